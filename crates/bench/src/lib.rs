@@ -1,0 +1,1 @@
+//! Load generation, profiles, statistics and reports over any block device.

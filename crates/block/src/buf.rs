@@ -1,0 +1,205 @@
+//! Pooled, aligned memory.
+//!
+//! A [`Buf`] is unique and can be filled; [`Buf::freeze`] turns it, without copying or allocating, into a
+//! [`SharedBuf`] that can be cloned, sliced and sent. When the last handle goes, the memory returns to the pool of the
+//! thread that dropped it. Pools are thread-local free lists by power-of-two size: no lock and no atomic but the
+//! handle's own count.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+/// Every buffer starts at a multiple of this, bytes: enough for `O_DIRECT` everywhere.
+pub const ALIGNMENT: usize = 4096;
+
+/// Smallest pooled size, bytes: one 4 KiB request, the most common payload.
+const SMALLEST: usize = 4096;
+/// Largest pooled size, bytes; larger ones go back to the allocator.
+const LARGEST: usize = 16 << 20;
+const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
+/// What one class of one thread may keep, bytes (at least one buffer): 64 requests of 256 KiB, a full window of most initiators.
+const CLASS_BYTES_MAX: usize = 16 << 20;
+
+struct Mem {
+    raw: Vec<u8>,
+    start: usize,
+    capacity: usize,
+}
+
+impl Mem {
+    fn new(capacity: usize) -> Self {
+        let raw = vec![0; capacity + ALIGNMENT - 1];
+        let start = raw.as_ptr().align_offset(ALIGNMENT);
+        Self { raw, start, capacity }
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<[Vec<Arc<Mem>>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+}
+
+fn class_of(len: usize) -> Option<usize> {
+    let size = len.max(SMALLEST).next_power_of_two();
+    (size <= LARGEST).then(|| (size / SMALLEST).ilog2() as usize)
+}
+
+fn take(len: usize) -> Arc<Mem> {
+    let Some(class) = class_of(len) else { return Arc::new(Mem::new(len)) };
+    let pooled = POOL.try_with(|pool| pool.borrow_mut()[class].pop()).ok().flatten();
+    pooled.unwrap_or_else(|| Arc::new(Mem::new(SMALLEST << class)))
+}
+
+/// Puts memory back whose last handle this is. Two handles dropped at the same instant on two threads may both see
+/// the other: then the allocator gets it back, which is correct and rare.
+fn give_back(mut mem: Arc<Mem>) {
+    if Arc::get_mut(&mut mem).is_none() {
+        return;
+    }
+    let Some(class) = class_of(mem.capacity).filter(|class| SMALLEST << class == mem.capacity) else {
+        return;
+    };
+    let _ = POOL.try_with(|pool| {
+        let list = &mut pool.borrow_mut()[class];
+        if list.is_empty() || (list.len() + 1) * mem.capacity <= CLASS_BYTES_MAX {
+            list.push(mem);
+        }
+    });
+}
+
+/// Unique, aligned, pooled memory of a fixed length.
+pub struct Buf {
+    /// `None` for the empty buffer, and while dropping.
+    mem: Option<Arc<Mem>>,
+    len: usize,
+}
+
+impl Buf {
+    /// `len` bytes of **unspecified** content (whatever the pool had): for callers that fill all of it.
+    pub fn for_overwrite(len: usize) -> Self {
+        match len {
+            0 => Self::empty(),
+            _ => Self { mem: Some(take(len)), len },
+        }
+    }
+
+    /// `len` zeroes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buf = Self::for_overwrite(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::for_overwrite(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// No bytes; allocates nothing.
+    pub const fn empty() -> Self {
+        Self { mem: None, len: 0 }
+    }
+
+    /// Shortens to `len`; longer ones stay as they are.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Gives up uniqueness: the result can be cloned and sliced.
+    pub fn freeze(mut self) -> SharedBuf {
+        SharedBuf { mem: self.mem.take(), range: 0..self.len }
+    }
+}
+
+impl Default for Buf {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(mem) = self.mem.take() {
+            give_back(mem);
+        }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.mem.as_ref().map_or(&[], |mem| &mem.raw[mem.start..mem.start + self.len])
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // `get_mut` always succeeds: a `Buf` is made from memory that has no other handle, and cannot be cloned.
+        match self.mem.as_mut().and_then(Arc::get_mut) {
+            Some(mem) => &mut mem.raw[mem.start..mem.start + self.len],
+            None => &mut [],
+        }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+/// Shared, read-only, pooled memory, or a slice of it. Cloning counts, it does not copy.
+#[derive(Clone, Default)]
+pub struct SharedBuf {
+    mem: Option<Arc<Mem>>,
+    range: Range<usize>,
+}
+
+impl SharedBuf {
+    /// The part `range` of this one, counted from its start.
+    ///
+    /// # Panics
+    ///
+    /// Like slicing, where `range` leaves it.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "slice {range:?} of {} bytes",
+            self.len()
+        );
+        Self { mem: self.mem.clone(), range: self.range.start + range.start..self.range.start + range.end }
+    }
+}
+
+impl Drop for SharedBuf {
+    fn drop(&mut self) {
+        if let Some(mem) = self.mem.take() {
+            give_back(mem);
+        }
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.mem
+            .as_ref()
+            .map_or(&[], |mem| &mem.raw[mem.start + self.range.start..mem.start + self.range.end])
+    }
+}
+
+impl From<Buf> for SharedBuf {
+    fn from(buf: Buf) -> Self {
+        buf.freeze()
+    }
+}
+
+impl fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBuf({} bytes)", self.len())
+    }
+}

@@ -1,0 +1,74 @@
+//! The trait.
+
+use crate::{BlockError, Buf, Extent, ExtentKind, Geometry, Io, SharedBuf};
+
+/// When a write may be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// As soon as the device has it: a later flush makes it durable.
+    Volatile,
+    /// Only on stable storage (SCSI's FUA).
+    Stable,
+}
+
+/// What `write_zeroes` may do with the space behind the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeroing {
+    /// The space must stay allocated.
+    KeepAllocated,
+    /// The device may give the space back, provided that reads return zeroes.
+    MayUnmap,
+}
+
+/// Called with the new geometry after a device has changed its size.
+pub type ResizeCallback = Box<dyn Fn(Geometry) + Send + Sync>;
+
+/// A random-access block volume.
+///
+/// # Contract
+///
+/// - Offsets and lengths are bytes. Both must be multiples of `geometry().logical_sector`, else
+///   [`BlockError::Misaligned`]; a range that leaves the device is [`BlockError::OutOfRange`]. Implementations call
+///   [`Geometry::check`] first and nothing else needs to be checked by callers. Empty ranges succeed.
+/// - `max_transfer` is advice to callers: an implementation accepts any length that fits the device.
+/// - Operations in flight at the same time have no order. One issued after another's completion sees its effect.
+/// - A completed write is visible to every later read. It is durable after a later `flush` completes, or at once with
+///   [`Durability::Stable`].
+/// - Dropping a pending [`Io`] abandons the answer, not the operation: it may still happen.
+/// - A flush error is sticky: once `flush` has failed, every flush fails until the failure was reported once.
+pub trait BlockDevice: Send + Sync + 'static {
+    /// Size, sectors and limits as they are now. Cheap: called for each I/O.
+    fn geometry(&self) -> Geometry;
+
+    /// Fills all of `buf` from `offset` and gives it back.
+    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>>;
+
+    /// Writes all of `data` at `offset`.
+    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>>;
+
+    /// Makes every completed write durable.
+    fn flush(&self) -> Io<Result<(), BlockError>>;
+
+    /// Tells the device that the range is no longer needed. Afterwards it reads as zeroes if
+    /// `geometry().unmap_zeroes`, else as anything. May do less than asked.
+    fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
+        Io::Ready(self.geometry().check(offset, len))
+    }
+
+    /// Makes the range read as zeroes.
+    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>>;
+
+    /// What lies behind the range, in order, without gaps, covering it exactly. A device that cannot tell says that it
+    /// is all data.
+    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+        Io::Ready(self.geometry().check(offset, len).map(|()| match len {
+            0 => Vec::new(),
+            _ => vec![Extent { offset, len, kind: ExtentKind::Data }],
+        }))
+    }
+
+    /// Asks to be called after each change of size. A device of fixed size keeps nothing.
+    fn on_resize(&self, callback: ResizeCallback) {
+        drop(callback);
+    }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong, as meanings: mapped to SCSI sense in crate `scsi` and to a sentence for people by `Display`.
+
+use std::io;
+
+/// Why an operation on a device failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The range leaves the device.
+    #[error("{len} bytes at offset {offset} leave the device, which has {size} bytes")]
+    OutOfRange {
+        /// Start of the range, bytes.
+        offset: u64,
+        /// Length of the range, bytes.
+        len: u64,
+        /// Size of the device, bytes.
+        size: u64,
+    },
+    /// The range does not consist of whole sectors.
+    #[error("{len} bytes at offset {offset} are not whole sectors of {sector} bytes")]
+    Misaligned {
+        /// Start of the range, bytes.
+        offset: u64,
+        /// Length of the range, bytes.
+        len: u64,
+        /// The logical sector, bytes.
+        sector: u32,
+    },
+    /// The data could not be read back or written: the medium is bad there.
+    #[error("the medium failed at offset {offset}")]
+    Medium {
+        /// First byte that failed, as exactly as is known.
+        offset: u64,
+    },
+    /// Nothing left to allocate.
+    #[error("no space left on the device's backing store")]
+    NoSpace,
+    /// The device cannot be written.
+    #[error("the device is read-only")]
+    ReadOnly,
+    /// Another initiator holds a reservation.
+    #[error("another initiator holds a reservation on the device")]
+    ReservationConflict,
+    /// The device cannot take the operation now; later it may.
+    #[error("the device is busy")]
+    Busy,
+    /// The device went away and will not come back as the same one.
+    #[error("the device is gone: {why}")]
+    Gone {
+        /// What happened.
+        why: String,
+    },
+    /// No answer in time; whether the operation happened is not known.
+    #[error("no answer within {millis} ms")]
+    Timeout {
+        /// How long was waited, milliseconds.
+        millis: u64,
+    },
+    /// The operation was given up, by request or because its path was reset; whether it happened is not known.
+    #[error("the operation was aborted")]
+    Aborted,
+    /// The device does not know the operation.
+    #[error("the device does not support this operation")]
+    Unsupported,
+    /// The operating system said no.
+    #[error("input/output error: {message}")]
+    Io {
+        /// The kind that the operating system's number maps to.
+        kind: io::ErrorKind,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl From<io::Error> for BlockError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly,
+            io::ErrorKind::ResourceBusy => Self::Busy,
+            io::ErrorKind::Unsupported => Self::Unsupported,
+            kind => Self::Io { kind, message: error.to_string() },
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Pieces of a device that are alike.
+
+/// What lies behind a piece of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Bytes that must be read to be known.
+    Data,
+    /// Allocated, and known to read as zeroes.
+    Zero,
+    /// Nothing: no space behind it. Reads as zeroes where the device says `unmap_zeroes`.
+    Unallocated,
+}
+
+/// A piece of a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// Length, bytes; not 0.
+    pub len: u64,
+    /// What lies there.
+    pub kind: ExtentKind,
+}
+
+impl Extent {
+    /// The byte after the last.
+    pub fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// Appends to a list in order, joining with the last one where both are alike and touch.
+    pub fn push_onto(self, list: &mut Vec<Extent>) {
+        match list.last_mut() {
+            _ if self.len == 0 => {}
+            Some(last) if last.kind == self.kind && last.end() == self.offset => last.len += self.len,
+            _ => list.push(self),
+        }
+    }
+}

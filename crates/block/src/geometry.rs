@@ -1,0 +1,80 @@
+//! Size, sectors and limits of a device.
+
+use crate::BlockError;
+
+/// What a device is shaped like. All figures are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Capacity; a multiple of `logical_sector`.
+    pub size: u64,
+    /// The unit of addressing: 512 or 4096.
+    pub logical_sector: u32,
+    /// The unit that the device writes without reading first; a multiple of `logical_sector`.
+    pub physical_sector: u32,
+    /// Transfers of this length, so aligned, go best; 0: no preference.
+    pub optimal_transfer: u32,
+    /// Callers should not exceed this in one operation; 0: no limit.
+    pub max_transfer: u32,
+    /// Space is allocated when written, and `unmap` gives it back.
+    pub thin: bool,
+    /// `unmap` frees whole units of this size; 0 where `unmap` does nothing.
+    pub unmap_granularity: u32,
+    /// Unmapped ranges read as zeroes.
+    pub unmap_zeroes: bool,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Completed writes may be lost in a power cut until flushed.
+    pub volatile_cache: bool,
+    /// Made of moving parts, so that neighbouring addresses are cheaper.
+    pub rotational: bool,
+}
+
+impl Geometry {
+    /// A plain volume of `size` bytes: 512-byte sectors, no limits, not thin. `size` is rounded down to whole sectors.
+    pub fn plain(size: u64) -> Self {
+        Self {
+            size: size / 512 * 512,
+            logical_sector: 512,
+            physical_sector: 512,
+            optimal_transfer: 0,
+            max_transfer: 0,
+            thin: false,
+            unmap_granularity: 0,
+            unmap_zeroes: false,
+            read_only: false,
+            volatile_cache: false,
+            rotational: false,
+        }
+    }
+
+    /// The same with another logical sector; the physical one grows with it, the size is rounded down to whole sectors.
+    pub fn with_sector(mut self, logical_sector: u32) -> Self {
+        self.logical_sector = logical_sector;
+        self.physical_sector = self.physical_sector.max(logical_sector);
+        self.size = self.size / u64::from(logical_sector) * u64::from(logical_sector);
+        self
+    }
+
+    /// Number of logical sectors.
+    pub fn sectors(&self) -> u64 {
+        self.size / u64::from(self.logical_sector)
+    }
+
+    /// Refuses a range that is misaligned or leaves the device.
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        // Sectors are powers of two, which the constructors of devices check: a mask is one instruction.
+        let mask = u64::from(self.logical_sector) - 1;
+        if (offset | len) & mask != 0 {
+            return Err(BlockError::Misaligned { offset, len, sector: self.logical_sector });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(()),
+            _ => Err(BlockError::OutOfRange { offset, len, size: self.size }),
+        }
+    }
+
+    /// [`check`](Self::check), and refuses any change to a read-only device.
+    pub fn check_write(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        if self.read_only { Err(BlockError::ReadOnly) } else { self.check(offset, len) }
+    }
+}

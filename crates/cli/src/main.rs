@@ -1,0 +1,2 @@
+//! lunway.
+fn main() {}

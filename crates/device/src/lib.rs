@@ -1,0 +1,1 @@
+//! The device grammar: opens what a command line names.

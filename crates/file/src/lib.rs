@@ -1,0 +1,1 @@
+//! Raw files and block devices as block devices.

@@ -1,0 +1,1 @@
+//! The iSCSI initiator: one path as a block device.

@@ -1,0 +1,1 @@
+//! iSCSI (RFC 7143) without I/O: PDUs, login, CHAP, digests, sequencing, for both roles.

@@ -1,0 +1,1 @@
+//! RAM and null block devices.

@@ -1,0 +1,1 @@
+//! The iSCSI target daemon: portals, sessions, LUN map, configuration, per-core drivers.
