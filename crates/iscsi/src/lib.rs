@@ -1,1 +1,3 @@
 //! iSCSI (RFC 7143) without I/O: PDUs, login, CHAP, digests, sequencing, for both roles.
+
+pub mod pdu;
