@@ -203,3 +203,80 @@ impl fmt::Debug for SharedBuf {
         write!(f, "SharedBuf({} bytes)", self.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn every_buffer_is_aligned() {
+        for len in [1, 512, 4096, 4097, 1 << 20, LARGEST, LARGEST + 1] {
+            let buf = Buf::zeroed(len);
+            assert_eq!((buf.as_ptr().align_offset(ALIGNMENT), buf.len()), (0, len));
+            assert!(buf.iter().all(|&byte| byte == 0));
+        }
+    }
+
+    #[test]
+    fn memory_comes_back_to_the_pool_and_zeroed_means_zeroes() {
+        let mut buf = Buf::for_overwrite(8192);
+        buf.fill(7);
+        let address = buf.as_ptr();
+        let shared = buf.freeze();
+        let part = shared.slice(4096..8192);
+        drop(shared);
+        assert_eq!(&part[..], &[7; 4096], "a slice keeps the memory alive");
+        drop(part);
+        let again = Buf::zeroed(5000);
+        assert_eq!(again.as_ptr(), address, "same class, same memory");
+        assert_eq!(&again[..], &[0; 5000]);
+    }
+
+    #[test]
+    fn the_pool_keeps_no_more_than_its_limit() {
+        let bufs: Vec<_> = (0..40).map(|_| Buf::for_overwrite(1 << 20)).collect();
+        drop(bufs);
+        let class = class_of(1 << 20).unwrap();
+        let kept = POOL.with(|pool| pool.borrow()[class].len());
+        assert_eq!(kept << 20, CLASS_BYTES_MAX);
+        drop(Buf::for_overwrite(LARGEST + 1));
+    }
+
+    #[test]
+    fn slices_count_from_the_slice() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let shared = Buf::copy_of(&bytes).freeze().slice(10..50);
+        assert_eq!(&shared.slice(5..8)[..], &[15, 16, 17]);
+        assert_eq!(shared.slice(40..40).len(), 0);
+        assert_eq!(format!("{shared:?}"), "SharedBuf(40 bytes)");
+    }
+
+    #[test]
+    #[should_panic(expected = "slice 0..41 of 40 bytes")]
+    fn a_slice_cannot_reach_beyond_its_slice() {
+        let _ = Buf::zeroed(100).freeze().slice(10..50).slice(0..41);
+    }
+
+    #[test]
+    fn a_shortened_buffer_is_shared_short() {
+        let mut buf = Buf::copy_of(b"abcdef");
+        buf.truncate(3);
+        buf.truncate(5);
+        assert_eq!(&buf.freeze()[..], b"abc");
+        assert_eq!(Buf::default().freeze().len(), 0);
+    }
+
+    #[test]
+    fn handles_may_end_on_any_thread() {
+        let shared = Buf::copy_of(&[3; 4096]).freeze();
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let shared = shared.clone();
+                thread::spawn(move || assert_eq!(&shared[..], &[3; 4096]))
+            })
+            .collect();
+        drop(shared);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}

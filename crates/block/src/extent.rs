@@ -37,3 +37,29 @@ impl Extent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, len: u64, kind: ExtentKind) -> Extent {
+        Extent { offset, len, kind }
+    }
+
+    #[test]
+    fn neighbours_that_are_alike_become_one() {
+        use ExtentKind::{Data, Unallocated};
+        let mut list = Vec::new();
+        for piece in [
+            extent(0, 10, Data),
+            extent(10, 0, Unallocated),
+            extent(10, 5, Data),
+            extent(15, 5, Unallocated),
+            extent(30, 5, Unallocated),
+        ] {
+            piece.push_onto(&mut list);
+        }
+        let expected = [extent(0, 15, Data), extent(15, 5, Unallocated), extent(30, 5, Unallocated)];
+        assert_eq!(list, expected, "a gap must not be bridged and an empty piece must not stay");
+    }
+}

@@ -78,3 +78,39 @@ impl Geometry {
         if self.read_only { Err(BlockError::ReadOnly) } else { self.check(offset, len) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_down_to_whole_sectors() {
+        assert_eq!(Geometry::plain(1023).size, 512);
+        let geometry = Geometry::plain(8192 + 512).with_sector(4096);
+        assert_eq!((geometry.size, geometry.physical_sector, geometry.sectors()), (8192, 4096, 2));
+    }
+
+    #[test]
+    fn ranges_are_whole_sectors_within_the_device() {
+        let geometry = Geometry::plain(8192).with_sector(4096);
+        for (offset, len) in [(0, 0), (0, 8192), (4096, 4096), (8192, 0)] {
+            assert_eq!(geometry.check(offset, len), Ok(()), "{offset}+{len}");
+        }
+        for (offset, len) in [(0, 512), (512, 4096), (1, 0)] {
+            assert_eq!(
+                geometry.check(offset, len),
+                Err(BlockError::Misaligned { offset, len, sector: 4096 })
+            );
+        }
+        for (offset, len) in [(8192, 4096), (0, 12288), (u64::MAX - 4095, 4096), (12288, 0)] {
+            assert_eq!(geometry.check(offset, len), Err(BlockError::OutOfRange { offset, len, size: 8192 }));
+        }
+    }
+
+    #[test]
+    fn a_read_only_device_refuses_even_a_wrong_write_as_read_only() {
+        let geometry = Geometry { read_only: true, ..Geometry::plain(512) };
+        assert_eq!(geometry.check_write(1, 1), Err(BlockError::ReadOnly));
+        assert_eq!(geometry.check(0, 512), Ok(()));
+    }
+}

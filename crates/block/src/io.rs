@@ -93,3 +93,34 @@ impl<T: fmt::Debug> fmt::Debug for Io<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ready_stays_ready_through_map_and_then() {
+        let io = Io::Ready(1).map(|n| n + 1).then(|n| Io::Ready(n * 10));
+        assert!(matches!(io, Io::Ready(20)));
+        assert!(matches!(Io::<Result<(), u8>>::err(3), Io::Ready(Err(3))));
+        assert!(matches!(Io::<Result<u8, ()>>::ok(3), Io::Ready(Ok(3))));
+    }
+
+    #[tokio::test]
+    async fn what_is_pending_goes_through_map_and_then() {
+        let later = || {
+            Io::pending(async {
+                tokio::task::yield_now().await;
+                1
+            })
+        };
+        assert_eq!(later().map(|n| n + 1).await, 2);
+        assert_eq!(later().then(|n| Io::Ready(n + 2)).await, 3);
+        assert_eq!(Io::Ready(5).then(move |n| later().map(move |m| n + m)).await, 6);
+    }
+
+    #[test]
+    fn debug_shows_only_what_is_known() {
+        assert_eq!(format!("{:?} {:?}", Io::Ready(1), Io::pending(async { 1 })), "Ready(1) Pending");
+    }
+}

@@ -27,13 +27,20 @@
 //! | [`Buf`], [`SharedBuf`] | pooled, aligned memory: unique to fill, shared to send |
 //! | [`Io`] | a result that may be ready already |
 //! | [`Extent`] | data, zeroes or nothing |
+//! | [`decorate`] | devices around devices: faults, delays, limits, counters |
+//! | [`spec`] | the grammar that names devices |
+//! | [`size`], [`duration`] | figures as people write them |
 
 mod buf;
+pub mod decorate;
 mod device;
+pub mod duration;
 mod error;
 mod extent;
 mod geometry;
 mod io;
+pub mod size;
+pub mod spec;
 
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
 pub use device::{BlockDevice, Durability, ResizeCallback, Zeroing};

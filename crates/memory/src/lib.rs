@@ -1,1 +1,57 @@
-//! RAM and null block devices.
+//! Block devices of memory: [`RamDisk`], sparse and fast, and [`NullDisk`], a sink.
+//!
+//! Both answer every operation inline ([`Io::Ready`](lunway_block::Io::Ready)), from any number of threads at once.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`RamDisk`] | the device: ranges cut into chunks, size, resize |
+//! | `table` | chunk number → chunk, without a lock on the way |
+//! | [`NullDisk`] | writes vanish, reads are zeroes |
+
+mod null;
+mod ram;
+mod table;
+
+pub use null::NullDisk;
+pub use ram::RamDisk;
+pub use table::SIZE_MAX;
+
+/// Why a disk of memory cannot be made, or not be given this size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// A sector size that no initiator knows.
+    #[error("a sector of {sector} bytes is not possible: 512 or 4096 is")]
+    Sector {
+        /// What was asked for, bytes.
+        sector: u32,
+    },
+    /// No bytes at all, or a part of a sector.
+    #[error(
+        "a size of {size} bytes is not possible: it must be whole sectors of {sector} bytes, and at least one"
+    )]
+    NotSectors {
+        /// What was asked for, bytes.
+        size: u64,
+        /// The logical sector, bytes.
+        sector: u32,
+    },
+    /// More than the chunk table can hold.
+    #[error("a RAM disk of {size} bytes is not possible: the limit is {SIZE_MAX} bytes (16 TiB)")]
+    TooLarge {
+        /// What was asked for, bytes.
+        size: u64,
+    },
+}
+
+impl ShapeError {
+    pub(crate) fn check(size: u64, sector: u32) -> Result<(), Self> {
+        if sector != 512 && sector != 4096 {
+            return Err(Self::Sector { sector });
+        }
+        if size == 0 || !size.is_multiple_of(u64::from(sector)) {
+            return Err(Self::NotSectors { size, sector });
+        }
+        Ok(())
+    }
+}

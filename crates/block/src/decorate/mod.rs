@@ -1,0 +1,30 @@
+//! Devices around devices: the test kit of storage, and the limits of a shared one.
+//!
+//! | decorator | does |
+//! |---|---|
+//! | [`Fault`] | fails operations or corrupts reads, by rate, by range, or while a file exists |
+//! | [`Delay`] | adds a fixed time to each answer |
+//! | [`Rate`] | limits bytes per second |
+//! | [`ReadOnly`] | refuses changes |
+//! | [`Stats`] | counts operations, bytes, errors and time |
+//!
+//! Each wraps an `Arc<dyn BlockDevice>`, is one itself, and passes on what it does not change, resizes included. None
+//! needs a runtime: what waits, waits on one timer thread of the process, started at the first wait. A thread rather than a
+//! timer trait that callers implement, because a device must work the same under every front end and in a test without
+//! a runtime, and a decorator that waits is never on the fast path.
+
+mod delay;
+mod fault;
+mod rate;
+mod read_only;
+mod stats;
+mod timer;
+
+pub use delay::Delay;
+pub use fault::Fault;
+pub use rate::Rate;
+pub use read_only::ReadOnly;
+pub use stats::{OpStats, Stats, StatsSnapshot};
+
+#[cfg(test)]
+mod test_device;

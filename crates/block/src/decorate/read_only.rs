@@ -1,0 +1,96 @@
+//! A device that cannot be written.
+
+use std::sync::Arc;
+
+use crate::{
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+};
+
+/// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
+///
+/// Its geometry says so. Flushes pass: what was written before the wrap can still be made durable.
+pub struct ReadOnly {
+    inner: Arc<dyn BlockDevice>,
+}
+
+fn protected(geometry: Geometry) -> Geometry {
+    Geometry { read_only: true, ..geometry }
+}
+
+impl ReadOnly {
+    /// Wraps `inner`.
+    pub fn new(inner: Arc<dyn BlockDevice>) -> Self {
+        Self { inner }
+    }
+}
+
+impl BlockDevice for ReadOnly {
+    fn geometry(&self) -> Geometry {
+        protected(self.inner.geometry())
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, _offset: u64, _data: SharedBuf, _durability: Durability) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn flush(&self) -> Io<Result<(), BlockError>> {
+        self.inner.flush()
+    }
+
+    fn unmap(&self, _offset: u64, _len: u64) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn write_zeroes(&self, _offset: u64, _len: u64, _zeroing: Zeroing) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.inner.extents(offset, len)
+    }
+
+    fn on_resize(&self, callback: ResizeCallback) {
+        self.inner.on_resize(Box::new(move |geometry| callback(protected(geometry))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decorate::test_device::TestDevice;
+    use std::sync::Mutex;
+
+    #[test]
+    fn every_change_is_refused_and_the_rest_stays_ready() {
+        let device = ReadOnly::new(TestDevice::new(4096).shared());
+        assert!(device.geometry().read_only);
+        let data = Buf::copy_of(&[1; 512]).freeze();
+        for refused in [
+            device.write(0, data.clone(), Durability::Stable),
+            device.write(0, SharedBuf::default(), Durability::Volatile),
+            device.unmap(0, 512),
+            device.write_zeroes(0, 512, Zeroing::MayUnmap),
+        ] {
+            assert!(matches!(refused, Io::Ready(Err(BlockError::ReadOnly))));
+        }
+        assert!(matches!(device.flush(), Io::Ready(Ok(()))));
+        assert!(matches!(device.extents(0, 4096), Io::Ready(Ok(_))));
+        let Io::Ready(Ok(buf)) = device.read(0, Buf::copy_of(&data)) else { panic!("not ready") };
+        assert_eq!(&buf[..], &[0; 512]);
+    }
+
+    #[test]
+    fn a_resize_is_passed_on_as_read_only() {
+        let inner = Arc::new(TestDevice::new(4096));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        ReadOnly::new(inner.clone()).on_resize(Box::new(move |geometry| log.lock().unwrap().push(geometry)));
+        inner.resize(8192);
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.iter().map(|g| (g.size, g.read_only)).collect::<Vec<_>>(), [(8192, true)]);
+    }
+}

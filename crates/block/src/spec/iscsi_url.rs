@@ -1,0 +1,91 @@
+//! `iscsi://` addresses as opaque text with a secret in it.
+
+use std::fmt;
+
+const SCHEME: &str = "iscsi://";
+
+/// An `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` address, not taken apart here.
+///
+/// `Display` and `Debug` print `***` for the secret, so that an address can go into errors, logs and reports;
+/// [`expose_secret`](Self::expose_secret) is the only way to it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct IscsiUrl(String);
+
+impl IscsiUrl {
+    /// Takes a text that begins with `iscsi://` and goes on; `None` for any other.
+    pub fn new(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix(SCHEME)?;
+        (!rest.is_empty()).then(|| Self(text.to_owned()))
+    }
+
+    /// The whole address. The result must not be printed or logged.
+    pub fn expose_secret(&self) -> &str {
+        &self.0
+    }
+
+    /// Where the secret stands, bytes. Errs on the side of hiding too much: a secret may hold `/`, `?` and `@`.
+    fn secret(&self) -> Option<std::ops::Range<usize>> {
+        let rest = &self.0[SCHEME.len()..];
+        let percent = rest.find('%')?;
+        let end = match rest.rfind('@') {
+            Some(at) if at > percent => at,
+            // No `@` behind it: an IPv6 zone (`[fe80::1%eth0]`) or an escape in the path is no secret, but the start of
+            // a mistyped address (`user%secret/iqn…`) is.
+            _ => {
+                let authority_end = rest.find('/').unwrap_or(rest.len());
+                let in_brackets = rest[..percent].rfind('[') > rest[..percent].rfind(']');
+                if percent > authority_end || in_brackets {
+                    return None;
+                }
+                authority_end
+            }
+        };
+        Some(SCHEME.len() + percent + 1..SCHEME.len() + end)
+    }
+}
+
+impl fmt::Display for IscsiUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.secret() {
+            None => f.write_str(&self.0),
+            Some(secret) => write!(f, "{}***{}", &self.0[..secret.start], &self.0[secret.end..]),
+        }
+    }
+}
+
+impl fmt::Debug for IscsiUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IscsiUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_secret_is_hidden() {
+        for (text, printed) in [
+            ("iscsi://h/iqn.a:b/0", "iscsi://h/iqn.a:b/0"),
+            ("iscsi://user@h:3261/iqn.a:b/0", "iscsi://user@h:3261/iqn.a:b/0"),
+            ("iscsi://user%s3cret@h/iqn.a:b/0?x=1", "iscsi://user%***@h/iqn.a:b/0?x=1"),
+            ("iscsi://user%s/e?c@r%et@h/iqn.a:b/0", "iscsi://user%***@h/iqn.a:b/0"),
+            ("iscsi://[fe80::1%eth0]:3260/iqn.a:b/0", "iscsi://[fe80::1%eth0]:3260/iqn.a:b/0"),
+            ("iscsi://user@[fe80::1%eth0]/iqn.a:b/0", "iscsi://user@[fe80::1%eth0]/iqn.a:b/0"),
+            ("iscsi://h/iqn.a:b%20c/0", "iscsi://h/iqn.a:b%20c/0"),
+            ("iscsi://user%s3cret/iqn.a:b/0", "iscsi://user%***/iqn.a:b/0"),
+            ("iscsi://user%s3cret", "iscsi://user%***"),
+        ] {
+            let url = IscsiUrl::new(text).unwrap();
+            assert_eq!(url.to_string(), printed);
+            assert_eq!(url.expose_secret(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_address() {
+        for text in ["", "iscsi:", "iscsi://", "iscsi:/h", "ISCSI://h", "h/iqn"] {
+            assert_eq!(IscsiUrl::new(text), None, "{text}");
+        }
+    }
+}

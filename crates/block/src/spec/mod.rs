@@ -1,0 +1,373 @@
+//! The device grammar: how a command line or a configuration names a device.
+//!
+//! | form | device |
+//! |---|---|
+//! | `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` | a LUN of a target |
+//! | `ram:SIZE`, `null:SIZE` | memory, or a sink |
+//! | `PATH`, `file:PATH` | raw image or block device |
+//! | `vhdx:PATH`, any `*.vhdx`, `*.avhdx` | VHDX |
+//! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
+//! | `rate:SIZE:DEVICE` | at most `SIZE` bytes per second |
+//! | `fault:SPEC:DEVICE` | errors or corruption, see [`FaultSpec`] |
+//! | `readonly:DEVICE` | refuses changes |
+//! | `stats:DEVICE` | counts |
+//!
+//! This module only reads and prints: what opens the devices is elsewhere.
+
+mod fault;
+mod iscsi_url;
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
+pub use iscsi_url::IscsiUrl;
+
+use crate::duration::{DurationError, ExactDuration, parse_duration};
+use crate::size::{ExactSize, SizeError, parse_size};
+
+/// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
+pub const DEPTH_MAX: usize = 16;
+
+const KINDS: &str = "iscsi://, ram:, null:, file:, vhdx:, delay:, rate:, fault:, readonly:, stats:";
+
+/// A device as it was named: a tree of decorators around one back end.
+///
+/// [`parse`](Self::parse) reads it and `Display` prints what `parse` reads back, with one exception: the secret of an
+/// `iscsi://` address is printed as `***`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DeviceSpec {
+    /// `ram:SIZE`.
+    Ram {
+        /// Bytes.
+        size: u64,
+    },
+    /// `null:SIZE`.
+    Null {
+        /// Bytes.
+        size: u64,
+    },
+    /// `PATH` or `file:PATH`.
+    File {
+        /// Raw image or block device.
+        path: PathBuf,
+    },
+    /// `vhdx:PATH`, or a path that ends so.
+    Vhdx {
+        /// The VHDX file.
+        path: PathBuf,
+    },
+    /// `iscsi://…`.
+    Iscsi {
+        /// The whole address; it may hold a secret.
+        url: IscsiUrl,
+    },
+    /// `delay:TIME:DEVICE`.
+    Delay {
+        /// Added to each operation.
+        time: Duration,
+        /// What is delayed.
+        inner: Box<DeviceSpec>,
+    },
+    /// `rate:SIZE:DEVICE`.
+    Rate {
+        /// The limit, reads and writes together.
+        bytes_per_second: NonZeroU64,
+        /// What is limited.
+        inner: Box<DeviceSpec>,
+    },
+    /// `fault:SPEC:DEVICE`.
+    Fault {
+        /// What goes wrong, and when.
+        spec: FaultSpec,
+        /// What it goes wrong with.
+        inner: Box<DeviceSpec>,
+    },
+    /// `readonly:DEVICE`.
+    ReadOnly {
+        /// What is protected.
+        inner: Box<DeviceSpec>,
+    },
+    /// `stats:DEVICE`.
+    Stats {
+        /// What is counted.
+        inner: Box<DeviceSpec>,
+    },
+}
+
+/// Why a text does not name a device. The sentence never holds the whole text, which may contain a secret.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SpecError {
+    /// Nothing there.
+    #[error("a device is missing{}: expected a path or one of {KINDS}", behind(.after))]
+    Missing {
+        /// The decorator before it; empty at the start.
+        after: String,
+    },
+    /// A word before a colon that is no kind of device.
+    #[error(
+        "`{kind}:` is no kind of device: expected a path or one of {KINDS}; a file of that name is written ./{kind}:…"
+    )]
+    UnknownKind {
+        /// The word.
+        kind: String,
+    },
+    /// `ram:` and the like without a usable size.
+    #[error("in `{kind}:SIZE`: {source}")]
+    Size {
+        /// The kind of device.
+        kind: &'static str,
+        /// What is wrong with it.
+        source: SizeError,
+    },
+    /// A size or rate of 0.
+    #[error("in `{kind}:SIZE`: the size must not be 0")]
+    Zero {
+        /// The kind of device.
+        kind: &'static str,
+    },
+    /// `delay:` without a usable time.
+    #[error("in `delay:TIME:DEVICE`: {0}")]
+    Time(#[from] DurationError),
+    /// `fault:` without a usable spec.
+    #[error("in `fault:SPEC:DEVICE`: {0}")]
+    Fault(#[from] FaultSpecError),
+    /// `file:` or `vhdx:` without a path.
+    #[error("`{kind}:` needs a path behind it")]
+    EmptyPath {
+        /// The kind of device.
+        kind: &'static str,
+    },
+    /// `iscsi:` that does not go on with `//host`.
+    #[error("an iSCSI address is written iscsi://[user[%secret]@]host[:port]/iqn/lun")]
+    IscsiForm,
+    /// Decorators nested beyond reason.
+    #[error("more than {DEPTH_MAX} decorators are nested")]
+    TooDeep,
+}
+
+fn behind(after: &str) -> String {
+    if after.is_empty() { String::new() } else { format!(" behind `{after}:`") }
+}
+
+impl DeviceSpec {
+    /// Reads the grammar of this module.
+    ///
+    /// # Errors
+    ///
+    /// [`SpecError`], which names what was wrong and what was expected.
+    pub fn parse(text: &str) -> Result<Self, SpecError> {
+        Self::parse_at(text, "", 0)
+    }
+
+    fn parse_at(text: &str, after: &str, depth: usize) -> Result<Self, SpecError> {
+        if depth > DEPTH_MAX {
+            return Err(SpecError::TooDeep);
+        }
+        if text.is_empty() {
+            return Err(SpecError::Missing { after: after.to_owned() });
+        }
+        let Some((kind, rest)) = split_kind(text) else { return Ok(Self::of_path(text)) };
+        let inner = |text: &str| Self::parse_at(text, kind, depth + 1).map(Box::new);
+        // `ARGUMENT:DEVICE`; without the colon there is an argument and no device.
+        let split = || rest.split_once(':').unwrap_or((rest, ""));
+        Ok(match kind {
+            "ram" => Self::Ram { size: size("ram", rest)?.get() },
+            "null" => Self::Null { size: size("null", rest)?.get() },
+            "file" => Self::File { path: path("file", rest)? },
+            "vhdx" => Self::Vhdx { path: path("vhdx", rest)? },
+            "iscsi" => Self::Iscsi { url: IscsiUrl::new(text).ok_or(SpecError::IscsiForm)? },
+            "delay" => {
+                let (time, device) = split();
+                Self::Delay { time: parse_duration(time)?, inner: inner(device)? }
+            }
+            "rate" => {
+                let (rate, device) = split();
+                Self::Rate { bytes_per_second: size("rate", rate)?, inner: inner(device)? }
+            }
+            "fault" => {
+                let (spec, device) = split();
+                Self::Fault { spec: spec.parse()?, inner: inner(device)? }
+            }
+            "readonly" => Self::ReadOnly { inner: inner(rest)? },
+            "stats" => Self::Stats { inner: inner(rest)? },
+            _ => return Err(SpecError::UnknownKind { kind: kind.to_owned() }),
+        })
+    }
+
+    /// A bare path: its extension decides.
+    fn of_path(text: &str) -> Self {
+        let path = PathBuf::from(text);
+        if is_vhdx(&path) { Self::Vhdx { path } } else { Self::File { path } }
+    }
+}
+
+fn is_vhdx(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    extension.eq_ignore_ascii_case("vhdx") || extension.eq_ignore_ascii_case("avhdx")
+}
+
+/// Splits `kind:rest` where something like a kind stands before the first colon: a word without a slash or a dot,
+/// which a path with a colon in it nearly always has.
+fn split_kind(text: &str) -> Option<(&str, &str)> {
+    let (kind, rest) = text.split_once(':')?;
+    let word = kind.starts_with(|c: char| c.is_ascii_alphabetic())
+        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'+'));
+    word.then_some((kind, rest))
+}
+
+fn size(kind: &'static str, text: &str) -> Result<NonZeroU64, SpecError> {
+    let size = parse_size(text).map_err(|source| SpecError::Size { kind, source })?;
+    NonZeroU64::new(size).ok_or(SpecError::Zero { kind })
+}
+
+fn path(kind: &'static str, text: &str) -> Result<PathBuf, SpecError> {
+    if text.is_empty() { Err(SpecError::EmptyPath { kind }) } else { Ok(PathBuf::from(text)) }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ram { size } => write!(f, "ram:{}", ExactSize(*size)),
+            Self::Null { size } => write!(f, "null:{}", ExactSize(*size)),
+            // Short where a bare path means the same.
+            Self::File { path } | Self::Vhdx { path }
+                if path.to_str().is_some_and(|text| {
+                    !text.is_empty() && split_kind(text).is_none() && Self::of_path(text) == *self
+                }) =>
+            {
+                write!(f, "{}", path.display())
+            }
+            Self::File { path } => write!(f, "file:{}", path.display()),
+            Self::Vhdx { path } => write!(f, "vhdx:{}", path.display()),
+            Self::Iscsi { url } => write!(f, "{url}"),
+            Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
+            Self::Rate { bytes_per_second, inner } => {
+                write!(f, "rate:{}:{inner}", ExactSize(bytes_per_second.get()))
+            }
+            Self::Fault { spec, inner } => write!(f, "fault:{spec}:{inner}"),
+            Self::ReadOnly { inner } => write!(f, "readonly:{inner}"),
+            Self::Stats { inner } => write!(f, "stats:{inner}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_form_of_the_grammar_is_read_and_printed_back() {
+        for text in [
+            "ram:64M",
+            "null:4T",
+            "/dev/sdb",
+            "disk.img",
+            "./ram:4G",
+            "file:ram:4G",
+            "file:strange.vhdx",
+            "disk.VHDX",
+            "child.avhdx",
+            "vhdx:no-extension",
+            "iscsi://10.0.0.1:3260/iqn.2026-01.example:disk/0?portal=10.0.1.1:3260",
+            "delay:200us:ram:1G",
+            "rate:100M:disk.img",
+            "fault:read=0.01:ram:1M",
+            "readonly:stats:delay:5ms:rate:1M:fault:write@1M-2M,seed=7:vhdx:x",
+        ] {
+            let spec = DeviceSpec::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(spec.to_string(), text);
+        }
+        assert_eq!(DeviceSpec::parse("file:a.img"), Ok(DeviceSpec::File { path: "a.img".into() }));
+        assert_eq!(DeviceSpec::parse("vhdx:a.vhdx"), DeviceSpec::parse("a.vhdx"));
+    }
+
+    #[test]
+    fn errors_name_what_was_wrong_and_what_is_expected() {
+        for (text, part) in [
+            ("", "a device is missing: expected a path or one of iscsi://"),
+            ("readonly:", "a device is missing behind `readonly:`"),
+            ("delay:5ms", "a device is missing behind `delay:`"),
+            ("rams:4G", "`rams:` is no kind of device"),
+            ("http://u%s@host/", "`http:` is no kind"),
+            ("ram:", "in `ram:SIZE`: `` is not a size"),
+            ("ram:4X", "`4X` is not a size"),
+            ("null:0", "must not be 0"),
+            ("rate:0:ram:1M", "must not be 0"),
+            ("delay:5:ram:1M", "`5` is not a duration"),
+            ("fault:reed:ram:1M", "in `fault:SPEC:DEVICE`"),
+            ("file:", "`file:` needs a path"),
+            ("iscsi:host", "iscsi://[user"),
+        ] {
+            let error = DeviceSpec::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn nesting_ends_at_the_limit() {
+        let nested = |depth: usize| DeviceSpec::parse(&format!("{}ram:1M", "stats:".repeat(depth)));
+        assert!(nested(DEPTH_MAX).is_ok());
+        assert_eq!(nested(DEPTH_MAX + 1), Err(SpecError::TooDeep));
+        assert_eq!(nested(1_000_000), Err(SpecError::TooDeep));
+    }
+
+    #[test]
+    fn a_secret_is_kept_but_never_printed() {
+        let text = "delay:1ms:iscsi://user%hunter2@host/iqn.2026-01.example:d/1";
+        let spec = DeviceSpec::parse(text).unwrap();
+        assert_eq!(spec.to_string(), "delay:1ms:iscsi://user%***@host/iqn.2026-01.example:d/1");
+        assert!(!format!("{spec:?} {spec:#?}").contains("hunter2"));
+        let DeviceSpec::Delay { inner, .. } = &spec else { panic!("{spec:?}") };
+        let DeviceSpec::Iscsi { url } = &**inner else { panic!("{inner:?}") };
+        assert_eq!(url.expose_secret(), "iscsi://user%hunter2@host/iqn.2026-01.example:d/1");
+    }
+
+    fn any_spec() -> impl Strategy<Value = DeviceSpec> {
+        let leaf = prop_oneof![
+            (1..=u64::MAX).prop_map(|size| DeviceSpec::Ram { size }),
+            (1..=u64::MAX).prop_map(|size| DeviceSpec::Null { size }),
+            "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::File { path: path.into() }),
+            "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),
+        ];
+        leaf.prop_recursive(6, 7, 1, |inner| {
+            let inner = inner.prop_map(Box::new);
+            prop_oneof![
+                (any::<u64>(), inner.clone()).prop_map(|(nanos, inner)| DeviceSpec::Delay {
+                    time: Duration::from_nanos(nanos),
+                    inner
+                }),
+                (any::<NonZeroU64>(), inner.clone())
+                    .prop_map(|(bytes_per_second, inner)| DeviceSpec::Rate { bytes_per_second, inner }),
+                inner.clone().prop_map(|inner| DeviceSpec::ReadOnly { inner }),
+                inner.prop_map(|inner| DeviceSpec::Stats { inner }),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back_as_itself(spec in any_spec()) {
+            prop_assert_eq!(DeviceSpec::parse(&spec.to_string()), Ok(spec));
+        }
+
+        #[test]
+        fn no_text_panics(text in "((ram|delay|rate|fault|iscsi|readonly|file)(:|://|%|@|=|,|-|[0-9]|[a-z]){0,8}){0,5}|.*") {
+            if let Ok(spec) = DeviceSpec::parse(&text) {
+                let _ = (spec.to_string(), format!("{spec:?}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! A sparse disk of memory.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use lunway_block::{
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
+    Zeroing,
+};
+
+use crate::ShapeError;
+use crate::table::{self, CHUNK, SIZE_MAX, Table};
+
+/// A disk of memory: sparse, thin, never waiting.
+///
+/// - **Sparse.** Memory is taken in chunks of 64 KiB when first written, zeroed, and read as zeroes before that. The disk
+///   never holds more than its size, rounded up to chunks, and 0.04 % for the table.
+/// - **Thin.** [`unmap`](BlockDevice::unmap) and zeroing that may unmap give whole chunks back to the allocator and zero the rest, so
+///   unmapped ranges always read as zeroes. Zeroing that must keep allocated space leaves holes holes: they have none to keep.
+/// - **Parallel.** Each chunk has its own lock. Operations on other chunks do not meet; reads of the same one go together. A
+///   transfer is atomic per chunk, hence per sector, and not as a whole.
+/// - **Inline.** Every answer is ready: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2 GiB: 4 KiB in 120 ns where
+///   the caches have it and 700 ns where memory must be asked, 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
+/// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache that a flush would
+///   empty. [`Durability::Stable`] and flush promise what memory can.
+pub struct RamDisk {
+    table: Table,
+    size: AtomicU64,
+    /// All but the size.
+    shape: Geometry,
+    /// Held while the size changes, so that callbacks see sizes in their order.
+    callbacks: Mutex<Vec<ResizeCallback>>,
+}
+
+/// The part of a range that lies in one chunk.
+struct Piece {
+    chunk: usize,
+    /// Within the chunk.
+    inside: Range<usize>,
+    /// Within the caller's range.
+    outside: Range<usize>,
+}
+
+/// Cuts a checked range at chunk borders.
+fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let from = (at % CHUNK as u64) as usize;
+        let count = (CHUNK - from).min(len - done);
+        let outside = done..done + count;
+        done += count;
+        Some(Piece { chunk: (at / CHUNK as u64) as usize, inside: from..from + count, outside })
+    })
+}
+
+impl RamDisk {
+    /// A disk of `size` bytes in sectors of `logical_sector` bytes, 512 or 4096. Takes a few KiB of memory whatever the size.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`] for another sector, or a size that is not whole sectors or more than 16 TiB.
+    pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
+        check_shape(size, logical_sector)?;
+        let shape = Geometry {
+            // What clients align to: file systems on 512-byte sectors would otherwise write pieces of pages.
+            physical_sector: 4096,
+            thin: true,
+            unmap_granularity: CHUNK as u32,
+            unmap_zeroes: true,
+            ..Geometry::plain(size).with_sector(logical_sector)
+        };
+        Ok(Self { table: Table::new(), size: AtomicU64::new(size), shape, callbacks: Mutex::default() })
+    }
+
+    /// Memory that the data takes now, bytes.
+    pub fn allocated(&self) -> u64 {
+        let held = self
+            .table
+            .walk(0..chunks_of(self.size()))
+            .filter(|(_, slot)| slot.is_some_and(|slot| table::read(slot).is_some()));
+        held.count() as u64 * CHUNK as u64
+    }
+
+    /// Changes the size. What a smaller size cuts off is gone, and reads as zeroes should the disk grow again. Callbacks are
+    /// called before this returns; they must not resize this disk again.
+    ///
+    /// # Errors
+    ///
+    /// [`ShapeError`], and then nothing has changed.
+    pub fn resize(&self, new_size: u64) -> Result<(), ShapeError> {
+        check_shape(new_size, self.shape.logical_sector)?;
+        let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        // First the size, then the data: a write that has passed its check against the old size looks again under
+        // the chunk's lock (`write`), so that nothing is left behind the new end for a later growth to show.
+        let old_size = self.size.swap(new_size, Ordering::SeqCst);
+        if new_size < old_size {
+            let cut = new_size..old_size.next_multiple_of(CHUNK as u64);
+            self.clear(cut.start, cut.end - cut.start, Zeroing::MayUnmap);
+        }
+        if new_size != old_size {
+            let geometry = self.geometry();
+            callbacks.iter().for_each(|callback| callback(geometry));
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::SeqCst)
+    }
+
+    /// Zeroes a range; gives whole chunks back if that is wanted.
+    fn clear(&self, offset: u64, len: u64, zeroing: Zeroing) {
+        let end = offset + len;
+        for (chunks, slot) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
+            let Some(slot) = slot else { continue };
+            let start = chunks.start as u64 * CHUNK as u64;
+            let from = offset.saturating_sub(start) as usize;
+            let to = (end - start).min(CHUNK as u64) as usize;
+            // Freed after the lock is released.
+            let mut freed = None;
+            let mut chunk = table::write(slot);
+            if zeroing == Zeroing::MayUnmap && to - from == CHUNK {
+                freed = chunk.take();
+            } else if let Some(bytes) = &mut *chunk {
+                bytes[from..to].fill(0);
+            }
+            drop(chunk);
+            drop(freed);
+        }
+    }
+
+    fn changed(&self, offset: u64, len: u64, zeroing: Zeroing) -> Result<(), BlockError> {
+        self.geometry().check_write(offset, len)?;
+        self.clear(offset, len, zeroing);
+        Ok(())
+    }
+}
+
+fn check_shape(size: u64, sector: u32) -> Result<(), ShapeError> {
+    ShapeError::check(size, sector)?;
+    if size > SIZE_MAX { Err(ShapeError::TooLarge { size }) } else { Ok(()) }
+}
+
+/// How many chunks hold `size` bytes.
+fn chunks_of(size: u64) -> usize {
+    size.div_ceil(CHUNK as u64) as usize
+}
+
+impl BlockDevice for RamDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size(), ..self.shape }
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Io<Result<Buf, BlockError>> {
+        if let Err(error) = self.geometry().check(offset, buf.len() as u64) {
+            return Io::err(error);
+        }
+        // Borrowed once: each look at a `Buf` as bytes proves again that it is unique.
+        let bytes = &mut buf[..];
+        for piece in pieces(offset, bytes.len()) {
+            let target = &mut bytes[piece.outside];
+            let slot = self.table.get(piece.chunk).map(table::read);
+            match slot.as_deref() {
+                Some(Some(chunk)) => target.copy_from_slice(&chunk[piece.inside]),
+                _ => target.fill(0),
+            }
+        }
+        Io::ok(buf)
+    }
+
+    fn write(&self, offset: u64, data: SharedBuf, _durability: Durability) -> Io<Result<(), BlockError>> {
+        let bytes = &data[..];
+        if let Err(error) = self.geometry().check_write(offset, bytes.len() as u64) {
+            return Io::err(error);
+        }
+        for piece in pieces(offset, bytes.len()) {
+            let mut slot = table::write(self.table.get_or_make(piece.chunk));
+            let size = self.size();
+            if offset + piece.outside.end as u64 > size {
+                // The disk shrank meanwhile, see `resize`.
+                return Io::err(BlockError::OutOfRange { offset, len: bytes.len() as u64, size });
+            }
+            let chunk = match &mut *slot {
+                Some(chunk) => chunk,
+                hole => match table::allocate() {
+                    Ok(chunk) => hole.insert(chunk),
+                    Err(error) => return Io::err(error),
+                },
+            };
+            chunk[piece.inside].copy_from_slice(&bytes[piece.outside]);
+        }
+        Io::ok(())
+    }
+
+    fn flush(&self) -> Io<Result<(), BlockError>> {
+        Io::ok(())
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
+        Io::Ready(self.changed(offset, len, Zeroing::MayUnmap))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
+        Io::Ready(self.changed(offset, len, zeroing))
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+        if let Err(error) = self.geometry().check(offset, len) {
+            return Io::err(error);
+        }
+        let end = offset + len;
+        let mut list = Vec::new();
+        for (chunks, slot) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
+            let from = offset.max(chunks.start as u64 * CHUNK as u64);
+            let to = end.min(chunks.end as u64 * CHUNK as u64);
+            let data = slot.is_some_and(|slot| table::read(slot).is_some());
+            let kind = if data { ExtentKind::Data } else { ExtentKind::Unallocated };
+            // An empty range within a chunk makes one empty piece, which `push_onto` drops.
+            Extent { offset: from, len: to - from, kind }.push_onto(&mut list);
+        }
+        Io::ok(list)
+    }
+
+    fn on_resize(&self, callback: ResizeCallback) {
+        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner).push(callback);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready<T>(io: Io<T>) -> T {
+        match io {
+            Io::Ready(answer) => answer,
+            Io::Pending(_) => panic!("a RAM disk never waits"),
+        }
+    }
+
+    fn write(disk: &RamDisk, offset: u64, len: usize, byte: u8) {
+        let data = Buf::copy_of(&vec![byte; len]).freeze();
+        ready(disk.write(offset, data, Durability::Volatile)).unwrap();
+    }
+
+    fn read(disk: &RamDisk, offset: u64, len: usize) -> Vec<u8> {
+        // Filled with rubbish, so that zeroes are the disk's doing.
+        ready(disk.read(offset, Buf::copy_of(&vec![0xaa; len]))).unwrap().to_vec()
+    }
+
+    #[test]
+    fn memory_is_taken_when_written_and_given_back_when_unmapped() {
+        let chunk = CHUNK as u64;
+        let disk = RamDisk::new(SIZE_MAX, 512).unwrap();
+        assert_eq!(disk.allocated(), 0);
+        assert_eq!(read(&disk, SIZE_MAX - 512, 512), [0; 512]);
+        assert_eq!(disk.allocated(), 0, "a read allocates nothing");
+        write(&disk, chunk - 512, 1024, 1);
+        write(&disk, SIZE_MAX - 512, 512, 2);
+        assert_eq!(disk.allocated(), 3 * chunk);
+        ready(disk.unmap(512, 2 * chunk - 512)).unwrap();
+        assert_eq!(disk.allocated(), 2 * chunk, "only the second chunk was unmapped as a whole");
+        assert_eq!(read(&disk, chunk - 512, 1024), [0; 1024], "and what was unmapped reads as zeroes");
+        ready(disk.unmap(0, SIZE_MAX)).unwrap();
+        assert_eq!(disk.allocated(), 0);
+    }
+
+    #[test]
+    fn zeroing_gives_memory_back_only_where_it_may() {
+        let disk = RamDisk::new(1 << 20, 4096).unwrap();
+        write(&disk, 0, 2 * CHUNK, 1);
+        ready(disk.write_zeroes(0, 1 << 20, Zeroing::KeepAllocated)).unwrap();
+        assert_eq!(disk.allocated(), 2 * CHUNK as u64);
+        assert_eq!(read(&disk, 0, 2 * CHUNK), vec![0; 2 * CHUNK]);
+        ready(disk.write_zeroes(0, 1 << 20, Zeroing::MayUnmap)).unwrap();
+        assert_eq!(disk.allocated(), 0);
+    }
+
+    #[test]
+    fn extents_show_the_real_map() {
+        let chunk = CHUNK as u64;
+        let disk = RamDisk::new(1 << 30, 512).unwrap();
+        write(&disk, chunk, CHUNK + 512, 1);
+        let extents = ready(disk.extents(512, (1 << 30) - 512)).unwrap();
+        let piece = |offset: u64, end: u64, kind| Extent { offset, len: end - offset, kind };
+        assert_eq!(
+            extents,
+            [
+                piece(512, chunk, ExtentKind::Unallocated),
+                piece(chunk, 3 * chunk, ExtentKind::Data),
+                piece(3 * chunk, 1 << 30, ExtentKind::Unallocated),
+            ]
+        );
+        assert_eq!(ready(disk.extents(512, 0)), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_resize_is_announced_and_forgets_what_it_cuts_off() {
+        let disk = RamDisk::new(4 * CHUNK as u64, 512).unwrap();
+        let seen = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let log = seen.clone();
+        disk.on_resize(Box::new(move |geometry| log.lock().unwrap().push(geometry.size)));
+        write(&disk, 0, 4 * CHUNK, 7);
+        disk.resize(CHUNK as u64 + 512).unwrap();
+        assert_eq!(disk.allocated(), 2 * CHUNK as u64);
+        assert!(matches!(
+            ready(disk.read(2 * CHUNK as u64, Buf::zeroed(512))),
+            Err(BlockError::OutOfRange { .. })
+        ));
+        disk.resize(4 * CHUNK as u64).unwrap();
+        disk.resize(4 * CHUNK as u64).unwrap();
+        let kept = CHUNK + 512;
+        assert_eq!(read(&disk, 0, kept), vec![7; kept]);
+        assert_eq!(read(&disk, kept as u64, 4 * CHUNK - kept), vec![0; 4 * CHUNK - kept]);
+        assert_eq!(*seen.lock().unwrap(), [CHUNK as u64 + 512, 4 * CHUNK as u64]);
+    }
+
+    #[test]
+    fn impossible_shapes_are_refused() {
+        assert!(matches!(RamDisk::new(512, 520), Err(ShapeError::Sector { sector: 520 })));
+        assert!(matches!(RamDisk::new(512, 4096), Err(ShapeError::NotSectors { .. })));
+        assert!(matches!(RamDisk::new(0, 512), Err(ShapeError::NotSectors { .. })));
+        assert!(matches!(RamDisk::new(SIZE_MAX + 512, 512), Err(ShapeError::TooLarge { .. })));
+        let disk = RamDisk::new(512, 512).unwrap();
+        assert!(disk.resize(100).is_err());
+        assert_eq!(disk.geometry().size, 512);
+    }
+
+    #[test]
+    fn wrong_ranges_are_refused() {
+        let disk = RamDisk::new(8192, 4096).unwrap();
+        let data = Buf::zeroed(4096).freeze();
+        for offset in [8192, u64::MAX - 4095] {
+            assert!(matches!(
+                ready(disk.read(offset, Buf::zeroed(4096))),
+                Err(BlockError::OutOfRange { .. })
+            ));
+            let written = ready(disk.write(offset, data.clone(), Durability::Volatile));
+            assert!(matches!(written, Err(BlockError::OutOfRange { .. })));
+            assert!(matches!(ready(disk.unmap(offset, 4096)), Err(BlockError::OutOfRange { .. })));
+            assert!(matches!(ready(disk.extents(offset, 4096)), Err(BlockError::OutOfRange { .. })));
+        }
+        assert!(matches!(ready(disk.read(512, Buf::zeroed(4096))), Err(BlockError::Misaligned { .. })));
+        assert!(matches!(ready(disk.unmap(0, 512)), Err(BlockError::Misaligned { .. })));
+    }
+}
