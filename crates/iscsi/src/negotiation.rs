@@ -1,5 +1,8 @@
 //! What both sides want, and what they agree on (RFC 7143 §6.2).
 
+use crate::keys::{KEY_COUNT, KEYS, Key, KeyRule, KeySet, ResultFunction, Usage, ValueType};
+use crate::text::{Builder, answer, boolean, list, number, yes_no};
+
 /// What this side thinks of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestPolicy {
@@ -98,4 +101,585 @@ pub struct Negotiated {
     pub task_reporting: TaskReporting,
     /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
     pub protocol_level: u8,
+}
+
+impl DigestPolicy {
+    /// Values to offer, preferred first, or to accept.
+    const fn choices(self) -> &'static [&'static str] {
+        match self {
+            Self::Never => &["None"],
+            Self::Allow => &["None", "CRC32C"],
+            Self::Prefer => &["CRC32C", "None"],
+            Self::Require => &["CRC32C"],
+        }
+    }
+}
+
+impl TaskReporting {
+    /// All, in the order of the key table.
+    const ALL: [Self; 3] = [Self::Rfc3720, Self::ResponseFence, Self::FastAbort];
+
+    /// Values to offer or to accept: what we want, and what everybody has.
+    const fn choices(self) -> &'static [&'static str] {
+        match self {
+            Self::Rfc3720 => &["RFC3720"],
+            Self::ResponseFence => &["ResponseFence", "RFC3720"],
+            Self::FastAbort => &["FastAbort", "ResponseFence", "RFC3720"],
+        }
+    }
+}
+
+impl Default for Parameters {
+    /// What suits either role: large bursts, unsolicited data, digests for whoever asks, one connection, no recovery.
+    /// As both sides want the same, the other's wish decides.
+    fn default() -> Self {
+        Self {
+            header_digest: DigestPolicy::Allow,
+            data_digest: DigestPolicy::Allow,
+            max_connections: 1,
+            initial_r2t: false,
+            immediate_data: true,
+            max_recv_data_segment_length: 256 << 10,
+            max_burst_length: 1 << 20,
+            first_burst_length: 256 << 10,
+            max_outstanding_r2t: 16,
+            default_time2wait: 2,
+            default_time2retain: 0,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
+        }
+    }
+}
+
+impl Parameters {
+    /// Our value of a negotiated key.
+    fn ours(&self, key: Key) -> Ours {
+        match key {
+            Key::HeaderDigest => Ours::Choices(self.header_digest.choices()),
+            Key::DataDigest => Ours::Choices(self.data_digest.choices()),
+            Key::MaxConnections => Ours::Value(self.max_connections.into()),
+            Key::InitialR2T => Ours::Value(self.initial_r2t.into()),
+            Key::ImmediateData => Ours::Value(self.immediate_data.into()),
+            Key::MaxRecvDataSegmentLength => Ours::Value(self.max_recv_data_segment_length),
+            Key::MaxBurstLength => Ours::Value(self.max_burst_length),
+            Key::FirstBurstLength => Ours::Value(self.first_burst_length.min(self.max_burst_length)),
+            Key::MaxOutstandingR2T => Ours::Value(self.max_outstanding_r2t.into()),
+            Key::DefaultTime2Wait => Ours::Value(self.default_time2wait.into()),
+            Key::DefaultTime2Retain => Ours::Value(self.default_time2retain.into()),
+            Key::DataPduInOrder => Ours::Value(self.data_pdu_in_order.into()),
+            Key::DataSequenceInOrder => Ours::Value(self.data_sequence_in_order.into()),
+            Key::ErrorRecoveryLevel => Ours::Value(self.error_recovery_level.into()),
+            Key::TaskReporting => Ours::Choices(self.task_reporting.choices()),
+            Key::ProtocolLevel => Ours::Value(self.protocol_level.into()),
+            _ => Ours::Nothing,
+        }
+    }
+}
+
+/// What this side brings to one key. Every value is a number: booleans are 0 and 1.
+#[derive(Clone, Copy)]
+enum Ours {
+    Value(u32),
+    /// Names, preferred first.
+    Choices(&'static [&'static str]),
+    /// The key is not part of the operational negotiation.
+    Nothing,
+}
+
+/// Why a negotiation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NegotiationError {
+    /// A key was negotiated twice (RFC 7143 §6.2).
+    #[error("{0} was sent twice")]
+    Repeated(Key),
+    /// A declaration, or the answer to our offer, that is no value of the key.
+    #[error("{0} has a value it must not have")]
+    BadValue(Key),
+    /// An answer such as Reject to something we offered and cannot do without, or the key is missing altogether.
+    #[error("the other side does not agree to our {0}")]
+    Refused(Key),
+}
+
+/// The operational negotiation of one connection, for either role (RFC 7143 §6.2, §6.4).
+///
+/// Feed every operational pair of a text to [`Self::receive`] and call [`Self::end_of_text`]; what is to be sent back
+/// stands in the builder. [`Self::offer`] makes the initiator's offers, [`Self::declare`] the one declaration both make.
+/// [`Self::finish`] tells what was agreed.
+///
+/// A responder makes no offers of its own: the standard's defaults, which hold for what the initiator left out, are all
+/// within what this crate can do, and some initiators cannot answer an offer.
+#[derive(Clone, Debug)]
+pub(crate) struct Negotiation {
+    parameters: Parameters,
+    discovery: bool,
+    /// Whether this connection makes the session; a joining one must not renegotiate it.
+    leading: bool,
+    received: KeySet,
+    offered: KeySet,
+    agreed: [u32; KEY_COUNT],
+    declared: bool,
+    /// The offered FirstBurstLength, answered when MaxBurstLength is known.
+    first_burst: Option<u32>,
+}
+
+impl Negotiation {
+    /// A negotiation in which nothing was said: the standard's defaults hold.
+    pub(crate) fn new(parameters: Parameters, discovery: bool, leading: bool) -> Self {
+        let agreed = std::array::from_fn(|index| match KEYS[index].value {
+            ValueType::Number { default, .. } => default,
+            ValueType::Boolean { default } => default.into(),
+            ValueType::Choice(_) | ValueType::Text => 0,
+        });
+        Self {
+            parameters,
+            discovery,
+            leading,
+            received: KeySet::default(),
+            offered: KeySet::default(),
+            agreed,
+            declared: false,
+            first_burst: None,
+        }
+    }
+
+    /// Whether the key has a place in this session.
+    fn is_relevant(&self, rule: &KeyRule) -> bool {
+        !(self.discovery && rule.irrelevant_in_discovery)
+    }
+
+    /// Offers every key that has a place here. Extensions of RFC 7144 go unsaid unless wanted: some targets know none.
+    pub(crate) fn offer(&mut self, out: &mut Builder) {
+        for rule in &KEYS {
+            let ours = self.parameters.ours(rule.key);
+            let unsaid = match rule.key {
+                Key::TaskReporting => self.parameters.task_reporting == TaskReporting::Rfc3720,
+                Key::ProtocolLevel => self.parameters.protocol_level == 1,
+                _ => rule.function == ResultFunction::Declarative,
+            };
+            let leading_only = rule.usage == Usage::LeadingOnly && !self.leading;
+            if unsaid || leading_only || !self.is_relevant(rule) {
+                continue;
+            }
+            match (ours, rule.value) {
+                (Ours::Nothing, _) => continue,
+                (Ours::Choices(choices), _) => out.pair(rule.name, choices.join(",")),
+                (Ours::Value(value), ValueType::Boolean { .. }) => out.pair(rule.name, yes_no(value != 0)),
+                (Ours::Value(value), _) => out.pair(rule.name, value),
+            }
+            self.offered.insert(rule.key);
+        }
+    }
+
+    /// Declares what we take, once.
+    pub(crate) fn declare(&mut self, out: &mut Builder) {
+        if !std::mem::replace(&mut self.declared, true) {
+            out.pair(Key::MaxRecvDataSegmentLength.rule().name, self.parameters.max_recv_data_segment_length);
+        }
+    }
+
+    /// Takes one pair of the peer's: the answer to our offer, an offer, or a declaration.
+    pub(crate) fn receive(
+        &mut self,
+        key: Key,
+        value: &str,
+        out: &mut Builder,
+    ) -> Result<(), NegotiationError> {
+        let rule = key.rule();
+        if !self.received.insert(key) {
+            return Err(NegotiationError::Repeated(key));
+        }
+        if self.offered.contains(key) {
+            return self.answered(rule, value);
+        }
+        let refusal = match rule.function {
+            ResultFunction::Declarative => {
+                self.agreed[key as usize] =
+                    parse_value(rule, value).ok_or(NegotiationError::BadValue(key))?;
+                return Ok(());
+            }
+            ResultFunction::No => Some(yes_no(false)),
+            ResultFunction::Reject => Some(answer::REJECT),
+            _ if !self.is_relevant(rule) => Some(answer::IRRELEVANT),
+            _ if rule.usage == Usage::LeadingOnly && !self.leading => Some(answer::REJECT),
+            _ => None,
+        };
+        if let Some(refusal) = refusal {
+            out.pair(rule.name, refusal);
+            return Ok(());
+        }
+        match (self.parameters.ours(key), rule.value) {
+            (Ours::Choices(choices), ValueType::Choice(names)) => {
+                match list(value).find(|name| choices.contains(name)) {
+                    Some(name) => {
+                        self.agreed[key as usize] = index_of(names, name).unwrap_or_default();
+                        out.pair(rule.name, name);
+                    }
+                    None => out.pair(rule.name, answer::REJECT),
+                }
+            }
+            (Ours::Value(ours), _) => match parse_value(rule, value) {
+                Some(theirs) if key == Key::FirstBurstLength => self.first_burst = Some(ours.min(theirs)),
+                Some(theirs) => {
+                    let result = combine(rule.function, ours, theirs);
+                    self.agreed[key as usize] = result;
+                    match rule.value {
+                        ValueType::Boolean { .. } => out.pair(rule.name, yes_no(result != 0)),
+                        _ => out.pair(rule.name, result),
+                    }
+                }
+                None => out.pair(rule.name, answer::REJECT),
+            },
+            _ => out.pair(rule.name, answer::REJECT),
+        }
+        Ok(())
+    }
+
+    /// Takes the answer to our offer.
+    fn answered(&mut self, rule: &KeyRule, value: &str) -> Result<(), NegotiationError> {
+        // An answer that is no value leaves the default in force (§6.2); `finish` judges whether we can live with it.
+        if matches!(value, answer::NOT_UNDERSTOOD | answer::IRRELEVANT | answer::REJECT) {
+            return Ok(());
+        }
+        let bad = NegotiationError::BadValue(rule.key);
+        self.agreed[rule.key as usize] = match (self.parameters.ours(rule.key), rule.value) {
+            (Ours::Choices(choices), ValueType::Choice(names)) => {
+                let name = choices.iter().find(|&&name| name == value).ok_or(bad)?;
+                index_of(names, name).ok_or(bad)?
+            }
+            // The result should be theirs already. Combining it again with ours can only move to the safe side, and is
+            // how we get along with targets that answer with their own value instead of the result.
+            (Ours::Value(ours), _) => combine(rule.function, ours, parse_value(rule, value).ok_or(bad)?),
+            _ => return Err(bad),
+        };
+        Ok(())
+    }
+
+    /// Ends one text of the peer: answers what depended on other keys.
+    pub(crate) fn end_of_text(&mut self, out: &mut Builder) {
+        if let Some(first_burst) = self.first_burst.take() {
+            let result = first_burst.min(self.agreed[Key::MaxBurstLength as usize]);
+            self.agreed[Key::FirstBurstLength as usize] = result;
+            out.pair(Key::FirstBurstLength.rule().name, result);
+        }
+    }
+
+    /// What was agreed, if both sides can live with it.
+    pub(crate) fn finish(&self) -> Result<Negotiated, NegotiationError> {
+        let agreed = |key: Key| self.agreed[key as usize];
+        let short = |key: Key| agreed(key) as u16;
+        let digest = |key: Key, policy: DigestPolicy| match (agreed(key) != 0, policy) {
+            (false, DigestPolicy::Require) => Err(NegotiationError::Refused(key)),
+            (on, _) => Ok(on),
+        };
+        Ok(Negotiated {
+            header_digest: digest(Key::HeaderDigest, self.parameters.header_digest)?,
+            data_digest: digest(Key::DataDigest, self.parameters.data_digest)?,
+            max_connections: short(Key::MaxConnections),
+            initial_r2t: agreed(Key::InitialR2T) != 0,
+            immediate_data: agreed(Key::ImmediateData) != 0,
+            max_burst_length: agreed(Key::MaxBurstLength),
+            // §13.14: never above MaxBurstLength, even if only one of the two was negotiated.
+            first_burst_length: agreed(Key::FirstBurstLength).min(agreed(Key::MaxBurstLength)),
+            max_outstanding_r2t: short(Key::MaxOutstandingR2T),
+            default_time2wait: short(Key::DefaultTime2Wait),
+            default_time2retain: short(Key::DefaultTime2Retain),
+            data_pdu_in_order: agreed(Key::DataPduInOrder) != 0,
+            data_sequence_in_order: agreed(Key::DataSequenceInOrder) != 0,
+            error_recovery_level: agreed(Key::ErrorRecoveryLevel) as u8,
+            max_recv_ours: if self.declared {
+                self.parameters.max_recv_data_segment_length
+            } else {
+                DEFAULT_MAX_RECV
+            },
+            max_recv_peer: agreed(Key::MaxRecvDataSegmentLength),
+            task_reporting: TaskReporting::ALL[agreed(Key::TaskReporting) as usize],
+            protocol_level: agreed(Key::ProtocolLevel) as u8,
+        })
+    }
+}
+
+/// MaxRecvDataSegmentLength of a side that declared none (RFC 7143 §13.12).
+const DEFAULT_MAX_RECV: u32 = 8192;
+
+fn index_of(names: &[&str], name: &str) -> Option<u32> {
+    names.iter().position(|&n| n == name).map(|index| index as u32)
+}
+
+/// A number within the key's range, or a boolean as 0 or 1.
+fn parse_value(rule: &KeyRule, value: &str) -> Option<u32> {
+    match rule.value {
+        ValueType::Number { min, max, .. } => {
+            u32::try_from(number(value).ok()?).ok().filter(|n| (min..=max).contains(n))
+        }
+        ValueType::Boolean { .. } => boolean(value).ok().map(u32::from),
+        ValueType::Choice(_) | ValueType::Text => None,
+    }
+}
+
+/// The result functions on numbers. Those that are not defined on numbers keep ours.
+fn combine(function: ResultFunction, ours: u32, theirs: u32) -> u32 {
+    match function {
+        ResultFunction::And => ours & theirs,
+        ResultFunction::Or => ours | theirs,
+        ResultFunction::Minimum => ours.min(theirs),
+        ResultFunction::Maximum => ours.max(theirs),
+        ResultFunction::FirstCommon
+        | ResultFunction::Declarative
+        | ResultFunction::No
+        | ResultFunction::Reject => ours,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::parse;
+
+    fn negotiation() -> Negotiation {
+        Negotiation::new(Parameters::default(), false, true)
+    }
+
+    /// Sends pairs to a responder, returns its answers.
+    fn answers(negotiation: &mut Negotiation, pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        let mut out = Builder::new();
+        for (key, value) in pairs {
+            negotiation.receive(Key::find(key).unwrap(), value, &mut out).unwrap();
+        }
+        negotiation.end_of_text(&mut out);
+        let bytes = out.into_bytes();
+        parse(&bytes).unwrap().into_iter().map(|(k, v)| (k.into(), v.into())).collect()
+    }
+
+    fn answer_with(parameters: Parameters, key: &str, value: &str) -> String {
+        let mut negotiation = Negotiation::new(parameters, false, true);
+        let answers = answers(&mut negotiation, &[(key, value)]);
+        assert_eq!(answers.len(), 1, "{key}");
+        assert_eq!(answers[0].0, key);
+        answers[0].1.clone()
+    }
+
+    #[test]
+    fn every_result_function_gives_what_the_standard_says() {
+        let ours = Parameters {
+            initial_r2t: false,
+            immediate_data: true,
+            data_pdu_in_order: false,
+            data_sequence_in_order: true,
+            max_connections: 4,
+            max_burst_length: 1 << 20,
+            first_burst_length: 100_000,
+            max_outstanding_r2t: 8,
+            default_time2wait: 5,
+            default_time2retain: 30,
+            error_recovery_level: 1,
+            protocol_level: 2,
+            task_reporting: TaskReporting::ResponseFence,
+            ..Parameters::default()
+        };
+        for (key, offer, expected) in [
+            // Or
+            ("InitialR2T", "Yes", "Yes"),
+            ("InitialR2T", "No", "No"),
+            ("DataPDUInOrder", "Yes", "Yes"),
+            ("DataPDUInOrder", "No", "No"),
+            ("DataSequenceInOrder", "Yes", "Yes"),
+            ("DataSequenceInOrder", "No", "Yes"),
+            // And
+            ("ImmediateData", "Yes", "Yes"),
+            ("ImmediateData", "No", "No"),
+            // Minimum
+            ("MaxConnections", "1", "1"),
+            ("MaxConnections", "65535", "4"),
+            ("MaxBurstLength", "0x80000", "524288"),
+            ("MaxBurstLength", "16776192", "1048576"),
+            ("FirstBurstLength", "65536", "65536"),
+            ("FirstBurstLength", "262144", "100000"),
+            ("MaxOutstandingR2T", "16", "8"),
+            ("DefaultTime2Retain", "0", "0"),
+            ("DefaultTime2Retain", "3600", "30"),
+            ("ErrorRecoveryLevel", "2", "1"),
+            ("iSCSIProtocolLevel", "31", "2"),
+            ("iSCSIProtocolLevel", "0", "0"),
+            // Maximum
+            ("DefaultTime2Wait", "0", "5"),
+            ("DefaultTime2Wait", "9", "9"),
+            // First common
+            ("HeaderDigest", "CRC32C,None", "CRC32C"),
+            ("HeaderDigest", "None,CRC32C", "None"),
+            ("DataDigest", "X-other,CRC32C", "CRC32C"),
+            ("DataDigest", "X-other", "Reject"),
+            ("TaskReporting", "FastAbort,ResponseFence,RFC3720", "ResponseFence"),
+            ("TaskReporting", "FastAbort", "Reject"),
+            // Obsolete
+            ("OFMarker", "Yes", "No"),
+            ("IFMarker", "No", "No"),
+            ("OFMarkInt", "1~2048", "Reject"),
+            ("IFMarkInt", "1~2048", "Reject"),
+            // Not a value
+            ("InitialR2T", "yes", "Reject"),
+            ("MaxConnections", "0", "Reject"),
+            ("MaxConnections", "65536", "Reject"),
+            ("MaxBurstLength", "511", "Reject"),
+            ("MaxBurstLength", "16777216", "Reject"),
+            ("DefaultTime2Wait", "3601", "Reject"),
+            ("ErrorRecoveryLevel", "3", "Reject"),
+            ("MaxOutstandingR2T", "many", "Reject"),
+        ] {
+            assert_eq!(answer_with(ours.clone(), key, offer), expected, "{key}={offer}");
+        }
+    }
+
+    #[test]
+    fn the_first_burst_never_exceeds_the_largest_whatever_the_order() {
+        let mut negotiation = negotiation();
+        let offers = [("FirstBurstLength", "262144"), ("MaxBurstLength", "65536")];
+        assert_eq!(
+            answers(&mut negotiation, &offers),
+            [("MaxBurstLength".into(), "65536".into()), ("FirstBurstLength".into(), "65536".into())]
+        );
+        assert_eq!(negotiation.finish().unwrap().first_burst_length, 65_536);
+    }
+
+    #[test]
+    fn the_default_first_burst_shrinks_with_the_largest() {
+        let mut negotiation = negotiation();
+        answers(&mut negotiation, &[("MaxBurstLength", "4096")]);
+        assert_eq!(negotiation.finish().unwrap().first_burst_length, 4096);
+    }
+
+    #[test]
+    fn silence_means_the_defaults_of_the_standard() {
+        let negotiated = negotiation().finish().unwrap();
+        assert_eq!(
+            negotiated,
+            Negotiated {
+                header_digest: false,
+                data_digest: false,
+                max_connections: 1,
+                initial_r2t: true,
+                immediate_data: true,
+                max_burst_length: 262_144,
+                first_burst_length: 65_536,
+                max_outstanding_r2t: 1,
+                default_time2wait: 2,
+                default_time2retain: 20,
+                data_pdu_in_order: true,
+                data_sequence_in_order: true,
+                error_recovery_level: 0,
+                max_recv_ours: 8192,
+                max_recv_peer: 8192,
+                task_reporting: TaskReporting::Rfc3720,
+                protocol_level: 1,
+            }
+        );
+    }
+
+    #[test]
+    fn a_key_sent_twice_is_an_error() {
+        let mut negotiation = negotiation();
+        let mut out = Builder::new();
+        negotiation.receive(Key::InitialR2T, "Yes", &mut out).unwrap();
+        assert_eq!(
+            negotiation.receive(Key::InitialR2T, "Yes", &mut out),
+            Err(NegotiationError::Repeated(Key::InitialR2T))
+        );
+    }
+
+    #[test]
+    fn a_declaration_gets_no_answer_and_must_be_in_range() {
+        let mut negotiation = negotiation();
+        assert_eq!(answers(&mut negotiation, &[("MaxRecvDataSegmentLength", "65536")]), []);
+        assert_eq!(negotiation.finish().unwrap().max_recv_peer, 65_536);
+        for value in ["511", "16777216", "Reject", ""] {
+            assert_eq!(
+                self::negotiation().receive(Key::MaxRecvDataSegmentLength, value, &mut Builder::new()),
+                Err(NegotiationError::BadValue(Key::MaxRecvDataSegmentLength))
+            );
+        }
+    }
+
+    #[test]
+    fn a_discovery_session_calls_the_keys_of_data_transfer_irrelevant() {
+        let mut negotiation = Negotiation::new(Parameters::default(), true, true);
+        let found = answers(
+            &mut negotiation,
+            &[
+                ("MaxBurstLength", "4096"),
+                ("InitialR2T", "No"),
+                ("DefaultTime2Wait", "3"),
+                ("HeaderDigest", "None"),
+            ],
+        );
+        assert_eq!(
+            found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(),
+            ["Irrelevant", "Irrelevant", "3", "None"]
+        );
+        assert_eq!(negotiation.finish().unwrap().max_burst_length, 262_144);
+    }
+
+    #[test]
+    fn a_joining_connection_cannot_change_the_session() {
+        let mut negotiation = Negotiation::new(Parameters::default(), false, false);
+        let found = answers(&mut negotiation, &[("MaxBurstLength", "4096"), ("DataDigest", "CRC32C")]);
+        assert_eq!(found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(), ["Reject", "CRC32C"]);
+        let mut out = Builder::new();
+        Negotiation::new(Parameters::default(), false, false).offer(&mut out);
+        assert_eq!(parse(&out.into_bytes()).unwrap().len(), 2, "the digests only");
+    }
+
+    #[test]
+    fn a_required_digest_that_is_not_agreed_ends_the_login() {
+        let parameters = Parameters { data_digest: DigestPolicy::Require, ..Parameters::default() };
+        let mut negotiation = Negotiation::new(parameters, false, true);
+        assert_eq!(answers(&mut negotiation, &[("DataDigest", "None")])[0].1, "Reject");
+        assert_eq!(negotiation.finish(), Err(NegotiationError::Refused(Key::DataDigest)));
+    }
+
+    #[test]
+    fn answers_that_are_no_values_leave_the_defaults() {
+        let mut initiator = Negotiation::new(Parameters::default(), false, true);
+        initiator.offer(&mut Builder::new());
+        let mut out = Builder::new();
+        initiator.receive(Key::MaxBurstLength, "Reject", &mut out).unwrap();
+        initiator.receive(Key::InitialR2T, "Irrelevant", &mut out).unwrap();
+        initiator.receive(Key::MaxOutstandingR2T, "NotUnderstood", &mut out).unwrap();
+        assert!(out.is_empty());
+        let negotiated = initiator.finish().unwrap();
+        assert_eq!(
+            (negotiated.max_burst_length, negotiated.initial_r2t, negotiated.max_outstanding_r2t),
+            (262_144, true, 1)
+        );
+    }
+
+    #[test]
+    fn an_answer_beyond_our_offer_moves_to_the_safe_side() {
+        let mut initiator = Negotiation::new(
+            Parameters { initial_r2t: true, max_burst_length: 65_536, ..Parameters::default() },
+            false,
+            true,
+        );
+        initiator.offer(&mut Builder::new());
+        let mut out = Builder::new();
+        initiator.receive(Key::MaxBurstLength, "1048576", &mut out).unwrap();
+        initiator.receive(Key::InitialR2T, "No", &mut out).unwrap();
+        let negotiated = initiator.finish().unwrap();
+        assert_eq!((negotiated.max_burst_length, negotiated.initial_r2t), (65_536, true));
+    }
+
+    #[test]
+    fn a_choice_that_was_not_offered_is_an_error() {
+        let mut initiator = Negotiation::new(
+            Parameters { header_digest: DigestPolicy::Never, ..Parameters::default() },
+            false,
+            true,
+        );
+        initiator.offer(&mut Builder::new());
+        assert_eq!(
+            initiator.receive(Key::HeaderDigest, "CRC32C", &mut Builder::new()),
+            Err(NegotiationError::BadValue(Key::HeaderDigest))
+        );
+    }
 }
