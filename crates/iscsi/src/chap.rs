@@ -2,6 +2,7 @@
 //!
 //! The conversation (who sends which key when) is part of the login; see [`crate::login`].
 
+use crate::text;
 use sha2::digest::Digest;
 use std::fmt;
 use subtle::ConstantTimeEq;
@@ -133,7 +134,7 @@ pub struct Challenge {
     bytes: Vec<u8>,
 }
 
-/// What can be wrong with a challenge or a response before any secret is considered.
+/// What can be wrong with a challenge before any secret is considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChapError {
     /// The system gave no random numbers.
@@ -142,6 +143,9 @@ pub enum ChapError {
     /// A challenge that is too short to be worth answering or longer than the standard allows.
     #[error("a challenge of {0} bytes is not acceptable")]
     ChallengeLength(usize),
+    /// CHAP_I is no number of eight bits, or CHAP_C no binary value.
+    #[error("CHAP_I or CHAP_C cannot be read")]
+    Unreadable,
 }
 
 impl Challenge {
@@ -159,6 +163,13 @@ impl Challenge {
             return Err(ChapError::ChallengeLength(bytes.len()));
         }
         Ok(Self { identifier, bytes })
+    }
+
+    /// A challenge as it stands in CHAP_I and CHAP_C.
+    pub fn from_text(identifier: &str, challenge: &str) -> Result<Self, ChapError> {
+        let identifier = text::number(identifier).ok().and_then(|number| u8::try_from(number).ok());
+        let bytes = text::binary(challenge, CHALLENGE_LEN_MAX);
+        Self::received(identifier.ok_or(ChapError::Unreadable)?, bytes.map_err(|_| ChapError::Unreadable)?)
     }
 
     /// CHAP_I.

@@ -13,13 +13,6 @@ pub fn digest(bytes: &[u8]) -> Digest {
     crc_fast::crc32_iscsi(bytes).to_le_bytes()
 }
 
-/// The digest of bytes that lie in several pieces.
-pub(crate) fn digest_of(pieces: &[&[u8]]) -> Digest {
-    let mut digester = Digester::new();
-    pieces.iter().for_each(|piece| digester.update(piece));
-    digester.finish()
-}
-
 /// The digest of bytes that lie in several pieces: additional header segments after a header, padding after data.
 pub fn digest_of(pieces: &[&[u8]]) -> Digest {
     let mut crc = crc_fast::Digest::new(Crc32Iscsi);

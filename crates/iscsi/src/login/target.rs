@@ -1,14 +1,111 @@
 //! The target's side of a login.
 
-use super::{LoggedIn, SessionType};
-use crate::chap::{ChapAccount, ChapAlgorithm};
-use crate::negotiation::Parameters;
-use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus};
+use super::{LOGIN_PDUS_MAX, LoggedIn, SessionType};
+use crate::chap::{Challenge, ChapAccount, ChapAlgorithm};
+use crate::keys::{Key, KeySet, ResultFunction, Usage};
+use crate::negotiation::{Negotiation, Parameters};
+use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage};
+use crate::text::{self, Assembler, Builder, LOGIN_SEGMENT_LEN_MAX, Segments, answer};
 
-/// The target's side of one connection's login.
+/// Longest iSCSI name, bytes (RFC 7143 §4.2.7.1).
+const NAME_LEN_MAX: usize = 223;
+/// Longest alias and longest CHAP name, bytes (RFC 7143 §6.1, §12.1.3).
+const TEXT_VALUE_LEN_MAX: usize = 255;
+
+/// The target's side of one connection's login (RFC 7143 §6.3).
+///
+/// Feed every Login Request to [`Self::request`] and do what the [`TargetStep`] says. After the first complete request
+/// it asks once who may log in; answer with [`Self::grant`] or [`Self::refuse`]. A login that has finished or failed
+/// answers everything with a failure.
+///
+/// * A text may come in several PDUs (C bit); nothing of it is looked at before it is complete.
+/// * If a secret is asked for, no operational key is answered and no stage left before it was proven.
+/// * At most [`LOGIN_PDUS_MAX`] requests and [`text::TEXT_LEN_MAX`] bytes per text; the caller limits the time.
+/// * Whether ISID and TSIH name a session that is there is the caller's question, answered in grant or refusal.
 #[derive(Debug)]
 pub struct TargetLogin {
     parameters: Parameters,
+    state: State,
+    /// The request being answered.
+    last: Last,
+    /// Identity of the connection, the same in all requests.
+    identity: Option<Identity>,
+    requests: u32,
+    incoming: Assembler,
+    outgoing: Option<Outgoing>,
+    /// Longest data segment we send; the login default but in tests.
+    pub(super) segment_len: usize,
+    names: Names,
+    seen: KeySet,
+    grant: Option<LoginGrant>,
+    greeted: bool,
+    chap: Chap,
+    negotiation: Option<Negotiation>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Waiting for requests.
+    Open,
+    /// The first text waits for grant or refusal.
+    Asking(Vec<u8>),
+    /// Finished or failed.
+    Over,
+}
+
+/// What an answer repeats of its request.
+#[derive(Debug, Clone)]
+struct Last {
+    stage: Stage,
+    next: Option<Stage>,
+    request: LoginRequest,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    isid: Isid,
+    tsih: u16,
+    cid: u16,
+}
+
+/// A text being sent, and the stage to go to after it.
+#[derive(Debug)]
+struct Outgoing {
+    segments: Segments,
+    transit: Option<Stage>,
+}
+
+/// What the initiator declared about itself.
+#[derive(Debug, Default)]
+struct Names {
+    initiator: Option<String>,
+    alias: Option<String>,
+    target: Option<String>,
+    session_type: Option<SessionType>,
+}
+
+/// How far authentication got.
+#[derive(Debug)]
+enum Chap {
+    /// No method chosen.
+    Start,
+    /// CHAP chosen; waiting for CHAP_A.
+    Chosen,
+    /// Challenge sent; waiting for CHAP_N and CHAP_R.
+    Challenged(ChapAlgorithm, Challenge),
+    /// Proven, or not asked for.
+    Passed(Option<String>),
+}
+
+/// The security keys of one text.
+#[derive(Debug, Default)]
+struct Security<'a> {
+    methods: Option<&'a str>,
+    algorithms: Option<&'a str>,
+    name: Option<&'a str>,
+    response: Option<&'a str>,
+    identifier: Option<&'a str>,
+    challenge: Option<&'a str>,
 }
 
 /// What to do next.
@@ -57,7 +154,7 @@ pub struct LoginGrant {
     pub tsih: u16,
     /// The portal group this connection reached.
     pub target_portal_group_tag: u16,
-    /// What people call the target.
+    /// What people call the target; at most 255 bytes.
     pub target_alias: Option<String>,
     /// Who must prove to be whom; `None` lets anybody in.
     pub auth: Option<ChapAuth>,
@@ -74,28 +171,408 @@ pub struct ChapAuth {
     pub algorithms: Vec<ChapAlgorithm>,
 }
 
+type Outcome<T> = Result<T, LoginStatus>;
+
 impl TargetLogin {
     /// A login that offers these parameters.
     pub fn new(parameters: Parameters) -> Self {
-        Self { parameters }
+        Self {
+            parameters,
+            state: State::Open,
+            last: Last { stage: Stage::SECURITY, next: None, request: LoginRequest::new() },
+            identity: None,
+            requests: 0,
+            incoming: Assembler::new(),
+            outgoing: None,
+            segment_len: LOGIN_SEGMENT_LEN_MAX,
+            names: Names::default(),
+            seen: KeySet::default(),
+            grant: None,
+            greeted: false,
+            chap: Chap::Start,
+            negotiation: None,
+        }
     }
 
     /// Feeds one Login Request: header and data segment.
     pub fn request(&mut self, header: &LoginRequest, data: &[u8]) -> TargetStep {
-        let _ = (header, data, &self.parameters);
-        self.refuse(LoginStatus::TARGET_ERROR)
+        let first = self.identity.is_none();
+        let stage = self.last.stage;
+        self.last = Last {
+            stage: header.current_stage(),
+            next: header.transits().then(|| header.next_stage()),
+            request: *header,
+        };
+        let step = self.check(header, first, stage).and_then(|()| self.take(header, data));
+        step.unwrap_or_else(|status| self.refuse(status))
     }
 
     /// Lets in who asked. Valid once, after [`TargetStep::Ask`].
     pub fn grant(&mut self, grant: LoginGrant) -> TargetStep {
-        let _ = grant;
-        self.refuse(LoginStatus::TARGET_ERROR)
+        let State::Asking(text) = std::mem::replace(&mut self.state, State::Open) else {
+            return self.refuse(LoginStatus::TARGET_ERROR);
+        };
+        self.grant = Some(grant);
+        self.process(&text).unwrap_or_else(|status| self.refuse(status))
     }
 
     /// Ends the login with this status.
     pub fn refuse(&mut self, status: LoginStatus) -> TargetStep {
+        self.state = State::Over;
+        let mut reply = self.reply(Vec::new(), None);
+        reply.header.set_status(status);
+        TargetStep::Failed(reply)
+    }
+
+    /// What a header alone can have wrong.
+    fn check(&mut self, header: &LoginRequest, first: bool, stage: Stage) -> Outcome<()> {
+        if !matches!(self.state, State::Open) {
+            return Err(LoginStatus::INVALID_DURING_LOGIN);
+        }
+        self.requests += 1;
+        if self.requests > LOGIN_PDUS_MAX {
+            return Err(LoginStatus::INITIATOR_ERROR);
+        }
+        // There is one version, 0 (§11.12.4).
+        if header.version_min > 0 {
+            return Err(LoginStatus::UNSUPPORTED_VERSION);
+        }
+        let identity = Identity { isid: header.isid, tsih: header.tsih.get(), cid: header.cid.get() };
+        if *self.identity.get_or_insert(identity) != identity {
+            return Err(LoginStatus::INITIATOR_ERROR);
+        }
+        // The stage is the initiator's choice in the first request and then follows the agreed transitions (§11.12.3).
+        let current = header.current_stage();
+        let stage_fits = if first { current.0 <= Stage::OPERATIONAL.0 } else { current == stage };
+        let next_fits = match self.last.next {
+            None => true,
+            Some(next) => {
+                !header.continues()
+                    && next.0 > current.0
+                    && matches!(next, Stage::OPERATIONAL | Stage::FULL_FEATURE)
+            }
+        };
+        if stage_fits && next_fits { Ok(()) } else { Err(LoginStatus::INITIATOR_ERROR) }
+    }
+
+    /// Takes the data of a request whose header is in order.
+    fn take(&mut self, header: &LoginRequest, data: &[u8]) -> Outcome<TargetStep> {
+        if self.outgoing.is_some() {
+            // The initiator owes an empty request for every response with the C bit (§6.2).
+            if !data.is_empty() || header.continues() {
+                return Err(LoginStatus::INITIATOR_ERROR);
+            }
+            return self.send();
+        }
+        let text = self.incoming.push(data, header.continues()).map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+        let Some(text) = text else {
+            return Ok(TargetStep::Respond(self.reply(Vec::new(), None)));
+        };
+        if self.grant.is_some() {
+            return self.process(&text);
+        }
+        self.introduce(&text)?;
+        let ask = self.ask(header)?;
+        self.state = State::Asking(text);
+        Ok(TargetStep::Ask(ask))
+    }
+
+    /// Reads from the first text who the initiator says it is.
+    fn introduce(&mut self, text: &[u8]) -> Outcome<()> {
+        for (name, value) in text::parse(text).map_err(|_| LoginStatus::INITIATOR_ERROR)? {
+            if let Some(key) = Key::find(name) {
+                self.names.declare(key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, header: &LoginRequest) -> Outcome<LoginAsk> {
+        let session_type = self.names.session_type.unwrap_or(SessionType::Normal);
+        if session_type == SessionType::Normal && self.names.target.is_none() {
+            return Err(LoginStatus::MISSING_PARAMETER);
+        }
+        Ok(LoginAsk {
+            initiator_name: self.names.initiator.clone().ok_or(LoginStatus::MISSING_PARAMETER)?,
+            target_name: self.names.target.clone(),
+            session_type,
+            isid: header.isid,
+            tsih: header.tsih.get(),
+            cid: header.cid.get(),
+        })
+    }
+
+    /// Answers one complete text.
+    fn process(&mut self, text: &[u8]) -> Outcome<TargetStep> {
+        let mut out = Builder::new();
+        self.greet(&mut out);
+        let stage = self.last.stage;
+        if stage == Stage::OPERATIONAL && !self.is_admitted() {
+            return Err(LoginStatus::AUTHENTICATION_FAILURE);
+        }
+        let mut security = Security::default();
+        for (name, value) in text::parse(text).map_err(|_| LoginStatus::INITIATOR_ERROR)? {
+            let Some(key) = Key::find(name) else {
+                out.pair(name, answer::NOT_UNDERSTOOD);
+                continue;
+            };
+            match key.rule().usage {
+                Usage::Login => self.names.declare(key, value)?,
+                Usage::Security if stage == Stage::SECURITY => {
+                    if !self.seen.insert(key) || !security.set(key, value) {
+                        return Err(LoginStatus::INITIATOR_ERROR);
+                    }
+                }
+                Usage::Operational | Usage::LeadingOnly | Usage::OperationalOrFullFeature
+                    if stage == Stage::OPERATIONAL =>
+                {
+                    self.negotiation()
+                        .receive(key, value, &mut out)
+                        .map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+                }
+                _ if key.rule().function == ResultFunction::Declarative => {
+                    return Err(LoginStatus::INITIATOR_ERROR);
+                }
+                // A key of another stage: some initiators offer early; they may offer again in its stage.
+                _ => out.pair(name, answer::REJECT),
+            }
+        }
+        let done = if stage == Stage::SECURITY {
+            self.authenticate(&security, &mut out)?;
+            self.is_admitted()
+        } else {
+            let negotiation = self.negotiation();
+            negotiation.end_of_text(&mut out);
+            negotiation.declare(&mut out);
+            true
+        };
+        let transit = self.last.next.filter(|_| done);
+        self.outgoing = Some(Outgoing { segments: Segments::new(out, self.segment_len), transit });
+        self.send()
+    }
+
+    /// Says what the first complete response has to say (§13.6, §13.9).
+    fn greet(&mut self, out: &mut Builder) {
+        let normal = self.names.session_type != Some(SessionType::Discovery);
+        if let (false, true, Some(grant)) = (std::mem::replace(&mut self.greeted, true), normal, &self.grant)
+        {
+            out.pair(Key::TargetPortalGroupTag.rule().name, grant.target_portal_group_tag);
+            if let Some(alias) = &grant.target_alias {
+                out.pair(Key::TargetAlias.rule().name, alias);
+            }
+        }
+    }
+
+    fn negotiation(&mut self) -> &mut Negotiation {
+        let discovery = self.names.session_type == Some(SessionType::Discovery);
+        let leading = self.last.request.tsih.get() == 0;
+        self.negotiation.get_or_insert_with(|| Negotiation::new(self.parameters.clone(), discovery, leading))
+    }
+
+    /// Whether nothing is left to prove.
+    fn is_admitted(&self) -> bool {
+        let auth = self.grant.as_ref().and_then(|grant| grant.auth.as_ref());
+        match self.chap {
+            Chap::Passed(_) => true,
+            Chap::Start => auth.is_none(),
+            Chap::Chosen | Chap::Challenged(..) => false,
+        }
+    }
+
+    /// Moves authentication on (§12.1, §12.1.3).
+    fn authenticate(&mut self, security: &Security<'_>, out: &mut Builder) -> Outcome<()> {
+        let failure = LoginStatus::AUTHENTICATION_FAILURE;
+        let auth = self.grant.as_ref().and_then(|grant| grant.auth.as_ref());
+        if let Some(methods) = security.methods {
+            let method = if auth.is_some() { "CHAP" } else { answer::NONE };
+            if !matches!(self.chap, Chap::Start) || !text::list(methods).any(|offered| offered == method) {
+                return Err(failure);
+            }
+            out.pair(Key::AuthMethod.rule().name, method);
+            self.chap = if auth.is_some() { Chap::Chosen } else { Chap::Passed(None) };
+        }
+        let Some(auth) = auth else {
+            return if security.has_chap() { Err(LoginStatus::INITIATOR_ERROR) } else { Ok(()) };
+        };
+        match (&self.chap, security) {
+            (Chap::Chosen, Security { algorithms: Some(algorithms), name: None, response: None, .. }) => {
+                let algorithm = text::list(algorithms)
+                    .filter_map(|number| ChapAlgorithm::from_number(text::number(number).ok()?))
+                    .find(|algorithm| auth.algorithms.contains(algorithm))
+                    .ok_or(failure)?;
+                let challenge = Challenge::fresh().map_err(|_| LoginStatus::TARGET_ERROR)?;
+                out.pair(Key::ChapA.rule().name, algorithm.number());
+                out.pair(Key::ChapI.rule().name, challenge.identifier());
+                out.pair(Key::ChapC.rule().name, text::to_hexadecimal(challenge.bytes()));
+                self.chap = Chap::Challenged(algorithm, challenge);
+                Ok(())
+            }
+            (Chap::Challenged(algorithm, challenge), security) => {
+                let user = auth.verify(*algorithm, challenge, security, out)?;
+                self.chap = Chap::Passed(Some(user));
+                Ok(())
+            }
+            // Only AuthMethod in this text, or a text without any security key before or after the proof.
+            (Chap::Chosen, security) if security.methods.is_some() && !security.has_chap() => Ok(()),
+            (Chap::Start | Chap::Passed(_), security) if !security.has_chap() => {
+                // An initiator that wants to leave the stage without an offer will not make one later.
+                if self.is_admitted() || self.last.next.is_none() { Ok(()) } else { Err(failure) }
+            }
+            _ => Err(LoginStatus::INITIATOR_ERROR),
+        }
+    }
+
+    /// Sends the next piece of the answer, and after the last changes the stage.
+    fn send(&mut self) -> Outcome<TargetStep> {
+        let Some(mut outgoing) = self.outgoing.take() else {
+            return Err(LoginStatus::TARGET_ERROR);
+        };
+        let data = outgoing.segments.take();
+        if outgoing.segments.continues() {
+            self.outgoing = Some(outgoing);
+            let mut reply = self.reply(data, None);
+            reply.header.flags |= LoginResponse::CONTINUE;
+            return Ok(TargetStep::Respond(reply));
+        }
+        let mut reply = self.reply(data, outgoing.transit);
+        match outgoing.transit {
+            None => {}
+            Some(Stage::FULL_FEATURE) => {
+                let logged_in = self.finish()?;
+                self.state = State::Over;
+                reply.header.tsih = logged_in.tsih.into();
+                return Ok(TargetStep::Finished(reply, Box::new(logged_in)));
+            }
+            Some(next) => self.last.stage = next,
+        }
+        Ok(TargetStep::Respond(reply))
+    }
+
+    fn finish(&mut self) -> Outcome<LoggedIn> {
+        let negotiated = self.negotiation().finish().map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+        let (Some(grant), Some(identity)) = (&self.grant, self.identity) else {
+            return Err(LoginStatus::TARGET_ERROR);
+        };
+        let user = match &self.chap {
+            Chap::Passed(user) => user.clone(),
+            _ => None,
+        };
+        let names = std::mem::take(&mut self.names);
+        Ok(LoggedIn {
+            negotiated,
+            initiator_name: names.initiator.ok_or(LoginStatus::MISSING_PARAMETER)?,
+            initiator_alias: names.alias,
+            target_name: names.target,
+            target_alias: grant.target_alias.clone(),
+            target_portal_group_tag: Some(grant.target_portal_group_tag),
+            session_type: names.session_type.unwrap_or(SessionType::Normal),
+            isid: identity.isid,
+            tsih: grant.tsih,
+            cid: identity.cid,
+            user,
+        })
+    }
+
+    /// A response to the last request.
+    fn reply(&self, data: Vec<u8>, next: Option<Stage>) -> LoginReply {
         let mut header = LoginResponse::new();
-        header.set_status(status);
-        TargetStep::Failed(LoginReply { header, data: Vec::new() })
+        header.set_stages(self.last.request.current_stage(), next);
+        header.isid = self.last.request.isid;
+        header.tsih = self.last.request.tsih;
+        header.initiator_task_tag = self.last.request.initiator_task_tag;
+        header.data_segment_length.set(data.len() as u32);
+        LoginReply { header, data }
+    }
+}
+
+impl Names {
+    /// Takes a declaration. Some initiators repeat theirs in every stage; a repetition must say the same.
+    fn declare(&mut self, key: Key, value: &str) -> Outcome<()> {
+        let (field, len_max) = match key {
+            Key::InitiatorName => (&mut self.initiator, NAME_LEN_MAX),
+            Key::TargetName => (&mut self.target, NAME_LEN_MAX),
+            Key::InitiatorAlias => (&mut self.alias, TEXT_VALUE_LEN_MAX),
+            Key::SessionType => {
+                let session_type = match value {
+                    "Normal" => SessionType::Normal,
+                    "Discovery" => SessionType::Discovery,
+                    _ => return Err(LoginStatus::SESSION_TYPE_NOT_SUPPORTED),
+                };
+                let same = *self.session_type.get_or_insert(session_type) == session_type;
+                return if same { Ok(()) } else { Err(LoginStatus::INITIATOR_ERROR) };
+            }
+            // What only a target may declare; from an initiator it is no introduction.
+            Key::TargetAlias | Key::TargetAddress | Key::TargetPortalGroupTag => {
+                return Err(LoginStatus::INITIATOR_ERROR);
+            }
+            _ => return Ok(()),
+        };
+        let empty_name = value.is_empty() && key != Key::InitiatorAlias;
+        if value.len() > len_max || empty_name || field.get_or_insert_with(|| value.to_owned()) != value {
+            return Err(LoginStatus::INITIATOR_ERROR);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Security<'a> {
+    /// Keeps a security key of the text; false if the key is none.
+    fn set(&mut self, key: Key, value: &'a str) -> bool {
+        let field = match key {
+            Key::AuthMethod => &mut self.methods,
+            Key::ChapA => &mut self.algorithms,
+            Key::ChapN => &mut self.name,
+            Key::ChapR => &mut self.response,
+            Key::ChapI => &mut self.identifier,
+            Key::ChapC => &mut self.challenge,
+            _ => return false,
+        };
+        *field = Some(value);
+        true
+    }
+
+    fn has_chap(&self) -> bool {
+        [self.algorithms, self.name, self.response, self.identifier, self.challenge]
+            .iter()
+            .any(Option::is_some)
+    }
+}
+
+impl ChapAuth {
+    /// Checks the initiator's proof and gives ours if it asks (§12.1.3); returns the name that was proven.
+    fn verify(
+        &self,
+        algorithm: ChapAlgorithm,
+        challenge: &Challenge,
+        security: &Security<'_>,
+        out: &mut Builder,
+    ) -> Outcome<String> {
+        let failure = LoginStatus::AUTHENTICATION_FAILURE;
+        let missing = LoginStatus::MISSING_PARAMETER;
+        let (name, response) = (security.name.ok_or(missing)?, security.response.ok_or(missing)?);
+        // A response of another length is no response, in whatever constant it came.
+        let response = text::binary(response, algorithm.response_len()).map_err(|_| failure)?;
+        let proven = self
+            .accounts
+            .iter()
+            .any(|a| a.user == name && challenge.is_answered_by(algorithm, &a.secret, &response));
+        if !proven || name.len() > TEXT_VALUE_LEN_MAX {
+            return Err(failure);
+        }
+        match (security.identifier, security.challenge) {
+            (None, None) => {}
+            (Some(identifier), Some(theirs)) => {
+                let theirs = Challenge::from_text(identifier, theirs).map_err(|_| failure)?;
+                let mutual = self.mutual.as_ref().ok_or(failure)?;
+                if theirs.is_reflection_of(challenge) {
+                    return Err(failure);
+                }
+                out.pair(Key::ChapN.rule().name, &mutual.user);
+                let response = theirs.answer(algorithm, &mutual.secret);
+                out.pair(Key::ChapR.rule().name, text::to_hexadecimal(&response));
+            }
+            _ => return Err(missing),
+        }
+        Ok(name.to_owned())
     }
 }

@@ -1,0 +1,302 @@
+//! Everything that is not a SCSI command: login, NOP, SendTargets, logout, task management, asynchronous messages, Reject.
+
+use lunway_block::Buf;
+
+use super::command::sense_of;
+use super::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent, Phase, Residual};
+use crate::connection::{CloseReason, SendTargets, TargetRecord};
+use crate::login::{InitiatorStep, LoginMessage};
+use crate::pdu::{
+    self, AsyncMessage, BasicHeader, FINAL, LoginResponse, LogoutReason, LogoutRequest, LogoutResponse,
+    LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ServiceResponse, TaskManagementFunction,
+    TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest, TextResponse,
+};
+use crate::receive::Head;
+use crate::serial::Serial;
+use crate::text;
+
+/// Task tags of requests that are not commands have this bit; see [`InitiatorConnection::submit`].
+const CONTROL_TAG: u32 = 0x8000_0000;
+/// Targets that one discovery may name; a storage network has hundreds.
+const TARGETS_MAX: usize = 1 << 16;
+
+/// A task management request that is not answered yet.
+struct Management {
+    initiator_task_tag: u32,
+    token: u64,
+    /// The command to be aborted, by its task tag.
+    aborts: Option<u32>,
+}
+
+/// What the rooms of this file keep between PDUs.
+#[derive(Default)]
+pub(super) struct Control {
+    /// A ping is out.
+    pub(super) pinged: bool,
+    next_tag: u32,
+    management: Vec<Management>,
+    text_tag: Option<u32>,
+    text_in: text::Assembler,
+    targets: Vec<TargetRecord>,
+}
+
+impl Control {
+    fn tag(&mut self) -> u32 {
+        self.next_tag = (self.next_tag + 1) % 0x7fff_ffff;
+        CONTROL_TAG | self.next_tag
+    }
+}
+
+impl InitiatorConnection {
+    pub(super) fn send_login(&mut self, message: LoginMessage) {
+        let mut pdu = message.header;
+        // §11.12.8: login requests are immediate and all carry the first CmdSN.
+        pdu.cmd_sn = self.cmd_sn.0.into();
+        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.initiator_task_tag = CONTROL_TAG.into();
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(&message.data).freeze());
+    }
+
+    pub(super) fn login_response(&mut self, head: &Head, data: &[u8]) {
+        let pdu: &LoginResponse = pdu::view(&head.bhs);
+        let Phase::Login(login) = &mut self.phase else { return };
+        match login.response(pdu, data) {
+            InitiatorStep::Failed(error) => self.close(CloseReason::LoginFailed(error)),
+            InitiatorStep::Send(message) => {
+                self.note_status(pdu.stat_sn.get());
+                self.send_login(message);
+            }
+            InitiatorStep::Finished(logged_in) => {
+                self.note_status(pdu.stat_sn.get());
+                self.max_cmd_sn = Serial(pdu.max_cmd_sn.get());
+                let negotiated = &logged_in.negotiated;
+                let (header_digest, data_digest) = (negotiated.header_digest, negotiated.data_digest);
+                self.transmitter.enter_full_feature_phase(header_digest, data_digest);
+                self.receiver.enter_full_feature_phase(
+                    negotiated.max_recv_ours as usize,
+                    header_digest,
+                    data_digest,
+                );
+                self.phase = Phase::FullFeature(logged_in.clone());
+                self.events.push_back(InitiatorEvent::LoggedIn(logged_in));
+            }
+        }
+    }
+
+    fn next_cmd_sn(&mut self) -> u32 {
+        let cmd_sn = self.cmd_sn.0;
+        self.cmd_sn = self.cmd_sn.next();
+        cmd_sn
+    }
+
+    /// RFC 7143 §11.18: immediate, so that it passes a closed window.
+    pub(super) fn ping(&mut self) {
+        self.control.pinged = true;
+        let mut pdu = NopOut::new();
+        pdu.opcode.set_immediate(true);
+        pdu.initiator_task_tag = self.control.tag().into();
+        self.send_nop_out(pdu);
+    }
+
+    fn send_nop_out(&mut self, mut pdu: NopOut) {
+        pdu.cmd_sn = self.cmd_sn.0.into();
+        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
+    pub(super) fn nop_in(&mut self, head: &Head) {
+        let pdu: &NopIn = pdu::view(&head.bhs);
+        self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
+        if pdu.initiator_task_tag.get() != RESERVED_TAG {
+            self.note_status(pdu.stat_sn.get());
+            self.control.pinged = false;
+        } else if pdu.target_transfer_tag.get() != RESERVED_TAG {
+            // The target's ping, answered with its tag and LUN and without a tag of ours.
+            let mut answer = NopOut::new();
+            answer.opcode.set_immediate(true);
+            answer.lun = pdu.lun;
+            answer.target_transfer_tag = pdu.target_transfer_tag;
+            self.send_nop_out(answer);
+        }
+    }
+
+    /// Asks which targets there are; [`InitiatorEvent::Targets`] answers.
+    pub fn send_targets(&mut self, which: &SendTargets) {
+        let mut text = text::Builder::new();
+        let value = match which {
+            SendTargets::All => "All",
+            SendTargets::Named(name) => name,
+            SendTargets::This => "",
+        };
+        text.pair("SendTargets", value);
+        let tag = self.control.tag();
+        self.control.text_tag = Some(tag);
+        self.control.text_in = text::Assembler::new();
+        self.control.targets = Vec::new();
+        self.send_text(tag, RESERVED_TAG, &text.into_bytes());
+    }
+
+    fn send_text(&mut self, tag: u32, transfer_tag: u32, text: &[u8]) {
+        let mut pdu = TextRequest::new();
+        pdu.flags = FINAL;
+        pdu.initiator_task_tag = tag.into();
+        pdu.target_transfer_tag = transfer_tag.into();
+        pdu.cmd_sn = self.next_cmd_sn().into();
+        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(text).freeze());
+    }
+
+    pub(super) fn text_response(&mut self, head: &Head, data: &[u8]) {
+        let pdu: &TextResponse = pdu::view(&head.bhs);
+        self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
+        self.note_status(pdu.stat_sn.get());
+        let tag = pdu.initiator_task_tag.get();
+        if self.control.text_tag != Some(tag) {
+            return;
+        }
+        if let Err(error) = self.note_targets(data, pdu.continues()) {
+            return self.close(CloseReason::Protocol(error));
+        }
+        if pdu.is_final() && !pdu.continues() {
+            self.control.text_tag = None;
+            self.events.push_back(InitiatorEvent::Targets(std::mem::take(&mut self.control.targets)));
+        } else if pdu.target_transfer_tag.get() == RESERVED_TAG {
+            self.close(CloseReason::Protocol("a Text Response that goes on, without a tag to ask by".into()));
+        } else {
+            self.send_text(tag, pdu.target_transfer_tag.get(), &[]);
+        }
+    }
+
+    fn note_targets(&mut self, data: &[u8], continues: bool) -> Result<(), String> {
+        let control = &mut self.control;
+        let Some(whole) = control.text_in.push(data, continues).map_err(|error| error.to_string())? else {
+            return Ok(());
+        };
+        for (key, value) in text::parse(&whole).map_err(|error| error.to_string())? {
+            match key {
+                "TargetName" if control.targets.len() == TARGETS_MAX => {
+                    return Err(format!("more than {TARGETS_MAX} targets"));
+                }
+                "TargetName" => {
+                    control.targets.push(TargetRecord { name: value.into(), addresses: Vec::new() });
+                }
+                "TargetAddress" => {
+                    let (address, group) = value.rsplit_once(',').unwrap_or((value, "1"));
+                    let group = group.parse().map_err(|_| format!("TargetAddress={value} has no group"))?;
+                    let target = control.targets.last_mut().ok_or("a TargetAddress before any TargetName")?;
+                    target.addresses.push((address.into(), group));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the session (RFC 7143 §11.14); [`InitiatorEvent::Closing`] follows.
+    pub fn logout(&mut self) {
+        if !matches!(self.phase, Phase::FullFeature(_)) {
+            return self.close(CloseReason::LoggedOut);
+        }
+        let mut pdu = LogoutRequest::new();
+        pdu.opcode.set_immediate(true);
+        pdu.set_reason(LogoutReason::CLOSE_SESSION);
+        pdu.initiator_task_tag = self.control.tag().into();
+        pdu.cmd_sn = self.cmd_sn.0.into();
+        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
+    pub(super) fn logout_response(&mut self, head: &Head) {
+        let pdu: &LogoutResponse = pdu::view(&head.bhs);
+        self.note_status(pdu.stat_sn.get());
+        self.close(match pdu.response {
+            LogoutResult::CLOSED => CloseReason::LoggedOut,
+            other => CloseReason::Protocol(format!("logout: {other}")),
+        });
+    }
+
+    /// Sends a task management request (RFC 7143 §11.5); [`InitiatorEvent::TaskManagementDone`] answers.
+    pub fn manage_task(
+        &mut self,
+        token: u64,
+        function: TaskManagementFunction,
+        lun: [u8; 8],
+        referenced: Option<u64>,
+    ) {
+        let tag = self.control.tag();
+        let mut pdu = TaskManagementRequest::new();
+        pdu.opcode.set_immediate(true);
+        pdu.set_function(function);
+        pdu.lun = u64::from_be_bytes(lun).into();
+        pdu.initiator_task_tag = tag.into();
+        pdu.cmd_sn = self.cmd_sn.0.into();
+        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        let task = referenced
+            .and_then(|token| self.tasks.iter().flatten().find(|task| task.submission.token == token));
+        let aborts = task.map(|task| task.initiator_task_tag);
+        if let Some(task) = task {
+            pdu.referenced_task_tag = task.initiator_task_tag.into();
+            pdu.ref_cmd_sn = task.cmd_sn.0.into();
+        }
+        self.control.management.push(Management { initiator_task_tag: tag, token, aborts });
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
+    pub(super) fn task_management_response(&mut self, head: &Head) {
+        let pdu: &TaskManagementResponse = pdu::view(&head.bhs);
+        self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
+        self.note_status(pdu.stat_sn.get());
+        self.management_done(pdu.initiator_task_tag.get(), pdu.response);
+    }
+
+    fn management_done(&mut self, tag: u32, response: TaskManagementResult) {
+        let management = &mut self.control.management;
+        let Some(at) = management.iter().position(|request| request.initiator_task_tag == tag) else {
+            return;
+        };
+        let request = management.swap_remove(at);
+        let gone =
+            matches!(response, TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST);
+        if let Some(slot) = request.aborts.filter(|_| gone).and_then(|tag| self.slot_of(tag)) {
+            self.forget(slot);
+        }
+        self.events.push_back(InitiatorEvent::TaskManagementDone { token: request.token, response });
+    }
+
+    pub(super) fn async_message(&mut self, head: &Head, data: &[u8]) {
+        let pdu: &AsyncMessage = pdu::view(&head.bhs);
+        self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
+        self.note_status(pdu.stat_sn.get());
+        self.events.push_back(InitiatorEvent::AsyncMessage(AsyncMessageInfo {
+            event: pdu.event,
+            parameters: [pdu.parameter1.get(), pdu.parameter2.get(), pdu.parameter3.get()],
+            lun: pdu.lun.to_bytes(),
+            sense: sense_of(data),
+        }));
+    }
+
+    /// RFC 7143 §11.17: the data is the header that the target could not act upon.
+    pub(super) fn rejected(&mut self, head: &Head, data: &[u8]) {
+        let pdu: &Reject = pdu::view(&head.bhs);
+        self.note_status(pdu.stat_sn.get());
+        let Some(sent) = data.first_chunk::<{ pdu::HEADER_LEN }>() else {
+            return self.close(CloseReason::Protocol(format!("rejected without a header: {}", pdu.reason)));
+        };
+        let sent = BasicHeader::of(sent);
+        let tag = sent.initiator_task_tag.get();
+        match sent.opcode.opcode() {
+            Opcode::SCSI_COMMAND => {
+                if let Some(slot) = self.slot_of(tag) {
+                    let failure = ServiceResponse::TARGET_FAILURE;
+                    self.complete(slot, failure, 0, Vec::new(), Residual::None);
+                }
+            }
+            Opcode::TASK_MANAGEMENT_REQUEST => self.management_done(tag, TaskManagementResult::REJECTED),
+            // The command's own response follows (§7.8).
+            Opcode::DATA_OUT => {}
+            // A target that does not like our pings is alive nevertheless.
+            Opcode::NOP_OUT => self.control.pinged = false,
+            opcode => self.close(CloseReason::Protocol(format!("{opcode} rejected: {}", pdu.reason))),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Bytes to PDUs.
+
+use std::io::IoSliceMut;
+
+use lunway_block::Buf;
+
+use crate::digest::{self, DIGEST_LEN};
+use crate::pdu::{self, HEADER_LEN, Header};
+
+/// Before login: a Login Request of usual size, and little to lose to connections that never log in.
+const SPACE_LOGIN: usize = 8 << 10;
+/// In full feature phase: what the kernel hands over in one go at depth 32 with 4 KiB of immediate data each. Larger data
+/// segments do not pass through it, see [`Receiver`].
+const SPACE_FULL_FEATURE: usize = 128 << 10;
+
+/// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.8, §7.9).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveError {
+    /// A data segment above the MaxRecvDataSegmentLength that we declared.
+    #[error("a data segment of {len} bytes exceeds MaxRecvDataSegmentLength={max}")]
+    DataSegmentTooLong {
+        /// What the header says, bytes.
+        len: usize,
+        /// What we declared, bytes.
+        max: usize,
+    },
+    /// The header digest does not match.
+    #[error("a header digest does not match")]
+    HeaderDigest,
+}
+
+/// The header of a PDU whose data segment is still to come.
+#[derive(Debug)]
+pub(crate) struct Head {
+    /// Basic header segment.
+    pub(crate) bhs: Header,
+    /// Additional header segments; mostly empty, which allocates nothing.
+    pub(crate) ahs: Vec<u8>,
+    /// Length of the data segment without padding, bytes.
+    pub(crate) data_len: usize,
+}
+
+/// A data segment that has arrived.
+#[derive(Debug)]
+pub(crate) struct Data {
+    /// The buffer given to [`Receiver::receive_data`].
+    pub(crate) buf: Buf,
+    /// Whether the data digest, if there is one, matches.
+    pub(crate) intact: bool,
+}
+
+struct Filling {
+    buf: Buf,
+    start: usize,
+    at: usize,
+    end: usize,
+    padding: usize,
+}
+
+/// Cuts the byte stream of one direction into PDUs.
+///
+/// Bytes are read into [`space`](Self::space) and announced by [`received`](Self::received). Then
+/// [`next_head`](Self::next_head) and, for each head with data, [`receive_data`](Self::receive_data) followed by
+/// [`poll_data`](Self::poll_data) give one PDU after another until they return `None`.
+///
+/// Headers and small data pass through one buffer, so that one read takes many PDUs. What is missing of a data segment
+/// when its header is parsed is read straight to where it belongs: a 256 KiB segment is copied once, by the kernel.
+pub(crate) struct Receiver {
+    space: Vec<u8>,
+    start: usize,
+    end: usize,
+    filling: Option<Filling>,
+    data_max: usize,
+    header_digest: bool,
+    data_digest: bool,
+}
+
+impl Receiver {
+    /// `data_max`: the longest data segment that is accepted, bytes.
+    pub(crate) fn new(data_max: usize) -> Self {
+        Self {
+            space: vec![0; SPACE_LOGIN],
+            start: 0,
+            end: 0,
+            filling: None,
+            data_max,
+            header_digest: false,
+            data_digest: false,
+        }
+    }
+
+    /// From the next PDU on: the longest data segment as declared, the digests as negotiated, and room for many PDUs.
+    pub(crate) fn enter_full_feature_phase(
+        &mut self,
+        data_max: usize,
+        header_digest: bool,
+        data_digest: bool,
+    ) {
+        self.data_max = data_max;
+        self.header_digest = header_digest;
+        self.data_digest = data_digest;
+        self.space.resize(SPACE_FULL_FEATURE, 0);
+    }
+
+    /// Where the next bytes go, in order. The first is never empty.
+    pub(crate) fn space(&mut self) -> [IoSliceMut<'_>; 2] {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        } else if self.start > 0 {
+            // At most a header and a trailer are left over: what is complete has been taken, data is moved on.
+            self.space.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let spare = &mut self.space[self.end..];
+        match &mut self.filling {
+            Some(filling) if filling.at < filling.end => {
+                [IoSliceMut::new(&mut filling.buf[filling.at..filling.end]), IoSliceMut::new(spare)]
+            }
+            _ => [IoSliceMut::new(spare), IoSliceMut::new(&mut [])],
+        }
+    }
+
+    /// Announces bytes that were put into [`space`](Self::space).
+    pub(crate) fn received(&mut self, mut bytes: usize) {
+        if let Some(filling) = &mut self.filling {
+            let direct = bytes.min(filling.end - filling.at);
+            filling.at += direct;
+            bytes -= direct;
+        }
+        self.end = (self.end + bytes).min(self.space.len());
+    }
+
+    /// The next header, once it is complete and its digest has been checked.
+    pub(crate) fn next_head(&mut self) -> Result<Option<Head>, ReceiveError> {
+        let bytes = &self.space[self.start..self.end];
+        let Some(bhs) = bytes.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        let ahs_len = usize::from(bhs[4]) * 4;
+        let data_len = usize::from(bhs[5]) << 16 | usize::from(bhs[6]) << 8 | usize::from(bhs[7]);
+        let segments = HEADER_LEN + ahs_len;
+        let total = segments + if self.header_digest { DIGEST_LEN } else { 0 };
+        if bytes.len() < total {
+            return Ok(None);
+        }
+        // The digest first: with it broken the lengths may be wrong as well, and the error would blame the wrong thing.
+        if self.header_digest && digest::digest(&bytes[..segments]) != bytes[segments..total] {
+            return Err(ReceiveError::HeaderDigest);
+        }
+        if data_len > self.data_max {
+            return Err(ReceiveError::DataSegmentTooLong { len: data_len, max: self.data_max });
+        }
+        let head = Head { bhs: *bhs, ahs: bytes[HEADER_LEN..segments].to_vec(), data_len };
+        self.start += total;
+        Ok(Some(head))
+    }
+
+    /// Says where the data segment of the head just taken goes: `len` bytes of `buf` from `start`.
+    pub(crate) fn receive_data(&mut self, mut buf: Buf, start: usize, len: usize) {
+        let here = len.min(self.end - self.start);
+        buf[start..start + here].copy_from_slice(&self.space[self.start..self.start + here]);
+        self.start += here;
+        let padding = pdu::padding(len);
+        self.filling = Some(Filling { buf, start, at: start + here, end: start + len, padding });
+    }
+
+    /// The data segment, once it is complete.
+    pub(crate) fn poll_data(&mut self) -> Option<Data> {
+        let filling = self.filling.as_ref()?;
+        let trailer = filling.padding + if self.data_digest { DIGEST_LEN } else { 0 };
+        if filling.at < filling.end || self.end - self.start < trailer {
+            return None;
+        }
+        let (padding, sent) = self.space[self.start..self.start + trailer].split_at(filling.padding);
+        let intact = sent.is_empty()
+            || digest::digest_of(&[&filling.buf[filling.start..filling.end], padding]) == sent;
+        self.start += trailer;
+        self.filling.take().map(|filling| Data { buf: filling.buf, intact })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(receiver: &mut Receiver, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let mut given = 0;
+            for mut slice in receiver.space() {
+                let n = slice.len().min(bytes.len());
+                slice[..n].copy_from_slice(&bytes[..n]);
+                bytes = &bytes[n..];
+                given += n;
+            }
+            receiver.received(given);
+            if receiver.filling.is_none() {
+                assert!(bytes.is_empty(), "the test gave more than fits");
+            }
+        }
+    }
+
+    fn pdu(data: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![7; HEADER_LEN];
+        bytes[4] = 0;
+        bytes[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+        bytes.extend_from_slice(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn a_data_segment_split_anywhere_arrives_whole() {
+        let data: Vec<u8> = (0..=250).collect();
+        let bytes = pdu(&data);
+        for cut in 1..bytes.len() {
+            let mut receiver = Receiver::new(8192);
+            put(&mut receiver, &bytes[..cut]);
+            let mut head = receiver.next_head().expect("valid");
+            if let Some(head) = &head {
+                receiver.receive_data(Buf::zeroed(300), 10, head.data_len);
+                assert!(receiver.poll_data().is_none() || cut == bytes.len());
+            }
+            put(&mut receiver, &bytes[cut..]);
+            if head.is_none() {
+                head = receiver.next_head().expect("valid");
+                receiver.receive_data(Buf::zeroed(300), 10, head.as_ref().expect("complete").data_len);
+            }
+            let data_in = receiver.poll_data().expect("complete");
+            assert!(data_in.intact);
+            assert_eq!(data_in.buf[10..10 + data.len()], data[..], "cut at {cut}");
+            assert!(receiver.next_head().expect("valid").is_none());
+        }
+    }
+
+    #[test]
+    fn a_data_segment_above_what_we_declared_is_refused() {
+        let mut receiver = Receiver::new(100);
+        put(&mut receiver, &pdu(&[0; 101])[..HEADER_LEN]);
+        assert_eq!(
+            receiver.next_head().unwrap_err(),
+            ReceiveError::DataSegmentTooLong { len: 101, max: 100 }
+        );
+    }
+
+    #[test]
+    fn a_wrong_header_digest_is_noticed_before_the_lengths_are_believed() {
+        let mut receiver = Receiver::new(100);
+        receiver.enter_full_feature_phase(100, true, true);
+        let mut bytes = pdu(&[0; 4000]);
+        bytes.splice(HEADER_LEN..HEADER_LEN, [1, 2, 3, 4]);
+        put(&mut receiver, &bytes);
+        assert_eq!(receiver.next_head().unwrap_err(), ReceiveError::HeaderDigest);
+    }
+}

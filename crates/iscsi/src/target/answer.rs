@@ -1,0 +1,158 @@
+//! Data-In and SCSI Response: from a command's completion to its last PDU (RFC 7143 §11.4, §11.7).
+
+use lunway_block::{Buf, SharedBuf};
+
+use super::task::{Task, TaskId};
+use super::{Phase, TargetConnection};
+use crate::pdu::{self, DataIn, FINAL, ScsiResponse};
+
+/// SAM-5 GOOD.
+const GOOD: u8 = 0x00;
+/// SAM-5 CHECK CONDITION.
+const CHECK_CONDITION: u8 = 0x02;
+
+/// How a command went.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// SCSI status (SAM-5 §5.3).
+    pub status: u8,
+    /// Sense data without length prefix; empty for none.
+    pub sense: Vec<u8>,
+    /// Data for the initiator, cut to the allocation length of the CDB.
+    pub data_in: SharedBuf,
+    /// Bytes that the CDB asks for, to compute the residual of a read (RFC 7143 §11.4.5).
+    pub wanted_in: u64,
+    /// Bytes that the CDB takes, to compute the residual of a write.
+    pub wanted_out: u64,
+}
+
+/// Conditions that iSCSI itself reports as sense data (RFC 7143 §11.4.7.2).
+#[derive(Clone, Copy, Debug)]
+pub(super) enum IscsiSense {
+    UnexpectedUnsolicitedData,
+    IncorrectAmountOfData,
+    ProtocolServiceCrcError,
+}
+
+impl IscsiSense {
+    /// Fixed format, sense key ABORTED COMMAND (SPC-4 §4.5.3).
+    fn to_bytes(self) -> Vec<u8> {
+        let (asc, ascq) = match self {
+            Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
+            Self::IncorrectAmountOfData => (0x0c, 0x0d),
+            Self::ProtocolServiceCrcError => (0x47, 0x05),
+        };
+        let mut sense = vec![0; 18];
+        sense[0] = 0x70;
+        sense[2] = 0x0b;
+        sense[7] = 10;
+        sense[12] = asc;
+        sense[13] = ascq;
+        sense
+    }
+}
+
+/// What was expected and not transferred, or would have been and was not expected.
+struct Residual {
+    flags: u8,
+    count: u32,
+}
+
+impl Residual {
+    /// Of `wanted` bytes against `expected`, where `moved` bytes of those expected were transferred.
+    fn of(expected: u32, wanted: u64, moved: u64) -> Self {
+        let expected = u64::from(expected);
+        let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        // The flags are the same bits in Data-In and SCSI Response.
+        if wanted > expected && moved == expected {
+            Self { flags: ScsiResponse::OVERFLOW, count: count(wanted - expected) }
+        } else if moved < expected {
+            Self { flags: ScsiResponse::UNDERFLOW, count: count(expected - moved) }
+        } else {
+            Self { flags: 0, count: 0 }
+        }
+    }
+}
+
+impl TargetConnection {
+    /// Answers a command. One that has been aborted in the meantime is ignored.
+    pub fn complete(&mut self, id: TaskId, completion: Completion) {
+        let Some(task) = self.end_task(id) else { return };
+        if !matches!(self.phase, Phase::FullFeature(_)) {
+            return;
+        }
+        let len = completion.data_in.len().min(task.expected_length as usize);
+        if completion.status == GOOD && task.read && len > 0 {
+            let residual = Residual::of(task.expected_length, completion.wanted_in, len as u64);
+            self.data_in(&task, completion.data_in.slice(0..len), &residual);
+        } else {
+            let (wanted, moved) = if task.write {
+                (completion.wanted_out, completion.wanted_out.min(u64::from(task.expected_length)))
+            } else {
+                (if completion.status == GOOD { completion.wanted_in } else { 0 }, 0)
+            };
+            let residual = Residual::of(task.expected_length, wanted, moved);
+            self.scsi_response(&task, completion.status, &completion.sense, &residual);
+        }
+    }
+
+    /// Ends a task by a condition of iSCSI's own.
+    pub(super) fn fail(&mut self, id: TaskId, sense: IscsiSense) {
+        let Some(task) = self.end_task(id) else { return };
+        let residual = Residual::of(task.expected_length, 0, 0);
+        self.scsi_response(&task, CHECK_CONDITION, &sense.to_bytes(), &residual);
+    }
+
+    /// Data in PDUs as long as the initiator takes, in sequences of MaxBurstLength, the last one with the status
+    /// (phase collapse, RFC 7143 §11.7.3).
+    fn data_in(&mut self, task: &Task, data: SharedBuf, residual: &Residual) {
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
+        let segment_max = logged_in.negotiated.max_recv_peer as usize;
+        let burst_max = logged_in.negotiated.max_burst_length as usize;
+        let mut pdu = DataIn::new();
+        pdu.initiator_task_tag = task.initiator_task_tag.into();
+        pdu.exp_cmd_sn = self.window.expected().into();
+        pdu.max_cmd_sn = self.window.maximum().into();
+        let (mut at, mut data_sn) = (0, 0u32);
+        while at < data.len() {
+            let burst_end = (at / burst_max + 1) * burst_max;
+            let end = data.len().min(at + segment_max).min(burst_end);
+            pdu.data_sn = data_sn.into();
+            pdu.buffer_offset = (at as u32).into();
+            pdu.flags = if end == burst_end { FINAL } else { 0 };
+            if end == data.len() {
+                pdu.flags = FINAL | DataIn::STATUS | residual.flags;
+                pdu.residual_count = residual.count.into();
+                pdu.stat_sn = self.next_stat_sn().into();
+                self.transmitter.push(
+                    &pdu::to_bytes(&pdu),
+                    &[],
+                    if at == 0 { data } else { data.slice(at..end) },
+                );
+                return;
+            }
+            self.transmitter.push(&pdu::to_bytes(&pdu), &[], data.slice(at..end));
+            at = end;
+            data_sn += 1;
+        }
+    }
+
+    fn scsi_response(&mut self, task: &Task, status: u8, sense: &[u8], residual: &Residual) {
+        let mut pdu = ScsiResponse::new();
+        pdu.flags |= residual.flags;
+        pdu.residual_count = residual.count.into();
+        pdu.status = status;
+        pdu.initiator_task_tag = task.initiator_task_tag.into();
+        number_status!(self, pdu);
+        let mut data = SharedBuf::default();
+        if !sense.is_empty() {
+            // §11.4.7.1: two bytes of length, then the sense data. Sense data has 252 bytes at most (SPC-4 §4.5).
+            let sense = &sense[..sense.len().min(252)];
+            let mut segment = Buf::for_overwrite(2 + sense.len());
+            segment[..2].copy_from_slice(&(sense.len() as u16).to_be_bytes());
+            segment[2..].copy_from_slice(sense);
+            data = segment.freeze();
+        }
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], data);
+    }
+}

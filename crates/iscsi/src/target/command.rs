@@ -1,0 +1,345 @@
+//! SCSI Command, Data-Out and R2T: from a command's arrival until its data is here (RFC 7143 §11.3, §11.7, §11.8).
+
+use lunway_block::Buf;
+
+use super::answer::IscsiSense;
+use super::task::{Collection, Solicited, Task, TaskId, TaskState};
+use super::{Aborted, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent};
+use crate::connection::Cdb;
+use crate::negotiation::Negotiated;
+use crate::pdu::{self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand};
+use crate::receive::{Data, Head};
+
+/// Why a Data-Out cannot be taken.
+pub(super) enum DataOutFault {
+    /// It belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4 lets the
+    /// initiator finish its sequences, so it is ignored.
+    NoTask,
+    /// It breaks its task.
+    Sequence(TaskId, IscsiSense),
+}
+
+impl TargetConnection {
+    fn negotiated(&self) -> Option<&Negotiated> {
+        match &self.phase {
+            Phase::FullFeature(logged_in) => Some(&logged_in.negotiated),
+            _ => None,
+        }
+    }
+
+    /// Where immediate data goes: into the buffer for all of the command's data if the budget has room for it, so that
+    /// it need not be copied when the rest comes.
+    pub(super) fn immediate_data_buffer(&self, head: &Head) -> Buf {
+        let command: &ScsiCommand = pdu::view(&head.bhs);
+        let want = (command.expected_data_transfer_length.get() as usize).min(self.config.data_out_max);
+        let fits = self.reserved + want <= self.config.data_out_budget;
+        Buf::for_overwrite(if command.is_write() && want > head.data_len && fits {
+            want
+        } else {
+            head.data_len
+        })
+    }
+
+    pub(super) fn scsi_command(&mut self, head: &Head, data: Buf) {
+        let command: &ScsiCommand = pdu::view(&head.bhs);
+        let numbered = !command.opcode.is_immediate();
+        let initiator_task_tag = command.initiator_task_tag.get();
+        if self.tasks.find(initiator_task_tag).is_some() || initiator_task_tag == RESERVED_TAG {
+            return self.reject(head, RejectReason::TASK_IN_PROGRESS);
+        }
+        if !numbered && self.immediate_tasks == IMMEDIATE_MAX {
+            return self.reject(head, RejectReason::IMMEDIATE_COMMAND_REJECT);
+        }
+        let cdb = match full_cdb(command, &head.ahs) {
+            Some(cdb) if !(command.is_read() && command.is_write()) => cdb,
+            // Bidirectional commands, and header segments nobody knows.
+            _ => return self.reject(head, RejectReason::COMMAND_NOT_SUPPORTED),
+        };
+        let expected_length = command.expected_data_transfer_length.get();
+        let task = self.tasks.insert(Task {
+            initiator_task_tag,
+            lun: command.lun.to_bytes(),
+            cdb,
+            attribute: command.attribute(),
+            read: command.is_read(),
+            write: command.is_write(),
+            numbered,
+            expected_length,
+            reserved: 0,
+            state: TaskState::Executing,
+        });
+        if numbered {
+            self.window.started();
+        } else {
+            self.immediate_tasks += 1;
+        }
+        let Some(negotiated) = self.negotiated() else { return };
+        let first_burst = negotiated.first_burst_length as usize;
+        let (immediate_data, initial_r2t) = (negotiated.immediate_data, negotiated.initial_r2t);
+
+        if head.data_len > 0 && (!command.is_write() || !immediate_data || head.data_len > first_burst) {
+            return self.fail(task, IscsiSense::UnexpectedUnsolicitedData);
+        }
+        if head.data_len > expected_length as usize {
+            return self.fail(task, IscsiSense::IncorrectAmountOfData);
+        }
+        if !command.is_write() || head.data_len == expected_length as usize {
+            return self.deliver_command(task, data);
+        }
+        let want = (expected_length as usize).min(self.config.data_out_max);
+        // F=0 announces unsolicited Data-Out, which InitialR2T=Yes forbids: then it comes unexpected.
+        let unsolicited = !command.is_final() && !initial_r2t;
+        let unsolicited_end = if unsolicited { first_burst.min(want) } else { 0 };
+        let collection = Collection {
+            have: head.data_len,
+            want,
+            unsolicited_end,
+            requested: head.data_len.max(unsolicited_end),
+            buf: data,
+            ..Collection::default()
+        };
+        let has_space = collection.buf.len() == want;
+        if let Some(entry) = self.tasks.get_mut(task) {
+            entry.state = TaskState::Collecting(collection);
+            if has_space {
+                entry.reserved = want;
+                self.reserved += want;
+            }
+        }
+        // Unsolicited data is on its way, budget or not: FirstBurstLength bounds it.
+        if has_space || unsolicited || self.reserve(task) {
+            self.solicit(task);
+        } else {
+            self.unreserved.push_back(task);
+        }
+    }
+
+    /// Sees whether a Data-Out fits, and lends the buffer it goes to.
+    pub(super) fn place_data_out(&mut self, head: &Head) -> Result<(TaskId, Buf, usize), DataOutFault> {
+        let pdu: &DataOut = pdu::view(&head.bhs);
+        let transfer_tag = pdu.target_transfer_tag.get();
+        let id = match transfer_tag {
+            RESERVED_TAG => self.tasks.find(pdu.initiator_task_tag.get()),
+            tag => self.tasks.at(tag & 0xffff),
+        }
+        .ok_or(DataOutFault::NoTask)?;
+        let task = self.tasks.get_mut(id).ok_or(DataOutFault::NoTask)?;
+        if task.initiator_task_tag != pdu.initiator_task_tag.get() {
+            return Err(DataOutFault::NoTask);
+        }
+        let TaskState::Collecting(collection) = &mut task.state else { return Err(DataOutFault::NoTask) };
+        let fault = |sense| Err(DataOutFault::Sequence(id, sense));
+
+        let (end, next_data_sn) = match collection.solicited.front() {
+            _ if transfer_tag == RESERVED_TAG && collection.unsolicited_end > 0 => {
+                (collection.unsolicited_end, collection.next_data_sn)
+            }
+            _ if transfer_tag == RESERVED_TAG => return fault(IscsiSense::UnexpectedUnsolicitedData),
+            Some(first) if first.target_transfer_tag == transfer_tag => (first.end, first.next_data_sn),
+            // DataSequenceInOrder=Yes: R2Ts are answered in their order. An older tag's sequence is over.
+            _ => return Err(DataOutFault::NoTask),
+        };
+        // RFC 7143 §7.9: at error recovery level 0 a sequence error ends the task.
+        if pdu.data_sn.get() != next_data_sn || pdu.buffer_offset.get() as usize != collection.have {
+            return fault(IscsiSense::ProtocolServiceCrcError);
+        }
+        let after = collection.have + head.data_len;
+        if after > end || (transfer_tag != RESERVED_TAG && pdu.is_final() != (after == end)) {
+            return fault(IscsiSense::IncorrectAmountOfData);
+        }
+        if task.reserved < collection.want {
+            // Unsolicited data that the budget had no room for in advance: FirstBurstLength bounds what can come.
+            let mut whole = Buf::for_overwrite(collection.want);
+            whole[..collection.have].copy_from_slice(&collection.buf[..collection.have]);
+            collection.buf = whole;
+            let more = collection.want - std::mem::replace(&mut task.reserved, collection.want);
+            self.reserved += more;
+        }
+        Ok((id, std::mem::take(&mut collection.buf), collection.have))
+    }
+
+    /// A Data-Out whose data went straight into its task's buffer has arrived.
+    pub(super) fn data_out_placed(&mut self, head: &Head, id: TaskId, data: Data) {
+        let pdu: &DataOut = pdu::view(&head.bhs);
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let TaskState::Collecting(collection) = &mut task.state else { return };
+        collection.buf = data.buf;
+        if !data.intact {
+            self.reject(head, RejectReason::DATA_DIGEST_ERROR);
+            return self.fail(id, IscsiSense::ProtocolServiceCrcError);
+        }
+        collection.have += head.data_len;
+        if pdu.target_transfer_tag.get() == RESERVED_TAG {
+            collection.next_data_sn = collection.next_data_sn.wrapping_add(1);
+            if pdu.is_final() {
+                collection.unsolicited_end = 0;
+                collection.requested = collection.have;
+            } else if collection.have == collection.unsolicited_end {
+                return self.fail(id, IscsiSense::IncorrectAmountOfData);
+            }
+        } else if let Some(first) = collection.solicited.front_mut() {
+            first.next_data_sn = first.next_data_sn.wrapping_add(1);
+            if collection.have == first.end {
+                collection.solicited.pop_front();
+            }
+        }
+        if collection.have == collection.want && collection.unsolicited_end == 0 {
+            let buf = std::mem::take(&mut collection.buf);
+            self.deliver_command(id, buf);
+        } else if self.reserve(id) {
+            self.solicit(id);
+        } else if !self.unreserved.contains(&id) {
+            self.unreserved.push_back(id);
+        }
+    }
+
+    /// A Data-Out that has no place: empty, late, or wrong.
+    pub(super) fn data_out(&mut self, head: &Head, data: Option<&Data>) {
+        match self.place_data_out(head) {
+            Ok((id, buf, at)) => {
+                // An empty one may end a sequence of unsolicited data.
+                debug_assert!(data.is_none() && at <= buf.len());
+                self.data_out_placed(head, id, Data { buf, intact: true });
+            }
+            Err(DataOutFault::NoTask) => {}
+            Err(DataOutFault::Sequence(id, sense)) => self.fail(id, sense),
+        }
+    }
+
+    /// Takes space for all of a task's data from the budget. A task on its own always gets it.
+    fn reserve(&mut self, id: TaskId) -> bool {
+        let Some(task) = self.tasks.get_mut(id) else { return true };
+        let TaskState::Collecting(collection) = &mut task.state else { return true };
+        if task.reserved == collection.want {
+            return true;
+        }
+        let others = self.reserved - task.reserved;
+        if others > 0 && others + collection.want > self.config.data_out_budget {
+            return false;
+        }
+        let mut whole = Buf::for_overwrite(collection.want);
+        whole[..collection.have].copy_from_slice(&collection.buf[..collection.have]);
+        collection.buf = whole;
+        self.reserved = others + collection.want;
+        task.reserved = collection.want;
+        true
+    }
+
+    /// Sends as many R2Ts as the initiator allows (RFC 7143 §11.8).
+    fn solicit(&mut self, id: TaskId) {
+        let Some(negotiated) = self.negotiated() else { return };
+        let (outstanding_max, burst_max) =
+            (usize::from(negotiated.max_outstanding_r2t), negotiated.max_burst_length as usize);
+        loop {
+            let tag = self.transfer_tag(id.slot);
+            let (stat_sn, exp_cmd_sn, max_cmd_sn) =
+                (self.stat_sn, self.window.expected(), self.window.maximum());
+            let Some(task) = self.tasks.get_mut(id) else { return };
+            let TaskState::Collecting(collection) = &mut task.state else { return };
+            if collection.requested == collection.want
+                || collection.unsolicited_end > 0
+                || collection.solicited.len() >= outstanding_max
+            {
+                return;
+            }
+            let start = collection.requested;
+            let end = collection.want.min(start + burst_max);
+            let mut r2t = R2t::new();
+            r2t.lun = u64::from_be_bytes(task.lun).into();
+            r2t.initiator_task_tag = task.initiator_task_tag.into();
+            r2t.target_transfer_tag = tag.into();
+            r2t.stat_sn = stat_sn.into();
+            r2t.exp_cmd_sn = exp_cmd_sn.into();
+            r2t.max_cmd_sn = max_cmd_sn.into();
+            r2t.r2t_sn = collection.next_r2t_sn.into();
+            r2t.buffer_offset = (start as u32).into();
+            r2t.desired_data_transfer_length = ((end - start) as u32).into();
+            collection.next_r2t_sn = collection.next_r2t_sn.wrapping_add(1);
+            collection.requested = end;
+            collection.solicited.push_back(Solicited { target_transfer_tag: tag, end, next_data_sn: 0 });
+            self.transmitter.push(&pdu::to_bytes(&r2t), &[], Default::default());
+        }
+    }
+
+    fn deliver_command(&mut self, id: TaskId, data: Buf) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        task.state = TaskState::Executing;
+        let command = Command {
+            task: id,
+            lun: task.lun,
+            attribute: task.attribute,
+            cdb: task.cdb.clone(),
+            data_out: data.freeze(),
+            expected_length: task.expected_length,
+        };
+        self.events.push_back(TargetEvent::Command(command));
+    }
+
+    /// Takes a task out of all books; gives it back to be answered, or not.
+    pub(super) fn end_task(&mut self, id: TaskId) -> Option<Task> {
+        let task = self.tasks.remove(id)?;
+        if task.numbered {
+            self.window.finished();
+        } else {
+            self.immediate_tasks -= 1;
+        }
+        self.reserved -= task.reserved;
+        while let Some(&next) = self.unreserved.front() {
+            if !self.reserve(next) {
+                break;
+            }
+            self.unreserved.pop_front();
+            self.solicit(next);
+        }
+        Some(task)
+    }
+
+    /// Gives up the task that ABORT TASK names. It will not be answered.
+    pub fn abort_task(&mut self, referenced_task_tag: u32) -> Aborted {
+        match self.tasks.find(referenced_task_tag) {
+            None => Aborted::NotFound,
+            Some(id) => self.abort(id),
+        }
+    }
+
+    /// Gives up every task, or those of one logical unit. None will be answered; those returned are in the driver's
+    /// hands.
+    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>) -> Vec<TaskId> {
+        let mut executing = Vec::new();
+        for id in self.tasks.ids() {
+            if self.tasks.get_mut(id).is_some_and(|task| lun.is_none_or(|lun| task.lun == lun))
+                && self.abort(id) != Aborted::Dropped
+            {
+                executing.push(id);
+            }
+        }
+        executing
+    }
+
+    fn abort(&mut self, id: TaskId) -> Aborted {
+        // A command that is still in the queue of events has not reached the driver.
+        let queued = self
+            .events
+            .iter()
+            .position(|event| matches!(event, TargetEvent::Command(command) if command.task == id));
+        if let Some(index) = queued {
+            self.events.remove(index);
+        }
+        match self.end_task(id) {
+            Some(Task { state: TaskState::Executing, .. }) if queued.is_none() => Aborted::Executing(id),
+            _ => Aborted::Dropped,
+        }
+    }
+}
+
+/// The CDB with its extension, unless there is an additional header segment that is not one.
+fn full_cdb(command: &ScsiCommand, ahs: &[u8]) -> Option<Cdb> {
+    if ahs.is_empty() {
+        return Some(Cdb::new(&command.cdb));
+    }
+    let mut whole = command.cdb.to_vec();
+    for segment in AhsIter::new(ahs) {
+        whole.extend_from_slice(segment.ok()?.extended_cdb()?);
+    }
+    Some(Cdb::new(&whole))
+}

@@ -1,0 +1,353 @@
+//! Everything that is not a SCSI command: login, NOP, text, logout, task management, asynchronous messages, Reject.
+
+use std::time::{Duration, Instant};
+
+use lunway_block::Buf;
+
+use super::{Phase, TargetConnection, TargetEvent};
+use crate::connection::{CloseReason, SendTargets, TargetRecord};
+use crate::login::{LoginGrant, LoginReply, SessionType, TargetStep};
+use crate::pdu::{
+    self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LoginStatus, LogoutReason, LogoutRequest,
+    LogoutResponse, LogoutResult, NopIn, NopOut, RESERVED_TAG, Reject, RejectReason, TaskManagementFunction,
+    TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest, TextResponse,
+};
+use crate::receive::{Data, Head};
+use crate::text;
+use crate::window::CommandWindow;
+
+/// Names a task management request within its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskManagementId(u32);
+
+/// Names a text request within its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TextId(u32);
+
+/// Task management requests at a time that are not answered yet.
+const MANAGEMENT_MAX: usize = 32;
+/// The tag of our pings. One ping is out at a time.
+const PING_TAG: u32 = 1;
+
+/// What the rooms of this file keep between PDUs.
+#[derive(Default)]
+pub(super) struct Control {
+    /// A ping is out.
+    pub(super) pinged: bool,
+    /// When the initiator must have logged out, once it has been asked to.
+    pub(super) logout_by: Option<Instant>,
+    /// Tags of task management requests in the driver's hands.
+    management: Vec<u32>,
+    /// Text collected from requests with the C bit.
+    text_in: text::Assembler,
+    /// The tag of the request being answered, and the rest of the answer (RFC 7143 §6.2).
+    text_out: Option<TextOut>,
+}
+
+struct TextOut {
+    initiator_task_tag: u32,
+    target_transfer_tag: u32,
+    /// `None` while the driver has not answered yet.
+    rest: Option<text::Segments>,
+}
+
+impl TargetConnection {
+    pub(super) fn login_request(&mut self, head: &Head, data: Option<&Data>) {
+        let request: &LoginRequest = pdu::view(&head.bhs);
+        let Phase::Login(login) = &mut self.phase else { return };
+        if self.stat_sn == 0 {
+            // §11.12.8: the leading request sets the first CmdSN; §11.12.9: StatSN may start anywhere.
+            self.window = CommandWindow::new(request.cmd_sn.get(), self.config.command_window);
+            self.stat_sn = 1;
+        }
+        let step = login.request(request, data.map_or(&[], |data| &data.buf));
+        self.login_step(step);
+    }
+
+    /// Answers [`TargetEvent::Login`]: this one may go on.
+    pub fn grant_login(&mut self, grant: LoginGrant) {
+        self.answer_login(|login| login.grant(grant));
+    }
+
+    /// Answers [`TargetEvent::Login`]: this one may not.
+    pub fn refuse_login(&mut self, status: LoginStatus) {
+        self.answer_login(|login| login.refuse(status));
+    }
+
+    fn answer_login(&mut self, answer: impl FnOnce(&mut crate::login::TargetLogin) -> TargetStep) {
+        match std::mem::replace(&mut self.phase, Phase::Closing) {
+            Phase::Asking(mut login) => {
+                let step = answer(&mut login);
+                self.phase = Phase::Login(login);
+                self.login_step(step);
+                self.take_pdus();
+            }
+            other => self.phase = other,
+        }
+    }
+
+    fn login_step(&mut self, step: TargetStep) {
+        match step {
+            TargetStep::Ask(ask) => {
+                if let Phase::Login(login) = std::mem::replace(&mut self.phase, Phase::Closing) {
+                    self.phase = Phase::Asking(login);
+                }
+                self.events.push_back(TargetEvent::Login(ask));
+            }
+            TargetStep::Respond(reply) => self.login_reply(reply),
+            TargetStep::Finished(reply, logged_in) => {
+                self.login_reply(reply);
+                let negotiated = &logged_in.negotiated;
+                let (header_digest, data_digest) = (negotiated.header_digest, negotiated.data_digest);
+                self.transmitter.enter_full_feature_phase(header_digest, data_digest);
+                self.receiver.enter_full_feature_phase(
+                    negotiated.max_recv_ours as usize,
+                    header_digest,
+                    data_digest,
+                );
+                self.phase = Phase::FullFeature(logged_in.clone());
+                self.events.push_back(TargetEvent::LoggedIn(logged_in));
+            }
+            TargetStep::Failed(reply) => {
+                let status = reply.header.status();
+                self.login_reply(reply);
+                self.close(CloseReason::LoginRefused(status));
+            }
+        }
+    }
+
+    fn login_reply(&mut self, reply: LoginReply) {
+        let mut pdu = reply.header;
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(&reply.data).freeze());
+    }
+
+    /// RFC 7143 §11.18: a ping is echoed, an answer to ours is taken note of.
+    pub(super) fn nop_out(&mut self, head: &Head, mut data: Buf) {
+        let request: &NopOut = pdu::view(&head.bhs);
+        if request.initiator_task_tag.get() == RESERVED_TAG {
+            self.control.pinged &= request.target_transfer_tag.get() != PING_TAG;
+            return;
+        }
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
+        data.truncate(logged_in.negotiated.max_recv_peer as usize);
+        let mut pdu = NopIn::new();
+        pdu.lun = request.lun;
+        pdu.initiator_task_tag = request.initiator_task_tag;
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], data.freeze());
+    }
+
+    /// RFC 7143 §11.19: a ping of our own does not advance StatSN.
+    pub(super) fn ping(&mut self) {
+        self.control.pinged = true;
+        let mut pdu = NopIn::new();
+        pdu.target_transfer_tag = PING_TAG.into();
+        pdu.stat_sn = self.stat_sn.into();
+        pdu.exp_cmd_sn = self.window.expected().into();
+        pdu.max_cmd_sn = self.window.maximum().into();
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
+    /// RFC 7143 §11.10. Of all keys only SendTargets means something after login.
+    pub(super) fn text_request(&mut self, head: &Head, data: &[u8]) {
+        let request: &TextRequest = pdu::view(&head.bhs);
+        let tag = request.initiator_task_tag.get();
+        let transfer_tag = request.target_transfer_tag.get();
+        if transfer_tag != RESERVED_TAG {
+            // The initiator asks for the rest of an answer, or goes on with a request of several PDUs.
+            match &self.control.text_out {
+                Some(out) if out.target_transfer_tag == transfer_tag && out.initiator_task_tag == tag => {}
+                _ => return self.reject(head, RejectReason::INVALID_PDU_FIELD),
+            }
+            if self.control.text_out.as_ref().is_some_and(|out| out.rest.is_some()) {
+                return self.text_response();
+            }
+        } else {
+            // §11.10.4: a new negotiation; whatever was left of another one is forgotten.
+            self.control.text_in = text::Assembler::new();
+            let target_transfer_tag = self.transfer_tag(0);
+            self.control.text_out =
+                Some(TextOut { initiator_task_tag: tag, target_transfer_tag, rest: None });
+        }
+        let whole = match self.control.text_in.push(data, request.continues()) {
+            Ok(Some(whole)) => whole,
+            // An empty answer asks for more.
+            Ok(None) => return self.text_pdu(&[], false, false),
+            Err(_) => return self.text_broken(head),
+        };
+        match text::parse(&whole) {
+            Ok(pairs) => self.text_pairs(&pairs),
+            Err(_) => self.text_broken(head),
+        }
+    }
+
+    fn text_broken(&mut self, head: &Head) {
+        self.control.text_out = None;
+        self.reject(head, RejectReason::PROTOCOL_ERROR);
+    }
+
+    fn text_pairs(&mut self, pairs: &[(&str, &str)]) {
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
+        let discovery = logged_in.session_type == SessionType::Discovery;
+        let mut answer = text::Builder::new();
+        for (key, value) in pairs {
+            if *key != "SendTargets" {
+                answer.pair(key, "NotUnderstood");
+                continue;
+            }
+            // Appendix C: All only in discovery sessions, the empty value only in normal ones.
+            let which = match *value {
+                "All" if discovery => SendTargets::All,
+                "" if !discovery => SendTargets::This,
+                "" | "All" => {
+                    answer.pair(key, "Reject");
+                    continue;
+                }
+                name => SendTargets::Named(name.into()),
+            };
+            if let Some(out) = &self.control.text_out {
+                let request = TextId(out.target_transfer_tag);
+                return self.events.push_back(TargetEvent::SendTargets { request, which });
+            }
+        }
+        self.set_text_answer(answer);
+    }
+
+    /// Answers [`TargetEvent::SendTargets`].
+    pub fn respond_targets(&mut self, request: TextId, targets: &[TargetRecord]) {
+        if self.control.text_out.as_ref().is_none_or(|out| out.target_transfer_tag != request.0) {
+            return;
+        }
+        let mut answer = text::Builder::new();
+        for target in targets {
+            answer.pair("TargetName", &target.name);
+            for (address, group) in &target.addresses {
+                answer.pair("TargetAddress", format_args!("{address},{group}"));
+            }
+        }
+        self.set_text_answer(answer);
+    }
+
+    fn set_text_answer(&mut self, answer: text::Builder) {
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
+        let segment_max = logged_in.negotiated.max_recv_peer as usize;
+        if let Some(out) = &mut self.control.text_out {
+            out.rest = Some(text::Segments::new(answer, segment_max));
+        }
+        self.text_response();
+    }
+
+    /// Sends as much of the answer as fits into a PDU.
+    fn text_response(&mut self) {
+        let Some(rest) = self.control.text_out.as_mut().and_then(|out| out.rest.as_mut()) else { return };
+        let segment = rest.take();
+        let more = rest.continues();
+        self.text_pdu(&segment, more, !more);
+        if !more {
+            self.control.text_out = None;
+        }
+    }
+
+    fn text_pdu(&mut self, segment: &[u8], continues: bool, is_final: bool) {
+        let Some(out) = &self.control.text_out else { return };
+        let mut pdu = TextResponse::new();
+        pdu.initiator_task_tag = out.initiator_task_tag.into();
+        if !is_final {
+            pdu.target_transfer_tag = out.target_transfer_tag.into();
+        }
+        pdu.flags = if is_final { FINAL } else { 0 } | if continues { TextResponse::CONTINUE } else { 0 };
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(segment).freeze());
+    }
+
+    /// RFC 7143 §11.14. With one connection, closing it and closing the session are the same.
+    pub(super) fn logout_request(&mut self, head: &Head) {
+        let request: &LogoutRequest = pdu::view(&head.bhs);
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
+        let result = match request.reason() {
+            LogoutReason::CLOSE_SESSION => LogoutResult::CLOSED,
+            LogoutReason::CLOSE_CONNECTION if request.cid.get() == logged_in.cid => LogoutResult::CLOSED,
+            LogoutReason::CLOSE_CONNECTION => LogoutResult::CID_NOT_FOUND,
+            LogoutReason::RECOVERY => LogoutResult::RECOVERY_NOT_SUPPORTED,
+            _ => return self.reject(head, RejectReason::INVALID_PDU_FIELD),
+        };
+        let mut pdu = LogoutResponse::new();
+        pdu.response = result;
+        pdu.initiator_task_tag = request.initiator_task_tag;
+        pdu.time2wait = logged_in.negotiated.default_time2wait.into();
+        pdu.time2retain = logged_in.negotiated.default_time2retain.into();
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        if result == LogoutResult::CLOSED {
+            self.close(CloseReason::LoggedOut);
+        }
+    }
+
+    pub(super) fn task_management(&mut self, head: &Head) {
+        let request: &TaskManagementRequest = pdu::view(&head.bhs);
+        if self.control.management.len() == MANAGEMENT_MAX {
+            return self.reject(head, RejectReason::IMMEDIATE_COMMAND_REJECT);
+        }
+        let tag = request.initiator_task_tag.get();
+        if self.control.management.contains(&tag) {
+            return self.reject(head, RejectReason::TASK_IN_PROGRESS);
+        }
+        self.control.management.push(tag);
+        match request.function() {
+            // §11.5.1: needs error recovery level 2.
+            TaskManagementFunction::TASK_REASSIGN => self.respond_task_management(
+                TaskManagementId(tag),
+                TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED,
+            ),
+            function => self.events.push_back(TargetEvent::TaskManagement {
+                request: TaskManagementId(tag),
+                function,
+                lun: request.lun.to_bytes(),
+                referenced_task_tag: request.referenced_task_tag.get(),
+            }),
+        }
+    }
+
+    /// Answers [`TargetEvent::TaskManagement`], after the effects of the function are complete (RFC 7143 §11.6).
+    pub fn respond_task_management(&mut self, request: TaskManagementId, result: TaskManagementResult) {
+        let Some(at) = self.control.management.iter().position(|&tag| tag == request.0) else { return };
+        self.control.management.swap_remove(at);
+        if !matches!(self.phase, Phase::FullFeature(_)) {
+            return;
+        }
+        let mut pdu = TaskManagementResponse::new();
+        pdu.response = result;
+        pdu.initiator_task_tag = request.0.into();
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
+    /// Asks the initiator to log out (RFC 7143 §11.9.1, event 1); after `within` the connection ends anyway.
+    pub fn request_logout(&mut self, within: Duration, now: Instant) {
+        if !matches!(self.phase, Phase::FullFeature(_)) {
+            return self.close(CloseReason::LogoutTimeout);
+        }
+        self.control.logout_by = Some(now + within);
+        let mut pdu = AsyncMessage::new();
+        pdu.event = AsyncEvent::LOGOUT_REQUEST;
+        pdu.parameter3 = (within.as_secs().clamp(1, u64::from(u16::MAX)) as u16).into();
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
+    /// RFC 7143 §11.17: answers a PDU that cannot be acted upon by sending its header back.
+    pub(super) fn reject(&mut self, head: &Head, reason: RejectReason) {
+        let mut pdu = Reject::new();
+        pdu.reason = reason;
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(&head.bhs).freeze());
+    }
+
+    /// A PDU other than Data-Out whose data is broken (RFC 7143 §7.8). At error recovery level 0 its place in the
+    /// numbering stays empty for ever, so that the session cannot go on.
+    pub(super) fn data_digest_error(&mut self, head: &Head) {
+        self.reject(head, RejectReason::DATA_DIGEST_ERROR);
+        self.close(CloseReason::Protocol("a data digest does not match".into()));
+    }
+}

@@ -1,0 +1,449 @@
+//! The target's end of a connection.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | [`TargetConnection`], bytes to PDUs, command numbering, timers |
+//! | `command.rs` | SCSI Command, Data-Out, R2T: until a command and its data are here |
+//! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
+//! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
+//! | `task.rs` | the table of tasks |
+
+/// Gives a PDU the next StatSN, which it consumes, and the command window as it is now.
+macro_rules! number_status {
+    ($connection:expr, $pdu:expr) => {
+        $pdu.stat_sn = $connection.next_stat_sn().into();
+        $pdu.exp_cmd_sn = $connection.window.expected().into();
+        $pdu.max_cmd_sn = $connection.window.maximum().into();
+    };
+}
+
+mod answer;
+mod command;
+mod control;
+mod task;
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
+
+use lunway_block::{Buf, SharedBuf};
+
+use crate::connection::{Cdb, CloseReason, SendTargets};
+use crate::login::{LoggedIn, LoginAsk, TargetLogin};
+use crate::negotiation::Parameters;
+use crate::pdu::{
+    self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, TaskAttribute, TaskManagementFunction,
+};
+use crate::receive::{Data, Head, Receiver};
+use crate::transmit::Transmitter;
+use crate::window::{CommandWindow, Order};
+
+pub use answer::Completion;
+pub use control::{TaskManagementId, TextId};
+pub use task::TaskId;
+use task::TaskTable;
+
+/// MaxRecvDataSegmentLength that holds until login is over (RFC 7143 §13.12).
+const LOGIN_DATA_MAX: usize = 8192;
+/// Immediate commands at a time; they are outside the window. What a host needs is two or three.
+const IMMEDIATE_MAX: usize = 32;
+/// Commands that arrived before their predecessors. On one connection TCP keeps the order, so this is for initiators
+/// that number in another order than they send.
+const HELD_MAX: usize = 16;
+
+/// What a connection may use, and what it offers at login.
+#[derive(Clone, Debug)]
+pub struct TargetConnectionConfig {
+    /// What is declared and offered at login.
+    pub parameters: Parameters,
+    /// Commands in flight in the session.
+    pub command_window: u16,
+    /// Most bytes collected for one command; what a command expects beyond it is not asked for.
+    pub data_out_max: usize,
+    /// Bytes that all commands still being collected may occupy together. One command is always let through.
+    pub data_out_budget: usize,
+    /// From the connection to full feature phase.
+    pub login_timeout: Duration,
+    /// Silence after which the initiator is pinged; zero: never.
+    pub nop_interval: Duration,
+    /// How long it may take to answer.
+    pub nop_timeout: Duration,
+}
+
+impl Default for TargetConnectionConfig {
+    fn default() -> Self {
+        Self {
+            parameters: Parameters::default(),
+            command_window: 128,
+            data_out_max: 4 << 20,
+            data_out_budget: 32 << 20,
+            login_timeout: Duration::from_secs(15),
+            nop_interval: Duration::from_secs(10),
+            nop_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A SCSI command with all its data.
+#[derive(Debug)]
+pub struct Command {
+    /// To answer it with.
+    pub task: TaskId,
+    /// Logical unit number (SAM-5 §4.7).
+    pub lun: [u8; 8],
+    /// Simple, ordered and so on.
+    pub attribute: TaskAttribute,
+    /// The command descriptor block.
+    pub cdb: Cdb,
+    /// Data to write; shorter than `expected_length` only where that exceeds the configured maximum.
+    pub data_out: SharedBuf,
+    /// Expected Data Transfer Length of either direction, bytes.
+    pub expected_length: u32,
+}
+
+/// What the driver must know or decide.
+#[derive(Debug)]
+pub enum TargetEvent {
+    /// Someone wants to log in: answer with `grant_login` or `refuse_login`. Until then nothing else happens.
+    Login(LoginAsk),
+    /// Full feature phase begins. The last Login Response is queued, not sent: an older session of the same initiator
+    /// port must be closed first (session reinstatement, RFC 7143 §6.3.5).
+    LoggedIn(Box<LoggedIn>),
+    /// Execute this and `complete` it.
+    Command(Command),
+    /// Carry this out and call `respond_task_management`.
+    TaskManagement {
+        /// To answer it with.
+        request: TaskManagementId,
+        /// What to do.
+        function: TaskManagementFunction,
+        /// The logical unit, for functions that are about one.
+        lun: [u8; 8],
+        /// The task, for functions that are about one.
+        referenced_task_tag: u32,
+    },
+    /// Answer with `respond_targets`.
+    SendTargets {
+        /// To answer it with.
+        request: TextId,
+        /// Which ones.
+        which: SendTargets,
+    },
+    /// The end. Send what is still queued, then close the socket. No event comes after it.
+    Closing(CloseReason),
+}
+
+/// What became of the task that ABORT TASK names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aborted {
+    /// There is no such task, or not any more.
+    NotFound,
+    /// It was still waiting for data and is gone.
+    Dropped,
+    /// The driver has it. It will not be answered, but may still have its effect until the driver says otherwise.
+    Executing(TaskId),
+}
+
+enum Phase {
+    Login(Box<TargetLogin>),
+    /// Login, waiting for `grant_login` or `refuse_login`.
+    Asking(Box<TargetLogin>),
+    FullFeature(Box<LoggedIn>),
+    Closing,
+}
+
+/// A numbered PDU that waits for its predecessors.
+struct Held {
+    cmd_sn: u32,
+    head: Head,
+    data: Option<Data>,
+}
+
+/// One connection, seen from the target; with MaxConnections=1, as negotiated here, it is the session as well.
+///
+/// Owns everything between the byte stream and the SCSI commands: login, numbering, the collection of write data, the
+/// cutting of read data, digests, pings. Knows no socket, no clock, and no meaning of a CDB.
+///
+/// # Order of calls
+///
+/// 1. Read into [`receive_space`](Self::receive_space), announce it with [`received`](Self::received).
+/// 2. Take [`poll_event`](Self::poll_event) until it is `None`; answer each event, at once or later.
+/// 3. Write what [`gather`](Self::gather) gives, announce it with [`sent`](Self::sent).
+/// 4. At [`next_timeout`](Self::next_timeout), call [`handle_timeout`](Self::handle_timeout), then 2 and 3.
+///
+/// Several rounds of 1 and 2 may come before 3: that is what makes batches. After [`TargetEvent::Closing`] only 3 is left.
+///
+/// # Promises
+///
+/// Whatever the peer sends, memory stays below `data_out_budget` + window × FirstBurstLength + one receive buffer, not
+/// counting what is queued for sending: the driver stops reading while [`unsent`](Self::unsent) is large.
+pub struct TargetConnection {
+    config: TargetConnectionConfig,
+    phase: Phase,
+    receiver: Receiver,
+    transmitter: Transmitter,
+    /// The PDU whose data segment is arriving, and the task that it goes to where it goes straight into its buffer.
+    arriving: Option<(Head, Option<TaskId>)>,
+    events: VecDeque<TargetEvent>,
+    stat_sn: u32,
+    window: CommandWindow,
+    held: Vec<Held>,
+    tasks: TaskTable,
+    immediate_tasks: usize,
+    /// Bytes of `data_out_budget` in use.
+    reserved: usize,
+    /// Tasks that wait for budget before they may ask for data.
+    unreserved: VecDeque<TaskId>,
+    next_transfer_tag: u32,
+    control: control::Control,
+    timer: Instant,
+    /// Something arrived since the timer was set.
+    active: bool,
+}
+
+impl TargetConnection {
+    /// A connection that was just accepted.
+    pub fn new(config: TargetConnectionConfig, now: Instant) -> Self {
+        Self {
+            phase: Phase::Login(Box::new(TargetLogin::new(config.parameters.clone()))),
+            receiver: Receiver::new(LOGIN_DATA_MAX),
+            transmitter: Transmitter::new(),
+            arriving: None,
+            events: VecDeque::new(),
+            stat_sn: 0,
+            window: CommandWindow::new(0, config.command_window),
+            held: Vec::new(),
+            tasks: TaskTable::default(),
+            immediate_tasks: 0,
+            reserved: 0,
+            unreserved: VecDeque::new(),
+            next_transfer_tag: 0,
+            control: control::Control::default(),
+            timer: now + config.login_timeout,
+            active: false,
+            config,
+        }
+    }
+
+    /// Where the next bytes from the socket go, in order; the first is never empty.
+    pub fn receive_space(&mut self) -> [IoSliceMut<'_>; 2] {
+        self.receiver.space()
+    }
+
+    /// Announces that `bytes` have been put into [`receive_space`](Self::receive_space).
+    pub fn received(&mut self, bytes: usize) {
+        self.receiver.received(bytes);
+        self.active = true;
+        self.take_pdus();
+    }
+
+    /// What happened next.
+    pub fn poll_event(&mut self) -> Option<TargetEvent> {
+        self.events.pop_front()
+    }
+
+    /// Appends slices of what must be sent next, as long as there are less than `max` in all.
+    pub fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize) {
+        self.transmitter.gather(slices, max);
+    }
+
+    /// Announces that the socket took `bytes` of what [`gather`](Self::gather) gave.
+    pub fn sent(&mut self, bytes: usize) {
+        self.transmitter.sent(bytes);
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn unsent(&self) -> usize {
+        self.transmitter.unsent()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout).
+    pub fn next_timeout(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Closing => None,
+            Phase::FullFeature(_)
+                if self.config.nop_interval.is_zero() && self.control.logout_by.is_none() =>
+            {
+                None
+            }
+            _ => Some(self.control.logout_by.map_or(self.timer, |by| by.min(self.timer))),
+        }
+    }
+
+    /// Does what is due: ends a login or a logout that takes too long, pings, misses answers to pings.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.control.logout_by.is_some_and(|by| now >= by) {
+            return self.close(CloseReason::LogoutTimeout);
+        }
+        if now < self.timer {
+            return;
+        }
+        match self.phase {
+            Phase::Closing => {}
+            Phase::Login(_) | Phase::Asking(_) => self.close(CloseReason::LoginTimeout),
+            Phase::FullFeature(_) if self.config.nop_interval.is_zero() => {
+                self.timer = now + Duration::from_secs(3600);
+            }
+            Phase::FullFeature(_) if self.active => {
+                self.active = false;
+                self.control.pinged = false;
+                self.timer = now + self.config.nop_interval;
+            }
+            Phase::FullFeature(_) if self.control.pinged => self.close(CloseReason::PingTimeout),
+            Phase::FullFeature(_) => {
+                self.ping();
+                self.timer = now + self.config.nop_timeout;
+            }
+        }
+    }
+
+    /// Who is logged in, once someone is.
+    pub fn logged_in(&self) -> Option<&LoggedIn> {
+        match &self.phase {
+            Phase::FullFeature(logged_in) => Some(logged_in),
+            _ => None,
+        }
+    }
+
+    /// Commands that have arrived and are not answered.
+    pub fn commands_in_flight(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Takes every PDU that is complete, until the driver must answer something first.
+    fn take_pdus(&mut self) {
+        while matches!(self.phase, Phase::Login(_) | Phase::FullFeature(_)) {
+            if let Some((head, placed)) = self.arriving.take() {
+                let Some(data) = self.receiver.poll_data() else {
+                    self.arriving = Some((head, placed));
+                    return;
+                };
+                match placed {
+                    Some(task) => self.data_out_placed(&head, task, data),
+                    None => self.take_pdu(head, Some(data)),
+                }
+                continue;
+            }
+            match self.receiver.next_head() {
+                Err(error) => return self.close(error.into()),
+                Ok(None) => return,
+                Ok(Some(head)) if head.data_len == 0 => self.take_pdu(head, None),
+                Ok(Some(head)) => {
+                    let (buf, at, placed) = self.destination(&head);
+                    self.receiver.receive_data(buf, at, head.data_len);
+                    self.arriving = Some((head, placed));
+                }
+            }
+        }
+    }
+
+    /// Where the data segment of `head` goes: a task's buffer, or one of its own.
+    fn destination(&mut self, head: &Head) -> (Buf, usize, Option<TaskId>) {
+        if let Phase::FullFeature(_) = self.phase {
+            match BasicHeader::of(&head.bhs).opcode.opcode() {
+                Opcode::DATA_OUT => {
+                    if let Ok((task, buf, at)) = self.place_data_out(head) {
+                        return (buf, at, Some(task));
+                    }
+                }
+                Opcode::SCSI_COMMAND => return (self.immediate_data_buffer(head), 0, None),
+                _ => {}
+            }
+        }
+        (Buf::for_overwrite(head.data_len), 0, None)
+    }
+
+    fn take_pdu(&mut self, head: Head, data: Option<Data>) {
+        let opcode = BasicHeader::of(&head.bhs).opcode.opcode();
+        if let Phase::Login(_) = self.phase {
+            return match opcode {
+                Opcode::LOGIN_REQUEST => self.login_request(&head, data.as_ref()),
+                // RFC 7143 §6.1: before full feature phase there is nothing else to say.
+                _ => self.close(CloseReason::Protocol(format!("{opcode} before login"))),
+            };
+        }
+        if data.as_ref().is_some_and(|data| !data.intact) {
+            return self.data_digest_error(&head);
+        }
+        match opcode {
+            Opcode::SCSI_COMMAND
+            | Opcode::NOP_OUT
+            | Opcode::TASK_MANAGEMENT_REQUEST
+            | Opcode::TEXT_REQUEST
+            | Opcode::LOGOUT_REQUEST => self.take_request(head, data),
+            Opcode::DATA_OUT => self.data_out(&head, data.as_ref()),
+            Opcode::SNACK => self.reject(&head, RejectReason::SNACK_REJECT),
+            Opcode::LOGIN_REQUEST => {
+                // RFC 7143 §6.3: a login in full feature phase is a protocol error.
+                self.reject(&head, RejectReason::PROTOCOL_ERROR);
+                self.close(CloseReason::Protocol("a Login Request in full feature phase".into()));
+            }
+            _ => self.reject(&head, RejectReason::COMMAND_NOT_SUPPORTED),
+        }
+    }
+
+    /// A PDU with a CmdSN: delivers it in order (RFC 7143 §4.2.2.1).
+    fn take_request(&mut self, head: Head, data: Option<Data>) {
+        let request: &pdu::ScsiCommand = pdu::view(&head.bhs);
+        // All requests have opcode, tag and CmdSN at the same places.
+        let (immediate, cmd_sn) = (request.opcode.is_immediate(), request.cmd_sn.get());
+        if immediate {
+            return self.deliver(head, data);
+        }
+        match self.window.judge(cmd_sn) {
+            Order::Outside => {}
+            Order::Later if self.held.iter().any(|held| held.cmd_sn == cmd_sn) => {}
+            Order::Later if self.held.len() == HELD_MAX => {
+                self.close(CloseReason::Protocol("too many commands out of order".into()));
+            }
+            Order::Later => self.held.push(Held { cmd_sn, head, data }),
+            Order::Next => {
+                self.window.advance();
+                self.deliver(head, data);
+                while let Some(next) =
+                    self.held.iter().position(|held| self.window.judge(held.cmd_sn) == Order::Next)
+                {
+                    let held = self.held.swap_remove(next);
+                    self.window.advance();
+                    self.deliver(held.head, held.data);
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, head: Head, data: Option<Data>) {
+        if !matches!(self.phase, Phase::FullFeature(_)) {
+            return;
+        }
+        let data = data.map_or_else(Buf::empty, |data| data.buf);
+        match BasicHeader::of(&head.bhs).opcode.opcode() {
+            Opcode::SCSI_COMMAND => self.scsi_command(&head, data),
+            Opcode::NOP_OUT => self.nop_out(&head, data),
+            Opcode::TASK_MANAGEMENT_REQUEST => self.task_management(&head),
+            Opcode::TEXT_REQUEST => self.text_request(&head, &data),
+            _ => self.logout_request(&head),
+        }
+    }
+
+    /// A Target Transfer Tag that names `slot` and has not been used lately.
+    fn transfer_tag(&mut self, slot: u32) -> u32 {
+        self.next_transfer_tag = self.next_transfer_tag.wrapping_add(1);
+        let tag = self.next_transfer_tag << 16 | slot & 0xffff;
+        if tag == RESERVED_TAG { self.transfer_tag(slot) } else { tag }
+    }
+
+    fn next_stat_sn(&mut self) -> u32 {
+        let stat_sn = self.stat_sn;
+        self.stat_sn = stat_sn.wrapping_add(1);
+        stat_sn
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        if !matches!(self.phase, Phase::Closing) {
+            self.phase = Phase::Closing;
+            self.held.clear();
+            self.arriving = None;
+            self.events.push_back(TargetEvent::Closing(reason));
+        }
+    }
+}

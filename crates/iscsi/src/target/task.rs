@@ -1,0 +1,133 @@
+//! The tasks of a connection, from the command's arrival to its response.
+
+use std::collections::VecDeque;
+
+use lunway_block::Buf;
+
+use crate::connection::Cdb;
+use crate::pdu::{RESERVED_TAG, TaskAttribute};
+
+/// Names a command within its connection. Never used twice, unlike task tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// A sequence of Data-Out PDUs that an R2T asked for.
+#[derive(Debug)]
+pub(super) struct Solicited {
+    pub(super) target_transfer_tag: u32,
+    pub(super) end: usize,
+    pub(super) next_data_sn: u32,
+}
+
+/// Write data on its way in.
+#[derive(Debug, Default)]
+pub(super) struct Collection {
+    /// Holds `want` bytes once space has been reserved; until then just the immediate data.
+    pub(super) buf: Buf,
+    /// Bytes received, without gaps (DataPDUInOrder and DataSequenceInOrder are always Yes here).
+    pub(super) have: usize,
+    /// Bytes to receive in all.
+    pub(super) want: usize,
+    /// Up to here unsolicited Data-Out may still come; 0 when none is expected any more.
+    pub(super) unsolicited_end: usize,
+    /// DataSN that the next unsolicited Data-Out must have.
+    pub(super) next_data_sn: u32,
+    /// R2Ts under way, oldest first, which is also the order they are answered in.
+    pub(super) solicited: VecDeque<Solicited>,
+    /// Bytes that have been asked for or came unasked.
+    pub(super) requested: usize,
+    pub(super) next_r2t_sn: u32,
+}
+
+#[derive(Debug)]
+pub(super) enum TaskState {
+    /// Waits for write data; the driver does not know it yet.
+    Collecting(Collection),
+    /// Handed to the driver.
+    Executing,
+}
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) initiator_task_tag: u32,
+    pub(super) lun: [u8; 8],
+    pub(super) cdb: Cdb,
+    pub(super) attribute: TaskAttribute,
+    pub(super) read: bool,
+    pub(super) write: bool,
+    /// Counted in the command window; immediate commands are not.
+    pub(super) numbered: bool,
+    /// Expected Data Transfer Length, bytes.
+    pub(super) expected_length: u32,
+    /// Bytes of the connection's Data-Out budget that it holds.
+    pub(super) reserved: usize,
+    pub(super) state: TaskState,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    task: Option<Task>,
+}
+
+/// All tasks of a connection, found by id or by Initiator Task Tag.
+#[derive(Debug, Default)]
+pub(super) struct TaskTable {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Initiator Task Tag of each slot, packed: a search through a full window of 128 reads eight cache lines, less
+    /// than hashing costs at the usual depth.
+    tags: Vec<u32>,
+}
+
+impl TaskTable {
+    pub(super) fn insert(&mut self, task: Task) -> TaskId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.tags.push(RESERVED_TAG);
+            (self.slots.len() - 1) as u32
+        });
+        self.tags[slot as usize] = task.initiator_task_tag;
+        let entry = &mut self.slots[slot as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.task = Some(task);
+        TaskId { slot, generation: entry.generation }
+    }
+
+    pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        slot.task.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    pub(super) fn remove(&mut self, id: TaskId) -> Option<Task> {
+        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        let task = slot.task.take()?;
+        self.tags[id.slot as usize] = RESERVED_TAG;
+        self.free.push(id.slot);
+        Some(task)
+    }
+
+    /// The task with this Initiator Task Tag.
+    pub(super) fn find(&self, initiator_task_tag: u32) -> Option<TaskId> {
+        let slot = self.tags.iter().position(|&tag| tag == initiator_task_tag)?;
+        let entry = &self.slots[slot];
+        entry.task.as_ref().map(|_| TaskId { slot: slot as u32, generation: entry.generation })
+    }
+
+    /// The task in a slot.
+    pub(super) fn at(&self, slot: u32) -> Option<TaskId> {
+        let entry = self.slots.get(slot as usize)?;
+        entry.task.as_ref().map(|_| TaskId { slot, generation: entry.generation })
+    }
+
+    pub(super) fn ids(&self) -> Vec<TaskId> {
+        (0..self.slots.len() as u32).filter_map(|slot| self.at(slot)).collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
