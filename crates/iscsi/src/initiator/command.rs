@@ -27,7 +27,7 @@ impl InitiatorConnection {
     /// Whether the next [`submit`](Self::submit) will be taken.
     pub fn can_submit(&self) -> bool {
         matches!(self.phase, Phase::FullFeature(_))
-            && self.cmd_sn.le(self.max_cmd_sn)
+            && self.cmd_sn <= self.max_cmd_sn
             && self.tasks.len() - self.free.len() < TASKS_MAX
     }
 

@@ -36,7 +36,8 @@ pub(super) struct Control {
     next_tag: u32,
     management: Vec<Management>,
     text_tag: Option<u32>,
-    text_in: text::Assembler,
+    /// The beginning of a pair whose end comes in the next PDU.
+    text_in: Vec<u8>,
     targets: Vec<TargetRecord>,
 }
 
@@ -131,7 +132,7 @@ impl InitiatorConnection {
         text.pair("SendTargets", value);
         let tag = self.control.tag();
         self.control.text_tag = Some(tag);
-        self.control.text_in = text::Assembler::new();
+        self.control.text_in = Vec::new();
         self.control.targets = Vec::new();
         self.send_text(tag, RESERVED_TAG, &text.into_bytes());
     }
@@ -154,7 +155,7 @@ impl InitiatorConnection {
         if self.control.text_tag != Some(tag) {
             return;
         }
-        if let Err(error) = self.note_targets(data, pdu.continues()) {
+        if let Err(error) = self.note_targets(data) {
             return self.close(CloseReason::Protocol(error));
         }
         if pdu.is_final() && !pdu.continues() {
@@ -167,12 +168,20 @@ impl InitiatorConnection {
         }
     }
 
-    fn note_targets(&mut self, data: &[u8], continues: bool) -> Result<(), String> {
+    /// Takes one pair after another, as a large storage network's answer is longer than any text of a login.
+    fn note_targets(&mut self, data: &[u8]) -> Result<(), String> {
         let control = &mut self.control;
-        let Some(whole) = control.text_in.push(data, continues).map_err(|error| error.to_string())? else {
-            return Ok(());
-        };
-        for (key, value) in text::parse(&whole).map_err(|error| error.to_string())? {
+        control.text_in.extend_from_slice(data);
+        let text_in = std::mem::take(&mut control.text_in);
+        let mut pairs = text_in.split(|&byte| byte == 0);
+        let rest = pairs.next_back().unwrap_or_default();
+        if rest.len() > text::KEY_LEN_MAX + 1 + text::VALUE_LEN_MAX {
+            return Err("a text without end".into());
+        }
+        control.text_in = rest.to_vec();
+        for pair in pairs {
+            let pair = text::parse(pair).map_err(|error| error.to_string())?;
+            let Some(&(key, value)) = pair.first() else { continue };
             match key {
                 "TargetName" if control.targets.len() == TARGETS_MAX => {
                     return Err(format!("more than {TARGETS_MAX} targets"));

@@ -319,8 +319,7 @@ impl InitiatorConnection {
     /// Takes note of the numbers that every PDU from the target carries (RFC 7143 §4.2.2).
     fn note_window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
         // §4.2.2.1: a MaxCmdSN below ExpCmdSN − 1 makes both void; one that goes back is old.
-        if Serial(exp_cmd_sn.wrapping_sub(1)).le(Serial(max_cmd_sn)) && self.max_cmd_sn.lt(Serial(max_cmd_sn))
-        {
+        if Serial(exp_cmd_sn.wrapping_sub(1)) <= Serial(max_cmd_sn) && self.max_cmd_sn < Serial(max_cmd_sn) {
             self.max_cmd_sn = Serial(max_cmd_sn);
         }
     }

@@ -1,9 +1,11 @@
 //! The initiator's side of a login.
 
-use super::LoggedIn;
-use crate::chap::{ChapAccount, ChapAlgorithm};
-use crate::negotiation::Parameters;
-use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus};
+use super::{LOGIN_PDUS_MAX, LoggedIn, SessionType};
+use crate::chap::{Challenge, ChapAccount, ChapAlgorithm};
+use crate::keys::{Key, Usage};
+use crate::negotiation::{Negotiation, Parameters};
+use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage};
+use crate::text::{self, Assembler, Builder, LOGIN_SEGMENT_LEN_MAX, Segments, answer};
 
 /// What an initiator brings to a login.
 #[derive(Debug, Clone)]
@@ -31,16 +33,80 @@ pub struct InitiatorLoginConfig {
 pub struct InitiatorChap {
     /// What the initiator proves.
     pub account: ChapAccount,
-    /// Algorithms to offer, best first.
+    /// Algorithms to offer, best first; see [`ChapAlgorithm::OFFER`].
     pub algorithms: Vec<ChapAlgorithm>,
     /// What the target must prove (mutual CHAP).
     pub mutual: Option<ChapAccount>,
 }
 
-/// The initiator's side of one connection's login.
+/// The initiator's side of one connection's login (RFC 7143 §6.3).
+///
+/// Send what [`Self::first`] gives, then feed every Login Response to [`Self::response`] and do what the
+/// [`InitiatorStep`] says.
+///
+/// * Begins in the security stage, always: targets without authentication agree to `None`, and every target may
+///   redirect there.
+/// * With a secret it offers `CHAP,None`, so that the secret may also be given to targets that ask for none; if the target
+///   has to prove itself, `CHAP` only.
+/// * The operational stage follows in one request, unless the target makes offers of its own, which are answered.
+/// * At most [`LOGIN_PDUS_MAX`] responses; the caller limits the time.
 #[derive(Debug)]
 pub struct InitiatorLogin {
     config: InitiatorLoginConfig,
+    stage: Stage,
+    /// The stage the last request asked to go to.
+    asked: Option<Stage>,
+    progress: Progress,
+    responses: u32,
+    incoming: Assembler,
+    outgoing: Option<Outgoing>,
+    /// Longest data segment we send; the login default but in tests.
+    pub(super) segment_len: usize,
+    negotiation: Negotiation,
+    target_alias: Option<String>,
+    target_address: Option<String>,
+    target_portal_group_tag: Option<u16>,
+    /// The name under which we answered a challenge.
+    user: Option<String>,
+}
+
+/// What the next response should bring.
+#[derive(Debug)]
+enum Progress {
+    /// The choice of an authentication method.
+    MethodOffered,
+    /// The choice of an algorithm, and a challenge.
+    AlgorithmsOffered,
+    /// The end of the security stage, and with mutual CHAP the target's proof.
+    Answered {
+        algorithm: ChapAlgorithm,
+        /// Our challenge to the target.
+        ours: Option<Challenge>,
+    },
+    /// The end of the security stage.
+    Admitted,
+    /// Answers to our offers.
+    Negotiating,
+    /// Nothing: the login is over.
+    Over,
+}
+
+/// A text being sent, and the stage to go to after it.
+#[derive(Debug)]
+struct Outgoing {
+    segments: Segments,
+    transit: Option<Stage>,
+}
+
+/// The security keys of one text.
+#[derive(Debug, Default)]
+struct Security<'a> {
+    method: Option<&'a str>,
+    algorithm: Option<&'a str>,
+    identifier: Option<&'a str>,
+    challenge: Option<&'a str>,
+    name: Option<&'a str>,
+    response: Option<&'a str>,
 }
 
 /// A Login Request to send.
@@ -69,7 +135,7 @@ pub enum LoginError {
     /// The target is at another address.
     #[error("the target has moved {} to {address}", if *.permanent { "for good" } else { "for now" })]
     Redirected {
-        /// `host:port[,portal group]`.
+        /// `host[:port][,portal group]`.
         address: String,
         /// Whether to remember it.
         permanent: bool,
@@ -100,21 +166,349 @@ pub enum LoginError {
     Protocol(String),
 }
 
+type Outcome<T> = Result<T, LoginError>;
+
+fn broken(what: &str) -> LoginError {
+    LoginError::Protocol(what.to_owned())
+}
+
 impl InitiatorLogin {
     /// A login not yet begun.
     pub fn new(config: InitiatorLoginConfig) -> Self {
-        Self { config }
+        let negotiation =
+            Negotiation::new(config.parameters.clone(), config.target_name.is_none(), config.tsih == 0);
+        Self {
+            config,
+            stage: Stage::SECURITY,
+            asked: None,
+            progress: Progress::MethodOffered,
+            responses: 0,
+            incoming: Assembler::new(),
+            outgoing: None,
+            segment_len: LOGIN_SEGMENT_LEN_MAX,
+            negotiation,
+            target_alias: None,
+            target_address: None,
+            target_portal_group_tag: None,
+            user: None,
+        }
     }
 
     /// The first request.
     pub fn first(&mut self) -> LoginMessage {
-        let _ = &self.config;
-        LoginMessage { header: LoginRequest::new(), data: Vec::new() }
+        let mut out = Builder::new();
+        out.pair(Key::InitiatorName.rule().name, &self.config.initiator_name);
+        if let Some(alias) = &self.config.initiator_alias {
+            out.pair(Key::InitiatorAlias.rule().name, alias);
+        }
+        match &self.config.target_name {
+            Some(name) => {
+                out.pair(Key::SessionType.rule().name, "Normal");
+                out.pair(Key::TargetName.rule().name, name);
+            }
+            None => out.pair(Key::SessionType.rule().name, "Discovery"),
+        }
+        let methods = match &self.config.chap {
+            None => "None",
+            Some(InitiatorChap { mutual: None, .. }) => "CHAP,None",
+            Some(_) => "CHAP",
+        };
+        out.pair(Key::AuthMethod.rule().name, methods);
+        // With CHAP on offer the stage cannot end yet.
+        let transit = self.config.chap.is_none().then_some(Stage::OPERATIONAL);
+        self.begin(out, transit)
     }
 
     /// Feeds one Login Response: header and data segment.
     pub fn response(&mut self, header: &LoginResponse, data: &[u8]) -> InitiatorStep {
-        let _ = data;
-        InitiatorStep::Failed(LoginError::Refused(header.status()))
+        self.take(header, data).unwrap_or_else(|error| {
+            self.progress = Progress::Over;
+            InitiatorStep::Failed(error)
+        })
+    }
+
+    fn take(&mut self, header: &LoginResponse, data: &[u8]) -> Outcome<InitiatorStep> {
+        self.responses += 1;
+        if matches!(self.progress, Progress::Over) || self.responses > LOGIN_PDUS_MAX {
+            return Err(broken("more responses than a login has"));
+        }
+        if header.status() != LoginStatus::SUCCESS {
+            return Err(self.refusal(header.status(), data));
+        }
+        if header.version_active != 0 {
+            return Err(broken("the target chose a protocol version nobody offered"));
+        }
+        if header.current_stage() != self.stage || header.isid != self.config.isid {
+            return Err(broken("a response to another stage or session"));
+        }
+        if header.transits() && (header.continues() || self.asked != Some(header.next_stage())) {
+            return Err(broken("the target leaves a stage nobody asked to leave"));
+        }
+        if self.outgoing.is_some() {
+            // The target owes an empty response for every request with the C bit (§6.2).
+            if !data.is_empty() || header.continues() {
+                return Err(broken("a response in the middle of our request"));
+            }
+            return Ok(InitiatorStep::Send(self.send()));
+        }
+        let text = self.incoming.push(data, header.continues());
+        let Some(text) = text.map_err(|error| LoginError::Protocol(error.to_string()))? else {
+            return Ok(InitiatorStep::Send(self.begin(Builder::new(), None)));
+        };
+        self.process(header, &text)
+    }
+
+    /// Answers one complete text.
+    fn process(&mut self, header: &LoginResponse, text: &[u8]) -> Outcome<InitiatorStep> {
+        let mut out = Builder::new();
+        let mut security = Security::default();
+        for (name, value) in text::parse(text).map_err(|error| LoginError::Protocol(error.to_string()))? {
+            let Some(key) = Key::find(name) else {
+                // An answer needs no answer; only an offer does.
+                if value != answer::NOT_UNDERSTOOD {
+                    out.pair(name, answer::NOT_UNDERSTOOD);
+                }
+                continue;
+            };
+            match key.rule().usage {
+                Usage::Login => self.declared(key, value)?,
+                Usage::Security => security.set(key, value)?,
+                Usage::FullFeature => return Err(broken("a key of the full feature phase")),
+                Usage::Operational | Usage::LeadingOnly | Usage::OperationalOrFullFeature => {
+                    self.negotiation
+                        .receive(key, value, &mut out)
+                        .map_err(|error| LoginError::Protocol(error.to_string()))?;
+                }
+            }
+        }
+        self.negotiation.end_of_text(&mut out);
+        let next = header.transits().then(|| header.next_stage());
+        if self.stage == Stage::SECURITY {
+            self.secure(&security, next, out)
+        } else {
+            self.operate(header, next, out)
+        }
+    }
+
+    /// Takes a declaration of the target's.
+    fn declared(&mut self, key: Key, value: &str) -> Outcome<()> {
+        match key {
+            Key::TargetAlias => self.target_alias = Some(value.to_owned()),
+            Key::TargetAddress => self.target_address = Some(value.to_owned()),
+            Key::TargetPortalGroupTag => {
+                let tag = text::number(value).ok().and_then(|tag| u16::try_from(tag).ok());
+                self.target_portal_group_tag = Some(tag.ok_or(broken("a portal group tag above 16 bits"))?);
+            }
+            // Some targets repeat what we declared.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Moves on in the security stage (§12.1, §12.1.3).
+    fn secure(
+        &mut self,
+        security: &Security<'_>,
+        next: Option<Stage>,
+        mut out: Builder,
+    ) -> Outcome<InitiatorStep> {
+        let chap = self.config.chap.as_ref();
+        let transit = match &self.progress {
+            Progress::MethodOffered => match (security.method, chap) {
+                (Some("CHAP"), Some(chap)) => {
+                    let numbers: Vec<_> = chap.algorithms.iter().map(|a| a.number().to_string()).collect();
+                    out.pair(Key::ChapA.rule().name, numbers.join(","));
+                    self.progress = Progress::AlgorithmsOffered;
+                    None
+                }
+                (Some(answer::NONE) | None, chap) => {
+                    if chap.is_some_and(|chap| chap.mutual.is_some()) {
+                        return Err(LoginError::TargetNotAuthenticated("it asks for no authentication"));
+                    }
+                    self.progress = Progress::Admitted;
+                    Some(Stage::OPERATIONAL)
+                }
+                (Some(answer::REJECT), _) => return Err(LoginError::AuthenticationFailed),
+                _ => return Err(broken("an authentication method nobody offered")),
+            },
+            Progress::AlgorithmsOffered => {
+                let chap = chap.ok_or(broken("CHAP without a secret"))?;
+                let (progress, answers) = chap.answer(security)?;
+                answers.into_iter().for_each(|(key, value)| out.pair(key.rule().name, value));
+                self.progress = progress;
+                self.user = Some(chap.account.user.clone());
+                Some(Stage::OPERATIONAL)
+            }
+            Progress::Answered { algorithm, ours } => {
+                if let (Some(ours), Some(account)) = (ours, chap.and_then(|chap| chap.mutual.as_ref())) {
+                    security.prove(*algorithm, ours, account)?;
+                }
+                self.progress = Progress::Admitted;
+                Some(Stage::OPERATIONAL)
+            }
+            Progress::Admitted => Some(Stage::OPERATIONAL),
+            Progress::Negotiating | Progress::Over => return Err(broken("security keys after their stage")),
+        };
+        match next {
+            None => Ok(InitiatorStep::Send(self.begin(out, transit))),
+            Some(_) if !matches!(self.progress, Progress::Admitted) => {
+                Err(broken("the target leaves the security stage too early"))
+            }
+            Some(next) => {
+                self.stage = next;
+                self.progress = Progress::Negotiating;
+                self.negotiation.offer(&mut out);
+                self.negotiation.declare(&mut out);
+                Ok(InitiatorStep::Send(self.begin(out, Some(Stage::FULL_FEATURE))))
+            }
+        }
+    }
+
+    /// Moves on in the operational stage.
+    fn operate(
+        &mut self,
+        header: &LoginResponse,
+        next: Option<Stage>,
+        out: Builder,
+    ) -> Outcome<InitiatorStep> {
+        if next.is_none() {
+            return Ok(InitiatorStep::Send(self.begin(out, Some(Stage::FULL_FEATURE))));
+        }
+        if !out.is_empty() {
+            return Err(broken("the target ends the login with an offer"));
+        }
+        self.progress = Progress::Over;
+        let negotiated =
+            self.negotiation.finish().map_err(|error| LoginError::Protocol(error.to_string()))?;
+        let config = &self.config;
+        let session_type =
+            if config.target_name.is_some() { SessionType::Normal } else { SessionType::Discovery };
+        Ok(InitiatorStep::Finished(Box::new(LoggedIn {
+            negotiated,
+            initiator_name: config.initiator_name.clone(),
+            initiator_alias: config.initiator_alias.clone(),
+            target_name: config.target_name.clone(),
+            target_alias: self.target_alias.take(),
+            target_portal_group_tag: self.target_portal_group_tag,
+            session_type,
+            isid: config.isid,
+            tsih: header.tsih.get(),
+            cid: config.cid,
+            user: self.user.take(),
+        })))
+    }
+
+    /// Begins to send a text.
+    fn begin(&mut self, out: Builder, transit: Option<Stage>) -> LoginMessage {
+        self.outgoing = Some(Outgoing { segments: Segments::new(out, self.segment_len), transit });
+        self.send()
+    }
+
+    /// The next piece of the text being sent.
+    fn send(&mut self) -> LoginMessage {
+        let mut header = LoginRequest::new();
+        let mut data = Vec::new();
+        self.asked = None;
+        if let Some(mut outgoing) = self.outgoing.take() {
+            data = outgoing.segments.take();
+            if outgoing.segments.continues() {
+                header.flags |= LoginRequest::CONTINUE;
+                self.outgoing = Some(outgoing);
+            } else {
+                self.asked = outgoing.transit;
+            }
+        }
+        header.set_stages(self.stage, self.asked);
+        header.isid = self.config.isid;
+        header.tsih = self.config.tsih.into();
+        header.cid = self.config.cid.into();
+        header.data_segment_length.set(data.len() as u32);
+        LoginMessage { header, data }
+    }
+
+    /// What a status other than success means.
+    fn refusal(&mut self, status: LoginStatus, data: &[u8]) -> LoginError {
+        match status {
+            LoginStatus::TARGET_MOVED_TEMPORARILY | LoginStatus::TARGET_MOVED_PERMANENTLY => {
+                let pairs = text::parse(data).unwrap_or_default();
+                let address = pairs.iter().find(|(name, _)| *name == Key::TargetAddress.rule().name);
+                match address.map(|(_, address)| (*address).to_owned()).or(self.target_address.take()) {
+                    Some(address) => LoginError::Redirected {
+                        address,
+                        permanent: status == LoginStatus::TARGET_MOVED_PERMANENTLY,
+                    },
+                    None => broken("the target has moved and does not say where"),
+                }
+            }
+            LoginStatus::AUTHENTICATION_FAILURE => LoginError::AuthenticationFailed,
+            LoginStatus::AUTHORIZATION_FAILURE => LoginError::AuthorizationFailed,
+            LoginStatus::NOT_FOUND => LoginError::NotFound,
+            LoginStatus::TARGET_REMOVED => LoginError::Removed,
+            status if status.class() == 3 => LoginError::TargetUnavailable(status),
+            status => LoginError::Refused(status),
+        }
+    }
+}
+
+impl InitiatorChap {
+    /// Our answer to the target's challenge, and our own challenge if the target has to prove itself.
+    fn answer(&self, security: &Security<'_>) -> Outcome<(Progress, Vec<(Key, String)>)> {
+        let algorithm = security
+            .algorithm
+            .and_then(|number| ChapAlgorithm::from_number(text::number(number).ok()?))
+            .filter(|algorithm| self.algorithms.contains(algorithm))
+            .ok_or(broken("a CHAP algorithm nobody offered"))?;
+        let (Some(identifier), Some(challenge)) = (security.identifier, security.challenge) else {
+            return Err(broken("CHAP without a challenge"));
+        };
+        let challenge = Challenge::from_text(identifier, challenge)
+            .map_err(|error| LoginError::Protocol(error.to_string()))?;
+        let response = challenge.answer(algorithm, &self.account.secret);
+        let mut answers =
+            vec![(Key::ChapN, self.account.user.clone()), (Key::ChapR, text::to_hexadecimal(&response))];
+        let ours = match &self.mutual {
+            None => None,
+            Some(_) => {
+                let ours = Challenge::fresh().map_err(|error| LoginError::Protocol(error.to_string()))?;
+                answers.push((Key::ChapI, ours.identifier().to_string()));
+                answers.push((Key::ChapC, text::to_hexadecimal(ours.bytes())));
+                Some(ours)
+            }
+        };
+        Ok((Progress::Answered { algorithm, ours }, answers))
+    }
+}
+
+impl<'a> Security<'a> {
+    /// Keeps a security key of the text.
+    fn set(&mut self, key: Key, value: &'a str) -> Outcome<()> {
+        let field = match key {
+            Key::AuthMethod => &mut self.method,
+            Key::ChapA => &mut self.algorithm,
+            Key::ChapI => &mut self.identifier,
+            Key::ChapC => &mut self.challenge,
+            Key::ChapN => &mut self.name,
+            _ => &mut self.response,
+        };
+        match field.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(LoginError::Protocol(format!("{key} was sent twice"))),
+        }
+    }
+
+    /// Whether the target proved to know the mutual secret.
+    fn prove(&self, algorithm: ChapAlgorithm, ours: &Challenge, account: &ChapAccount) -> Outcome<()> {
+        let (Some(name), Some(response)) = (self.name, self.response) else {
+            return Err(LoginError::TargetNotAuthenticated("it did not answer our challenge"));
+        };
+        if name != account.user {
+            return Err(LoginError::TargetNotAuthenticated("it answered under another name"));
+        }
+        let response = text::binary(response, algorithm.response_len()).unwrap_or_default();
+        if ours.is_answered_by(algorithm, &account.secret, &response) {
+            Ok(())
+        } else {
+            Err(LoginError::TargetNotAuthenticated("its answer is wrong"))
+        }
     }
 }

@@ -14,6 +14,8 @@
 
 mod initiator;
 mod target;
+#[cfg(test)]
+mod tests;
 
 pub use initiator::{
     InitiatorChap, InitiatorLogin, InitiatorLoginConfig, InitiatorStep, LoginError, LoginMessage,
