@@ -253,7 +253,8 @@ impl InitiatorLogin {
         }
         let text = self.incoming.push(data, header.continues());
         let Some(text) = text.map_err(|error| LoginError::Protocol(error.to_string()))? else {
-            return Ok(InitiatorStep::Send(self.begin(Builder::new(), None)));
+            // The wish to leave the stage is repeated: the end of the long answer may grant it.
+            return Ok(InitiatorStep::Send(self.begin(Builder::new(), self.asked)));
         };
         self.process(header, &text)
     }

@@ -434,8 +434,10 @@ impl TargetLogin {
             reply.header.flags |= LoginResponse::CONTINUE;
             return Ok(TargetStep::Respond(reply));
         }
-        let mut reply = self.reply(data, outgoing.transit);
-        match outgoing.transit {
+        // Only a request that asks to leave the stage may be answered by leaving it, also at the end of a long answer.
+        let transit = outgoing.transit.filter(|_| self.last.next == outgoing.transit);
+        let mut reply = self.reply(data, transit);
+        match transit {
             None => {}
             Some(Stage::FULL_FEATURE) => {
                 let logged_in = self.finish()?;

@@ -757,3 +757,19 @@ fn the_stage_names_of_the_flags_used_here_are_right() {
     assert_eq!((header.current_stage(), header.next_stage()), (Stage::OPERATIONAL, Stage::FULL_FEATURE));
     assert!(header.transits() && !header.continues());
 }
+
+#[test]
+fn the_end_of_a_long_answer_leaves_the_stage_only_if_it_is_still_asked_for() {
+    for (flags, finished) in [(OPERATIONAL, false), (OPERATIONAL_TO_FULL, true)] {
+        let mut target = TargetLogin::new(Parameters::default());
+        target.segment_len = 50;
+        let step = feed(&mut target, None, &[request(OPERATIONAL_TO_FULL, &WHO)]);
+        assert_eq!(reply(&step).header.flags, 0x44, "continues and stays");
+        let step = feed(&mut target, None, &[request(flags, &[])]);
+        assert_eq!(matches!(step, TargetStep::Finished(..)), finished, "{step:?}");
+        if !finished {
+            let step = feed(&mut target, None, &[request(OPERATIONAL_TO_FULL, &[])]);
+            assert!(matches!(step, TargetStep::Finished(..)));
+        }
+    }
+}
