@@ -67,7 +67,7 @@ impl Ending {
 }
 
 /// Runs a login to its end, PDU by PDU.
-fn run(mut initiator: InitiatorLogin, mut target: TargetLogin, grant: LoginGrant) -> Ending {
+fn run(mut initiator: InitiatorLogin, mut target: TargetLogin, grant: &LoginGrant) -> Ending {
     let mut message = initiator.first();
     let mut requests = 0;
     let mut ended = None;
@@ -108,13 +108,13 @@ fn run(mut initiator: InitiatorLogin, mut target: TargetLogin, grant: LoginGrant
     }
 }
 
-fn login(config: InitiatorLoginConfig, grant: LoginGrant) -> Ending {
+fn login(config: InitiatorLoginConfig, grant: &LoginGrant) -> Ending {
     run(InitiatorLogin::new(config), TargetLogin::new(Parameters::default()), grant)
 }
 
 #[test]
 fn without_authentication_two_requests_suffice_and_both_sides_agree() {
-    let ending = login(config(), grant(None));
+    let ending = login(config(), &grant(None));
     assert_eq!(ending.requests, 2);
     let (target, initiator) = ending.expect_success();
     assert_eq!(initiator.negotiated, target.negotiated);
@@ -136,7 +136,7 @@ fn each_side_learns_what_the_other_takes() {
     config.parameters.max_recv_data_segment_length = 65_536;
     let target =
         TargetLogin::new(Parameters { max_recv_data_segment_length: 131_072, ..Parameters::default() });
-    let (target, initiator) = run(InitiatorLogin::new(config), target, grant(None)).expect_success();
+    let (target, initiator) = run(InitiatorLogin::new(config), target, &grant(None)).expect_success();
     assert_eq!((target.negotiated.max_recv_ours, target.negotiated.max_recv_peer), (131_072, 65_536));
     assert_eq!((initiator.negotiated.max_recv_ours, initiator.negotiated.max_recv_peer), (65_536, 131_072));
 }
@@ -145,7 +145,7 @@ fn each_side_learns_what_the_other_takes() {
 fn a_discovery_session_needs_no_target_name_and_gets_no_portal_group() {
     let mut config = config();
     config.target_name = None;
-    let (target, initiator) = login(config, grant(None)).expect_success();
+    let (target, initiator) = login(config, &grant(None)).expect_success();
     assert_eq!(target.session_type, SessionType::Discovery);
     assert_eq!(initiator.session_type, SessionType::Discovery);
     assert_eq!((target.target_name, initiator.target_portal_group_tag), (None, None));
@@ -162,7 +162,7 @@ fn chap_works_one_way_and_mutual_with_every_algorithm() {
                     config.target_name = None;
                 }
                 let auth = ChapAuth { algorithms: vec![algorithm], ..auth() };
-                let (target, initiator) = login(config, grant(Some(auth))).expect_success();
+                let (target, initiator) = login(config, &grant(Some(auth))).expect_success();
                 assert_eq!(target.user.as_deref(), Some("alice"), "{algorithm:?}");
                 assert_eq!(initiator.user.as_deref(), Some("alice"), "{algorithm:?}");
             }
@@ -191,7 +191,7 @@ fn every_digest_policy_meets_every_other() {
         config.parameters.header_digest = ours;
         config.parameters.data_digest = Allow;
         let target = TargetLogin::new(Parameters { header_digest: theirs, ..Parameters::default() });
-        let ending = run(InitiatorLogin::new(config), target, grant(None));
+        let ending = run(InitiatorLogin::new(config), target, &grant(None));
         match expected {
             Some(on) => {
                 let (target, initiator) = ending.expect_success();
@@ -216,7 +216,7 @@ fn a_wrong_secret_or_name_is_an_authentication_failure() {
         let mut config = config();
         config.chap =
             Some(InitiatorChap { account: wrong, algorithms: ChapAlgorithm::OFFER.into(), mutual: None });
-        let (status, error) = login(config, grant(Some(auth()))).expect_failure();
+        let (status, error) = login(config, &grant(Some(auth()))).expect_failure();
         assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE);
         assert_eq!(error, LoginError::AuthenticationFailed);
     }
@@ -224,7 +224,7 @@ fn a_wrong_secret_or_name_is_an_authentication_failure() {
 
 #[test]
 fn whoever_brings_no_secret_where_one_is_asked_for_is_refused() {
-    let (status, error) = login(config(), grant(Some(auth()))).expect_failure();
+    let (status, error) = login(config(), &grant(Some(auth()))).expect_failure();
     assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE);
     assert_eq!(error, LoginError::AuthenticationFailed);
 }
@@ -233,7 +233,7 @@ fn whoever_brings_no_secret_where_one_is_asked_for_is_refused() {
 fn a_secret_nobody_asks_for_stays_unused() {
     let mut config = config();
     config.chap = chap(None);
-    let (target, initiator) = login(config, grant(None)).expect_success();
+    let (target, initiator) = login(config, &grant(None)).expect_success();
     assert_eq!((target.user, initiator.user), (None, None));
 }
 
@@ -242,7 +242,7 @@ fn no_common_algorithm_is_an_authentication_failure() {
     let mut config = config();
     config.chap = Some(InitiatorChap { algorithms: vec![ChapAlgorithm::Md5], ..chap(None).unwrap() });
     let auth = ChapAuth { algorithms: vec![ChapAlgorithm::Sha256], ..auth() };
-    assert_eq!(login(config, grant(Some(auth))).expect_failure().0, LoginStatus::AUTHENTICATION_FAILURE);
+    assert_eq!(login(config, &grant(Some(auth))).expect_failure().0, LoginStatus::AUTHENTICATION_FAILURE);
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn a_target_that_cannot_prove_itself_is_refused_by_the_initiator() {
         let mut config = config();
         config.chap = chap(Some(account("target", "who goes there")));
         let auth = ChapAuth { mutual: Some(theirs), ..auth() };
-        let error = login(config, grant(Some(auth))).initiator.unwrap_err();
+        let error = login(config, &grant(Some(auth))).initiator.unwrap_err();
         assert!(matches!(error, LoginError::TargetNotAuthenticated(_)), "{error}");
     }
 }
@@ -262,10 +262,10 @@ fn mutual_chap_fails_where_the_target_has_no_secret_or_wants_no_authentication()
     config.chap = chap(Some(account("target", "who goes there")));
     let auth = ChapAuth { mutual: None, ..auth() };
     assert_eq!(
-        login(config.clone(), grant(Some(auth))).expect_failure().0,
+        login(config.clone(), &grant(Some(auth))).expect_failure().0,
         LoginStatus::AUTHENTICATION_FAILURE
     );
-    assert_eq!(login(config, grant(None)).expect_failure().0, LoginStatus::AUTHENTICATION_FAILURE);
+    assert_eq!(login(config, &grant(None)).expect_failure().0, LoginStatus::AUTHENTICATION_FAILURE);
 }
 
 /// A request written by hand.
@@ -290,21 +290,21 @@ const OPERATIONAL_TO_FULL: u8 = 0x87;
 /// Feeds requests, granting when asked; returns the last step.
 fn feed(
     target: &mut TargetLogin,
-    auth: Option<ChapAuth>,
+    auth: Option<&ChapAuth>,
     requests: &[(LoginRequest, Vec<u8>)],
 ) -> TargetStep {
     let mut last = None;
     for (header, data) in requests {
         let mut step = target.request(header, data);
         if matches!(step, TargetStep::Ask(_)) {
-            step = target.grant(grant(auth.clone()));
+            step = target.grant(grant(auth.cloned()));
         }
         last = Some(step);
     }
     last.expect("at least one request")
 }
 
-fn refused(auth: Option<ChapAuth>, requests: &[(LoginRequest, Vec<u8>)]) -> LoginStatus {
+fn refused(auth: Option<&ChapAuth>, requests: &[(LoginRequest, Vec<u8>)]) -> LoginStatus {
     match feed(&mut TargetLogin::new(Parameters::default()), auth, requests) {
         TargetStep::Failed(reply) => reply.header.status(),
         step => panic!("expected a refusal, got {step:?}"),
@@ -409,22 +409,23 @@ fn nothing_that_breaks_the_stages_passes() {
 #[test]
 fn no_way_leads_around_authentication() {
     let failure = LoginStatus::AUTHENTICATION_FAILURE;
-    let auth = Some(auth());
-    assert_eq!(refused(auth.clone(), &[request(OPERATIONAL_TO_FULL, &WHO)]), failure);
-    assert_eq!(refused(auth.clone(), &[request(SECURITY_TO_FULL, &WHO)]), failure);
-    assert_eq!(refused(auth.clone(), &[request(0, &[WHO[0], WHO[1], ("AuthMethod", "None")])]), failure);
+    let auth = auth();
+    let auth = Some(&auth);
+    assert_eq!(refused(auth, &[request(OPERATIONAL_TO_FULL, &WHO)]), failure);
+    assert_eq!(refused(auth, &[request(SECURITY_TO_FULL, &WHO)]), failure);
+    assert_eq!(refused(auth, &[request(0, &[WHO[0], WHO[1], ("AuthMethod", "None")])]), failure);
     // Chosen, and then off to the next stage without proof: the target stays where it is, and refuses the jump.
     let chosen = request(SECURITY_TO_OPERATIONAL, &[WHO[0], WHO[1], ("AuthMethod", "CHAP")]);
     let mut target = TargetLogin::new(Parameters::default());
-    let step = feed(&mut target, auth.clone(), std::slice::from_ref(&chosen));
+    let step = feed(&mut target, auth, std::slice::from_ref(&chosen));
     assert_eq!(reply(&step).header.flags, 0, "no transit");
     assert_eq!(
-        refused(auth.clone(), &[chosen.clone(), request(OPERATIONAL_TO_FULL, &[])]),
+        refused(auth, &[chosen.clone(), request(OPERATIONAL_TO_FULL, &[])]),
         LoginStatus::INITIATOR_ERROR
     );
     // A response before any challenge.
     let early = request(SECURITY_TO_OPERATIONAL, &[("CHAP_N", "alice"), ("CHAP_R", "0x00")]);
-    assert_eq!(refused(auth.clone(), &[chosen.clone(), early]), LoginStatus::INITIATOR_ERROR);
+    assert_eq!(refused(auth, &[chosen.clone(), early]), LoginStatus::INITIATOR_ERROR);
     // A second choice of None after CHAP was chosen.
     let none = request(SECURITY_TO_OPERATIONAL, &[("AuthMethod", "None")]);
     assert_eq!(refused(auth, &[chosen, none]), LoginStatus::INITIATOR_ERROR);
@@ -435,7 +436,7 @@ fn after_challenge(respond: impl Fn(&[(&str, &str)]) -> Vec<(&'static str, Strin
     let mut target = TargetLogin::new(Parameters::default());
     let begin =
         [request(0, &[WHO[0], WHO[1], ("AuthMethod", "CHAP,None")]), request(0, &[("CHAP_A", "9,x,5")])];
-    let step = feed(&mut target, Some(auth()), &begin);
+    let step = feed(&mut target, Some(&auth()), &begin);
     let answers = respond(&values(reply(&step)));
     let pairs: Vec<_> = answers.iter().map(|(key, value)| (*key, value.as_str())).collect();
     feed(&mut target, None, &[request(SECURITY_TO_OPERATIONAL, &pairs)])
@@ -678,7 +679,7 @@ proptest! {
         config.parameters = ours.clone();
         config.chap = if with_chap { chap(None) } else { None };
         let auth = with_chap.then(auth);
-        let ending = run(InitiatorLogin::new(config), TargetLogin::new(theirs.clone()), grant(auth));
+        let ending = run(InitiatorLogin::new(config), TargetLogin::new(theirs.clone()), &grant(auth));
         let (target, initiator) = ending.expect_success();
         prop_assert_eq!(target.negotiated.max_recv_peer, ours.max_recv_data_segment_length);
         prop_assert_eq!(target.negotiated.max_recv_ours, theirs.max_recv_data_segment_length);
@@ -699,7 +700,7 @@ proptest! {
         let mut target = TargetLogin::new(Parameters::default());
         initiator.segment_len = ours;
         target.segment_len = theirs;
-        let (target, initiator) = run(initiator, target, grant(Some(auth()))).expect_success();
+        let (target, initiator) = run(initiator, target, &grant(Some(auth()))).expect_success();
         prop_assert_eq!(target.negotiated, initiator.negotiated);
     }
 
@@ -707,7 +708,7 @@ proptest! {
     fn no_request_makes_the_target_panic(requests in proptest::collection::vec((any_header(), any_text()), 1..12)) {
         let mut target = TargetLogin::new(Parameters::default());
         let requests: Vec<_> = requests.into_iter().map(|(header, text)| (*view::<LoginRequest>(&header), text)).collect();
-        feed(&mut target, Some(auth()), &requests);
+        feed(&mut target, Some(&auth()), &requests);
     }
 
     #[test]

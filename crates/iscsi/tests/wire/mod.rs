@@ -106,7 +106,7 @@ impl Setup {
             to_initiator: VecDeque::new(),
             random: Random::new(self.seed),
             piece: self.piece,
-            disk: (0..DISK_LEN).map(|i| (i * 7 >> 3) as u8).collect(),
+            disk: (0..DISK_LEN).map(|i| ((i * 7) >> 3) as u8).collect(),
             now,
             targets: Vec::new(),
             hold: false,
@@ -250,7 +250,7 @@ impl Pair {
 
     /// Offset in bytes 2–5 of the CDB, the length is the expected one.
     pub(crate) fn execute(&mut self, command: Command) {
-        let at = u32::from_be_bytes(command.cdb[2..6].try_into().unwrap()) as usize;
+        let at = u32::from_be_bytes(command.cdb[2..6].try_into().expect("four bytes")) as usize;
         let len = command.expected_length as usize;
         let mut completion = Completion { wanted_in: 0, wanted_out: 0, ..Default::default() };
         match command.cdb[0] {
