@@ -1,1 +1,29 @@
 //! Raw files and block devices as block devices.
+//!
+//! ```text
+//!   read ──▶ cached? ── yes ──▶ answered inline (preadv2 with RWF_NOWAIT, 1.5 µs)
+//!                └───── no ───▶ ring, for O_DIRECT where io_uring is allowed
+//!                            └▶ pool of threads otherwise (10–25 µs more)
+//! ```
+//!
+//! | part | is |
+//! |---|---|
+//! | [`FileDevice`] | the device: which way each operation goes |
+//! | [`FileOptions`], [`OpenError`] | opening, locking, what the file is |
+//! | `transfer` | bytes in and out by system calls |
+//! | `space` | holes: punching, zeroing, mapping |
+//! | `flush` | the memory that a flush failed |
+//! | `pool`, `answer` | threads for what blocks, and the way back |
+//! | `ring` | io_uring; the only `unsafe` code of the crate |
+
+mod answer;
+mod device;
+mod flush;
+mod open;
+mod pool;
+mod ring;
+mod space;
+mod transfer;
+
+pub use device::FileDevice;
+pub use open::{Engine, FileOptions, OpenError};

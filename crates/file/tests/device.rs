@@ -1,0 +1,363 @@
+//! The file device against a plain vector, the file itself, and other openers of the same file.
+#![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Zeroing};
+use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
+use proptest::prelude::*;
+use tempfile::{NamedTempFile, TempDir};
+
+fn image(size: u64) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    file.as_file().set_len(size).unwrap();
+    file
+}
+
+fn open(path: &Path) -> FileDevice {
+    FileDevice::open(path, &FileOptions::default()).unwrap()
+}
+
+/// Opens past the page cache, or says why that part of a test is not run.
+fn open_direct(path: &Path, engine: Engine) -> Option<FileDevice> {
+    let options = FileOptions { direct: true, engine, sector: Some(4096), read_only: false };
+    match FileDevice::open(path, &options) {
+        Ok(device) => Some(device),
+        Err(error @ (OpenError::Direct { .. } | OpenError::Uring { .. })) => {
+            eprintln!("not run with {engine:?}: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn wait<T: Unpin>(io: Io<T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async { io.await })
+}
+
+fn write(device: &FileDevice, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+    wait(device.write(offset, Buf::copy_of(bytes).freeze(), Durability::Volatile))
+}
+
+fn read(device: &FileDevice, offset: u64, len: usize) -> Result<Buf, BlockError> {
+    wait(device.read(offset, Buf::copy_of(&vec![0xaa; len])))
+}
+
+/// Pages of the model; an operation is in whole pages, so that it suits every engine.
+const PAGE: u64 = 4096;
+const PAGES: u64 = 64;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write { byte: u8, durability: Durability },
+    Read,
+    Unmap,
+    Zero(Zeroing),
+    Extents,
+    Flush,
+}
+
+fn any_op() -> impl Strategy<Value = (Op, u64, u64)> {
+    let durability = prop_oneof![9 => Just(Durability::Volatile), 1 => Just(Durability::Stable)];
+    let op = prop_oneof![
+        4 => (1_u8.., durability).prop_map(|(byte, durability)| Op::Write { byte, durability }),
+        4 => Just(Op::Read),
+        1 => Just(Op::Unmap),
+        1 => Just(Op::Zero(Zeroing::MayUnmap)),
+        1 => Just(Op::Zero(Zeroing::KeepAllocated)),
+        2 => Just(Op::Extents),
+        1 => Just(Op::Flush),
+    ];
+    (op, 0..=PAGES, 0..=PAGES / 2).prop_map(|(op, at, len)| (op, at * PAGE, len * PAGE))
+}
+
+fn run(device: &FileDevice, ops: &[(Op, u64, u64)]) {
+    let mut model = vec![0; (PAGES * PAGE) as usize];
+    for &(ref op, at, len) in ops {
+        let fits = at + len <= PAGES * PAGE;
+        let range = at as usize..(at + if fits { len } else { 0 }) as usize;
+        let ok = match *op {
+            Op::Write { byte, durability } => {
+                let data = Buf::copy_of(&vec![byte; len as usize]).freeze();
+                model[range].fill(byte);
+                wait(device.write(at, data, durability)).is_ok()
+            }
+            Op::Read => {
+                let answer = read(device, at, len as usize);
+                answer.as_ref().is_ok_and(|buf| {
+                    assert!(buf[..] == model[range], "{at}+{len}");
+                    true
+                })
+            }
+            Op::Unmap => {
+                model[range].fill(0);
+                wait(device.unmap(at, len)).is_ok()
+            }
+            Op::Zero(zeroing) => {
+                model[range].fill(0);
+                wait(device.write_zeroes(at, len, zeroing)).is_ok()
+            }
+            Op::Extents => {
+                let answer = wait(device.extents(at, len));
+                let mut next = at;
+                for extent in answer.iter().flatten() {
+                    assert!(extent.offset == next && extent.len > 0, "{extent:?}");
+                    next = extent.end();
+                    let zeroes = model[extent.offset as usize..next as usize].iter().all(|&byte| byte == 0);
+                    assert!(zeroes || extent.kind == ExtentKind::Data, "{extent:?} hides data");
+                }
+                assert!(answer.is_err() || next == at + len);
+                answer.is_ok()
+            }
+            Op::Flush => {
+                wait(device.flush()).unwrap();
+                continue;
+            }
+        };
+        assert_eq!(ok, fits, "{op:?} {at}+{len}");
+    }
+    assert!(read(device, 0, model.len()).unwrap()[..] == model);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
+
+    #[test]
+    fn a_file_is_a_vector(ops in proptest::collection::vec(any_op(), 1..30)) {
+        run(&open(image(PAGES * PAGE).path()), &ops);
+    }
+
+    #[test]
+    fn a_file_in_memory_is_a_vector(ops in proptest::collection::vec(any_op(), 1..30)) {
+        let file = NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(PAGES * PAGE).unwrap();
+        run(&open(file.path()), &ops);
+    }
+
+    #[test]
+    fn a_file_past_the_page_cache_is_a_vector(ops in proptest::collection::vec(any_op(), 1..20)) {
+        for engine in [Engine::Pool, Engine::Uring] {
+            let file = image(PAGES * PAGE);
+            open_direct(file.path(), engine).iter().for_each(|device| run(device, &ops));
+        }
+    }
+}
+
+#[test]
+fn cached_data_is_answered_inline() {
+    let file = image(1 << 20);
+    file.as_file().write_all_at(&[7; 4096], 8192).unwrap();
+    let device = open(file.path());
+    // The file system may not know the flag; what it knows it must use.
+    read(&device, 8192, 4096).unwrap();
+    match device.read(8192, Buf::zeroed(4096)) {
+        Io::Ready(answer) => assert_eq!(&answer.unwrap()[..], &[7; 4096]),
+        Io::Pending(_) => eprintln!("not inline: this file system has no RWF_NOWAIT for reads"),
+    }
+    let memory = NamedTempFile::new_in("/dev/shm").unwrap();
+    memory.as_file().set_len(8192).unwrap();
+    let device = open(memory.path());
+    let data = Buf::copy_of(&[1; 4096]).freeze();
+    assert!(matches!(device.write(0, data, Durability::Stable), Io::Ready(Ok(()))));
+    assert!(matches!(device.read(0, Buf::zeroed(4096)), Io::Ready(Ok(_))));
+    assert!(matches!(device.flush(), Io::Ready(Ok(()))));
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let file = image(8192);
+    let readonly = FileOptions { read_only: true, ..FileOptions::default() };
+    let writer = open(file.path());
+    for options in [FileOptions::default(), readonly] {
+        let error = FileDevice::open(file.path(), &options).err().unwrap();
+        assert!(matches!(&error, OpenError::InUse { .. }), "{error}");
+        assert!(error.to_string().contains("is in use"), "{error}");
+    }
+    drop(writer);
+    let readers = [(); 2].map(|()| FileDevice::open(file.path(), &readonly).unwrap());
+    assert!(matches!(FileDevice::open(file.path(), &FileOptions::default()), Err(OpenError::InUse { .. })));
+    assert!(readers[0].geometry().read_only);
+    assert_eq!(write(&readers[0], 0, &[1; 512]), Err(BlockError::ReadOnly));
+    assert_eq!(wait(readers[0].unmap(0, 512)), Err(BlockError::ReadOnly));
+    assert_eq!(wait(readers[0].write_zeroes(0, 512, Zeroing::MayUnmap)), Err(BlockError::ReadOnly));
+    assert_eq!(wait(readers[0].flush()), Ok(()));
+}
+
+#[test]
+fn what_is_no_disk_is_refused_with_the_reason() {
+    let dir = TempDir::new().unwrap();
+    let small = image(100);
+    let short = image(512);
+    let options = FileOptions::default;
+    let cases: [(&Path, FileOptions, &str); 6] = [
+        (dir.path(), options(), "neither a regular file nor a block device"),
+        (Path::new("/dev/null"), options(), "neither a regular file nor a block device"),
+        (&dir.path().join("missing"), options(), "No such file"),
+        (small.path(), options(), "has 100 bytes, which is not one sector of 512 bytes"),
+        (short.path(), FileOptions { sector: Some(4096), ..options() }, "not one sector of 4096 bytes"),
+        (
+            short.path(),
+            FileOptions { sector: Some(520), ..options() },
+            "a sector of 520 bytes is not possible",
+        ),
+    ];
+    for (path, options, part) in cases {
+        let error = FileDevice::open(path, &options).err().unwrap().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn geometry_follows_the_file_and_the_options() {
+    let file = image(10_000);
+    let geometry = open(file.path()).geometry();
+    assert_eq!((geometry.size, geometry.logical_sector, geometry.read_only), (9728, 512, false));
+    let options = FileOptions { sector: Some(4096), ..FileOptions::default() };
+    let geometry = FileDevice::open(file.path(), &options).unwrap().geometry();
+    assert_eq!((geometry.size, geometry.logical_sector, geometry.physical_sector), (8192, 4096, 4096));
+    assert_eq!(fs::metadata(file.path()).unwrap().len(), 10_000, "opening changes nothing");
+}
+
+#[test]
+fn a_file_that_was_cut_gives_medium_errors_and_not_zeroes() {
+    for direct in [false, true] {
+        let file = image(1 << 20);
+        file.as_file().write_all_at(&vec![7; 1 << 20], 0).unwrap();
+        let device = match direct {
+            false => Some(open(file.path())),
+            true => open_direct(file.path(), Engine::Auto),
+        };
+        let Some(device) = device else { continue };
+        file.as_file().set_len(8192).unwrap();
+        let error = read(&device, 4096, 8192).unwrap_err();
+        assert_eq!(error, BlockError::Medium { offset: 8192 }, "direct: {direct}");
+    }
+}
+
+#[test]
+fn unmapping_makes_holes_and_extents_show_them() {
+    let file = image(1 << 20);
+    let device = open(file.path());
+    write(&device, 0, &vec![1; 1 << 20]).unwrap();
+    wait(device.flush()).unwrap();
+    let before = fs::metadata(file.path()).unwrap().blocks();
+    wait(device.unmap(256 << 10, 512 << 10)).unwrap();
+    let buf = read(&device, 0, 1 << 20).unwrap();
+    if !device.geometry().thin {
+        return eprintln!("not run: this file system does not punch holes");
+    }
+    assert!(fs::metadata(file.path()).unwrap().blocks() < before);
+    assert!(buf[256 << 10..768 << 10].iter().all(|&byte| byte == 0));
+    let piece = |offset, end: u64, kind| Extent { offset, len: end - offset, kind };
+    assert_eq!(
+        wait(device.extents(512, (1 << 20) - 512)).unwrap(),
+        [
+            piece(512, 256 << 10, ExtentKind::Data),
+            piece(256 << 10, 768 << 10, ExtentKind::Unallocated),
+            piece(768 << 10, 1 << 20, ExtentKind::Data),
+        ]
+    );
+    // Zeroing that keeps the space gives none back.
+    let blocks = fs::metadata(file.path()).unwrap().blocks();
+    wait(device.write_zeroes(0, 128 << 10, Zeroing::KeepAllocated)).unwrap();
+    assert!(fs::metadata(file.path()).unwrap().blocks() >= blocks);
+    assert_eq!(&read(&device, 0, 512).unwrap()[..], &[0; 512]);
+}
+
+#[test]
+fn data_from_the_middle_of_a_packet_is_written_past_the_page_cache() {
+    for engine in [Engine::Pool, Engine::Uring] {
+        let file = image(1 << 20);
+        let Some(device) = open_direct(file.path(), engine) else { continue };
+        let bytes: Vec<u8> = (0..10_000_u32).map(|index| (index % 251) as u8).collect();
+        let packet = Buf::copy_of(&bytes).freeze();
+        wait(device.write(4096, packet.slice(48..48 + 8192), Durability::Stable)).unwrap();
+        assert_eq!(&read(&device, 4096, 8192).unwrap()[..], &bytes[48..48 + 8192]);
+    }
+}
+
+#[test]
+fn abandoned_operations_keep_their_memory_until_they_are_done() {
+    for engine in [Engine::Pool, Engine::Uring] {
+        let file = image(8 << 20);
+        file.as_file().write_all_at(&vec![7; 8 << 20], 0).unwrap();
+        let Some(device) = open_direct(file.path(), engine) else { continue };
+        for round in 0..20_u8 {
+            for index in 0..32 {
+                drop(device.read(index * 65_536, Buf::for_overwrite(65_536)));
+            }
+            // Had the pool got that memory back, these would get it, and the reads would write into them.
+            let mut bufs: Vec<_> = (0..32).map(|_| Buf::for_overwrite(65_536)).collect();
+            bufs.iter_mut().for_each(|buf| buf.fill(round));
+            read(&device, 0, 65_536).unwrap();
+            assert!(bufs.iter().all(|buf| buf.iter().all(|&byte| byte == round)), "{engine:?}");
+        }
+        // An abandoned write may happen or not, as a whole here since nothing fails; and the device may go first.
+        drop(device.write(0, Buf::copy_of(&[9; 4096]).freeze(), Durability::Volatile));
+        drop(device);
+        let device = (0..1000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            FileDevice::open(file.path(), &FileOptions::default()).ok()
+        });
+        let buf = read(&device.expect("the lock goes with the last operation"), 0, 4096).unwrap();
+        assert_eq!(&buf[..], &[9; 4096]);
+    }
+}
+
+#[test]
+fn more_operations_than_the_ring_holds_all_come_back() {
+    for engine in [Engine::Pool, Engine::Uring] {
+        let file = image(4 << 20);
+        let Some(device) = open_direct(file.path(), engine) else { continue };
+        let writes: Vec<_> = (0..1000_u64)
+            .map(|index| {
+                let data = Buf::copy_of(&[index as u8; 4096]).freeze();
+                device.write(index * 4096, data, Durability::Volatile)
+            })
+            .collect();
+        writes.into_iter().for_each(|io| wait(io).unwrap());
+        let reads: Vec<_> = (0..1000_u64).map(|index| device.read(index * 4096, Buf::zeroed(4096))).collect();
+        for (index, io) in reads.into_iter().enumerate() {
+            assert!(wait(io).unwrap().iter().all(|&byte| byte == index as u8), "{index}");
+        }
+    }
+}
+
+#[test]
+fn operations_outlive_the_thread_that_issued_them() {
+    for engine in [Engine::Pool, Engine::Uring] {
+        let file = image(16 << 20);
+        let Some(device) = open_direct(file.path(), engine) else { continue };
+        for _ in 0..10 {
+            let ios = std::thread::scope(|scope| {
+                let issue = || {
+                    let write = |index: u64| {
+                        let data = Buf::copy_of(&vec![3; 1 << 20]).freeze();
+                        device.write(index << 20, data, Durability::Volatile)
+                    };
+                    (0..16).map(write).collect::<Vec<_>>()
+                };
+                scope.spawn(issue).join().unwrap()
+            });
+            ios.into_iter().for_each(|io| wait(io).unwrap());
+        }
+    }
+}
+
+#[test]
+fn ranges_are_checked_and_empty_ones_succeed() {
+    let file = image(8192);
+    let device = open(file.path());
+    assert!(matches!(read(&device, 8192, 512), Err(BlockError::OutOfRange { .. })));
+    assert!(matches!(write(&device, 256, &[1; 512]), Err(BlockError::Misaligned { .. })));
+    assert!(matches!(wait(device.unmap(0, 16_384)), Err(BlockError::OutOfRange { .. })));
+    assert!(matches!(wait(device.extents(1, 512)), Err(BlockError::Misaligned { .. })));
+    assert_eq!(read(&device, 8192, 0).unwrap().len(), 0);
+    assert_eq!(write(&device, 8192, &[]), Ok(()));
+    assert_eq!(wait(device.unmap(0, 0)), Ok(()));
+    assert_eq!(wait(device.write_zeroes(0, 0, Zeroing::KeepAllocated)), Ok(()));
+    assert_eq!(wait(device.extents(0, 0)), Ok(vec![]));
+}
