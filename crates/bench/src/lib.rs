@@ -1,1 +1,69 @@
 //! Load generation, profiles, statistics and reports over any block device.
+//!
+//! ```text
+//!   Profile ──▶ Job ──▶ run(device, job, progress, cancel) ──▶ Outcome ──▶ Table   (terminal)
+//!                                   │                                  ├──▶ fio     (JSON for programs)
+//!                            BlockDevice, a clock                      └──▶ Report  (one HTML page)
+//! ```
+//!
+//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and a clock. It does not know what is on the other side of the
+//! waist: a RAM disk, a file and a LUN over four paths are measured by the same code.
+//!
+//! # What a number means
+//!
+//! - *Response time* is one figure per I/O, nanoseconds from submission to completion (from the **intended** start
+//!   where a rate is set, so that a stall is charged to every I/O that it delayed). There is no split into submission
+//!   and completion time: the device decides what is inline.
+//! - *MB/s* is 1,000,000 bytes per second, everywhere. fio's `bw` field is KiB/s, because fio's is.
+//! - Percentiles are of all I/Os of the run, never averages of percentiles.
+//!
+//! # Parts
+//!
+//! | part | is |
+//! |---|---|
+//! | [`Job`], [`run`], [`Outcome`] | what to do, doing it, what came of it |
+//! | [`holds_data`] | would a write destroy something? |
+//! | [`profile`], [`score`] | the `anvil` rows, and our own score over them |
+//! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
+//! | [`chart`] | SVG drawn here: no script, no external resource |
+//! | [`wire`] | what bare sockets can do with the same bytes: the limit above which no protocol can go |
+
+pub mod chart;
+pub mod fio;
+pub mod profile;
+pub mod report;
+pub mod score;
+pub mod wire;
+
+mod cpu;
+mod engine;
+mod error;
+mod job;
+mod latency;
+mod occupancy;
+mod outcome;
+mod pace;
+mod payload;
+mod random;
+mod run;
+mod series;
+mod slots;
+mod source;
+mod stamp;
+mod table;
+mod verify;
+
+pub use cpu::CpuTime;
+pub use error::{BenchError, JobError};
+pub use job::{
+    BLOCK_SIZE_MAX, Fill, Job, Limit, Mix, Pattern, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX,
+    random_seed,
+};
+pub use latency::Latency;
+pub use occupancy::holds_data;
+pub use outcome::{Direction, End, Outcome};
+pub use run::{Cancel, Tick, run};
+pub use series::{Point, Series};
+pub use table::{Table, TableRow};
+
+pub use verify::{Fault, FaultKind, Verification};

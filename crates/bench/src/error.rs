@@ -1,0 +1,95 @@
+//! What can go wrong, as meanings.
+
+use std::io;
+
+use lunway_block::BlockError;
+
+use crate::job::{BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX, VERIFY_BLOCKS_MAX};
+
+/// Why a benchmark did not run. An I/O that fails *during* a run is not one of these: it is counted in the
+/// [`Outcome`](crate::Outcome).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The job makes no sense on this device.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The job writes where data is, and was not told that it may.
+    #[error(
+        "the device holds data (at offset {offset}), which this job would overwrite; allow destroying it to go on"
+    )]
+    WouldDestroy {
+        /// Where data was seen first, bytes.
+        offset: u64,
+    },
+    /// The job writes, the device cannot be written.
+    #[error("the job writes, but the device is read-only")]
+    ReadOnly,
+    /// The device failed before the first I/O of the job.
+    #[error("{doing} failed: {source}")]
+    Device {
+        /// What was attempted.
+        doing: &'static str,
+        /// What the device said.
+        source: BlockError,
+    },
+    /// The bare sockets failed.
+    #[error("measuring the wire failed: {0}")]
+    Wire(#[from] io::Error),
+}
+
+/// What is wrong with a [`Job`](crate::Job).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// Block size 0, beyond the limit, or not whole sectors.
+    #[error(
+        "a block size of {block_size} bytes is not possible: it must be a multiple of the sector ({sector}) and at most {BLOCK_SIZE_MAX}"
+    )]
+    BlockSize {
+        /// What was asked, bytes.
+        block_size: u32,
+        /// The device's logical sector, bytes.
+        sector: u32,
+    },
+    /// Queue depth 0 or beyond the limit, alone or times the block size.
+    #[error(
+        "a queue depth of {queue_depth} is not possible: at least 1, at most {QUEUE_DEPTH_MAX}, and 4 GiB in flight"
+    )]
+    QueueDepth {
+        /// What was asked.
+        queue_depth: u32,
+    },
+    /// More than 100 % reads.
+    #[error("{read_percent} % reads is not a percentage")]
+    Mix {
+        /// What was asked.
+        read_percent: u8,
+    },
+    /// The region leaves the device, is not whole sectors, or is shorter than a block.
+    #[error(
+        "the region of {len} bytes at {offset} does not fit: it must be whole sectors inside the device's {size} bytes and hold a block"
+    )]
+    Region {
+        /// Start, bytes.
+        offset: u64,
+        /// Length, bytes.
+        len: u64,
+        /// Size of the device, bytes.
+        size: u64,
+    },
+    /// A limit that ends the job before its first I/O.
+    #[error("the limit ends the job before its first I/O")]
+    Limit,
+    /// A rate of 0.
+    #[error("a rate of 0 never starts an I/O")]
+    Rate,
+    /// Verification keeps 4 bytes per block: too many blocks.
+    #[error(
+        "verification can follow {VERIFY_BLOCKS_MAX} blocks, the region has {blocks}: take larger blocks or a smaller region"
+    )]
+    VerifyBlocks {
+        /// Blocks in the region.
+        blocks: u64,
+    },
+}

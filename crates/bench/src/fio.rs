@@ -1,0 +1,320 @@
+//! fio's JSON: what existing programs read.
+//!
+//! Field names, nesting and units are those of `fio --output-format=json` 3.33, so that parsers find what they look for.
+//! Where we do not measure what a field means it is 0, as fio's own is where an engine does not: `slat_ns` (there is one
+//! response time, in `clat_ns` and `lat_ns`), `ctx`, the submission batches. Fields that fio does not have are in one object,
+//! `lunway`, per job.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use crate::cpu::CpuTime;
+use crate::job::{Job, Limit, Pattern, Rate};
+use crate::latency::Latency;
+use crate::outcome::{Direction, End, Outcome};
+use crate::series::Point;
+
+/// fio's default percentiles.
+pub const PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+
+/// A whole document with one entry in `jobs` per outcome.
+pub fn to_json(outcomes: &[Outcome]) -> Value {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "fio version": concat!("lunway-", env!("CARGO_PKG_VERSION")),
+        "timestamp": now.as_secs(),
+        "timestamp_ms": now.as_millis() as u64,
+        "time": utc(now.as_secs()),
+        "jobs": outcomes.iter().map(job).collect::<Vec<_>>(),
+    })
+}
+
+fn job(outcome: &Outcome) -> Value {
+    let cpu = |part| CpuTime::percent(part, outcome.elapsed);
+    let latency = {
+        let mut all = outcome.read.latency.clone();
+        all.merge(&outcome.write.latency);
+        all
+    };
+    json!({
+        "jobname": outcome.job.name,
+        "groupid": 0,
+        "error": if outcome.errors() == 0 { 0 } else { EIO },
+        "eta": 0,
+        "elapsed": (outcome.job.ramp + outcome.elapsed).as_secs_f64().ceil() as u64,
+        "job options": options(&outcome.job),
+        "read": direction(outcome, &outcome.read, |point| (point.read_ios, point.read_bytes)),
+        "write": direction(outcome, &outcome.write, |point| (point.write_ios, point.write_bytes)),
+        "trim": direction(outcome, &Direction::default(), |_| (0, 0)),
+        "sync": { "total_ios": 0, "lat_ns": spread(&Latency::default()) },
+        "job_runtime": millis(outcome.elapsed),
+        "usr_cpu": cpu(outcome.cpu.user),
+        "sys_cpu": cpu(outcome.cpu.system),
+        "ctx": 0,
+        "majf": outcome.cpu.faults_major,
+        "minf": outcome.cpu.faults_minor,
+        "iodepth_level": depth_level(outcome),
+        "iodepth_submit": shares(["0", "4", "8", "16", "32", "64", ">=64"].iter().map(|&key| (key, 0.0))),
+        "iodepth_complete": shares(["0", "4", "8", "16", "32", "64", ">=64"].iter().map(|&key| (key, 0.0))),
+        "latency_ns": latency_shares(&latency, 0, 1, &STEPS[..10]),
+        "latency_us": latency_shares(&latency, 1000, 1000, &STEPS[..10]),
+        "latency_ms": latency_shares(&latency, 1_000_000, 1_000_000, &STEPS),
+        "latency_depth": outcome.job.queue_depth,
+        "latency_target": 0,
+        "latency_percentile": 100.0,
+        "latency_window": 0,
+        "lunway": extra(outcome),
+    })
+}
+
+/// What fio reports for a job with failed I/O: the number of `EIO`.
+const EIO: u32 = 5;
+
+/// fio's latency classes; a class holds what is above the one before it.
+const STEPS: [(&str, u64); 12] = [
+    ("2", 2),
+    ("4", 4),
+    ("10", 10),
+    ("20", 20),
+    ("50", 50),
+    ("100", 100),
+    ("250", 250),
+    ("500", 500),
+    ("750", 750),
+    ("1000", 1000),
+    ("2000", 2000),
+    (">=2000", u64::MAX),
+];
+
+fn options(job: &Job) -> Value {
+    let rw = match (job.pattern, job.mix.read_percent) {
+        (Pattern::Sequential, 100) => "read",
+        (Pattern::Sequential, 0) => "write",
+        (Pattern::Sequential, _) => "rw",
+        (Pattern::Random, 100) => "randread",
+        (Pattern::Random, 0) => "randwrite",
+        (Pattern::Random, _) => "randrw",
+    };
+    let mut options = Map::new();
+    let mut set = |key: &str, value: String| options.insert(key.into(), value.into());
+    set("name", job.name.clone());
+    set("rw", rw.into());
+    set("bs", job.block_size.to_string());
+    set("iodepth", job.queue_depth.to_string());
+    set("randseed", job.seed.to_string());
+    if rw.ends_with("rw") {
+        set("rwmixread", job.mix.read_percent.to_string());
+    }
+    if let Some(time) = job.limit.time() {
+        set("runtime", format!("{}ms", time.as_millis()));
+        if !matches!(job.limit, Limit::Either { .. }) {
+            set("time_based", "1".into());
+        }
+    }
+    if let Some(bytes) = job.limit.bytes() {
+        set("io_size", bytes.to_string());
+    }
+    if !job.ramp.is_zero() {
+        set("ramp_time", format!("{}ms", job.ramp.as_millis()));
+    }
+    match job.rate {
+        Some(Rate::Iops(rate)) => set("rate_iops", rate.to_string()),
+        Some(Rate::BytesPerSecond(rate)) => set("rate", rate.to_string()),
+        None => None,
+    };
+    if let Some(region) = job.region {
+        set("offset", region.offset.to_string());
+        set("size", region.len.to_string());
+    }
+    options.into()
+}
+
+fn direction(outcome: &Outcome, figures: &Direction, of: impl Fn(&Point) -> (u64, u64)) -> Value {
+    let seconds = outcome.series.interval().as_secs_f64();
+    let used = figures.ios > 0;
+    let points = outcome.series.points().iter().filter(|_| used).map(of);
+    let (ios, bytes): (Vec<f64>, Vec<f64>) =
+        points.map(|(ios, bytes)| (ios as f64 / seconds, bytes as f64 / seconds / 1024.0)).unzip();
+    let (iops, bw) = (Samples::of(&ios), Samples::of(&bytes));
+    let mut completion = spread(&figures.latency);
+    if used {
+        let percentiles = PERCENTILES.map(|p| (format!("{p:.6}"), figures.latency.percentile(p).into()));
+        completion["percentile"] = Value::Object(percentiles.into_iter().collect());
+    }
+    json!({
+        "io_bytes": figures.bytes,
+        "io_kbytes": figures.bytes / 1024,
+        "bw_bytes": figures.bytes_per_second() as u64,
+        "bw": (figures.bytes_per_second() / 1024.0) as u64,
+        "iops": figures.iops(),
+        "runtime": if used { millis(figures.elapsed) } else { 0 },
+        "total_ios": figures.ios,
+        "short_ios": 0,
+        "drop_ios": figures.errors,
+        "slat_ns": spread(&Latency::default()),
+        "clat_ns": completion,
+        "lat_ns": spread(&figures.latency),
+        "bw_min": bw.min as u64,
+        "bw_max": bw.max as u64,
+        "bw_agg": if used { 100.0 } else { 0.0 },
+        "bw_mean": bw.mean,
+        "bw_dev": bw.deviation,
+        "bw_samples": bytes.len(),
+        "iops_min": iops.min as u64,
+        "iops_max": iops.max as u64,
+        "iops_mean": iops.mean,
+        "iops_stddev": iops.deviation,
+        "iops_samples": ios.len(),
+    })
+}
+
+fn spread(latency: &Latency) -> Value {
+    json!({
+        "min": latency.min(),
+        "max": latency.max(),
+        "mean": latency.mean(),
+        "stddev": latency.stddev(),
+        "N": latency.count(),
+    })
+}
+
+#[derive(Default)]
+struct Samples {
+    min: f64,
+    max: f64,
+    mean: f64,
+    deviation: f64,
+}
+
+impl Samples {
+    fn of(values: &[f64]) -> Self {
+        if values.is_empty() {
+            return Self::default();
+        }
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let square = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+        Self {
+            min: values.iter().copied().fold(f64::INFINITY, f64::min),
+            max: values.iter().copied().fold(0.0, f64::max),
+            mean,
+            deviation: (square / values.len().saturating_sub(1).max(1) as f64).sqrt(),
+        }
+    }
+}
+
+fn shares<'a>(shares: impl Iterator<Item = (&'a str, f64)>) -> Value {
+    Value::Object(shares.map(|(key, share)| (key.to_string(), share.into())).collect())
+}
+
+/// All I/Os in the class of the mean depth: the distribution is not kept.
+fn depth_level(outcome: &Outcome) -> Value {
+    const LEVELS: [(&str, f64); 7] = [
+        ("1", 2.0),
+        ("2", 4.0),
+        ("4", 8.0),
+        ("8", 16.0),
+        ("16", 32.0),
+        ("32", 64.0),
+        (">=64", f64::INFINITY),
+    ];
+    let ran = outcome.read.ios + outcome.write.ios > 0;
+    let level = LEVELS.iter().position(|&(_, below)| outcome.depth_mean.round() < below).filter(|_| ran);
+    shares(
+        LEVELS
+            .iter()
+            .enumerate()
+            .map(|(index, &(key, _))| (key, if Some(index) == level { 100.0 } else { 0.0 })),
+    )
+}
+
+/// The share, per cent, of I/Os in each class of one unit; those below `from` belong to a smaller unit.
+fn latency_shares(latency: &Latency, from: u64, unit: u64, steps: &[(&str, u64)]) -> Value {
+    let total = latency.count().max(1) as f64;
+    let mut counts = vec![0u64; steps.len()];
+    for (ns, count) in latency.buckets().filter(|&(ns, _)| ns >= from) {
+        let class = steps.iter().position(|&(_, below)| ns < below.saturating_mul(unit));
+        if let Some(class) = class {
+            counts[class] += count;
+        }
+    }
+    shares(steps.iter().zip(counts).map(|(&(key, _), count)| (key, 100.0 * count as f64 / total)))
+}
+
+/// What fio has no field for.
+fn extra(outcome: &Outcome) -> Value {
+    let mut extra = json!({
+        "end": match outcome.end {
+            End::Limit => "limit",
+            End::Cancelled => "cancelled",
+            End::Failing => "failing",
+        },
+        "depth_mean": outcome.depth_mean,
+        "depth_max": outcome.depth_max,
+        "abandoned": outcome.abandoned,
+        "rate_missed": outcome.rate_missed(),
+        "read_errors": outcome.read.errors,
+        "write_errors": outcome.write.errors,
+        "first_error": outcome.read.first_error.as_ref().or(outcome.write.first_error.as_ref()),
+    });
+    if let Some(found) = &outcome.verification {
+        extra["verification"] = json!({
+            "checked": found.checked,
+            "faulty": found.faulty,
+            "faults": found.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        });
+    }
+    extra
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Like fio's `time`, and like C's `asctime` in UTC. Days to a date by the rule of the Gregorian calendar, counted from
+/// 1 March of year 0 so that a leap day is a year's last.
+pub(crate) fn utc(seconds: u64) -> String {
+    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    let since = days + 719_468;
+    let (era, day) = (since / 146_097, since % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let year = era * 400 + year + u64::from(month >= 10);
+    let weekday = WEEKDAYS[(days % 7) as usize];
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    format!("{weekday} {} {date:2} {hour:02}:{minute:02}:{second:02} {year}", MONTHS[month as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(utc(951_782_400), "Tue Feb 29 00:00:00 2000");
+        assert_eq!(utc(1_795_221_987), "Sat Nov 21 00:46:27 2026");
+    }
+
+    #[test]
+    fn latency_classes_share_out_every_io_once() {
+        let mut latency = Latency::default();
+        for ns in [1, 3, 999, 1500, 40_000, 3_000_000, 9_000_000_000] {
+            latency.record(ns);
+        }
+        let sum =
+            |value: Value| value.as_object().unwrap().values().map(|v| v.as_f64().unwrap()).sum::<f64>();
+        let ns = latency_shares(&latency, 0, 1, &STEPS[..10]);
+        assert!((ns["1000"].as_f64().unwrap() - 100.0 / 7.0).abs() < 1e-9);
+        let total = sum(ns)
+            + sum(latency_shares(&latency, 1000, 1000, &STEPS[..10]))
+            + sum(latency_shares(&latency, 1_000_000, 1_000_000, &STEPS));
+        assert!((total - 100.0).abs() < 1e-9, "{total}");
+    }
+}

@@ -1,0 +1,264 @@
+//! What to do.
+
+use std::time::Duration;
+
+use lunway_block::Geometry;
+
+use crate::JobError;
+
+/// Largest block, bytes.
+pub const BLOCK_SIZE_MAX: u32 = 64 << 20;
+/// Most I/Os in flight.
+pub const QUEUE_DEPTH_MAX: u32 = 4096;
+/// Most blocks of a verified region: the ledger takes 4 bytes for each.
+pub const VERIFY_BLOCKS_MAX: u64 = 16 << 20;
+/// Most bytes in flight.
+const IN_FLIGHT_BYTES_MAX: u64 = 4 << 30;
+
+/// One measurement: which I/Os, how many at a time, for how long.
+///
+/// [`Job::new`] gives 4 KiB random reads at depth 1 for 10 s over the whole device; change what differs. Everything is
+/// public and plain, and checked against the device when the job is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Shown in tables; `jobname` in JSON.
+    pub name: String,
+    /// Order of addresses.
+    pub pattern: Pattern,
+    /// Reads, writes or both.
+    pub mix: Mix,
+    /// Bytes per I/O.
+    pub block_size: u32,
+    /// I/Os kept in flight.
+    pub queue_depth: u32,
+    /// When to stop issuing; what is in flight then is waited for and counted.
+    pub limit: Limit,
+    /// Runs this long before measuring starts; not part of the limit.
+    pub ramp: Duration,
+    /// Open loop: I/Os are *due* at this rate, whatever the device does. The last 1.5 ms before each are spent turning,
+    /// not sleeping, since timers are no more exact than that: from about 600 IOPS a core is busy.
+    pub rate: Option<Rate>,
+    /// Where; `None` is the whole device.
+    pub region: Option<Region>,
+    /// Of addresses and data. The same seed issues the same I/Os.
+    pub seed: u64,
+    /// Writes carry stamps, reads check them; see [`Verification`](crate::Verification).
+    pub verify: bool,
+    /// What unverified writes write.
+    pub fill: Fill,
+    /// The job may overwrite data. Without it a job that writes is refused unless the region is known to be empty.
+    pub destroy: bool,
+}
+
+impl Job {
+    /// 4 KiB random reads at depth 1 for 10 s over the whole device, with a seed from the operating system.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            pattern: Pattern::Random,
+            mix: Mix::READ,
+            block_size: 4096,
+            queue_depth: 1,
+            limit: Limit::Time(Duration::from_secs(10)),
+            ramp: Duration::ZERO,
+            rate: None,
+            region: None,
+            seed: random_seed(),
+            verify: false,
+            fill: Fill::Random,
+            destroy: false,
+        }
+    }
+
+    /// The region this job works in on a device of that geometry.
+    pub fn region_on(&self, geometry: &Geometry) -> Region {
+        self.region.unwrap_or(Region { offset: 0, len: geometry.size })
+    }
+
+    /// Refuses what cannot run on a device of that geometry.
+    pub fn check(&self, geometry: &Geometry) -> Result<(), JobError> {
+        let sector = geometry.logical_sector;
+        let block_size = self.block_size;
+        if block_size == 0 || block_size > BLOCK_SIZE_MAX || !block_size.is_multiple_of(sector) {
+            return Err(JobError::BlockSize { block_size, sector });
+        }
+        let queue_depth = self.queue_depth;
+        if queue_depth == 0
+            || queue_depth > QUEUE_DEPTH_MAX
+            || u64::from(queue_depth) * u64::from(block_size) > IN_FLIGHT_BYTES_MAX
+        {
+            return Err(JobError::QueueDepth { queue_depth });
+        }
+        if self.mix.read_percent > 100 {
+            return Err(JobError::Mix { read_percent: self.mix.read_percent });
+        }
+        let Region { offset, len } = self.region_on(geometry);
+        if geometry.check(offset, len).is_err() || len < u64::from(block_size) {
+            return Err(JobError::Region { offset, len, size: geometry.size });
+        }
+        let too_short = self.limit.time().is_some_and(|time| time.is_zero())
+            || self.limit.bytes().is_some_and(|bytes| bytes < u64::from(block_size));
+        if too_short {
+            return Err(JobError::Limit);
+        }
+        if matches!(self.rate, Some(Rate::Iops(0) | Rate::BytesPerSecond(0))) {
+            return Err(JobError::Rate);
+        }
+        let blocks = len / u64::from(block_size);
+        if self.verify && blocks > VERIFY_BLOCKS_MAX {
+            return Err(JobError::VerifyBlocks { blocks });
+        }
+        Ok(())
+    }
+}
+
+/// Order of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// One block after the other, starting over at the end of the region.
+    Sequential,
+    /// Uniform over the region's whole blocks; a block may come again before all others have come.
+    Random,
+}
+
+/// Share of reads; the rest are writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// 100: reads only. 0: writes only.
+    pub read_percent: u8,
+}
+
+impl Mix {
+    /// Reads only.
+    pub const READ: Self = Self { read_percent: 100 };
+    /// Writes only.
+    pub const WRITE: Self = Self { read_percent: 0 };
+
+    /// Any reads.
+    pub fn reads(self) -> bool {
+        self.read_percent > 0
+    }
+
+    /// Any writes.
+    pub fn writes(self) -> bool {
+        self.read_percent < 100
+    }
+}
+
+/// When a job stops issuing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// After this time.
+    Time(Duration),
+    /// After this many bytes (whole blocks; less than one block left is left out).
+    Bytes(u64),
+    /// Whichever comes first.
+    Either {
+        /// After this time.
+        time: Duration,
+        /// After this many bytes.
+        bytes: u64,
+    },
+}
+
+impl Limit {
+    /// The limit of time, if there is one.
+    pub fn time(self) -> Option<Duration> {
+        match self {
+            Self::Time(time) | Self::Either { time, .. } => Some(time),
+            Self::Bytes(_) => None,
+        }
+    }
+
+    /// The limit of bytes, if there is one.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) | Self::Either { bytes, .. } => Some(bytes),
+            Self::Time(_) => None,
+        }
+    }
+}
+
+/// How often I/Os are due, evenly spaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// I/Os per second.
+    Iops(u64),
+    /// Bytes per second.
+    BytesPerSecond(u64),
+}
+
+/// A part of a device, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First byte; whole sectors.
+    pub offset: u64,
+    /// Length; whole sectors.
+    pub len: u64,
+}
+
+/// What unverified writes write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// Incompressible bytes: slices of one random buffer, so that making them costs no time per I/O. A device that
+    /// looks for equal blocks will find some.
+    Random,
+    /// Zeroes.
+    Zero,
+}
+
+/// A seed from the operating system.
+pub fn random_seed() -> u64 {
+    // Without an entropy source addresses are still as good as random, only alike from run to run.
+    getrandom::u64().unwrap_or(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry::plain(1 << 20)
+    }
+
+    #[test]
+    fn a_new_job_runs_anywhere() {
+        assert_eq!(Job::new("x").check(&geometry()), Ok(()));
+    }
+
+    #[test]
+    fn what_cannot_run_is_refused_by_name() {
+        let check = |change: &dyn Fn(&mut Job)| {
+            let mut job = Job::new("x");
+            change(&mut job);
+            job.check(&geometry()).unwrap_err()
+        };
+        assert!(matches!(check(&|job| job.block_size = 0), JobError::BlockSize { .. }));
+        assert!(matches!(
+            check(&|job| job.block_size = 1000),
+            JobError::BlockSize { block_size: 1000, sector: 512 }
+        ));
+        assert!(matches!(check(&|job| job.queue_depth = 0), JobError::QueueDepth { .. }));
+        assert!(matches!(check(&|job| job.queue_depth = QUEUE_DEPTH_MAX + 1), JobError::QueueDepth { .. }));
+        assert!(matches!(check(&|job| job.mix.read_percent = 101), JobError::Mix { .. }));
+        assert!(matches!(
+            check(&|job| job.region = Some(Region { offset: 512, len: 1 << 20 })),
+            JobError::Region { .. }
+        ));
+        assert!(matches!(
+            check(&|job| job.region = Some(Region { offset: 0, len: 512 })),
+            JobError::Region { .. }
+        ));
+        assert_eq!(check(&|job| job.limit = Limit::Time(Duration::ZERO)), JobError::Limit);
+        assert_eq!(check(&|job| job.limit = Limit::Bytes(4095)), JobError::Limit);
+        assert_eq!(check(&|job| job.rate = Some(Rate::Iops(0))), JobError::Rate);
+    }
+
+    #[test]
+    fn a_verified_region_has_a_bounded_ledger() {
+        let mut job = Job::new("x");
+        job.verify = true;
+        let huge = Geometry::plain(4096 * (VERIFY_BLOCKS_MAX + 1));
+        assert_eq!(job.check(&huge), Err(JobError::VerifyBlocks { blocks: VERIFY_BLOCKS_MAX + 1 }));
+    }
+}

@@ -1,0 +1,108 @@
+//! What came of a job.
+
+use std::time::Duration;
+
+use crate::cpu::CpuTime;
+use crate::job::Job;
+use crate::latency::Latency;
+use crate::series::Series;
+use crate::verify::Verification;
+
+/// What came of one job: valid and complete for what it did, also when it was cancelled.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was asked.
+    pub job: Job,
+    /// What was read.
+    pub read: Direction,
+    /// What was written.
+    pub write: Direction,
+    /// From the end of the ramp to the last completion, or to the limit of time if that is later.
+    pub elapsed: Duration,
+    /// Throughput over time.
+    pub series: Series,
+    /// CPU time of this process meanwhile.
+    pub cpu: CpuTime,
+    /// Mean number of I/Os in flight. Less than asked means that the device, or a rate, kept it from filling up; a
+    /// device that answers inline is never given a second one.
+    pub depth_mean: f64,
+    /// Most I/Os in flight at once.
+    pub depth_max: u32,
+    /// Why it ended.
+    pub end: End,
+    /// I/Os given up on without an answer, after a cancel.
+    pub abandoned: u32,
+    /// What verification found; `None` where it was not asked for.
+    pub verification: Option<Verification>,
+}
+
+/// Why a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its limit was reached.
+    Limit,
+    /// It was cancelled.
+    Cancelled,
+    /// Nothing but errors came any more.
+    Failing,
+}
+
+/// One direction of an [`Outcome`].
+#[derive(Clone, Debug, Default)]
+pub struct Direction {
+    /// I/Os completed without error.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How long they were measured; that of the whole job.
+    pub elapsed: Duration,
+    /// Their response times.
+    pub latency: Latency,
+    /// I/Os that failed.
+    pub errors: u64,
+    /// What the first of them said.
+    pub first_error: Option<String>,
+}
+
+impl Direction {
+    /// I/Os per second.
+    pub fn iops(&self) -> f64 {
+        self.per_second(self.ios)
+    }
+
+    /// Bytes per second.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.per_second(self.bytes)
+    }
+
+    fn per_second(&self, count: u64) -> f64 {
+        if self.elapsed.is_zero() { 0.0 } else { count as f64 / self.elapsed.as_secs_f64() }
+    }
+}
+
+impl Outcome {
+    /// I/Os that failed, in both directions.
+    pub fn errors(&self) -> u64 {
+        self.read.errors + self.write.errors
+    }
+
+    /// The directions that the job has, with their names.
+    pub fn directions(&self) -> impl Iterator<Item = (&'static str, &Direction)> {
+        let read = self.job.mix.reads().then_some(("read", &self.read));
+        let write = self.job.mix.writes().then_some(("write", &self.write));
+        read.into_iter().chain(write)
+    }
+
+    /// Whether a rate was set and less than 99 % of it was reached: then latency is that of an overload.
+    pub fn rate_missed(&self) -> bool {
+        use crate::job::Rate;
+        let reached = match self.job.rate {
+            None => return false,
+            Some(Rate::Iops(rate)) => (self.read.iops() + self.write.iops()) / rate as f64,
+            Some(Rate::BytesPerSecond(rate)) => {
+                (self.read.bytes_per_second() + self.write.bytes_per_second()) / rate as f64
+            }
+        };
+        reached < 0.99
+    }
+}

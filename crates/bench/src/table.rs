@@ -1,0 +1,151 @@
+//! Results for eyes, on a terminal.
+
+use std::fmt;
+
+use crate::outcome::Outcome;
+
+/// The columns that people expect of a storage benchmark. `Display` draws it; figures are aligned, units stated below.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// The lines, in order.
+    pub rows: Vec<TableRow>,
+}
+
+/// One direction of one job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableRow {
+    /// The job, and the direction where it has both.
+    pub name: String,
+    /// It wrote.
+    pub is_write: bool,
+    /// Mean response time, milliseconds.
+    pub response_ms: f64,
+    /// Moved, millions of bytes.
+    pub mb: f64,
+    /// I/Os per second.
+    pub iops: f64,
+    /// Millions of bytes per second.
+    pub mb_s: f64,
+    /// I/Os that failed.
+    pub errors: u64,
+}
+
+impl Table {
+    /// What the units mean; for whoever draws the table in another way.
+    pub const UNITS: &'static str = "Response: mean per I/O. MB = 1,000,000 bytes.";
+
+    /// A row for each direction of each outcome.
+    pub fn of(outcomes: &[Outcome]) -> Self {
+        let rows = outcomes.iter().flat_map(|outcome| {
+            let job = &outcome.job;
+            let both = job.mix.reads() && job.mix.writes();
+            outcome.directions().map(move |(direction, figures)| TableRow {
+                name: if both { format!("{} ({direction})", job.name) } else { job.name.clone() },
+                is_write: direction == "write",
+                response_ms: figures.latency.mean() / 1e6,
+                mb: figures.bytes as f64 / 1e6,
+                iops: figures.iops(),
+                mb_s: figures.bytes_per_second() / 1e6,
+                errors: figures.errors,
+            })
+        });
+        Self { rows: rows.collect() }
+    }
+}
+
+/// A figure with about four significant digits, and whole above a thousand.
+pub(crate) fn figure(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.995 => thousands(value),
+        v if v >= 9.9995 => format!("{value:.2}"),
+        v if v >= 0.99995 || v == 0.0 => format!("{value:.3}"),
+        v if v >= 0.09995 => format!("{value:.4}"),
+        _ => format!("{value:.5}"),
+    }
+}
+
+/// Rounded, with a comma between thousands; one decimal below a thousand.
+fn thousands(value: f64) -> String {
+    if value.abs() < 999.95 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::with_capacity(digits.len() * 4 / 3 + 1);
+    if value < 0.0 {
+        out.push('-');
+    }
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
+        writeln!(f, "{:width$}  {:>13}  {:>9}  {:>9}  {:>8}", "Test", "Response (ms)", "MB", "IOPS", "MB/s")?;
+        for row in &self.rows {
+            write!(
+                f,
+                "{:width$}  {:>13}  {:>9}  {:>9}  {:>8}",
+                row.name,
+                figure(row.response_ms),
+                figure(row.mb),
+                figure(row.iops),
+                figure(row.mb_s)
+            )?;
+            match row.errors {
+                0 => writeln!(f)?,
+                1 => writeln!(f, "  1 error")?,
+                errors => writeln!(f, "  {errors} errors")?,
+            }
+        }
+        f.write_str(Self::UNITS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_four_digits() {
+        let cases = [
+            (0.0, "0.000"),
+            (0.001234, "0.00123"),
+            (0.1234, "0.1234"),
+            (1.23456, "1.235"),
+            (9.99996, "10.00"),
+            (12.3456, "12.35"),
+            (123.456, "123.5"),
+            (999.96, "1,000"),
+            (123_456.7, "123,457"),
+            (1_234_567.0, "1,234,567"),
+        ];
+        for (value, shown) in cases {
+            assert_eq!(figure(value), shown);
+        }
+    }
+
+    #[test]
+    fn columns_line_up_and_errors_are_shown() {
+        let row = |name: &str, errors| TableRow {
+            name: name.into(),
+            is_write: false,
+            response_ms: 0.5,
+            mb: 1234.0,
+            iops: 2000.0,
+            mb_s: 8.192,
+            errors,
+        };
+        let text = Table { rows: vec![row("read 4K", 0), row("read seq 4 MiB", 3)] }.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0].len(), lines[1].len());
+        assert_eq!(lines[1], "read 4K                0.5000      1,234      2,000     8.192");
+        assert!(lines[2].ends_with("  3 errors"));
+        assert!(lines[3].contains("MB = 1,000,000 bytes"));
+    }
+}

@@ -1,0 +1,306 @@
+//! Is what comes back what was written?
+
+use std::fmt;
+
+use lunway_block::{Buf, SharedBuf};
+
+use crate::job::{Job, Region};
+use crate::stamp::{Found, Stamp};
+
+/// Faults kept with their place; more are only counted.
+const FAULTS_KEPT_MAX: usize = 64;
+/// Blocks tried beside one that is busy, before waiting for a completion.
+const PROBES_MAX: u64 = 64;
+
+/// Ledger entry: an I/O on the block is in flight. Two at once have no order, so nothing could be expected of them.
+const BUSY: u32 = 1 << 31;
+/// Ledger entry: a write failed, so old or new content is both right, until the next write.
+const UNKNOWN: u32 = 1 << 30;
+/// Ledger entry: how often the block was written; wraps long after a device wears out.
+const GENERATION: u32 = UNKNOWN - 1;
+
+/// What verification found.
+///
+/// A job that writes stamps every logical sector with its LBA, the job's seed, a generation and a checksum. Reads in
+/// the same job, and one pass over all written blocks after it, check them. A job that only reads checks the stamps
+/// that an earlier job **with the same seed** has left in all of its region; it cannot know generations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verification {
+    /// Blocks read and compared.
+    pub checked: u64,
+    /// Blocks with a fault.
+    pub faulty: u64,
+    /// The first 64 faults.
+    pub faults: Vec<Fault>,
+}
+
+/// One wrong sector: the first of its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where on the device, bytes.
+    pub offset: u64,
+    /// What is wrong.
+    pub kind: FaultKind,
+}
+
+/// What is wrong with a sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Intact, but belongs elsewhere: a write or a read went astray.
+    WrongLba {
+        /// Where it says it belongs, in logical sectors.
+        found: u64,
+    },
+    /// Intact, but not the last one written: a write was lost.
+    Stale {
+        /// The generation that was written last; `None` if another run, with another seed, wrote what is there.
+        expected: Option<u64>,
+        /// The generation that is there.
+        found: u64,
+    },
+    /// Damaged: bits changed, or a write was torn.
+    BitRot,
+    /// Zeroes where data was written.
+    Zero,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "offset {}: ", self.offset)?;
+        match self.kind {
+            FaultKind::WrongLba { found } => write!(f, "wrong LBA, the sector belongs at LBA {found}"),
+            FaultKind::Stale { expected: Some(expected), found } => {
+                write!(f, "stale, generation {found} where {expected} was written")
+            }
+            FaultKind::Stale { expected: None, found } => {
+                write!(f, "stale, generation {found} of another run")
+            }
+            FaultKind::BitRot => f.write_str("bit rot, the checksum does not match"),
+            FaultKind::Zero => f.write_str("zero, where data was written"),
+        }
+    }
+}
+
+/// The ledger of what was written last, and the judge of what comes back.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    seed: u64,
+    region: u64,
+    block: u64,
+    sector: u64,
+    ledger: Vec<u32>,
+    writes: bool,
+    /// The next block of the pass over what was written; `None` before that pass.
+    cursor: Option<usize>,
+    found: Verification,
+}
+
+impl Verifier {
+    pub(crate) fn new(job: &Job, region: Region, logical_sector: u32) -> Self {
+        let block = u64::from(job.block_size);
+        Self {
+            seed: job.seed,
+            region: region.offset,
+            block,
+            sector: u64::from(logical_sector),
+            ledger: vec![0; (region.len / block) as usize],
+            writes: job.mix.writes(),
+            cursor: None,
+            found: Verification::default(),
+        }
+    }
+
+    /// From here on [`next_written`](Self::next_written) says where to read.
+    pub(crate) fn read_back(&mut self) {
+        // What was abandoned in flight may or may not have happened.
+        for entry in &mut self.ledger {
+            if *entry & BUSY != 0 {
+                *entry = (*entry & GENERATION) | UNKNOWN;
+            }
+        }
+        self.cursor = Some(0);
+    }
+
+    pub(crate) fn is_reading_back(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    /// Number of blocks that the pass over what was written will read.
+    pub(crate) fn written(&self) -> u64 {
+        self.ledger.iter().filter(|&&entry| is_known(entry)).count() as u64
+    }
+
+    /// The next block with known content, in order of address.
+    pub(crate) fn next_written(&mut self) -> Option<u64> {
+        let cursor = self.cursor.as_mut()?;
+        let found = self.ledger[*cursor..].iter().position(|&entry| is_known(entry))? + *cursor;
+        *cursor = found + 1;
+        Some(self.region + found as u64 * self.block)
+    }
+
+    /// Takes the block at `offset`, or a free one soon after it, for one I/O. `None`: all of them are in flight.
+    pub(crate) fn claim(&mut self, offset: u64) -> Option<u64> {
+        let blocks = self.ledger.len() as u64;
+        let first = (offset - self.region) / self.block;
+        let free = (0..PROBES_MAX.min(blocks))
+            .map(|step| (first + step) % blocks)
+            .find(|&block| self.ledger[block as usize] & BUSY == 0)?;
+        self.ledger[free as usize] |= BUSY;
+        Some(self.region + free * self.block)
+    }
+
+    fn entry(&mut self, offset: u64) -> &mut u32 {
+        &mut self.ledger[((offset - self.region) / self.block) as usize]
+    }
+
+    /// The next content of the claimed block at `offset`.
+    pub(crate) fn stamp(&mut self, offset: u64) -> SharedBuf {
+        let generation = u64::from(next_generation(*self.entry(offset)));
+        let mut buf = Buf::for_overwrite(self.block as usize);
+        for (lba, sector) in (offset / self.sector..).zip(buf.chunks_exact_mut(self.sector as usize)) {
+            Stamp { lba, seed: self.seed, generation }.write(sector);
+        }
+        buf.freeze()
+    }
+
+    /// The write of the claimed block at `offset` has ended.
+    pub(crate) fn wrote(&mut self, offset: u64, succeeded: bool) {
+        let entry = self.entry(offset);
+        let generation = next_generation(*entry);
+        *entry = if succeeded { generation } else { generation | UNKNOWN };
+    }
+
+    /// The read of the block at `offset` has ended; `data` is `None` if it failed.
+    pub(crate) fn read(&mut self, offset: u64, data: Option<&[u8]>) {
+        let entry = self.entry(offset);
+        *entry &= !BUSY;
+        let entry = *entry;
+        let Some(data) = data else { return };
+        let expected = match self.writes {
+            true if !is_known(entry) => return,
+            true => Some(u64::from(entry & GENERATION)),
+            false => None,
+        };
+        self.found.checked += 1;
+        let sectors = (offset / self.sector..).zip(data.chunks_exact(self.sector as usize));
+        let fault = sectors.into_iter().find_map(|(lba, sector)| {
+            let kind = self.judge(lba, expected, Stamp::find(sector))?;
+            Some(Fault { offset: lba * self.sector, kind })
+        });
+        if let Some(fault) = fault {
+            self.found.faulty += 1;
+            if self.found.faults.len() < FAULTS_KEPT_MAX {
+                self.found.faults.push(fault);
+            }
+        }
+    }
+
+    fn judge(&self, lba: u64, expected: Option<u64>, found: Found) -> Option<FaultKind> {
+        match found {
+            Found::Zero => Some(FaultKind::Zero),
+            Found::Damaged => Some(FaultKind::BitRot),
+            Found::Stamp(stamp) if stamp.lba != lba => Some(FaultKind::WrongLba { found: stamp.lba }),
+            Found::Stamp(stamp) if stamp.seed != self.seed => {
+                Some(FaultKind::Stale { expected: None, found: stamp.generation })
+            }
+            Found::Stamp(stamp) if expected.is_some_and(|expected| expected != stamp.generation) => {
+                Some(FaultKind::Stale { expected, found: stamp.generation })
+            }
+            Found::Stamp(_) => None,
+        }
+    }
+
+    pub(crate) fn into_found(self) -> Verification {
+        self.found
+    }
+}
+
+fn is_known(entry: u32) -> bool {
+    entry & UNKNOWN == 0 && entry & GENERATION != 0
+}
+
+/// 1 follows the last, since 0 means never written.
+fn next_generation(entry: u32) -> u32 {
+    (entry & GENERATION) % GENERATION + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Mix;
+
+    fn verifier(mix: Mix) -> Verifier {
+        let mut job = Job::new("x");
+        job.seed = 9;
+        job.mix = mix;
+        Verifier::new(&job, Region { offset: 8192, len: 4 * 4096 }, 512)
+    }
+
+    fn kinds(verifier: Verifier) -> Vec<FaultKind> {
+        verifier.into_found().faults.iter().map(|fault| fault.kind).collect()
+    }
+
+    #[test]
+    fn a_busy_block_is_not_given_twice() {
+        let mut verifier = verifier(Mix::WRITE);
+        let claimed: Vec<_> = (0..5).map(|_| verifier.claim(8192 + 4096)).collect();
+        assert_eq!(claimed, [Some(12288), Some(16384), Some(20480), Some(8192), None]);
+        verifier.wrote(16384, true);
+        assert_eq!(verifier.claim(8192), Some(16384));
+    }
+
+    #[test]
+    fn each_kind_of_fault_is_named() {
+        let mut verifier = verifier(Mix::WRITE);
+        let offset = verifier.claim(8192).unwrap();
+        let old = verifier.stamp(offset);
+        verifier.wrote(offset, true);
+        let elsewhere = verifier.claim(12288).unwrap();
+        let stray = verifier.stamp(elsewhere);
+        verifier.wrote(elsewhere, true);
+        verifier.claim(8192).unwrap();
+        let new = verifier.stamp(offset);
+        verifier.wrote(offset, true);
+        let mut rotten = new.to_vec();
+        rotten[700] ^= 1;
+
+        verifier.read(offset, Some(&new));
+        for data in [&old[..], &stray, &rotten, &[0; 4096]] {
+            verifier.read(offset, Some(data));
+        }
+        assert_eq!(verifier.found.checked, 5);
+        assert_eq!(
+            kinds(verifier),
+            [
+                FaultKind::Stale { expected: Some(2), found: 1 },
+                FaultKind::WrongLba { found: 24 },
+                FaultKind::BitRot,
+                FaultKind::Zero
+            ]
+        );
+    }
+
+    #[test]
+    fn after_a_failed_write_old_and_new_are_both_right() {
+        let mut verifier = verifier(Mix::WRITE);
+        verifier.claim(8192).unwrap();
+        verifier.wrote(8192, false);
+        verifier.read(8192, Some(&[0; 4096]));
+        verifier.read_back();
+        assert_eq!(verifier.next_written(), None);
+        assert_eq!(verifier.into_found(), Verification::default());
+    }
+
+    #[test]
+    fn a_reading_job_accepts_any_generation_of_its_seed_only() {
+        let mut writer = verifier(Mix::WRITE);
+        writer.claim(8192).unwrap();
+        let data = writer.stamp(8192);
+        let mut reader = verifier(Mix::READ);
+        reader.read(8192, Some(&data));
+        assert_eq!(reader.found.faulty, 0);
+        reader.seed = 10;
+        reader.read(8192, Some(&data));
+        assert_eq!(kinds(reader), [FaultKind::Stale { expected: None, found: 1 }]);
+    }
+}

@@ -1,0 +1,9 @@
+//! The crate from outside. One binary, so that the devices in `support` are built once.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod fio_layout;
+mod profiles;
+mod running;
+mod support;
+mod verifying;
