@@ -1,0 +1,72 @@
+//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC. Each runs alone behind the atomic gate.
+
+use lunway_block::Buf;
+
+use super::transfer::{Blocks, whole_blocks};
+use super::verify::{first_difference, miscompare};
+use super::{Answer, Command, failure, stepwise};
+use crate::response::Response;
+use crate::sense::{AdditionalSense, Sense};
+
+const FUA: u8 = 0x08;
+
+/// Most blocks of one COMPARE AND WRITE: what its one-byte field can say.
+pub(crate) const COMPARE_AND_WRITE_MAX: u8 = 255;
+
+pub(crate) fn compare_and_write(command: Command) -> Answer {
+    let blocks = Blocks { lba: command.cdb.u64(2), count: command.cdb.u8(13).into() };
+    let geometry = command.unit().geometry();
+    let (offset, len) = blocks.transferred(&command, &geometry)?;
+    let wanted = 2 * len;
+    // Which half a byte belongs to depends on the count: with another length of data-out neither is known.
+    if command.data_out.len() != wanted {
+        let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+        return Err(Response { wanted_out: wanted as u64, ..refusal.into() });
+    }
+    stepwise(async move {
+        let unit = command.unit();
+        let fail = |error| failure(unit, &error);
+        let medium = unit.device().read(offset, Buf::for_overwrite(len)).await.map_err(fail)?;
+        if let Some(at) = first_difference(&medium, &command.data_out[..len]) {
+            return Err(Response { wanted_out: wanted as u64, ..miscompare(at) });
+        }
+        let new = command.data_out.slice(len..wanted);
+        let durability = unit.durability(command.cdb.has(1, FUA));
+        unit.device().write(offset, new, durability).await.map_err(fail)?;
+        Ok(Response::took(wanted as u64))
+    })
+}
+
+pub(crate) fn orwrite(command: Command) -> Answer {
+    let geometry = command.unit().geometry();
+    let (offset, len) = Blocks::of_16(&command.cdb).transferred(&command, &geometry)?;
+    stepwise(async move {
+        let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector)?;
+        let unit = command.unit();
+        let fail = |error| failure(unit, &error);
+        let mut medium = unit.device().read(offset, Buf::for_overwrite(data.len())).await.map_err(fail)?;
+        medium.iter_mut().zip(&*data).for_each(|(byte, bits)| *byte |= bits);
+        let durability = unit.durability(command.cdb.has(1, FUA));
+        unit.device().write(offset, medium.freeze(), durability).await.map_err(fail)?;
+        Ok(Response::took(len as u64))
+    })
+}
+
+pub(crate) fn write_atomic_16(command: Command) -> Answer {
+    let blocks = Blocks { lba: command.cdb.u64(2), count: command.cdb.u16(12).into() };
+    let geometry = command.unit().geometry();
+    let (offset, len) = blocks.transferred(&command, &geometry)?;
+    stepwise(async move {
+        let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector)?;
+        if data.len() < len && !data.is_empty() {
+            // All or nothing: part of it is not an atomic write.
+            let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+            return Err(Response { wanted_out: len as u64, ..refusal.into() });
+        }
+        let unit = command.unit();
+        let durability = unit.durability(command.cdb.has(1, FUA));
+        let written = unit.device().write(offset, data, durability).await;
+        written.map_err(|error| failure(unit, &error))?;
+        Ok(Response::took(len as u64))
+    })
+}

@@ -1,0 +1,281 @@
+//! The device server: from a CDB to a response.
+//!
+//! [`execute`] is the way of every command: find the row, check the CDB against it, pass the gate, ask the nexus and the
+//! unit what stands in the way, call the handler. The handlers, one file per family, do only what their command is about.
+
+pub(crate) mod access;
+pub(crate) mod atomic;
+pub(crate) mod identify;
+pub(crate) mod medium;
+pub(crate) mod mode;
+pub(crate) mod report;
+pub(crate) mod thin;
+pub(crate) mod transfer;
+pub(crate) mod verify;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use lunway_block::{Buf, Io, SharedBuf};
+
+use crate::block_error::response_of;
+use crate::field::{u16_at, u32_at, u64_at};
+use crate::gate;
+use crate::logical_unit::{LogicalUnit, obstacle};
+use crate::nexus::{ItlNexus, Nexus};
+use crate::opcode;
+use crate::operations::{self, NotFound, Operation, Passage};
+use crate::response::Response;
+use crate::sense::{AdditionalSense, Sense, SenseKey};
+use crate::status::Status;
+
+/// What a handler gives: an answer now or later, or a refusal.
+pub(crate) type Answer = Result<Io<Response>, Response>;
+
+/// What carries out a command.
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    /// A command to a logical unit.
+    Unit(fn(Command) -> Answer),
+    /// A command about all logical units of the nexus.
+    Nexus(fn(&Nexus, &Cdb) -> Result<Response, Response>),
+}
+
+/// Bytes of the longest CDB that is supported.
+const CDB_LEN_MAX: usize = 16;
+
+/// A CDB whose length has been checked, padded with zeroes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cdb([u8; CDB_LEN_MAX]);
+
+impl Cdb {
+    fn padded(cdb: &[u8]) -> Self {
+        let mut bytes = [0; CDB_LEN_MAX];
+        let len = cdb.len().min(CDB_LEN_MAX);
+        bytes[..len].copy_from_slice(&cdb[..len]);
+        Self(bytes)
+    }
+
+    pub(crate) fn u8(&self, at: usize) -> u8 {
+        self.0[at]
+    }
+
+    pub(crate) fn u16(&self, at: usize) -> u16 {
+        u16_at(&self.0, at).unwrap_or(0)
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32_at(&self.0, at).unwrap_or(0)
+    }
+
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        u64_at(&self.0, at).unwrap_or(0)
+    }
+
+    /// Any of the bits `mask` of byte `at`.
+    pub(crate) fn has(&self, at: usize, mask: u8) -> bool {
+        self.0[at] & mask != 0
+    }
+}
+
+/// A command on its way to its handler.
+pub(crate) struct Command {
+    pub(crate) itl: Arc<ItlNexus>,
+    pub(crate) cdb: Cdb,
+    pub(crate) data_out: SharedBuf,
+    operation: &'static Operation,
+}
+
+impl Command {
+    pub(crate) fn unit(&self) -> &Arc<LogicalUnit> {
+        self.itl.unit()
+    }
+
+    /// What may not run now, in the order of SAM-5 5.3.3 and 5.14: unit attention, reservation, medium, protection.
+    fn refusal(&self) -> Option<Response> {
+        let operation = self.operation;
+        if !operation.runs_with_unit_attention()
+            && !self.itl.pending().is_empty()
+            && let Some(condition) = self.itl.pending().take()
+        {
+            return Some(condition.sense().into());
+        }
+        match self.unit().obstacles() {
+            0 => None,
+            obstacles => self.obstructed(operation, obstacles),
+        }
+    }
+
+    #[cold]
+    fn obstructed(&self, operation: &Operation, obstacles: u8) -> Option<Response> {
+        if obstacles & (obstacle::RESERVED | obstacle::PERSISTENT) != 0 {
+            let nexus = self.itl.nexus();
+            let reservations = self.unit().reservations();
+            if reservations.conflicts(operation.access(), nexus.id(), nexus.ports()) {
+                return Some(Response::status(Status::RESERVATION_CONFLICT));
+            }
+        }
+        if operation.needs_medium() && obstacles & obstacle::NO_MEDIUM != 0 {
+            return Some(
+                Sense::new(SenseKey::NOT_READY, AdditionalSense::MEDIUM_NOT_PRESENT_TRAY_OPEN).into(),
+            );
+        }
+        if operation.writes() && obstacles & obstacle::PROTECTED != 0 {
+            return Some(self.write_protected());
+        }
+        None
+    }
+
+    fn write_protected(&self) -> Response {
+        let software = !self.unit().options().read_only && self.unit().mode().software_write_protect();
+        let code = if software {
+            AdditionalSense::SOFTWARE_WRITE_PROTECTED
+        } else {
+            AdditionalSense::WRITE_PROTECTED
+        };
+        Sense::new(SenseKey::DATA_PROTECT, code).into()
+    }
+
+    /// The first `len` bytes of data-out, which the CDB promises: a parameter list. Shorter is a mistake of the
+    /// initiator that SPC-4 4.3.3 gives a name.
+    pub(crate) fn parameter_list(&self, len: usize) -> Result<SharedBuf, Response> {
+        if self.data_out.len() < len {
+            return Err(Sense::illegal(AdditionalSense::PARAMETER_LIST_LENGTH_ERROR).into());
+        }
+        Ok(self.data_out.slice(0..len))
+    }
+
+    fn run(self) -> Io<Response> {
+        let d_sense = self.unit().mode().descriptor_sense();
+        if let Some(refusal) = self.refusal() {
+            return Io::Ready(in_format(refusal, d_sense));
+        }
+        let answer = match self.operation.handler() {
+            Handler::Unit(handler) => handler(self),
+            // The nexus's own commands never come here: `execute` answers them.
+            Handler::Nexus(_) => Err(Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE).into()),
+        };
+        match answer {
+            Ok(Io::Ready(response)) => Io::Ready(in_format(response, d_sense)),
+            Ok(pending) => pending.map(move |response| in_format(response, d_sense)),
+            Err(refusal) => Io::Ready(in_format(refusal, d_sense)),
+        }
+    }
+}
+
+fn in_format(mut response: Response, d_sense: bool) -> Response {
+    if let Some(sense) = &mut response.sense {
+        sense.descriptor_format = d_sense;
+    }
+    response
+}
+
+/// Executes a command on a logical unit.
+pub(crate) fn execute(nexus: &Nexus, itl: Arc<ItlNexus>, cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+    let refuse = |itl: &ItlNexus, sense: Sense| {
+        Io::Ready(in_format(sense.into(), itl.unit().mode().descriptor_sense()))
+    };
+    let operation = match find(cdb) {
+        Ok(operation) if operation.is_offered_by(itl.unit()) => operation,
+        Ok(_) => return refuse(&itl, Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE)),
+        Err(sense) => return refuse(&itl, sense),
+    };
+    let cdb = Cdb::padded(cdb);
+    if let Handler::Nexus(handler) = operation.handler() {
+        return Io::Ready(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal));
+    }
+    let command = Command { itl, cdb, data_out, operation };
+    match operation.passage() {
+        Passage::None => command.run(),
+        Passage::Shared => run_shared(command),
+        Passage::Exclusive => settle(async move {
+            let _pass = gate::exclusive(command.unit().clone()).await;
+            command.run().await
+        }),
+    }
+}
+
+/// The fast path: a pass that borrows, and an answer that is ready. Only a command that goes on later owns its pass.
+fn run_shared(command: Command) -> Io<Response> {
+    let unit = command.unit().clone();
+    let Some(pass) = unit.gate().try_shared() else {
+        return Io::pending(async move {
+            let _pass = gate::shared(unit).await;
+            command.run().await
+        });
+    };
+    match command.run() {
+        Io::Ready(response) => Io::Ready(response),
+        Io::Pending(future) => {
+            let pass = pass.into_owned(unit.clone());
+            Io::pending(async move {
+                let response = future.await;
+                drop(pass);
+                response
+            })
+        }
+    }
+}
+
+/// The row of a CDB, which has the row's length and sets only bits that the row evaluates.
+fn find(cdb: &[u8]) -> Result<&'static Operation, Sense> {
+    let opcode = *cdb.first().ok_or(Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE))?;
+    let operation =
+        operations::find(opcode, cdb.get(1).copied().unwrap_or(0)).map_err(|missing| match missing {
+            NotFound::Opcode => Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE),
+            NotFound::ServiceAction => Sense::invalid_cdb_field(1, 4),
+        })?;
+    if cdb.len() < operation.usage.len() {
+        return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_CDB));
+    }
+    match operation.unexpected_bit(cdb) {
+        Some((byte, bit)) => Err(Sense::invalid_cdb_field(byte, bit)),
+        None => Ok(operation),
+    }
+}
+
+/// Executes a command for which there is no logical unit: what SPC-4 6.6 and 6.33 promise for every LUN, and what the
+/// REPORT LUNS well-known logical unit knows.
+pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], well_known: bool) -> Response {
+    let operation = match find(cdb) {
+        Ok(operation) => operation,
+        Err(sense) => return sense.into(),
+    };
+    let cdb = Cdb::padded(cdb);
+    let answer = match (operation.handler(), operation.opcode) {
+        (Handler::Nexus(handler), _) => handler(nexus, &cdb),
+        (_, opcode::INQUIRY) => identify::inquiry_without_unit(&cdb, well_known),
+        (_, opcode::REQUEST_SENSE) => Ok(identify::request_sense_without_unit(&cdb, well_known)),
+        (_, opcode::TEST_UNIT_READY) if well_known => Ok(Response::good()),
+        _ if well_known => Err(Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE).into()),
+        _ => Err(Sense::illegal(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED).into()),
+    };
+    answer.unwrap_or_else(|refusal| refusal)
+}
+
+/// Parameter data cut to the allocation length (SPC-4 4.2.5.6).
+pub(crate) fn parameter_data(data: &[u8], allocation: usize) -> Response {
+    Response::data(Buf::copy_of(&data[..data.len().min(allocation)]).freeze())
+}
+
+/// Runs a handler that is written as a future, at once as far as it goes: on a device that answers inline it is
+/// finished here. It costs one allocation, which only the multi-step commands pay.
+pub(crate) fn settle(future: impl Future<Output = Response> + Send + 'static) -> Io<Response> {
+    let mut future: Pin<Box<dyn Future<Output = Response> + Send>> = Box::pin(future);
+    // Whoever awaits the rest polls again with a waker of its own before it sleeps.
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(response) => Io::Ready(response),
+        Poll::Pending => Io::Pending(future),
+    }
+}
+
+/// [`settle`] for a handler that can refuse on the way.
+pub(crate) fn stepwise(future: impl Future<Output = Result<Response, Response>> + Send + 'static) -> Answer {
+    Ok(settle(async move { future.await.unwrap_or_else(|refusal| refusal) }))
+}
+
+/// The response to an error of the device behind `unit`.
+pub(crate) fn failure(unit: &LogicalUnit, error: &lunway_block::BlockError) -> Response {
+    response_of(error, unit.geometry().logical_sector)
+}

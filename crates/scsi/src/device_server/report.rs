@@ -1,0 +1,107 @@
+//! REPORT SUPPORTED OPERATION CODES, READ DEFECT DATA and SEND DIAGNOSTIC: what the device can do and how it is.
+
+use lunway_block::Io;
+
+use super::{Answer, Command, parameter_data};
+use crate::field::put;
+use crate::logical_unit::LogicalUnit;
+use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
+use crate::response::Response;
+use crate::sense::Sense;
+
+/// REPORTING OPTIONS (SPC-4 6.35.1).
+mod option {
+    pub(super) const ALL: u8 = 0b000;
+    pub(super) const OPCODE: u8 = 0b001;
+    pub(super) const SERVICE_ACTION: u8 = 0b010;
+    pub(super) const EITHER: u8 = 0b011;
+}
+
+/// SUPPORT (SPC-4 6.35.3).
+mod support {
+    pub(super) const NONE: u8 = 0b001;
+    pub(super) const AS_STANDARD: u8 = 0b011;
+}
+
+pub(crate) fn supported_operation_codes(command: Command) -> Answer {
+    const RCTD: u8 = 0x80;
+    let cdb = &command.cdb;
+    let timeouts = cdb.has(2, RCTD);
+    let (opcode, action, allocation) = (cdb.u8(3), cdb.u16(4), cdb.u32(6) as usize);
+    let rows = operations::with_opcode(opcode);
+    let acting = rows.first().is_some_and(|row| row.service_action.is_some());
+    let of_action = rows.iter().find(|row| row.service_action.map(u16::from) == Some(action));
+    let found = match cdb.u8(2) & 0b111 {
+        option::ALL => return Ok(Io::Ready(parameter_data(&all(command.unit(), timeouts), allocation))),
+        // The option must fit the operation code: it has service actions or not.
+        option::OPCODE if acting => return Err(Sense::invalid_cdb_field(2, 2).into()),
+        option::SERVICE_ACTION if !rows.is_empty() && !acting => {
+            return Err(Sense::invalid_cdb_field(2, 2).into());
+        }
+        option::SERVICE_ACTION => of_action,
+        option::OPCODE => rows.first(),
+        option::EITHER if acting => of_action,
+        option::EITHER => rows.first().filter(|_| action == 0),
+        _ => return Err(Sense::invalid_cdb_field(2, 2).into()),
+    };
+    let found = found.filter(|row| row.is_offered_by(command.unit()));
+    Ok(Io::Ready(parameter_data(&one(found, timeouts), allocation)))
+}
+
+/// COMMAND TIMEOUTS descriptor (SPC-4 6.35.4).
+const TIMEOUTS: usize = 12;
+
+fn timeouts_descriptor() -> [u8; TIMEOUTS] {
+    let mut bytes = [0; TIMEOUTS];
+    put(&mut bytes, 0, (TIMEOUTS as u16 - 2).to_be_bytes());
+    put(&mut bytes, 8, RECOMMENDED_TIMEOUT_S.to_be_bytes());
+    bytes
+}
+
+fn all(unit: &LogicalUnit, timeouts: bool) -> Vec<u8> {
+    const SERVACTV: u8 = 0x01;
+    const CTDP: u8 = 0x02;
+    let mut bytes = vec![0; 4];
+    for row in OPERATIONS.iter().filter(|row| row.is_offered_by(unit)) {
+        let mut descriptor = [0; 8];
+        descriptor[0] = row.opcode;
+        put(&mut descriptor, 2, u16::from(row.service_action.unwrap_or(0)).to_be_bytes());
+        descriptor[5] =
+            if row.service_action.is_some() { SERVACTV } else { 0 } | if timeouts { CTDP } else { 0 };
+        put(&mut descriptor, 6, (row.usage.len() as u16).to_be_bytes());
+        bytes.extend(descriptor);
+        if timeouts {
+            bytes.extend(timeouts_descriptor());
+        }
+    }
+    let len = bytes.len() as u32 - 4;
+    put(&mut bytes, 0, len.to_be_bytes());
+    bytes
+}
+
+fn one(row: Option<&Operation>, timeouts: bool) -> Vec<u8> {
+    const CTDP: u8 = 0x80;
+    let Some(row) = row else { return vec![0, support::NONE, 0, 0] };
+    let mut bytes = vec![0, support::AS_STANDARD | if timeouts { CTDP } else { 0 }, 0, row.usage.len() as u8];
+    bytes.extend(row.usage);
+    if timeouts {
+        bytes.extend(timeouts_descriptor());
+    }
+    bytes
+}
+
+/// An empty list in the format that was asked for: a virtual disk has no grown and no primary defects.
+pub(crate) fn read_defect_data_10(command: Command) -> Answer {
+    let request = command.cdb.u8(2) & 0x1F;
+    Ok(Io::Ready(parameter_data(&[0, request, 0, 0], usize::from(command.cdb.u16(7)))))
+}
+
+pub(crate) fn read_defect_data_12(command: Command) -> Answer {
+    let request = command.cdb.u8(1) & 0x1F;
+    Ok(Io::Ready(parameter_data(&[0, request, 0, 0, 0, 0, 0, 0], command.cdb.u32(6) as usize)))
+}
+
+/// The default self-test (SPC-4 6.42): answering it is passing it. No diagnostic pages are taken.
+pub(crate) fn send_diagnostic(_: Command) -> Answer {
+    Ok(Io::Ready(Response::good()))
+}

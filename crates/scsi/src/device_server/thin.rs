@@ -1,0 +1,163 @@
+//! UNMAP, WRITE SAME and GET LBA STATUS.
+
+use lunway_block::{Buf, Geometry, Zeroing};
+
+use super::transfer::Blocks;
+use super::{Answer, Command, failure, parameter_data, stepwise};
+use crate::field::{u16_at, u32_at, u64_at};
+use crate::lba_status::{LbaStatus, Provisioning};
+use crate::response::Response;
+use crate::sense::{AdditionalSense, Sense};
+
+/// MAXIMUM UNMAP LBA COUNT: bounds the work of one command.
+pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
+/// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
+pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
+/// MAXIMUM WRITE SAME LENGTH, bytes: a pattern that the device cannot store as zeroes is written out, which at 1 GB/s
+/// keeps the initiator waiting for a second.
+const WRITE_SAME_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of pattern written at a time.
+const PATTERN_CHUNK: usize = 1 << 20;
+/// Bytes whose extents are asked for at a time, and how often: an answer may end early, the initiator asks on from there.
+const STATUS_WINDOW: u64 = 1 << 30;
+const STATUS_WINDOWS_MAX: u32 = 64;
+/// Most descriptors of one GET LBA STATUS.
+const STATUS_DESCRIPTORS_MAX: usize = 1024;
+
+/// MAXIMUM WRITE SAME LENGTH in blocks.
+pub(crate) fn write_same_blocks_max(geometry: &Geometry) -> u64 {
+    WRITE_SAME_BYTES_MAX / u64::from(geometry.logical_sector)
+}
+
+/// Validates every descriptor before the first is done, so that a refused command has changed nothing.
+pub(crate) fn unmap(command: Command) -> Answer {
+    const HEADER: usize = 8;
+    const DESCRIPTOR: usize = 16;
+    let len = usize::from(command.cdb.u16(7));
+    if len == 0 {
+        return Ok(lunway_block::Io::Ready(Response::good()));
+    }
+    let list = command.parameter_list(len)?;
+    let descriptors_len = match u16_at(&list, 2) {
+        Some(descriptors) if list.len() >= HEADER => usize::from(descriptors) / DESCRIPTOR * DESCRIPTOR,
+        _ => return Err(Sense::illegal(AdditionalSense::PARAMETER_LIST_LENGTH_ERROR).into()),
+    };
+    // SBC-4: a list cut by the parameter list length is no error; whole descriptors in it count.
+    let descriptors = &list[HEADER..list.len().min(HEADER + descriptors_len)];
+    if descriptors.len() / DESCRIPTOR > UNMAP_DESCRIPTORS_MAX as usize {
+        return Err(Sense::invalid_parameter(2).into());
+    }
+    let geometry = command.unit().geometry();
+    let mut ranges = Vec::with_capacity(descriptors.len() / DESCRIPTOR);
+    let mut total = 0u64;
+    for descriptor in descriptors.chunks_exact(DESCRIPTOR) {
+        let lba = u64_at(descriptor, 0).unwrap_or(0);
+        let count = u32_at(descriptor, 8).unwrap_or(0);
+        total += u64::from(count);
+        ranges.push(Blocks { lba, count }.on(&geometry)?);
+    }
+    if total > u64::from(UNMAP_BLOCKS_MAX) {
+        return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST).into());
+    }
+    stepwise(async move {
+        for (offset, len) in ranges {
+            let done = command.unit().device().unmap(offset, len).await;
+            done.map_err(|error| failure(command.unit(), &error))?;
+        }
+        Ok(Response::took(len as u64))
+    })
+}
+
+pub(crate) fn write_same_10(command: Command) -> Answer {
+    let Blocks { lba, count } = Blocks::of_10(&command.cdb);
+    write_same(command, lba, count.into(), false)
+}
+
+pub(crate) fn write_same_16(command: Command) -> Answer {
+    const NDOB: u8 = 0x01;
+    let Blocks { lba, count } = Blocks::of_16(&command.cdb);
+    let without_data = command.cdb.has(1, NDOB);
+    write_same(command, lba, count.into(), without_data)
+}
+
+fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Answer {
+    const UNMAP: u8 = 0x08;
+    let geometry = command.unit().geometry();
+    let unmap = command.cdb.has(1, UNMAP);
+    if unmap && !geometry.thin {
+        return Err(Sense::invalid_cdb_field(1, 3).into());
+    }
+    let out_of_range =
+        || Response::from(Sense::illegal(AdditionalSense::LBA_OUT_OF_RANGE).with_information(lba));
+    // No count means: to the last block (WSNZ = 0).
+    let left = geometry.sectors().checked_sub(lba).ok_or_else(out_of_range)?;
+    let count = if count == 0 { left } else { count };
+    if count > left {
+        return Err(out_of_range());
+    }
+    if count > write_same_blocks_max(&geometry) {
+        return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_CDB).into());
+    }
+    let sector = geometry.logical_sector as usize;
+    let wanted = if without_data { 0 } else { sector };
+    // One block, exactly: of another length it is not known what is to be the same.
+    if !without_data && command.data_out.len() != sector {
+        let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+        return Err(Response { wanted_out: wanted as u64, ..refusal.into() });
+    }
+    let (offset, len) = (lba * sector as u64, count * sector as u64);
+    stepwise(async move {
+        let unit = command.unit();
+        let fail = |error| failure(unit, &error);
+        let zeroes = without_data || command.data_out.iter().all(|&byte| byte == 0);
+        if zeroes {
+            let zeroing = if unmap { Zeroing::MayUnmap } else { Zeroing::KeepAllocated };
+            unit.device().write_zeroes(offset, len, zeroing).await.map_err(fail)?;
+            if unit.durability(false) == lunway_block::Durability::Stable {
+                unit.device().flush().await.map_err(fail)?;
+            }
+            return Ok(Response::took(wanted as u64));
+        }
+        // Blocks that must not read as zeroes cannot be unmapped: UNMAP is then only a wish.
+        let chunk = len.min((PATTERN_CHUNK / sector * sector) as u64) as usize;
+        let mut pattern = Buf::for_overwrite(chunk);
+        pattern.chunks_exact_mut(sector).for_each(|block| block.copy_from_slice(&command.data_out));
+        let pattern = pattern.freeze();
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(chunk as u64);
+            let piece = pattern.slice(0..step as usize);
+            unit.device().write(offset + done, piece, unit.durability(false)).await.map_err(fail)?;
+            done += step;
+        }
+        Ok(Response::took(wanted as u64))
+    })
+}
+
+pub(crate) fn get_lba_status(command: Command) -> Answer {
+    let geometry = command.unit().geometry();
+    let (start, allocation) = (command.cdb.u64(2), command.cdb.u32(10) as usize);
+    if start >= geometry.sectors() {
+        return Err(Sense::illegal(AdditionalSense::LBA_OUT_OF_RANGE).with_information(start).into());
+    }
+    let sector = u64::from(geometry.logical_sector);
+    let descriptors_max = (allocation.saturating_sub(LbaStatus::HEADER) / LbaStatus::DESCRIPTOR)
+        .clamp(1, STATUS_DESCRIPTORS_MAX);
+    stepwise(async move {
+        let unit = command.unit();
+        let mut status = LbaStatus::default();
+        let mut at = start * sector;
+        for _ in 0..STATUS_WINDOWS_MAX {
+            let len = STATUS_WINDOW.min(geometry.size - at);
+            if len == 0 || status.is_full(descriptors_max) {
+                break;
+            }
+            let extents = unit.device().extents(at, len).await.map_err(|error| failure(unit, &error))?;
+            for extent in extents {
+                status.push(extent.offset / sector, extent.len / sector, Provisioning::of(extent.kind));
+            }
+            at += len;
+        }
+        Ok(parameter_data(&status.build(descriptors_max), allocation))
+    })
+}

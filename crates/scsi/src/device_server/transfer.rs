@@ -1,0 +1,185 @@
+//! READ, WRITE, PRE-FETCH and SYNCHRONIZE CACHE: the hot path, and its cold neighbours.
+
+use lunway_block::{Buf, Geometry, Io, SharedBuf};
+
+use super::{Answer, Cdb, Command, failure};
+use crate::block_error::response_of;
+use crate::response::Response;
+use crate::sense::{AdditionalSense, Sense};
+
+const FUA: u8 = 0x08;
+
+/// Blocks that a CDB names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks {
+    pub(crate) lba: u64,
+    pub(crate) count: u32,
+}
+
+impl Blocks {
+    pub(crate) fn of_10(cdb: &Cdb) -> Self {
+        Self { lba: cdb.u32(2).into(), count: cdb.u16(7).into() }
+    }
+
+    pub(crate) fn of_12(cdb: &Cdb) -> Self {
+        Self { lba: cdb.u32(2).into(), count: cdb.u32(6) }
+    }
+
+    pub(crate) fn of_16(cdb: &Cdb) -> Self {
+        Self { lba: cdb.u64(2), count: cdb.u32(10) }
+    }
+
+    /// 21 bits of address; a count of 0 means 256.
+    fn of_6(cdb: &Cdb) -> Self {
+        let count = match cdb.u8(4) {
+            0 => 256,
+            count => count.into(),
+        };
+        Self { lba: (cdb.u32(0) & 0x1F_FFFF).into(), count }
+    }
+
+    /// Where on the device: offset and length in bytes. Refuses what leaves the medium.
+    pub(crate) fn on(self, geometry: &Geometry) -> Result<(u64, u64), Response> {
+        let end = self.lba.checked_add(self.count.into());
+        if !end.is_some_and(|end| end <= geometry.sectors()) {
+            // INFORMATION: the first block that cannot be reached.
+            let first = self.lba.max(geometry.sectors());
+            return Err(Sense::illegal(AdditionalSense::LBA_OUT_OF_RANGE).with_information(first).into());
+        }
+        // Cannot overflow: both are within the device, whose size is in bytes.
+        let sector = u64::from(geometry.logical_sector);
+        Ok((self.lba * sector, u64::from(self.count) * sector))
+    }
+
+    /// [`on`](Self::on), for commands that move the data: refuses more than MAXIMUM TRANSFER LENGTH.
+    pub(crate) fn transferred(
+        self,
+        command: &Command,
+        geometry: &Geometry,
+    ) -> Result<(u64, usize), Response> {
+        let (offset, len) = self.on(geometry)?;
+        if self.count > command.unit().max_transfer_blocks(geometry.logical_sector) {
+            return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_CDB).into());
+        }
+        // Fits: the maximum transfer is 32 bits of bytes.
+        Ok((offset, len as usize))
+    }
+}
+
+/// The part of data-out that a command for `wanted` bytes can use: whole blocks. Where the transport promised less than
+/// the CDB, the whole blocks that came are used and the residual tells the rest; part of a block cannot be.
+pub(crate) fn whole_blocks(data_out: SharedBuf, wanted: usize, sector: u32) -> Result<SharedBuf, Response> {
+    let len = data_out.len().min(wanted);
+    if !len.is_multiple_of(sector as usize) {
+        let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+        return Err(Response { wanted_out: wanted as u64, ..refusal.into() });
+    }
+    Ok(if len == data_out.len() { data_out } else { data_out.slice(0..len) })
+}
+
+fn read(command: &Command, blocks: Blocks) -> Answer {
+    let unit = command.unit();
+    let geometry = unit.geometry();
+    let (offset, len) = blocks.transferred(command, &geometry)?;
+    let sector = geometry.logical_sector;
+    Ok(unit.device().read(offset, Buf::for_overwrite(len)).map(move |done| match done {
+        Ok(buf) => Response::data(buf.freeze()),
+        Err(error) => response_of(&error, sector),
+    }))
+}
+
+fn write(command: Command, blocks: Blocks, fua: bool) -> Answer {
+    let geometry = command.unit().geometry();
+    let (offset, len) = blocks.transferred(&command, &geometry)?;
+    let sector = geometry.logical_sector;
+    let data = whole_blocks(command.data_out, len, sector)?;
+    let unit = command.itl.unit();
+    Ok(unit.device().write(offset, data, unit.durability(fua)).map(move |done| match done {
+        Ok(()) => Response::took(len as u64),
+        Err(error) => response_of(&error, sector),
+    }))
+}
+
+pub(crate) fn read_6(command: Command) -> Answer {
+    read(&command, Blocks::of_6(&command.cdb))
+}
+
+pub(crate) fn read_10(command: Command) -> Answer {
+    read_maybe_stable(command, Blocks::of_10)
+}
+
+pub(crate) fn read_12(command: Command) -> Answer {
+    read_maybe_stable(command, Blocks::of_12)
+}
+
+pub(crate) fn read_16(command: Command) -> Answer {
+    read_maybe_stable(command, Blocks::of_16)
+}
+
+/// FUA on a read: what comes back must be on stable storage (SBC-4 4.15), so a volatile cache is flushed first.
+fn read_maybe_stable(command: Command, blocks: fn(&Cdb) -> Blocks) -> Answer {
+    let blocks = blocks(&command.cdb);
+    if !command.cdb.has(1, FUA) || !command.unit().geometry().volatile_cache {
+        return read(&command, blocks);
+    }
+    let flushed = command.unit().device().flush();
+    Ok(flushed.then(move |flushed| match flushed {
+        Ok(()) => read(&command, blocks).unwrap_or_else(Io::Ready),
+        Err(error) => Io::Ready(failure(command.unit(), &error)),
+    }))
+}
+
+pub(crate) fn write_6(command: Command) -> Answer {
+    let blocks = Blocks::of_6(&command.cdb);
+    write(command, blocks, false)
+}
+
+pub(crate) fn write_10(command: Command) -> Answer {
+    let (blocks, fua) = (Blocks::of_10(&command.cdb), command.cdb.has(1, FUA));
+    write(command, blocks, fua)
+}
+
+pub(crate) fn write_12(command: Command) -> Answer {
+    let (blocks, fua) = (Blocks::of_12(&command.cdb), command.cdb.has(1, FUA));
+    write(command, blocks, fua)
+}
+
+pub(crate) fn write_16(command: Command) -> Answer {
+    let (blocks, fua) = (Blocks::of_16(&command.cdb), command.cdb.has(1, FUA));
+    write(command, blocks, fua)
+}
+
+/// Nothing is fetched: the device's own cache decides. GOOD instead of CONDITION MET says exactly that (SBC-4).
+fn pre_fetch(command: &Command, blocks: Blocks) -> Answer {
+    blocks.on(&command.unit().geometry())?;
+    Ok(Io::Ready(Response::good()))
+}
+
+pub(crate) fn pre_fetch_10(command: Command) -> Answer {
+    pre_fetch(&command, Blocks::of_10(&command.cdb))
+}
+
+pub(crate) fn pre_fetch_16(command: Command) -> Answer {
+    pre_fetch(&command, Blocks::of_16(&command.cdb))
+}
+
+/// Flushes all of the device, which covers any range. IMMED is allowed to return early and does not: GOOD then says more
+/// than it must.
+fn synchronize_cache(command: &Command, blocks: Blocks) -> Answer {
+    let unit = command.unit();
+    let geometry = unit.geometry();
+    blocks.on(&geometry)?;
+    let sector = geometry.logical_sector;
+    Ok(unit.device().flush().map(move |done| match done {
+        Ok(()) => Response::good(),
+        Err(error) => response_of(&error, sector),
+    }))
+}
+
+pub(crate) fn synchronize_cache_10(command: Command) -> Answer {
+    synchronize_cache(&command, Blocks::of_10(&command.cdb))
+}
+
+pub(crate) fn synchronize_cache_16(command: Command) -> Answer {
+    synchronize_cache(&command, Blocks::of_16(&command.cdb))
+}

@@ -1,0 +1,212 @@
+//! The atomic gate of a logical unit.
+//!
+//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC read and write in one indivisible step (SBC-4): no other command
+//! may touch the medium in between. Every medium access passes the gate: ordinary commands together, atomic ones alone.
+//!
+//! One word of state: a count of those inside and a bit that says closed. An ordinary command pays one compare and
+//! swap on the way in and one subtraction on the way out. Who finds the gate closed waits as a future and retries when
+//! woken; there is no queue to go wrong when a waiting command is dropped.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// An atomic command is inside or waits for the others to leave.
+const CLOSED: usize = 1;
+/// One command inside.
+const ONE: usize = 2;
+
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: AtomicUsize,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+/// Permission to be inside with others; dropping it leaves.
+#[derive(Debug)]
+pub(crate) struct SharedPass<G: AsRef<Gate>>(G);
+
+/// Permission to be inside alone; dropping it opens the gate.
+#[derive(Debug)]
+pub(crate) struct ExclusivePass<G: AsRef<Gate>>(G);
+
+impl AsRef<Gate> for Gate {
+    fn as_ref(&self) -> &Gate {
+        self
+    }
+}
+
+impl Gate {
+    fn try_enter(&self) -> bool {
+        let mut state = self.state.load(Ordering::Relaxed);
+        while state & CLOSED == 0 {
+            match self.state.compare_exchange_weak(state, state + ONE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+        false
+    }
+
+    /// Enters unless the gate is closed. The fast path: the pass borrows.
+    pub(crate) fn try_shared(&self) -> Option<SharedPass<&Gate>> {
+        self.try_enter().then_some(SharedPass(self))
+    }
+
+    fn leave(&self) {
+        if self.state.fetch_sub(ONE, Ordering::Release) == ONE | CLOSED {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Tries, registers, tries again: a change between the first try and the registration is seen by the second, one
+    /// after it wakes.
+    fn poll_until(&self, cx: &Context<'_>, attempt: impl Fn(&Self) -> bool) -> Poll<()> {
+        if attempt(self) {
+            return Poll::Ready(());
+        }
+        {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                waiting.push(cx.waker().clone());
+            }
+        }
+        if attempt(self) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// Enters with others, once the gate is open.
+pub(crate) async fn shared<T: AsRef<Gate>>(owner: Arc<T>) -> SharedPass<Owned<T>> {
+    let owner = Owned(owner);
+    poll_fn(|cx| owner.as_ref().poll_until(cx, Gate::try_enter)).await;
+    SharedPass(owner)
+}
+
+/// Closes the gate and waits until all others have left. A caller that goes away while waiting opens it again.
+pub(crate) async fn exclusive<T: AsRef<Gate>>(owner: Arc<T>) -> ExclusivePass<Owned<T>> {
+    let owner = Owned(owner);
+    let close = |gate: &Gate| gate.state.fetch_or(CLOSED, Ordering::Acquire) & CLOSED == 0;
+    poll_fn(|cx| owner.as_ref().poll_until(cx, close)).await;
+    let pass = ExclusivePass(owner);
+    let alone = |gate: &Gate| gate.state.load(Ordering::Acquire) == CLOSED;
+    poll_fn(|cx| pass.0.as_ref().poll_until(cx, alone)).await;
+    pass
+}
+
+/// A shared owner of a gate, so that a pass can outlive the call that took it.
+#[derive(Debug)]
+pub(crate) struct Owned<T>(Arc<T>);
+
+impl<T: AsRef<Gate>> AsRef<Gate> for Owned<T> {
+    fn as_ref(&self) -> &Gate {
+        self.0.as_ref().as_ref()
+    }
+}
+
+impl SharedPass<&Gate> {
+    /// The same permission, for a command that goes on after the call.
+    pub(crate) fn into_owned<T: AsRef<Gate>>(self, owner: Arc<T>) -> SharedPass<Owned<T>> {
+        std::mem::forget(self);
+        SharedPass(Owned(owner))
+    }
+}
+
+impl<G: AsRef<Gate>> Drop for SharedPass<G> {
+    fn drop(&mut self) {
+        self.0.as_ref().leave();
+    }
+}
+
+impl<G: AsRef<Gate>> Drop for ExclusivePass<G> {
+    fn drop(&mut self) {
+        let gate = self.0.as_ref();
+        gate.state.fetch_and(!CLOSED, Ordering::Release);
+        gate.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn an_atomic_command_waits_for_those_inside_and_keeps_others_out() {
+        let gate = Arc::new(Gate::default());
+        let inside = gate.try_shared().unwrap();
+        let mut atomic = pin!(exclusive(gate.clone()));
+        assert!(poll(atomic.as_mut()).is_pending());
+        assert!(gate.try_shared().is_none());
+        drop(inside);
+        let Poll::Ready(pass) = poll(atomic.as_mut()) else { panic!("the gate is empty") };
+        assert!(gate.try_shared().is_none());
+        drop(pass);
+        assert!(gate.try_shared().is_some());
+    }
+
+    #[test]
+    fn an_atomic_command_dropped_while_waiting_opens_the_gate_again() {
+        let gate = Arc::new(Gate::default());
+        let inside = gate.try_shared().unwrap();
+        {
+            let mut atomic = pin!(exclusive(gate.clone()));
+            assert!(poll(atomic.as_mut()).is_pending());
+        }
+        assert!(gate.try_shared().is_some());
+        drop(inside);
+        assert!(gate.try_shared().is_some());
+    }
+
+    #[test]
+    fn an_owned_pass_counts_once() {
+        let gate = Arc::new(Gate::default());
+        let pass = gate.try_shared().unwrap().into_owned(gate.clone());
+        let mut atomic = pin!(exclusive(gate.clone()));
+        assert!(poll(atomic.as_mut()).is_pending());
+        drop(pass);
+        assert!(poll(atomic.as_mut()).is_ready());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn nobody_meets_an_atomic_command_inside_and_nobody_is_forgotten() {
+        let gate = Arc::new(Gate::default());
+        let (alone, together) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let mut tasks = Vec::new();
+        for task in 0..8 {
+            let (gate, alone, together) = (gate.clone(), alone.clone(), together.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..500 {
+                    if task % 2 == 0 {
+                        let _pass = exclusive(gate.clone()).await;
+                        assert_eq!(alone.fetch_add(1, Ordering::SeqCst), 0);
+                        assert_eq!(together.load(Ordering::SeqCst), 0);
+                        tokio::task::yield_now().await;
+                        alone.fetch_sub(1, Ordering::SeqCst);
+                    } else {
+                        let _pass = shared(gate.clone()).await;
+                        together.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(alone.load(Ordering::SeqCst), 0);
+                        tokio::task::yield_now().await;
+                        together.fetch_sub(1, Ordering::SeqCst);
+                    }
+                }
+            }));
+        }
+        for task in tasks {
+            tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
+        }
+    }
+}

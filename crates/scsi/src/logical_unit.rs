@@ -1,0 +1,253 @@
+//! A logical unit: a device with identity, mode parameters, reservations and the nexuses that see it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use lunway_block::{BlockDevice, Durability, Geometry};
+
+use crate::gate::Gate;
+use crate::identity::Identity;
+use crate::mode::ModeParameters;
+use crate::nexus::ItlNexus;
+use crate::reservation::Reservations;
+use crate::unit_attention::UnitAttention;
+
+/// What a logical unit says about itself, and what it lets initiators do.
+#[derive(Clone, Debug)]
+pub struct LogicalUnitOptions {
+    /// Whatever names this volume for good, such as the target's name and the LUN's number. The designators of VPD
+    /// page 83h and, where `serial` is empty, the serial number are hashed from it, so the same text gives the same disk
+    /// after every restart, and two disks must never share one.
+    pub identity: String,
+    /// Unit serial number, at most [`SERIAL_MAX`](Self::SERIAL_MAX) bytes of ASCII; empty: derived from `identity`.
+    pub serial: String,
+    /// T10 vendor identification, 8 bytes of ASCII.
+    pub vendor: String,
+    /// Product identification, 16 bytes of ASCII.
+    pub product: String,
+    /// Product revision level, 4 bytes of ASCII.
+    pub revision: String,
+    /// The medium can be ejected and loaded by START STOP UNIT.
+    pub removable: bool,
+    /// Writes are refused, whatever the device could do.
+    pub read_only: bool,
+    /// Most that one command may transfer, bytes. Bounds the memory that one command can take.
+    pub max_transfer: u32,
+    /// Offers WRITE ATOMIC (16). `None`: only on a device without a volatile cache, where what was written stays
+    /// written; the atomic gate makes it indivisible for every other command, a power cut in the middle is the device's.
+    pub atomic_writes: Option<bool>,
+}
+
+impl LogicalUnitOptions {
+    /// Longest serial number. Together with the vendor it must fit a designator.
+    pub const SERIAL_MAX: usize = 64;
+}
+
+impl Default for LogicalUnitOptions {
+    fn default() -> Self {
+        Self {
+            identity: String::new(),
+            serial: String::new(),
+            vendor: "LUNWAY".to_owned(),
+            product: "VIRTUAL-DISK".to_owned(),
+            revision: "0001".to_owned(),
+            removable: false,
+            read_only: false,
+            // 4 MiB: the largest request that the benchmark's sequential profiles and Windows send.
+            max_transfer: 4 << 20,
+            atomic_writes: None,
+        }
+    }
+}
+
+/// Why ordinary commands need a closer look before they run. All clear is one load on the fast path.
+pub(crate) mod obstacle {
+    /// RESERVE(6) or RESERVE(10) is in force.
+    pub(crate) const RESERVED: u8 = 1;
+    /// A persistent reservation is in force.
+    pub(crate) const PERSISTENT: u8 = 2;
+    /// The medium is ejected.
+    pub(crate) const NO_MEDIUM: u8 = 4;
+    /// Writes are refused.
+    pub(crate) const PROTECTED: u8 = 8;
+}
+
+/// A disk as initiators see it.
+///
+/// Owns what belongs to the logical unit and not to a nexus: identity, mode parameters, reservations, the medium's
+/// presence, the atomic gate. Shared by every target and nexus that reaches it; a unit attention is established on all
+/// of them through the list of I_T_L nexuses it keeps.
+///
+/// The state that every command must look at is a set of `obstacle` bits: as long as it is empty, no lock is taken.
+pub struct LogicalUnit {
+    device: Arc<dyn BlockDevice>,
+    options: LogicalUnitOptions,
+    identity: Identity,
+    mode: ModeParameters,
+    obstacles: AtomicU8,
+    reservations: Mutex<Reservations>,
+    nexuses: Mutex<Vec<Weak<ItlNexus>>>,
+    gate: Gate,
+}
+
+impl AsRef<Gate> for LogicalUnit {
+    fn as_ref(&self) -> &Gate {
+        &self.gate
+    }
+}
+
+impl LogicalUnit {
+    /// Puts a logical unit in front of a device.
+    pub fn new(device: Arc<dyn BlockDevice>, options: LogicalUnitOptions) -> Arc<Self> {
+        let geometry = device.geometry();
+        let protected = options.read_only || geometry.read_only;
+        let unit = Arc::new(Self {
+            identity: Identity::derive(&options),
+            mode: ModeParameters::new(geometry.volatile_cache),
+            obstacles: AtomicU8::new(if protected { obstacle::PROTECTED } else { 0 }),
+            reservations: Mutex::default(),
+            nexuses: Mutex::default(),
+            gate: Gate::default(),
+            device,
+            options,
+        });
+        let weak = Arc::downgrade(&unit);
+        unit.device.on_resize(Box::new(move |_| {
+            if let Some(unit) = weak.upgrade() {
+                unit.establish(UnitAttention::CapacityChanged, None);
+            }
+        }));
+        unit
+    }
+
+    /// The device behind.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// What was asked for when it was made.
+    pub fn options(&self) -> &LogicalUnitOptions {
+        &self.options
+    }
+
+    /// Serial number and designators.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    pub(crate) fn mode(&self) -> &ModeParameters {
+        &self.mode
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(crate) fn reservations(&self) -> MutexGuard<'_, Reservations> {
+        self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes reservations and keeps the obstacle bits in step with them, under the same lock.
+    pub(crate) fn change_reservations<T>(&self, change: impl FnOnce(&mut Reservations) -> T) -> T {
+        let mut reservations = self.reservations();
+        let result = change(&mut reservations);
+        self.set_obstacle(obstacle::RESERVED, reservations.reserved_by().is_some());
+        self.set_obstacle(obstacle::PERSISTENT, reservations.is_held());
+        result
+    }
+
+    pub(crate) fn obstacles(&self) -> u8 {
+        self.obstacles.load(Ordering::Acquire)
+    }
+
+    /// Sets or clears a bit; says whether that changed it.
+    pub(crate) fn set_obstacle(&self, bit: u8, on: bool) -> bool {
+        let before = if on {
+            self.obstacles.fetch_or(bit, Ordering::AcqRel)
+        } else {
+            self.obstacles.fetch_and(!bit, Ordering::AcqRel)
+        };
+        (before & bit != 0) != on
+    }
+
+    /// SWP of the control mode page changed: PROTECTED follows, unless the unit is read-only for good.
+    pub(crate) fn refresh_protection(&self) {
+        let protected =
+            self.options.read_only || self.geometry().read_only || self.mode.software_write_protect();
+        self.set_obstacle(obstacle::PROTECTED, protected);
+    }
+
+    /// When a write may be acknowledged: with FUA, and with the write cache switched off, only on stable storage.
+    pub(crate) fn durability(&self, fua: bool) -> Durability {
+        if fua || !self.mode.write_cache() { Durability::Stable } else { Durability::Volatile }
+    }
+
+    /// Largest transfer of one command, blocks; at least 1.
+    pub(crate) fn max_transfer_blocks(&self, sector: u32) -> u32 {
+        (self.options.max_transfer / sector.max(1)).max(1)
+    }
+
+    /// WRITE ATOMIC is offered.
+    pub(crate) fn atomic_writes(&self) -> bool {
+        self.options.atomic_writes.unwrap_or_else(|| !self.geometry().volatile_cache)
+    }
+
+    fn nexuses(&self) -> Vec<Arc<ItlNexus>> {
+        let list = self.nexuses.lock().unwrap_or_else(PoisonError::into_inner);
+        list.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(crate) fn join(&self, itl: &Arc<ItlNexus>) {
+        self.nexuses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(itl));
+    }
+
+    /// I_T nexus loss (SAM-5 6.3.5): what belonged to the nexus alone goes; persistent reservations stay.
+    pub(crate) fn leave(&self, itl: &ItlNexus) {
+        self.nexuses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), itl));
+        self.change_reservations(|reservations| reservations.release(itl.nexus().id()));
+    }
+
+    /// Establishes a unit attention on every nexus but `except`.
+    pub(crate) fn establish(&self, condition: UnitAttention, except: Option<&ItlNexus>) {
+        for itl in self.nexuses() {
+            if !except.is_some_and(|except| std::ptr::eq(except, &raw const *itl)) {
+                itl.pending().establish(condition);
+            }
+        }
+    }
+
+    /// Establishes a unit attention on the nexuses that `select` names.
+    pub(crate) fn establish_on(&self, condition: UnitAttention, select: impl Fn(&ItlNexus) -> bool) {
+        self.nexuses().iter().filter(|itl| select(itl)).for_each(|itl| itl.pending().establish(condition));
+    }
+
+    /// Some nexus has PREVENT ALLOW MEDIUM REMOVAL in force.
+    pub(crate) fn removal_prevented(&self) -> bool {
+        self.nexuses().iter().any(|itl| itl.prevents_removal())
+    }
+
+    /// Logical unit reset (SAM-5 6.3.3): RESERVE is released, removal allowed, mode parameters back to their defaults,
+    /// and every nexus told.
+    pub(crate) fn reset(&self) {
+        self.change_reservations(Reservations::release_any);
+        self.mode.reset();
+        self.refresh_protection();
+        for itl in self.nexuses() {
+            itl.set_prevents_removal(false);
+            itl.pending().establish(UnitAttention::Reset);
+        }
+    }
+}
+
+impl std::fmt::Debug for LogicalUnit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogicalUnit").field("serial", &self.identity.serial()).finish_non_exhaustive()
+    }
+}

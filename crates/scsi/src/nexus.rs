@@ -1,0 +1,245 @@
+//! I_T nexuses: who is talking to which target port, and what each logical unit owes them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use lunway_block::{Io, SharedBuf};
+
+use crate::device_server;
+use crate::logical_unit::LogicalUnit;
+use crate::lun::{Lun, LunAddress};
+use crate::response::Response;
+use crate::target::ScsiTarget;
+use crate::task_management::{Scope, TaskManagementFunction, TaskManagementOutcome};
+use crate::unit_attention::{Pending, UnitAttention};
+
+/// Who a nexus is between. What persistent reservations are registered to: it outlives the nexus itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortPair {
+    /// SCSI initiator port name; for iSCSI `name,i,0x` and the ISID.
+    pub initiator_port: String,
+    /// Relative identifier of the target port.
+    pub relative_target_port: u16,
+}
+
+/// What all I_T_L nexuses of one I_T nexus share.
+#[derive(Debug)]
+pub(crate) struct NexusIdentity {
+    id: u64,
+    ports: PortPair,
+    target_name: String,
+}
+
+impl NexusIdentity {
+    /// Unique while the process lives.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn ports(&self) -> &PortPair {
+        &self.ports
+    }
+
+    pub(crate) fn target_name(&self) -> &str {
+        &self.target_name
+    }
+}
+
+/// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions and PREVENT.
+#[derive(Debug)]
+pub(crate) struct ItlNexus {
+    lun: u16,
+    unit: Arc<LogicalUnit>,
+    nexus: Arc<NexusIdentity>,
+    pending: Pending,
+    prevents_removal: AtomicBool,
+}
+
+impl ItlNexus {
+    pub(crate) fn unit(&self) -> &Arc<LogicalUnit> {
+        &self.unit
+    }
+
+    pub(crate) fn nexus(&self) -> &NexusIdentity {
+        &self.nexus
+    }
+
+    pub(crate) fn pending(&self) -> &Pending {
+        &self.pending
+    }
+
+    pub(crate) fn prevents_removal(&self) -> bool {
+        self.prevents_removal.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_prevents_removal(&self, on: bool) {
+        self.prevents_removal.store(on, Ordering::Release);
+    }
+}
+
+/// One I_T nexus: an initiator port talking to a target port. Made by [`ScsiTarget::open_nexus`].
+///
+/// A new nexus has the unit attention POWER ON OCCURRED pending on each logical unit. Closing it, or dropping it, is an
+/// I_T nexus loss: RESERVE is released, PREVENT ALLOW MEDIUM REMOVAL undone; persistent reservations stay, and are found
+/// again by the same pair of ports.
+///
+/// The list of logical units is the nexus's own copy, renewed when the target's changes, so that finding one on the
+/// way to an I/O meets no other core.
+pub struct Nexus {
+    target: Arc<ScsiTarget>,
+    identity: Arc<NexusIdentity>,
+    units: RwLock<Vec<Arc<ItlNexus>>>,
+    closed: AtomicBool,
+}
+
+impl Nexus {
+    pub(crate) fn new(target: Arc<ScsiTarget>, ports: PortPair) -> Self {
+        // Counted over all targets, because a logical unit may belong to several.
+        static LAST_ID: AtomicU64 = AtomicU64::new(0);
+        let id = LAST_ID.fetch_add(1, Ordering::Relaxed);
+        let target_name = target.name().to_owned();
+        Self {
+            target,
+            identity: Arc::new(NexusIdentity { id, ports, target_name }),
+            units: RwLock::default(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Executes one command to its end.
+    ///
+    /// `cdb` and `data_out` are taken as they come: any length, any content. Of a `data_out` longer than the CDB asks for,
+    /// the rest is ignored; of one that is shorter, the whole blocks that are there are written (SAM and RFC 7143
+    /// §11.4.5 leave the rest to the residual count), and part of a block is refused.
+    pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+        match Lun(lun).address() {
+            LunAddress::Unit(number) => match self.find(number) {
+                Some(itl) => device_server::execute(self, itl, cdb, data_out),
+                None => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
+            },
+            LunAddress::ReportLuns => Io::Ready(device_server::execute_without_unit(self, cdb, true)),
+            LunAddress::Other => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
+        }
+    }
+
+    fn find(&self, number: u16) -> Option<Arc<ItlNexus>> {
+        let units = self.units.read().unwrap_or_else(PoisonError::into_inner);
+        let index = units.binary_search_by_key(&number, |itl| itl.lun).ok()?;
+        Some(units[index].clone())
+    }
+
+    /// The numbers of the logical units that this nexus sees, in order.
+    pub fn luns(&self) -> Vec<u16> {
+        self.units.read().unwrap_or_else(PoisonError::into_inner).iter().map(|itl| itl.lun).collect()
+    }
+
+    /// Who it is between.
+    pub fn ports(&self) -> &PortPair {
+        &self.identity.ports
+    }
+
+    /// The target it belongs to.
+    pub fn target(&self) -> &Arc<ScsiTarget> {
+        &self.target
+    }
+
+    /// Carries out what a task management function does to logical units and nexuses (SAM-5 7). The commands
+    /// themselves are the transport's: it drops those that the outcome names.
+    pub fn task_management(&self, lun: [u8; 8], function: TaskManagementFunction) -> TaskManagementOutcome {
+        use TaskManagementFunction as Function;
+        match function {
+            Function::TargetWarmReset | Function::TargetColdReset => {
+                for (_, unit) in self.target.luns() {
+                    unit.reset();
+                }
+                return TaskManagementOutcome::complete(Scope::Target);
+            }
+            Function::ClearAca => return TaskManagementOutcome::NOT_SUPPORTED,
+            _ => {}
+        }
+        let LunAddress::Unit(number) = Lun(lun).address() else {
+            return TaskManagementOutcome::INCORRECT_LUN;
+        };
+        let Some(itl) = self.find(number) else { return TaskManagementOutcome::INCORRECT_LUN };
+        TaskManagementOutcome::complete(match function {
+            Function::AbortTask => Scope::Task,
+            Function::AbortTaskSet => Scope::NexusUnit { lun: number },
+            Function::LogicalUnitReset => {
+                itl.unit.reset();
+                Scope::Unit { lun: number, unit: itl.unit.clone() }
+            }
+            Function::ClearTaskSet => Scope::Unit { lun: number, unit: itl.unit.clone() },
+            _ => return TaskManagementOutcome::NOT_SUPPORTED,
+        })
+    }
+
+    /// The transport dropped commands of this nexus on `lun` because of another nexus's CLEAR TASK SET.
+    pub fn commands_cleared(&self, lun: u16) {
+        if let Some(itl) = self.find(lun) {
+            itl.pending.establish(UnitAttention::CommandsCleared);
+        }
+    }
+
+    /// I_T nexus loss. Commands sent afterwards find no logical unit. Does nothing the second time.
+    pub fn close(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.target.forget(self);
+        let units = std::mem::take(&mut *self.units.write().unwrap_or_else(PoisonError::into_inner));
+        for itl in units {
+            itl.unit.leave(&itl);
+        }
+    }
+
+    /// The target got a logical unit. `announce`: the nexus is told that its list has changed.
+    pub(crate) fn add(&self, lun: u16, unit: &Arc<LogicalUnit>, announce: bool) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let mut units = self.units.write().unwrap_or_else(PoisonError::into_inner);
+        let Err(index) = units.binary_search_by_key(&lun, |itl| itl.lun) else { return };
+        if announce {
+            units.iter().for_each(|itl| itl.pending.establish(UnitAttention::LunsChanged));
+        }
+        let itl = Arc::new(ItlNexus {
+            lun,
+            unit: unit.clone(),
+            nexus: self.identity.clone(),
+            pending: Pending::default(),
+            prevents_removal: AtomicBool::new(false),
+        });
+        itl.pending.establish(UnitAttention::PowerOn);
+        unit.join(&itl);
+        units.insert(index, itl);
+    }
+
+    /// The target lost a logical unit.
+    pub(crate) fn remove(&self, lun: u16) {
+        let mut units = self.units.write().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(index) = units.binary_search_by_key(&lun, |itl| itl.lun) {
+            let gone = units.remove(index);
+            gone.unit.leave(&gone);
+            units.iter().for_each(|itl| itl.pending.establish(UnitAttention::LunsChanged));
+        }
+    }
+
+    /// REPORT LUNS told the nexus what LunsChanged would have (SPC-4 6.33).
+    pub(crate) fn luns_reported(&self) {
+        let units = self.units.read().unwrap_or_else(PoisonError::into_inner);
+        units.iter().for_each(|itl| itl.pending.clear(UnitAttention::LunsChanged));
+    }
+}
+
+impl Drop for Nexus {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Nexus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nexus").field("ports", self.ports()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,379 @@
+//! The table of supported operations.
+//!
+//! One row per command drives everything that is said about it: dispatch and its checks, REPORT SUPPORTED OPERATION
+//! CODES, and the table in the documentation ([`markdown`]). To add a command is to add a row and its handler.
+
+use std::fmt::Write as _;
+
+use crate::device_server::{Handler, access, atomic, identify, medium, mode, report, thin, transfer, verify};
+use crate::logical_unit::LogicalUnit;
+use crate::opcode::{self as op, service_action as sa};
+
+/// How a command passes the logical unit's atomic gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// Does not touch the medium.
+    None,
+    /// Together with others.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// What a reservation of another nexus does to a command (SPC-4 5.13.1 and the like table of SBC-4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Never refused.
+    Free,
+    /// Refused under RESERVE only.
+    Query,
+    /// Refused under RESERVE and under exclusive access.
+    Read,
+    /// Refused under RESERVE and under every persistent reservation.
+    Write,
+}
+
+/// When a command exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offered {
+    Always,
+    /// Where the device gives space back.
+    Thin,
+    /// Where the logical unit offers atomic writes.
+    AtomicWrites,
+}
+
+/// What a command's checks are.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    passage: Passage,
+    access: Access,
+    /// Needs a medium.
+    medium: bool,
+    /// Changes the medium: refused where that is protected.
+    writes: bool,
+    /// Runs although a unit attention is pending (SPC-4 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
+    with_unit_attention: bool,
+}
+
+const IDENTIFY: Kind = Kind {
+    passage: Passage::None,
+    access: Access::Free,
+    medium: false,
+    writes: false,
+    with_unit_attention: true,
+};
+const FREE: Kind = Kind { with_unit_attention: false, ..IDENTIFY };
+const QUERY: Kind = Kind { access: Access::Query, ..FREE };
+const QUERY_MEDIUM: Kind = Kind { medium: true, ..QUERY };
+const READ: Kind = Kind { passage: Passage::Shared, access: Access::Read, medium: true, ..FREE };
+const INSPECT: Kind = Kind { medium: false, passage: Passage::None, access: Access::Write, ..FREE };
+const FLUSH: Kind = Kind { access: Access::Write, ..READ };
+const WRITE: Kind = Kind { writes: true, ..FLUSH };
+const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
+/// PREEMPT AND ABORT waits until no command is inside: none of the preempted nexus can still change the medium.
+const FENCE: Kind = Kind { passage: Passage::Exclusive, ..QUERY };
+
+/// One supported command.
+pub struct Operation {
+    /// Operation code.
+    pub opcode: u8,
+    /// Service action, for operation codes that have them.
+    pub service_action: Option<u8>,
+    /// The standard's name.
+    pub name: &'static str,
+    /// Where the standard defines it.
+    pub section: &'static str,
+    /// CDB usage data (SPC-4 6.35.3): its length is the CDB's, its bits are those that are evaluated.
+    pub usage: &'static [u8],
+    /// Bits of byte 1 that are ignored: obsolete, and still sent by some.
+    tolerated: u8,
+    kind: Kind,
+    offered: Offered,
+    handler: Handler,
+}
+
+/// Recommended and nominal command timeout, seconds (SPC-4 6.35.4). Of the order of what initiators use for a disk;
+/// the same for all, because the time is the backing device's.
+pub const RECOMMENDED_TIMEOUT_S: u32 = 30;
+
+const fn row(
+    name: &'static str,
+    section: &'static str,
+    usage: &'static [u8],
+    kind: Kind,
+    handler: Handler,
+) -> Operation {
+    Operation {
+        opcode: usage[0],
+        service_action: None,
+        name,
+        section,
+        usage,
+        tolerated: 0,
+        kind,
+        offered: Offered::Always,
+        handler,
+    }
+}
+
+impl Operation {
+    /// Byte 1 holds a service action.
+    const fn acting(mut self) -> Self {
+        self.service_action = Some(self.usage[1] & 0x1F);
+        self
+    }
+
+    const fn tolerating(mut self, bits: u8) -> Self {
+        self.tolerated = bits;
+        self
+    }
+
+    const fn offered(mut self, offered: Offered) -> Self {
+        self.offered = offered;
+        self
+    }
+
+    /// The logical unit has this command.
+    pub fn is_offered_by(&self, unit: &LogicalUnit) -> bool {
+        match self.offered {
+            Offered::Always => true,
+            Offered::Thin => unit.geometry().thin,
+            Offered::AtomicWrites => unit.atomic_writes(),
+        }
+    }
+
+    pub(crate) fn passage(&self) -> Passage {
+        self.kind.passage
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.kind.access
+    }
+
+    pub(crate) fn needs_medium(&self) -> bool {
+        self.kind.medium
+    }
+
+    pub(crate) fn writes(&self) -> bool {
+        self.kind.writes
+    }
+
+    pub(crate) fn runs_with_unit_attention(&self) -> bool {
+        self.kind.with_unit_attention
+    }
+
+    pub(crate) fn handler(&self) -> Handler {
+        self.handler
+    }
+
+    /// First bit of the CDB that is set and not evaluated: its byte and bit. Of CONTROL only NACA counts (SAM-5 5.2).
+    pub(crate) fn unexpected_bit(&self, cdb: &[u8]) -> Option<(u16, u8)> {
+        const NACA: u8 = 0x04;
+        let control = self.usage.len() - 1;
+        for (at, (&byte, &usage)) in cdb.iter().zip(self.usage).enumerate().skip(1) {
+            let allowed = match at {
+                1 if self.service_action.is_some() => usage | 0x1F,
+                1 => usage | self.tolerated,
+                at if at == control => !NACA,
+                _ => usage,
+            };
+            let extra = byte & !allowed;
+            if extra != 0 {
+                return Some((at as u16, extra.ilog2() as u8));
+            }
+        }
+        None
+    }
+}
+
+// Fields that many CDBs share. DPO and FUA; GROUP NUMBER is evaluated and has no effect.
+const DPO_FUA: u8 = 0x18;
+const DPO: u8 = 0x10;
+const BYTCHK: u8 = 0x06;
+const GROUP: u8 = 0x3F;
+/// FUA_NV and RELADR, obsolete since SBC-3.
+const OLD_FUA_NV: u8 = 0x03;
+/// The same, and RARC, which is only advice.
+const OLD_FUA_NV_RARC: u8 = 0x07;
+
+use Handler::{Nexus, Unit};
+
+/// All supported operations, by operation code and service action.
+#[rustfmt::skip]
+pub static OPERATIONS: &[Operation] = &[
+    row("TEST UNIT READY", "SPC-4 6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Unit(medium::test_unit_ready)),
+    row("REQUEST SENSE", "SPC-4 6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Unit(identify::request_sense)),
+    row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Unit(transfer::read_6)),
+    row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Unit(transfer::write_6)),
+    row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Unit(identify::inquiry)),
+    row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Unit(mode::select_6)),
+    row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
+    row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
+    row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], INSPECT, Unit(mode::sense_6)),
+    row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], INSPECT, Unit(medium::start_stop_unit)),
+    row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0x04, 0, 0, 0, 0], INSPECT, Unit(report::send_diagnostic)),
+    row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], QUERY, Unit(medium::prevent_allow)),
+    row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], QUERY_MEDIUM, Unit(identify::read_capacity_10)),
+    row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(transfer::read_10)).tolerating(OLD_FUA_NV_RARC),
+    row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(transfer::write_10)).tolerating(OLD_FUA_NV),
+    row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Unit(verify::write_and_verify_10)),
+    row("VERIFY (10)", "SBC-4", &[op::VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(verify::verify_10)),
+    row("PRE-FETCH (10)", "SBC-4", &[op::PRE_FETCH_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(transfer::pre_fetch_10)),
+    row("SYNCHRONIZE CACHE (10)", "SBC-4", &[op::SYNCHRONIZE_CACHE_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], FLUSH, Unit(transfer::synchronize_cache_10)).tolerating(0x05),
+    row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], READ, Unit(report::read_defect_data_10)),
+    row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::write_same_10)),
+    row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::unmap)).offered(Offered::Thin),
+    row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::select_10)),
+    row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
+    row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
+    row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::sense_10)),
+    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::read_keys)).acting(),
+    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::read_reservation)).acting(),
+    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::report_capabilities)).acting(),
+    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::read_full_status)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], FENCE, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
+    row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
+    row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),
+    row("ORWRITE (16)", "SBC-4", &[op::ORWRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::orwrite)).tolerating(OLD_FUA_NV),
+    row("WRITE AND VERIFY (16)", "SBC-4", &[op::WRITE_AND_VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(verify::write_and_verify_16)),
+    row("VERIFY (16)", "SBC-4", &[op::VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(verify::verify_16)),
+    row("PRE-FETCH (16)", "SBC-4", &[op::PRE_FETCH_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::pre_fetch_16)),
+    row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Unit(transfer::synchronize_cache_16)).tolerating(0x05),
+    row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(thin::write_same_16)),
+    row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites),
+    row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY_MEDIUM, Unit(identify::read_capacity_16)).acting(),
+    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Unit(thin::get_lba_status)).acting(),
+    row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Nexus(identify::report_luns)),
+    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(report::supported_operation_codes)).acting(),
+    row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
+    row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
+    row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(verify::write_and_verify_12)),
+    row("VERIFY (12)", "SBC-4", &[op::VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(verify::verify_12)),
+    row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Unit(report::read_defect_data_12)),
+];
+
+/// No row has this operation code.
+const ABSENT: u8 = u8::MAX;
+
+/// Row of the first operation with each operation code.
+static FIRST: [u8; 256] = {
+    let mut first = [ABSENT; 256];
+    let mut index = OPERATIONS.len();
+    while index > 0 {
+        index -= 1;
+        first[OPERATIONS[index].opcode as usize] = index as u8;
+    }
+    first
+};
+
+/// Why there is no operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotFound {
+    /// The operation code is unknown.
+    Opcode,
+    /// The operation code is known, the service action is not.
+    ServiceAction,
+}
+
+/// All rows of an operation code.
+pub fn with_opcode(opcode: u8) -> &'static [Operation] {
+    match FIRST[usize::from(opcode)] {
+        ABSENT => &[],
+        first => {
+            let rest = &OPERATIONS[usize::from(first)..];
+            let len = rest.iter().position(|row| row.opcode != opcode).unwrap_or(rest.len());
+            &rest[..len]
+        }
+    }
+}
+
+/// The row of a command by its first two bytes.
+pub fn find(opcode: u8, byte_1: u8) -> Result<&'static Operation, NotFound> {
+    let first = match FIRST[usize::from(opcode)] {
+        ABSENT => return Err(NotFound::Opcode),
+        first => &OPERATIONS[usize::from(first)],
+    };
+    if first.service_action.is_none() {
+        return Ok(first);
+    }
+    let action = Some(byte_1 & 0x1F);
+    with_opcode(opcode).iter().find(|row| row.service_action == action).ok_or(NotFound::ServiceAction)
+}
+
+/// The table for the documentation.
+pub fn markdown() -> String {
+    let mut page =
+        String::from("| opcode | service action | command | defined in | notes |\n|---|---|---|---|---|\n");
+    for row in OPERATIONS {
+        let action = row.service_action.map_or_else(|| "–".to_owned(), |action| format!("{action:02X}h"));
+        let notes = match (row.offered, row.kind.passage) {
+            (Offered::Thin, _) => "thin devices",
+            (Offered::AtomicWrites, _) => "atomic; where the logical unit offers atomic writes",
+            (Offered::Always, Passage::Exclusive) => "atomic",
+            (Offered::Always, _) => "",
+        };
+        // Writing to a `String` cannot fail.
+        let _ =
+            writeln!(page, "| {:02X}h | {action} | {} | {} | {notes} |", row.opcode, row.name, row.section);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_in_order_and_each_is_found() {
+        for pair in OPERATIONS.windows(2) {
+            let key = |row: &Operation| (row.opcode, row.service_action);
+            assert!(key(&pair[0]) < key(&pair[1]), "{} before {}", pair[0].name, pair[1].name);
+        }
+        for row in OPERATIONS {
+            let found = find(row.opcode, row.usage[1]).unwrap_or_else(|_| panic!("{} not found", row.name));
+            assert_eq!(found.name, row.name);
+        }
+        assert!(OPERATIONS.len() < usize::from(ABSENT));
+    }
+
+    #[test]
+    fn cdb_lengths_are_those_of_the_operation_codes_group() {
+        for row in OPERATIONS {
+            let len = match row.opcode >> 5 {
+                0 => 6,
+                1 | 2 => 10,
+                4 => 16,
+                5 => 12,
+                group => panic!("group {group} has no fixed length"),
+            };
+            assert_eq!(row.usage.len(), len, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn unknown_codes_and_service_actions_are_told_apart() {
+        assert_eq!(find(0xFF, 0).err(), Some(NotFound::Opcode));
+        assert_eq!(find(op::SERVICE_ACTION_IN_16, 0x1F).err(), Some(NotFound::ServiceAction));
+    }
+
+    #[test]
+    fn a_bit_that_is_not_evaluated_is_found() {
+        let Ok(row) = find(op::READ_10, 0) else { panic!("READ (10) is a row") };
+        assert_eq!(row.unexpected_bit(&[op::READ_10, 0x18, 0, 0, 0, 0, 0, 0, 1, 0]), None);
+        assert_eq!(row.unexpected_bit(&[op::READ_10, 0x40, 0, 0, 0, 0, 0, 0, 1, 0]), Some((1, 6)));
+        assert_eq!(row.unexpected_bit(&[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0x04]), Some((9, 2)));
+    }
+
+    #[test]
+    fn the_documentation_has_a_line_for_each() {
+        assert_eq!(markdown().lines().count(), OPERATIONS.len() + 2);
+    }
+}

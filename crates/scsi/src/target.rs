@@ -1,0 +1,116 @@
+//! A SCSI target device: a name and a map of logical units.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::logical_unit::LogicalUnit;
+use crate::lun::Lun;
+use crate::nexus::{Nexus, PortPair};
+
+/// A logical unit number that cannot be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LunInUse {
+    /// Another logical unit has it.
+    #[error("LUN {0} is in use")]
+    Taken(u16),
+    /// Flat space addressing has 14 bits.
+    #[error("LUN {0} is beyond the largest number, 16383")]
+    TooLarge(u16),
+}
+
+#[derive(Default)]
+struct Inventory {
+    luns: BTreeMap<u16, Arc<LogicalUnit>>,
+    nexuses: Vec<Weak<Nexus>>,
+}
+
+impl Inventory {
+    fn open_nexuses(&self) -> Vec<Arc<Nexus>> {
+        self.nexuses.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// A SCSI target device. Shared by all its sessions on all cores; they meet here only when one comes or goes, or when
+/// the map of logical units changes.
+pub struct ScsiTarget {
+    name: String,
+    inventory: Mutex<Inventory>,
+}
+
+impl ScsiTarget {
+    /// A target without logical units. `name` becomes its SCSI name string in VPD page 83h: its iSCSI name.
+    pub fn new(name: &str) -> Arc<Self> {
+        Arc::new(Self { name: name.to_owned(), inventory: Mutex::default() })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn inventory(&self) -> MutexGuard<'_, Inventory> {
+        self.inventory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers a logical unit. Open nexuses see it at once and are told that the list has changed.
+    pub fn attach(&self, lun: u16, unit: Arc<LogicalUnit>) -> Result<(), LunInUse> {
+        if lun > Lun::NUMBER_MAX {
+            return Err(LunInUse::TooLarge(lun));
+        }
+        let mut inventory = self.inventory();
+        if inventory.luns.contains_key(&lun) {
+            return Err(LunInUse::Taken(lun));
+        }
+        let nexuses = inventory.open_nexuses();
+        for nexus in &nexuses {
+            nexus.add(lun, &unit, true);
+        }
+        inventory.luns.insert(lun, unit);
+        drop(inventory);
+        // A nexus dropped here closes itself, which takes the inventory: only after it is free.
+        drop(nexuses);
+        Ok(())
+    }
+
+    /// Withdraws a logical unit. Commands already under way come to their end.
+    pub fn detach(&self, lun: u16) -> Option<Arc<LogicalUnit>> {
+        let mut inventory = self.inventory();
+        let unit = inventory.luns.remove(&lun)?;
+        let nexuses = inventory.open_nexuses();
+        for nexus in &nexuses {
+            nexus.remove(lun);
+        }
+        drop(inventory);
+        drop(nexuses);
+        Some(unit)
+    }
+
+    /// The logical units, in order of their numbers.
+    pub fn luns(&self) -> Vec<(u16, Arc<LogicalUnit>)> {
+        self.inventory().luns.iter().map(|(&lun, unit)| (lun, unit.clone())).collect()
+    }
+
+    /// A new I_T nexus. `initiator_port` is the SCSI initiator port name, for iSCSI the initiator's name, `,i,0x` and the
+    /// ISID in hexadecimal. An older nexus between the same ports is the transport's to close first (RFC 7143 §6.3.5).
+    pub fn open_nexus(self: &Arc<Self>, initiator_port: &str, relative_target_port: u16) -> Arc<Nexus> {
+        let ports = PortPair { initiator_port: initiator_port.to_owned(), relative_target_port };
+        let mut inventory = self.inventory();
+        let nexus = Arc::new(Nexus::new(self.clone(), ports));
+        for (&lun, unit) in &inventory.luns {
+            nexus.add(lun, unit, false);
+        }
+        inventory.nexuses.push(Arc::downgrade(&nexus));
+        nexus
+    }
+
+    pub(crate) fn forget(&self, nexus: &Nexus) {
+        self.inventory().nexuses.retain(|other| !std::ptr::eq(other.as_ptr(), nexus));
+    }
+}
+
+impl fmt::Debug for ScsiTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScsiTarget").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! Task management functions and what they come to (SAM-5 7).
+
+use std::sync::Arc;
+
+use crate::logical_unit::LogicalUnit;
+
+/// A task management function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskManagementFunction {
+    /// Abort one command of this nexus.
+    AbortTask,
+    /// Abort all commands of this nexus on a logical unit.
+    AbortTaskSet,
+    /// Clear an auto contingent allegiance; there never is one.
+    ClearAca,
+    /// Abort all commands of every nexus on a logical unit.
+    ClearTaskSet,
+    /// Reset a logical unit.
+    LogicalUnitReset,
+    /// Reset all logical units of the target.
+    TargetWarmReset,
+    /// The same, and the transport then ends every session (RFC 7143 §11.5.1).
+    TargetColdReset,
+}
+
+/// The service response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskManagementResponse {
+    /// Done, once the commands that the outcome names are dropped.
+    FunctionComplete,
+    /// The logical unit does not exist.
+    IncorrectLun,
+    /// Not a function of this target.
+    NotSupported,
+}
+
+/// Which commands the transport has to drop without a response.
+#[derive(Clone, Debug)]
+pub enum Scope {
+    /// None.
+    Nothing,
+    /// The one command that the request refers to.
+    Task,
+    /// Every command of the requesting nexus on the logical unit.
+    NexusUnit {
+        /// Its number.
+        lun: u16,
+    },
+    /// Every command of every nexus on the logical unit. After CLEAR TASK SET, each *other* nexus that lost one is told
+    /// by [`Nexus::commands_cleared`](crate::Nexus::commands_cleared).
+    Unit {
+        /// Its number at the requesting nexus's target.
+        lun: u16,
+        /// The unit itself, which other targets may offer under other numbers.
+        unit: Arc<LogicalUnit>,
+    },
+    /// Every command of every nexus of the target.
+    Target,
+}
+
+/// What a function came to.
+#[derive(Clone, Debug)]
+pub struct TaskManagementOutcome {
+    /// What to answer.
+    pub response: TaskManagementResponse,
+    /// What to drop before answering.
+    pub abort: Scope,
+}
+
+impl TaskManagementOutcome {
+    pub(crate) const NOT_SUPPORTED: Self =
+        Self { response: TaskManagementResponse::NotSupported, abort: Scope::Nothing };
+    pub(crate) const INCORRECT_LUN: Self =
+        Self { response: TaskManagementResponse::IncorrectLun, abort: Scope::Nothing };
+
+    pub(crate) fn complete(abort: Scope) -> Self {
+        Self { response: TaskManagementResponse::FunctionComplete, abort }
+    }
+}
