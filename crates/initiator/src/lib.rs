@@ -1,1 +1,59 @@
-//! The iSCSI initiator: one path as a block device.
+//! The iSCSI initiator: a logical unit behind `iscsi://` as a block device.
+//!
+//! ```text
+//!   callers, any thread                         one task per device
+//!   read │ write │ flush │ …                    ┌───────────────────────────────┐
+//!        ▼                                      │ driver: drain, answer, gather │──── socket
+//!   session: slots, queue, core ◀── one lock ──▶│ recovery: dial, prove, resume │
+//!        ▲                                      └───────────────────────────────┘
+//!        └── unit: geometry, limits, names
+//! ```
+//!
+//! # I/O model
+//!
+//! A caller hands its command to the connection core itself and wakes the driver; the driver sends what all callers have
+//! put in with one vectored write, and hands out what one vectored read brought. A command costs one allocation (its
+//! future) and no copy of its data; [`IscsiDevice`] says when there is one.
+//!
+//! # Errors
+//!
+//! [`UrlError`] for addresses, [`OpenError`] until the device is open, [`BlockError`](lunway_block::BlockError) after
+//! that. No operation waits for ever; [`OpenOptions`] says how long. What happens to work under way when a connection is
+//! lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
+//!
+//! # Parts
+//!
+//! | part | is |
+//! |---|---|
+//! | [`IscsiUrl`] | addresses |
+//! | [`IscsiDevice`] | the block device: operations to CDBs, cut where they are too long |
+//! | [`OpenOptions`] | how long to wait for what |
+//! | [`discover`], [`inspect`] | what is there, as plain data |
+//! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
+//! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
+//! | `recovery` | from a lost connection back to the same disk |
+//! | `nexus`, `exchange` | a fresh session, one question at a time |
+//! | `unit` | shape, limits and names of a logical unit |
+//!
+//! The crate knows no target: what it is tested against speaks iSCSI over a socket.
+
+mod device;
+mod driver;
+mod exchange;
+mod inspect;
+mod nexus;
+mod open_error;
+mod options;
+mod recovery;
+mod session;
+mod slots;
+mod unit;
+mod url;
+mod wire;
+
+pub use device::IscsiDevice;
+pub use inspect::{Inspection, UnitInspection, discover, inspect};
+pub use lunway_iscsi::TargetRecord;
+pub use open_error::OpenError;
+pub use options::OpenOptions;
+pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

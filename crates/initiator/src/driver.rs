@@ -1,0 +1,277 @@
+//! The task that moves a device's bytes.
+
+use std::future::poll_fn;
+use std::mem;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use lunway_block::BlockError;
+use lunway_iscsi::CloseReason;
+use lunway_iscsi::initiator::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent};
+use lunway_iscsi::pdu::AsyncEvent;
+use lunway_scsi::Sense;
+use tokio::net::TcpStream;
+
+use crate::recovery::Recovery;
+use crate::session::{End, Session, State};
+use crate::wire::{self, Alarm};
+
+/// The task that moves a device's bytes: one per device, on the runtime where it was opened.
+///
+/// One turn sends what callers have put in, reads what has come, hands out the answers, and sends what those have made
+/// room for; each direction with few vectored calls. Then the task sleeps until the socket, a caller or the clock has
+/// something. While answers are due and the last activity is only microseconds ago it does not sleep but lets the
+/// other tasks of the runtime run and looks again: what they submit meanwhile goes out with one call.
+///
+/// When the connection ends, [`Recovery`] brings the next one.
+pub(crate) struct Driver {
+    session: Arc<Session>,
+    stream: TcpStream,
+    recovery: Recovery,
+    alarm: Alarm,
+    spin: Spin,
+    logout_timeout: Duration,
+    /// Kept for its memory.
+    wakes: Vec<Waker>,
+}
+
+/// What a turn leaves.
+struct Turn {
+    /// Bytes moved, or answers were given.
+    moved: bool,
+    /// Somebody waits for an answer.
+    awaited: bool,
+    unsent: bool,
+    deadline: Option<Instant>,
+    /// The unit's shape is to be read again.
+    stale: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(session: Arc<Session>, stream: TcpStream, recovery: Recovery) -> Self {
+        let (spin, logout_timeout) = (recovery.options().spin, recovery.options().logout_timeout);
+        let alarm = Alarm::new();
+        Self { session, stream, recovery, alarm, spin: Spin::new(spin), logout_timeout, wakes: Vec::new() }
+    }
+
+    /// Runs until the device is closed or gone.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let why = match self.serve().await {
+                End::Closed => return self.finish("it was closed"),
+                End::Lost(why) => why,
+            };
+            tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost");
+            self.session.change(State::disconnect);
+            match self.recovery.run(&self.session, why).await {
+                Ok(stream) => self.stream = stream,
+                Err(why) => return self.finish(&why),
+            }
+        }
+    }
+
+    /// Uses one connection until it ends.
+    async fn serve(&mut self) -> End {
+        let mut active = Instant::now();
+        loop {
+            let now = Instant::now();
+            let turn = self.turn(now);
+            // Outside of the lock, as those who are woken will take it.
+            self.wakes.drain(..).for_each(Waker::wake);
+            let turn = match turn {
+                Ok(turn) => turn,
+                Err(end) => return end,
+            };
+            if turn.stale {
+                self.recovery.refresh(&self.session);
+            }
+            if turn.moved {
+                self.spin.found(now - active);
+                active = now;
+            }
+            if turn.awaited && self.spin.is_worth(now - active) {
+                tokio::task::yield_now().await;
+            } else {
+                self.sleep(&turn).await;
+            }
+        }
+    }
+
+    fn turn(&mut self, now: Instant) -> Result<Turn, End> {
+        let mut state = self.session.lock();
+        let result = state.turn(&self.stream, now, self.logout_timeout);
+        mem::swap(&mut state.wakes, &mut self.wakes);
+        result
+    }
+
+    /// Sleeps until there is something to do.
+    async fn sleep(&mut self, turn: &Turn) {
+        let Self { session, stream, alarm, .. } = self;
+        poll_fn(|cx| {
+            {
+                let mut state = session.lock();
+                if state.work {
+                    return Poll::Ready(());
+                }
+                state.driver = Some(cx.waker().clone());
+            }
+            wire::poll_wait(cx, stream, turn.unsent, alarm, turn.deadline)
+        })
+        .await;
+        // Awake: nobody needs to rouse us before the next sleep.
+        session.lock().driver = None;
+    }
+
+    fn finish(&mut self, why: &str) {
+        self.session.change(|state| state.end(&BlockError::Gone { why: why.to_owned() }));
+        self.session.ended.notify_waiters();
+    }
+}
+
+impl Drop for Driver {
+    /// The runtime may end before the device does: then nobody must wait for what will never come.
+    fn drop(&mut self) {
+        if !self.session.lock().driver_ended {
+            self.finish("the runtime that it was opened on has ended");
+        }
+    }
+}
+
+impl State {
+    fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
+        self.work = false;
+        let ended = |error: std::io::Error| End::Lost(error.to_string());
+        let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
+        let mut moved = wire::send(stream, core).map_err(ended)?;
+        let received = wire::receive(stream, core);
+        if core.next_timeout().is_some_and(|at| at <= now) {
+            core.handle_timeout(now);
+        }
+        // What came before an error counts.
+        while let Some(event) = self.core.as_mut().and_then(InitiatorConnection::poll_event) {
+            self.happened(event, now)?;
+        }
+        moved |= received.map_err(ended)?;
+        self.pass_time(now)?;
+        self.drain_queue();
+        if self.is_leaving() {
+            self.log_out_when_due(now, logout_timeout);
+        }
+        if self.logout_overdue(now) {
+            return Err(if self.closing {
+                End::Closed
+            } else {
+                End::Lost("no answer to the logout".to_owned())
+            });
+        }
+        let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
+        moved |= wire::send(stream, core).map_err(ended)?;
+        let (unsent, core_deadline) = (core.unsent() > 0, core.next_timeout());
+        let deadlines = [core_deadline, self.next_time(), self.logout_deadline()];
+        Ok(Turn {
+            moved,
+            awaited: self.slots.unanswered() > 0,
+            unsent,
+            deadline: deadlines.into_iter().flatten().min(),
+            stale: mem::take(&mut self.stale),
+        })
+    }
+
+    fn happened(&mut self, event: InitiatorEvent, now: Instant) -> Result<(), End> {
+        match event {
+            InitiatorEvent::Completed(done) => self.completed(done, now),
+            InitiatorEvent::TaskManagementDone { token, response } => self.task_managed(token, response)?,
+            InitiatorEvent::AsyncMessage(message) => self.told(&message, now)?,
+            InitiatorEvent::Closing(CloseReason::LoggedOut) if self.closing => return Err(End::Closed),
+            InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
+            InitiatorEvent::LoggedIn(_) | InitiatorEvent::Targets(_) => {}
+        }
+        Ok(())
+    }
+
+    /// RFC 7143 §11.9.1.
+    fn told(&mut self, message: &AsyncMessageInfo, now: Instant) -> Result<(), End> {
+        let [_, _, parameter3] = message.parameters;
+        match message.event {
+            AsyncEvent::SCSI => {
+                if let Some(sense) = Sense::parse(&message.sense) {
+                    self.attention(sense.code);
+                }
+            }
+            AsyncEvent::LOGOUT_REQUEST => {
+                self.leave_within(Duration::from_secs(u64::from(parameter3)), now);
+            }
+            AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {
+                return Err(End::Lost(message.event.to_string()));
+            }
+            // A negotiation that does not begin makes the target drop the connection, which is recovered from.
+            other => tracing::info!(event = %other, "asynchronous message"),
+        }
+        Ok(())
+    }
+}
+
+/// Whether watching the socket instead of sleeping pays: it does where answers come within the limit, and is a waste
+/// of a core where they do not. So it is measured.
+struct Spin {
+    limit: Duration,
+    /// Rises with each answer that came in time, falls with each watch in vain.
+    credit: u32,
+    /// Waits without watching since the credit was used up.
+    skipped: u32,
+}
+
+impl Spin {
+    const CREDIT_MAX: u32 = 16;
+    /// How many sleeps until it is tried again.
+    const RETRY_AFTER: u32 = 64;
+
+    fn new(limit: Duration) -> Self {
+        Self { limit, credit: Self::CREDIT_MAX, skipped: 0 }
+    }
+
+    /// Something came, so long after the last.
+    fn found(&mut self, after: Duration) {
+        if after <= self.limit {
+            self.credit = (self.credit + 1).min(Self::CREDIT_MAX);
+        }
+    }
+
+    fn is_worth(&mut self, idle: Duration) -> bool {
+        if self.credit == 0 {
+            self.skipped += 1;
+            if self.skipped >= Self::RETRY_AFTER {
+                (self.skipped, self.credit) = (0, 2);
+            }
+            return false;
+        }
+        if idle > self.limit {
+            self.credit = self.credit.saturating_sub(2);
+            return false;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watching_in_vain_stops_and_is_tried_again_later() {
+        let mut spin = Spin::new(Duration::from_micros(30));
+        let long = Duration::from_millis(1);
+        assert!(spin.is_worth(Duration::ZERO));
+        for _ in 0..Spin::CREDIT_MAX {
+            spin.is_worth(long);
+        }
+        assert!(!spin.is_worth(Duration::ZERO), "used up");
+        let waits = (0..).take_while(|_| !spin.is_worth(Duration::ZERO)).count();
+        assert!((1..=Spin::RETRY_AFTER as usize).contains(&waits));
+        for _ in 0..Spin::CREDIT_MAX {
+            spin.found(Duration::from_micros(5));
+        }
+        assert!(spin.is_worth(Duration::ZERO), "answers in time restore it");
+    }
+}

@@ -1,0 +1,123 @@
+//! One question and its answer: what reading a logical unit's properties needs of a connection.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockError, Buf, SharedBuf};
+use lunway_iscsi::Cdb;
+use lunway_scsi::{AdditionalSense, Sense, SenseKey, Status};
+
+use crate::OpenError;
+use crate::session::Session;
+use crate::slots::{Command, Effect, Outcome};
+
+/// How often a question is asked again because of unit attentions.
+const ATTENTIONS_MAX: usize = 32;
+
+/// The answer to a command.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    pub(crate) sense: Option<Sense>,
+    /// What was received.
+    pub(crate) data: Buf,
+}
+
+impl Answer {
+    /// The status and sense data, for people.
+    pub(crate) fn describe(&self) -> String {
+        match &self.sense {
+            Some(sense) => sense.to_string(),
+            None => self.status.to_string(),
+        }
+    }
+
+    fn is(&self, key: SenseKey) -> bool {
+        self.status == Status::CHECK_CONDITION && self.sense.as_ref().is_some_and(|sense| sense.key == key)
+    }
+
+    /// Whether the command may succeed later.
+    fn is_transient(&self) -> bool {
+        matches!(self.status, Status::BUSY | Status::TASK_SET_FULL)
+            || self.is(SenseKey::NOT_READY)
+                && self.sense.as_ref().is_some_and(|sense| {
+                    [AdditionalSense::BECOMING_READY, AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION]
+                        .contains(&sense.code)
+                })
+    }
+}
+
+/// A connection that answers one command at a time.
+pub(crate) trait Exchange: Send {
+    /// Sends a command that expects up to `data_in` bytes.
+    fn exchange(
+        &mut self,
+        cdb: &[u8],
+        data_in: usize,
+    ) -> impl Future<Output = Result<Answer, OpenError>> + Send;
+
+    /// Where that is, for errors.
+    fn portal(&self) -> String;
+
+    /// How long a unit may take to become ready.
+    fn patience(&self) -> Duration;
+}
+
+/// Asks until neither a unit attention nor a busy target stands in the way, or patience ends. Collects the attentions.
+pub(crate) async fn ask<E: Exchange>(
+    exchange: &mut E,
+    cdb: &[u8],
+    data_in: usize,
+    attentions: &mut Vec<AdditionalSense>,
+) -> Result<Answer, OpenError> {
+    let until = Instant::now() + exchange.patience();
+    let mut wait = Duration::from_millis(5);
+    for _ in 0..ATTENTIONS_MAX {
+        let answer = exchange.exchange(cdb, data_in).await?;
+        if answer.is(SenseKey::UNIT_ATTENTION) {
+            attentions.extend(answer.sense.map(|sense| sense.code));
+        } else if answer.is_transient() && Instant::now() < until {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(Duration::from_secs(1));
+        } else {
+            return Ok(answer);
+        }
+    }
+    exchange.exchange(cdb, data_in).await
+}
+
+/// A session that others use at the same time.
+pub(crate) struct OverSession {
+    pub(crate) session: Arc<Session>,
+    pub(crate) portal: String,
+    pub(crate) patience: Duration,
+}
+
+impl Exchange for OverSession {
+    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
+        let lost =
+            |error: BlockError| OpenError::Lost { portal: self.portal.clone(), why: error.to_string() };
+        let command = Command {
+            cdb: Cdb::new(cdb),
+            data_out: SharedBuf::default(),
+            data_in: Buf::zeroed(data_in),
+            effect: Effect::Query,
+        };
+        match self.session.submit(command).map_err(lost)?.await {
+            Outcome::Failed(error) => Err(lost(error)),
+            Outcome::Executed { status, sense, data_in: mut data, received } => {
+                data.truncate(received);
+                Ok(Answer { status, sense: Sense::parse(&sense), data })
+            }
+        }
+    }
+
+    fn portal(&self) -> String {
+        self.portal.clone()
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+}

@@ -1,0 +1,161 @@
+//! Everything a target and a logical unit tell about themselves.
+
+use lunway_iscsi::login::LoggedIn;
+use lunway_iscsi::{SendTargets, TargetRecord};
+use lunway_scsi::mode::{self, ModeSense, PageControl};
+use lunway_scsi::vpd::{
+    BlockDeviceCharacteristics, BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages,
+    UnitSerialNumber, page,
+};
+use lunway_scsi::{Inquiry, Lun, LunAddress, LunList, ReadCapacity, Status, cdb};
+
+use crate::exchange::{Exchange, ask};
+use crate::nexus::{Nexus, Purpose, random_isid};
+use crate::unit::vpd;
+use crate::{IscsiUrl, OpenError, OpenOptions};
+
+/// Room for 2,000 logical units.
+const LUN_LIST_LEN: u32 = 16 << 10;
+
+/// What a target and one of its logical units tell about themselves. `None` stands for what the unit does not give.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Where it was asked, without secrets.
+    pub url: String,
+    /// Address and port that were reached.
+    pub portal: String,
+    /// The session: names, digests, burst lengths.
+    pub session: LoggedIn,
+    /// Numbers of the target's logical units.
+    pub luns: Vec<u16>,
+    /// The unit, if the address names one.
+    pub unit: Option<UnitInspection>,
+}
+
+/// What a logical unit tells about itself.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct UnitInspection {
+    /// Its number.
+    pub lun: u16,
+    /// Standard INQUIRY data.
+    pub inquiry: Option<Inquiry>,
+    /// Codes of the VPD pages it has (page 00h).
+    pub vpd_pages: Vec<u8>,
+    /// Page 80h.
+    pub serial: Option<String>,
+    /// Page 83h.
+    pub identification: Option<DeviceIdentification>,
+    /// Page B0h.
+    pub block_limits: Option<BlockLimits>,
+    /// Page B1h.
+    pub characteristics: Option<BlockDeviceCharacteristics>,
+    /// Page B2h.
+    pub provisioning: Option<LogicalBlockProvisioning>,
+    /// The other VPD pages, as they came.
+    pub other_pages: Vec<(u8, Vec<u8>)>,
+    /// READ CAPACITY (16), else (10).
+    pub capacity: Option<ReadCapacity>,
+    /// All mode pages, current values.
+    pub mode: Option<ModeSense>,
+    /// What TEST UNIT READY said, if it is not ready.
+    pub not_ready: Option<String>,
+    /// Unit attentions that were pending.
+    pub attentions: Vec<String>,
+}
+
+/// Lists the targets of a portal in a discovery session.
+pub async fn discover(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<TargetRecord>, OpenError> {
+    let mut nexus = Nexus::dial(url, options, random_isid(), Purpose::Discovery).await?;
+    let which = url.target.clone().map_or(SendTargets::All, SendTargets::Named);
+    let targets = nexus.targets(which).await;
+    nexus.logout().await;
+    targets
+}
+
+/// Asks a target for its logical units, and the one that `url` names for all it tells. Looks only: nothing is written,
+/// no mode is changed.
+pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection, OpenError> {
+    if url.target.is_none() {
+        return Err(OpenError::NoTarget { portal: url.portal() });
+    }
+    let mut nexus = Nexus::dial(url, options, random_isid(), Purpose::Normal).await?;
+    let inspection = look(url, &mut nexus).await;
+    nexus.logout().await;
+    inspection
+}
+
+async fn look(url: &IscsiUrl, nexus: &mut Nexus) -> Result<Inspection, OpenError> {
+    let portal = Exchange::portal(nexus);
+    let Some(session) = nexus.logged_in().cloned() else {
+        return Err(OpenError::Lost { portal, why: "it is not logged in".to_owned() });
+    };
+    // REPORT LUNS is answered by LUN 0 whether or not there is a unit (SPC-4 6.33).
+    nexus.address(Lun::new(0));
+    let answer = ask(nexus, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
+    let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();
+    let luns = list.map_or(Vec::new(), |list| list.luns);
+    let number = |lun: Lun| match lun.address() {
+        LunAddress::Unit(number) => Some(number),
+        _ => None,
+    };
+    let luns = luns.into_iter().filter_map(number).collect();
+    let unit = match url.lun {
+        Some(lun) => {
+            nexus.address(Lun::new(lun));
+            Some(look_at_unit(nexus, lun).await?)
+        }
+        None => None,
+    };
+    Ok(Inspection { url: url.to_string(), portal, session, luns, unit })
+}
+
+async fn look_at_unit(nexus: &mut Nexus, lun: u16) -> Result<UnitInspection, OpenError> {
+    let mut unit = UnitInspection { lun, ..UnitInspection::default() };
+    let mut attentions = Vec::new();
+    let answer = ask(nexus, &cdb::inquiry(false, 0, 255), 255, &mut attentions).await?;
+    unit.inquiry = Inquiry::parse(&answer.data).filter(|_| answer.status == Status::GOOD);
+    let absent = unit.inquiry.as_ref().is_none_or(|inquiry| inquiry.peripheral.qualifier() != 0);
+    if absent {
+        return Err(OpenError::NoSuchLun { portal: Exchange::portal(nexus), lun });
+    }
+    let answer = ask(nexus, &cdb::test_unit_ready(), 0, &mut attentions).await?;
+    unit.not_ready = (answer.status != Status::GOOD).then(|| answer.describe());
+
+    if let Some(bytes) = vpd(nexus, page::SUPPORTED, &mut attentions).await? {
+        unit.vpd_pages = SupportedPages::parse(&bytes).map_or(Vec::new(), |pages| pages.0);
+    }
+    for code in unit.vpd_pages.clone() {
+        let Some(bytes) = vpd(nexus, code, &mut attentions).await? else { continue };
+        match code {
+            page::SUPPORTED => {}
+            page::UNIT_SERIAL_NUMBER => unit.serial = UnitSerialNumber::parse(&bytes).map(|page| page.0),
+            page::DEVICE_IDENTIFICATION => unit.identification = DeviceIdentification::parse(&bytes),
+            page::BLOCK_LIMITS => unit.block_limits = BlockLimits::parse(&bytes),
+            page::BLOCK_DEVICE_CHARACTERISTICS => {
+                unit.characteristics = BlockDeviceCharacteristics::parse(&bytes);
+            }
+            page::LOGICAL_BLOCK_PROVISIONING => unit.provisioning = LogicalBlockProvisioning::parse(&bytes),
+            other => unit.other_pages.push((other, bytes.to_vec())),
+        }
+    }
+
+    let answer = ask(nexus, &cdb::read_capacity16(32), 32, &mut attentions).await?;
+    unit.capacity = if answer.status == Status::GOOD {
+        ReadCapacity::parse(&answer.data)
+    } else {
+        let answer = ask(nexus, &cdb::read_capacity10(), 8, &mut attentions).await?;
+        ReadCapacity::parse_10(&answer.data).filter(|_| answer.status == Status::GOOD)
+    };
+    let (current, all) = (PageControl::Current, mode::page::ALL);
+    let answer = ask(nexus, &cdb::mode_sense10(current, all, 0, 1024), 1024, &mut attentions).await?;
+    unit.mode = if answer.status == Status::GOOD {
+        ModeSense::parse_10(&answer.data)
+    } else {
+        let answer = ask(nexus, &cdb::mode_sense6(current, all, 0, 255), 255, &mut attentions).await?;
+        ModeSense::parse_6(&answer.data).filter(|_| answer.status == Status::GOOD)
+    };
+    unit.attentions = attentions.iter().map(ToString::to_string).collect();
+    Ok(unit)
+}

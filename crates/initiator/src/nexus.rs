@@ -1,0 +1,326 @@
+//! A fresh session with a target, used by one caller for one thing at a time.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use lunway_block::{Buf, SharedBuf};
+use lunway_iscsi::chap::ChapAlgorithm;
+use lunway_iscsi::initiator::{InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission};
+use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoggedIn, LoginError};
+use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
+use lunway_iscsi::pdu::{Isid, TaskAttribute};
+use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
+use lunway_scsi::{Lun, Sense, Status};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::exchange::{Answer, Exchange};
+use crate::options::default_initiator_name;
+use crate::url::portal_of;
+use crate::wire::{self, Alarm};
+use crate::{IscsiUrl, OpenError, OpenOptions};
+
+/// Most targets that one login may be sent on through (RFC 7143 §11.13.5, status class 1).
+const REDIRECTS_MAX: usize = 4;
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Listing targets.
+    Discovery,
+    /// I/O with the target of the address.
+    Normal,
+}
+
+/// A fresh session with a target: dialled, logged in, and used for one command at a time.
+///
+/// Opening, listing and inspecting use nothing else. A device hands `stream` and `core` to its driver once it knows the
+/// logical unit, and comes back to a new one after each lost connection.
+pub(crate) struct Nexus {
+    stream: TcpStream,
+    core: InitiatorConnection,
+    portal: String,
+    lun: Lun,
+    alarm: Alarm,
+    command_timeout: Duration,
+    logout_timeout: Duration,
+    token: u64,
+}
+
+impl Nexus {
+    /// Connects and logs in, following redirections.
+    pub(crate) async fn dial(
+        url: &IscsiUrl,
+        options: &OpenOptions,
+        isid: Isid,
+        purpose: Purpose,
+    ) -> Result<Self, OpenError> {
+        let mut portal = (url.host.clone(), url.port);
+        for _ in 0..=REDIRECTS_MAX {
+            match Self::dial_one(&portal.0, portal.1, url, options, isid, purpose).await {
+                Err(OpenError::Login { error: LoginError::Redirected { address, .. }, .. }) => {
+                    // `host:port[,portal group]`, RFC 7143 §13.8.
+                    let address = address.split(',').next().unwrap_or_default();
+                    portal = portal_of(address).map_err(|_| OpenError::Redirects { portal: url.portal() })?;
+                }
+                other => return other,
+            }
+        }
+        Err(OpenError::Redirects { portal: url.portal() })
+    }
+
+    async fn dial_one(
+        host: &str,
+        port: u16,
+        url: &IscsiUrl,
+        options: &OpenOptions,
+        isid: Isid,
+        purpose: Purpose,
+    ) -> Result<Self, OpenError> {
+        let stream = connect(host, port, url, options).await?;
+        let portal = stream.peer_addr().map_or_else(|_| url.portal(), |address| address.to_string());
+        let now = Instant::now();
+        let mut nexus = Self {
+            stream,
+            core: InitiatorConnection::new(connection_config(url, options, isid, purpose), now),
+            portal,
+            lun: Lun::new(url.lun.unwrap_or(0)),
+            alarm: Alarm::new(),
+            command_timeout: options.command_timeout,
+            logout_timeout: options.logout_timeout,
+            token: 0,
+        };
+        // The core has its own limit; this one is for a core that is never asked because bytes trickle.
+        let deadline = now + options.login_timeout + Duration::from_secs(1);
+        loop {
+            match nexus.event("the login", options.login_timeout, deadline).await? {
+                InitiatorEvent::LoggedIn(_) => return Ok(nexus),
+                InitiatorEvent::Closing(reason) => return Err(nexus.closed(reason)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Where this is, for errors.
+    pub(crate) fn portal(&self) -> &str {
+        &self.portal
+    }
+
+    /// What a driver goes on with.
+    pub(crate) fn into_parts(self) -> (TcpStream, InitiatorConnection) {
+        (self.stream, self.core)
+    }
+
+    /// Names and parameters of the session.
+    pub(crate) fn logged_in(&self) -> Option<&LoggedIn> {
+        self.core.logged_in()
+    }
+
+    /// Sends later commands to another logical unit.
+    pub(crate) fn address(&mut self, lun: Lun) {
+        self.lun = lun;
+    }
+
+    /// Asks for targets.
+    pub(crate) async fn targets(&mut self, which: SendTargets) -> Result<Vec<TargetRecord>, OpenError> {
+        self.core.send_targets(&which);
+        let deadline = Instant::now() + self.command_timeout;
+        loop {
+            match self.event("SendTargets", self.command_timeout, deadline).await? {
+                InitiatorEvent::Targets(targets) => return Ok(targets),
+                InitiatorEvent::Closing(reason) => return Err(self.closed(reason)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends the session in order, or at least soon.
+    pub(crate) async fn logout(mut self) {
+        self.core.logout();
+        let deadline = Instant::now() + self.logout_timeout;
+        loop {
+            match self.event("the logout", self.logout_timeout, deadline).await {
+                Err(_) | Ok(InitiatorEvent::Closing(_)) => return,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The next event.
+    async fn event(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        deadline: Instant,
+    ) -> Result<InitiatorEvent, OpenError> {
+        loop {
+            if let Some(event) = self.core.poll_event() {
+                return Ok(event);
+            }
+            let moved = wire::send(&self.stream, &mut self.core)
+                .and_then(|_| wire::receive(&self.stream, &mut self.core));
+            match moved {
+                // Bytes that came before the end may explain it.
+                Err(error) => match self.core.poll_event() {
+                    Some(event) => return Ok(event),
+                    None => {
+                        return Err(OpenError::Lost { portal: self.portal.clone(), why: error.to_string() });
+                    }
+                },
+                Ok(true) => continue,
+                Ok(false) => {}
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let millis = patience.as_millis() as u64;
+                return Err(OpenError::Timeout {
+                    portal: self.portal.clone(),
+                    what: what.to_owned(),
+                    millis,
+                });
+            }
+            let next = self.core.next_timeout();
+            if next.is_some_and(|at| at <= now) {
+                self.core.handle_timeout(now);
+                continue;
+            }
+            let until = next.map_or(deadline, |at| at.min(deadline));
+            wire::wait(&self.stream, self.core.unsent() > 0, &mut self.alarm, Some(until)).await;
+        }
+    }
+
+    fn closed(&self, reason: CloseReason) -> OpenError {
+        let portal = self.portal.clone();
+        match reason {
+            CloseReason::LoginFailed(error) => OpenError::Login { portal, error },
+            other => OpenError::Lost { portal, why: other.to_string() },
+        }
+    }
+}
+
+impl Exchange for Nexus {
+    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
+        self.token += 1;
+        let mut submission = Some(Submission {
+            token: self.token,
+            lun: self.lun.0,
+            cdb: Cdb::new(cdb),
+            data_out: SharedBuf::default(),
+            data_in: Buf::zeroed(data_in),
+            attribute: TaskAttribute::SIMPLE,
+        });
+        let deadline = Instant::now() + self.command_timeout;
+        loop {
+            if let Some(waiting) = submission.take() {
+                submission = self.core.submit(waiting).err();
+            }
+            match self.event("a command", self.command_timeout, deadline).await? {
+                InitiatorEvent::Completed(done) if done.token == self.token => {
+                    let mut data = done.data_in;
+                    data.truncate(done.data_in_len);
+                    let sense = Sense::parse(&done.sense);
+                    return Ok(Answer { status: Status(done.status), sense, data });
+                }
+                InitiatorEvent::Closing(reason) => return Err(self.closed(reason)),
+                _ => {}
+            }
+        }
+    }
+
+    fn portal(&self) -> String {
+        self.portal.clone()
+    }
+
+    fn patience(&self) -> Duration {
+        self.command_timeout
+    }
+}
+
+/// An ISID of the random kind (RFC 7143 §11.12.5): two devices of one host must not have the same, else each would
+/// end the other's session.
+pub(crate) fn random_isid() -> Isid {
+    let mut random = [0; 5];
+    // Without randomness, the time still tells two processes apart.
+    if getrandom::fill(&mut random).is_err() {
+        let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
+        random.copy_from_slice(&(nanos ^ u64::from(std::process::id()) << 32).to_le_bytes()[..5]);
+    }
+    let [a, b, c, d, e] = random;
+    [0x80, a, b, c, d, e]
+}
+
+fn connection_config(
+    url: &IscsiUrl,
+    options: &OpenOptions,
+    isid: Isid,
+    purpose: Purpose,
+) -> InitiatorConnectionConfig {
+    let digest = |wanted| if wanted { DigestPolicy::Require } else { DigestPolicy::Never };
+    let parameters = Parameters {
+        header_digest: digest(url.header_digest),
+        data_digest: digest(url.data_digest),
+        ..Parameters::default()
+    };
+    let chap = url.account.clone().map(|account| InitiatorChap {
+        account,
+        algorithms: ChapAlgorithm::ALL.to_vec(),
+        mutual: url.target_account.clone(),
+    });
+    let name = url.initiator.clone().or_else(|| options.initiator_name.clone());
+    let target_name = if purpose == Purpose::Discovery { None } else { url.target.clone() };
+    InitiatorConnectionConfig {
+        login: InitiatorLoginConfig {
+            initiator_name: name.unwrap_or_else(default_initiator_name),
+            initiator_alias: None,
+            target_name,
+            isid,
+            tsih: 0,
+            cid: 0,
+            parameters,
+            chap,
+        },
+        login_timeout: options.login_timeout,
+        nop_interval: options.nop_interval,
+        nop_timeout: options.nop_timeout,
+    }
+}
+
+/// Connects to the first of the host's addresses that answers.
+async fn connect(
+    host: &str,
+    port: u16,
+    url: &IscsiUrl,
+    options: &OpenOptions,
+) -> Result<TcpStream, OpenError> {
+    let portal = IscsiUrl::portal_text(host, port);
+    let found = tokio::time::timeout(options.connect_timeout, tokio::net::lookup_host((host, port))).await;
+    let addresses: Vec<SocketAddr> = match found {
+        Ok(Ok(addresses)) => addresses.collect(),
+        Ok(Err(error)) => return Err(OpenError::Resolve { portal, why: error.to_string() }),
+        Err(_) => return Err(OpenError::Resolve { portal, why: "no answer in time".to_owned() }),
+    };
+    let mut why = match url.from {
+        Some(from) => format!("it has no address that can be reached from {from}"),
+        None => "it has no address".to_owned(),
+    };
+    for address in addresses {
+        if url.from.is_some_and(|from| from.is_ipv4() != address.is_ipv4()) {
+            continue;
+        }
+        match tokio::time::timeout(options.connect_timeout, connect_one(address, url)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => why = error.to_string(),
+            Err(_) => why = format!("no answer within {} ms", options.connect_timeout.as_millis()),
+        }
+    }
+    Err(OpenError::Connect { portal, why })
+}
+
+async fn connect_one(address: SocketAddr, url: &IscsiUrl) -> std::io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(from) = url.from {
+        socket.bind(SocketAddr::new(from, 0))?;
+    }
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}

@@ -1,0 +1,109 @@
+//! Why a logical unit could not be reached.
+
+use lunway_iscsi::login::LoginError;
+
+/// Why a device could not be opened, a portal not be asked. Says where, what, and what may help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The address names no target where one is needed.
+    #[error("the address iscsi://{portal} names no target; `lunway discover iscsi://{portal}` lists them")]
+    NoTarget {
+        /// Where.
+        portal: String,
+    },
+    /// The address names no logical unit where one is needed.
+    #[error(
+        "the address names no logical unit: put its number behind the target, as in iscsi://{portal}/{target}/0"
+    )]
+    NoLun {
+        /// Where.
+        portal: String,
+        /// The target.
+        target: String,
+    },
+    /// The host's name has no address.
+    #[error("cannot find the host of {portal}: {why}")]
+    Resolve {
+        /// Where.
+        portal: String,
+        /// What the resolver said.
+        why: String,
+    },
+    /// No TCP connection.
+    #[error("cannot connect to {portal}: {why}")]
+    Connect {
+        /// Where.
+        portal: String,
+        /// What the operating system said.
+        why: String,
+    },
+    /// The target did not let us in.
+    #[error("cannot log in at {portal}: {error}")]
+    Login {
+        /// Where.
+        portal: String,
+        /// Why not.
+        error: LoginError,
+    },
+    /// Targets sent us from one to the next.
+    #[error("cannot log in at {portal}: it sent us on too often, or to an address that is none")]
+    Redirects {
+        /// Where it began.
+        portal: String,
+    },
+    /// The connection ended.
+    #[error("the connection to {portal} ended: {why}")]
+    Lost {
+        /// Where.
+        portal: String,
+        /// How.
+        why: String,
+    },
+    /// No answer in time.
+    #[error("no answer from {portal} to {what} within {millis} ms")]
+    Timeout {
+        /// Where.
+        portal: String,
+        /// To what.
+        what: String,
+        /// How long was waited, milliseconds.
+        millis: u64,
+    },
+    /// The target has no such logical unit.
+    #[error("the target at {portal} has no logical unit {lun}")]
+    NoSuchLun {
+        /// Where.
+        portal: String,
+        /// Its number.
+        lun: u16,
+    },
+    /// The logical unit is a tape, a changer, …
+    #[error("logical unit {lun} at {portal} is no disk, but of device type {device_type:#04x}")]
+    NotADisk {
+        /// Where.
+        portal: String,
+        /// Its number.
+        lun: u16,
+        /// Peripheral device type (SPC-4 6.6.2).
+        device_type: u8,
+    },
+    /// A command that every disk must know failed.
+    #[error("{command} failed at {portal}: {why}")]
+    Command {
+        /// Where.
+        portal: String,
+        /// Which.
+        command: &'static str,
+        /// The status and sense data.
+        why: String,
+    },
+    /// A shape that no `BlockDevice` has.
+    #[error("the disk at {portal} cannot be used: {why}")]
+    Shape {
+        /// Where.
+        portal: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}

@@ -1,0 +1,696 @@
+//! What the callers of a device and its driver share.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockError, Buf};
+use lunway_iscsi::initiator::{Completed, InitiatorConnection, Submission};
+use lunway_iscsi::pdu::{ServiceResponse, TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_scsi::{AdditionalSense, Lun, Sense, SenseKey, Status};
+use tokio::sync::Notify;
+
+use crate::OpenOptions;
+use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
+
+/// How often a command may come back at once with a unit attention. A target queues a handful of conditions; one
+/// that has more to say than this is broken.
+const ATTENTIONS_MAX: u32 = 32;
+
+/// How often a command that the target aborted is sent again.
+const ABORTED_MAX: u32 = 4;
+
+/// First and last wait for a busy target.
+const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+/// What the callers of a device and its driver share, behind one lock that is held for a few hundred nanoseconds per
+/// command and for the system calls of the driver.
+///
+/// A command enters from any thread: it takes a slot and goes to the core at once if the window is open, else into the
+/// queue. Nothing is sent by the caller: it rouses the driver, which finds everything that came in meanwhile and sends
+/// it with one vectored write. While the driver is awake, rousing it costs a store.
+///
+/// **Invariant**: every command without an answer is in exactly one place: the queue, the delayed list, the core, or
+/// expired. Each of them ends by an answer, the end of the core, or a tick of the clock, so nobody waits for ever.
+pub(crate) struct Session {
+    state: Mutex<State>,
+    /// Told that the driver shall end.
+    pub(crate) closing: Notify,
+    /// Told that it has.
+    pub(crate) ended: Notify,
+}
+
+impl Session {
+    pub(crate) fn new(
+        core: InitiatorConnection,
+        lun: Lun,
+        volatile: bool,
+        options: &OpenOptions,
+    ) -> Arc<Self> {
+        let state = Mutex::new(State::new(core, lun, volatile, options));
+        Arc::new(Self { state, closing: Notify::new(), ended: Notify::new() })
+    }
+
+    /// A panic elsewhere leaves the state whole: no code in here panics half way.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a command.
+    pub(crate) fn submit(self: &Arc<Self>, command: Command) -> Result<Ticket, BlockError> {
+        let (token, waker) = {
+            let mut state = self.lock();
+            (state.enter(command)?, state.rouse())
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(Ticket { session: self.clone(), token: Some(token) })
+    }
+
+    /// Asks the driver to log out and end, once nobody waits for an answer.
+    pub(crate) fn close(&self) {
+        let waker = {
+            let mut state = self.lock();
+            state.closing = true;
+            state.refusing.get_or_insert_with(|| BlockError::Gone { why: "it was closed".to_owned() });
+            state.rouse()
+        };
+        self.closing.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Changes the state and wakes whoever got an answer by it.
+    pub(crate) fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let (result, wakes) = {
+            let mut state = self.lock();
+            (f(&mut state), mem::take(&mut state.wakes))
+        };
+        wakes.into_iter().for_each(Waker::wake);
+        result
+    }
+}
+
+/// The answer to one command, to come. Dropped before, the answer is forgotten; the buffers stay with the core until
+/// the target is done with them.
+pub(crate) struct Ticket {
+    session: Arc<Session>,
+    token: Option<u64>,
+}
+
+impl Future for Ticket {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let gone = || Outcome::Failed(BlockError::Aborted);
+        let Some(token) = self.token else { return Poll::Ready(gone()) };
+        let mut state = self.session.lock();
+        match state.slots.get_mut(token) {
+            Some(entry) if !entry.is_answered() => {
+                match &mut entry.waker {
+                    Some(waker) if waker.will_wake(cx.waker()) => {}
+                    waker => *waker = Some(cx.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+            _ => {}
+        }
+        let entry = state.slots.remove(token);
+        drop(state);
+        self.token = None;
+        Poll::Ready(match entry.map(|entry| entry.stage) {
+            Some(Stage::Answered(outcome)) => outcome,
+            _ => gone(),
+        })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(token) = self.token {
+            // Freed outside of the lock: it may hold megabytes.
+            let entry = self.session.lock().forget(token);
+            drop(entry);
+        }
+    }
+}
+
+/// Why the driver stops using a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// As we wanted.
+    Closed,
+    /// For this reason.
+    Lost(String),
+}
+
+/// See [`Session`].
+pub(crate) struct State {
+    /// The connection, while there is one.
+    pub(crate) core: Option<InitiatorConnection>,
+    pub(crate) slots: Slots,
+    queue: VecDeque<Submission>,
+    delayed: Vec<(Instant, Submission)>,
+    /// Whoever got an answer since the lock was taken.
+    pub(crate) wakes: Vec<Waker>,
+    /// The driver's, while it sleeps.
+    pub(crate) driver: Option<Waker>,
+    /// Something came in since the driver last looked.
+    pub(crate) work: bool,
+    /// What every new command is answered with at once.
+    refusing: Option<BlockError>,
+    pub(crate) closing: bool,
+    pub(crate) driver_ended: bool,
+    /// Until when commands in flight may finish before the logout that the target asked for.
+    logout_by: Option<Instant>,
+    logout_sent: bool,
+    /// The unit's shape may have changed: read it again.
+    pub(crate) stale: bool,
+    lun: Lun,
+    clock: Clock,
+    cache: Cache,
+}
+
+impl State {
+    fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &OpenOptions) -> Self {
+        Self {
+            core: Some(core),
+            slots: Slots::default(),
+            queue: VecDeque::new(),
+            delayed: Vec::new(),
+            wakes: Vec::new(),
+            driver: None,
+            work: true,
+            refusing: None,
+            closing: false,
+            driver_ended: false,
+            logout_by: None,
+            logout_sent: false,
+            stale: false,
+            lun,
+            clock: Clock::new(options),
+            cache: Cache { volatile, trusted: options.cache_survives_power_on, ..Cache::default() },
+        }
+    }
+
+    fn enter(&mut self, command: Command) -> Result<u64, BlockError> {
+        if let Some(error) = &self.refusing {
+            return Err(error.clone());
+        }
+        let Command { cdb, data_out, data_in, effect } = command;
+        if effect == Effect::Flush
+            && let Some(error) = self.cache.unreported.take()
+        {
+            return Err(error);
+        }
+        // A driver that sleeps has let the clock stand.
+        if self.driver.is_some() {
+            self.clock.set(Instant::now());
+        }
+        let token = self.slots.insert(Entry {
+            cdb: cdb.clone(),
+            data_out: data_out.clone(),
+            effect,
+            stage: Stage::Queued,
+            born: self.clock.tick,
+            since: self.clock.tick,
+            refusals: 0,
+            was_sent: false,
+            covers: self.cache.written,
+            spoiled: None,
+            waker: None,
+        });
+        let attribute = TaskAttribute::SIMPLE;
+        let submission = Submission { token, lun: self.lun.0, cdb, data_out, data_in, attribute };
+        // Who came before goes before.
+        if self.queue.is_empty() {
+            if let Err(submission) = self.send(submission) {
+                self.queue.push_back(submission);
+            }
+        } else {
+            self.queue.push_back(submission);
+        }
+        Ok(token)
+    }
+
+    /// Tells the driver that there is work; gives its waker if it sleeps.
+    pub(crate) fn rouse(&mut self) -> Option<Waker> {
+        self.work = true;
+        self.driver.take()
+    }
+
+    fn forget(&mut self, token: u64) -> Option<Entry> {
+        let mut entry = self.slots.remove(token)?;
+        // What a flush was to report and nobody heard, the next one reports.
+        if let Some(error) = entry.spoiled.take() {
+            self.cache.unreported.get_or_insert(error);
+        }
+        Some(entry)
+    }
+
+    fn answer(&mut self, token: u64, outcome: Outcome) {
+        self.wakes.extend(self.slots.answer(token, outcome));
+    }
+
+    fn fail(&mut self, token: u64, error: BlockError) {
+        self.answer(token, Outcome::Failed(error));
+    }
+
+    fn send(&mut self, submission: Submission) -> Result<(), Submission> {
+        let token = submission.token;
+        match &mut self.core {
+            Some(core) if self.logout_by.is_none() => core.submit(submission)?,
+            _ => return Err(submission),
+        }
+        if let Some(entry) = self.slots.get_mut(token) {
+            entry.stage = Stage::Sent;
+            entry.was_sent = true;
+        }
+        Ok(())
+    }
+
+    /// Hands to the core what waits, in order, as far as the window goes.
+    pub(crate) fn drain_queue(&mut self) {
+        while let Some(submission) = self.queue.pop_front() {
+            match self.slots.get_mut(submission.token) {
+                Some(Entry { stage: Stage::Queued, .. }) => {}
+                // Forgotten, or answered by the clock.
+                _ => continue,
+            }
+            if let Err(submission) = self.send(submission) {
+                self.queue.push_front(submission);
+                return;
+            }
+        }
+    }
+
+    /// Puts back into the queue what has waited long enough for a busy target, and acts on commands that are overdue.
+    pub(crate) fn pass_time(&mut self, now: Instant) -> Result<(), End> {
+        let mut index = 0;
+        while index < self.delayed.len() {
+            if self.delayed[index].0 > now {
+                index += 1;
+                continue;
+            }
+            let (_, submission) = self.delayed.swap_remove(index);
+            if let Some(entry @ Entry { stage: Stage::Delayed, .. }) = self.slots.get_mut(submission.token) {
+                entry.stage = Stage::Queued;
+                self.queue.push_back(submission);
+            }
+        }
+        if !self.clock.set(now) || self.slots.unanswered() == 0 {
+            return Ok(());
+        }
+        let Some(core) = &mut self.core else { return Ok(()) };
+        let (tick, lun) = (self.clock.tick, self.lun.0);
+        let mut overdue = Vec::new();
+        for (token, entry) in self.slots.iter_unanswered() {
+            let late = tick - entry.since > self.clock.patience(entry.effect)
+                || tick - entry.born > self.clock.lifetime_ticks;
+            match entry.stage {
+                Stage::Queued if late => overdue.push((token, self.clock.timeout(entry.effect))),
+                Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
+                Stage::Sent if late => {
+                    tracing::warn!(cdb = ?entry.cdb, "no answer in time: the command is aborted");
+                    core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
+                    entry.stage = Stage::Aborting { since: tick };
+                }
+                Stage::Aborting { since } if tick - since > self.clock.abort_ticks => {
+                    return Err(End::Lost("no answer to ABORT TASK".to_owned()));
+                }
+                _ => {}
+            }
+        }
+        for (token, error) in overdue {
+            self.fail(token, error);
+        }
+        Ok(())
+    }
+
+    /// When [`Self::pass_time`] has something to do.
+    pub(crate) fn next_time(&self) -> Option<Instant> {
+        let tick = (self.slots.unanswered() > 0).then(|| self.clock.next());
+        let delayed = self.delayed.iter().map(|(at, _)| *at);
+        delayed.chain(tick).chain(self.logout_by.filter(|_| !self.logout_sent)).min()
+    }
+
+    /// Logs out where that is wanted and its time has come.
+    pub(crate) fn log_out_when_due(&mut self, now: Instant, timeout: Duration) {
+        let in_flight = self
+            .slots
+            .iter_unanswered()
+            .any(|(_, entry)| matches!(entry.stage, Stage::Sent | Stage::Aborting { .. }));
+        let Some(core) = &mut self.core else { return };
+        let ours = self.closing && self.slots.unanswered() == 0;
+        let theirs = self.logout_by.is_some_and(|by| !in_flight || by <= now);
+        if (ours || theirs) && !self.logout_sent {
+            self.logout_sent = true;
+            self.logout_by = Some(now + timeout);
+            core.logout();
+        }
+    }
+
+    /// Whether [`Self::log_out_when_due`] has anything to look at.
+    pub(crate) fn is_leaving(&self) -> bool {
+        (self.closing || self.logout_by.is_some()) && !self.logout_sent
+    }
+
+    /// Whether the logout has gone unanswered for too long.
+    pub(crate) fn logout_overdue(&self, now: Instant) -> bool {
+        self.logout_sent && self.logout_by.is_some_and(|by| by <= now)
+    }
+
+    /// The deadline of the logout, once it was sent.
+    pub(crate) fn logout_deadline(&self) -> Option<Instant> {
+        self.logout_by.filter(|_| self.logout_sent)
+    }
+
+    /// The target wants us to log out within `time`: nothing new is sent, what is in flight may finish.
+    pub(crate) fn leave_within(&mut self, time: Duration, now: Instant) {
+        self.logout_by.get_or_insert(now + time / 2);
+    }
+
+    /// The target has answered a command.
+    pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
+        let Some(entry) = self.slots.get_mut(done.token) else { return };
+        let Completed { token, status, sense, data_in, data_in_len: received, .. } = done;
+        if done.response != ServiceResponse::COMPLETED {
+            let message = "the target failed to execute the command".to_owned();
+            return self.fail(token, BlockError::Io { kind: io::ErrorKind::Other, message });
+        }
+        let status = Status(status);
+        if status == Status::GOOD {
+            // The error stays with the entry: should nobody pick it up, the next flush has it.
+            let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
+            if effect.leaves_unflushed() {
+                self.cache.written += 1;
+            }
+            if effect == Effect::Flush {
+                if let Some(error) = spoiled {
+                    return self.fail(token, error);
+                }
+                self.cache.flushed = self.cache.flushed.max(covers);
+            }
+            return self.answer(token, Outcome::Executed { status, sense, data_in, received });
+        }
+        match self.second_thoughts(token, status, &sense) {
+            Verdict::Final => self.answer(token, Outcome::Executed { status, sense, data_in, received }),
+            Verdict::Again => self.retry(token, data_in, None),
+            Verdict::Later(wait) => self.retry(token, data_in, Some(now + wait)),
+        }
+    }
+
+    /// Whether a status other than GOOD is the last word.
+    fn second_thoughts(&mut self, token: u64, status: Status, sense: &[u8]) -> Verdict {
+        let Some(entry) = self.slots.get_mut(token) else { return Verdict::Final };
+        // Once it is being aborted for being late, what comes is final.
+        if !matches!(entry.stage, Stage::Sent) {
+            return Verdict::Final;
+        }
+        let refusals = entry.refusals;
+        let idempotent = entry.effect.is_idempotent();
+        let (first, last) = BUSY_WAIT;
+        let later = Verdict::Later((first * 2u32.saturating_pow(refusals.min(16))).min(last));
+        let verdict = match status {
+            Status::BUSY | Status::TASK_SET_FULL => later,
+            Status::TASK_ABORTED if idempotent && refusals < ABORTED_MAX => later,
+            Status::CHECK_CONDITION => match Sense::parse(sense) {
+                // About an earlier write that was acknowledged; this command was not executed (SPC-4 4.5.7).
+                Some(sense) if sense.deferred => {
+                    let message = format!("an earlier write failed behind the cache: {sense}");
+                    self.cache.spoil(BlockError::Io { kind: io::ErrorKind::Other, message }, &mut self.slots);
+                    if refusals < ABORTED_MAX { Verdict::Again } else { Verdict::Final }
+                }
+                Some(sense) if sense.key == SenseKey::UNIT_ATTENTION => {
+                    self.attention(sense.code);
+                    if refusals < ATTENTIONS_MAX { Verdict::Again } else { later }
+                }
+                Some(sense) if sense.key == SenseKey::NOT_READY && is_transient(sense.code) => later,
+                Some(sense)
+                    if sense.key == SenseKey::ABORTED_COMMAND && idempotent && refusals < ABORTED_MAX =>
+                {
+                    later
+                }
+                _ => Verdict::Final,
+            },
+            _ => Verdict::Final,
+        };
+        if let Some(entry) = self.slots.get_mut(token) {
+            entry.refusals += 1;
+        }
+        verdict
+    }
+
+    fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
+        let lun = self.lun.0;
+        let Some(entry) = self.slots.get_mut(token) else { return };
+        let (cdb, data_out) = (entry.cdb.clone(), entry.data_out.clone());
+        let attribute = TaskAttribute::SIMPLE;
+        let submission = Submission { token, lun, cdb, data_out, data_in, attribute };
+        match at {
+            Some(at) => {
+                entry.stage = Stage::Delayed;
+                self.delayed.push((at, submission));
+            }
+            None => {
+                entry.stage = Stage::Queued;
+                self.queue.push_front(submission);
+            }
+        }
+    }
+
+    /// Acts on a condition that a unit attention or an asynchronous message told.
+    pub(crate) fn attention(&mut self, code: AdditionalSense) {
+        if is_power_on(code) {
+            self.cache.power_on(&mut self.slots);
+        }
+        // 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
+        if [AdditionalSense::MODE_PARAMETERS_CHANGED, AdditionalSense::CAPACITY_DATA_HAS_CHANGED]
+            .contains(&code)
+            || code.0 == 0x3F03
+        {
+            self.stale = true;
+        }
+        tracing::info!(%code, "unit attention");
+    }
+
+    /// The answer to ABORT TASK. An error ends the connection, which aborts for certain.
+    pub(crate) fn task_managed(&mut self, token: u64, result: TaskManagementResult) -> Result<(), End> {
+        let Some(entry @ Entry { stage: Stage::Aborting { .. }, .. }) = self.slots.get_mut(token) else {
+            return Ok(());
+        };
+        let error = self.clock.timeout(entry.effect);
+        match result {
+            // Done, or too late: in order, its answer would have come before this one.
+            TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST => {
+                self.fail(token, error);
+                Ok(())
+            }
+            other => Err(End::Lost(format!("ABORT TASK was answered with: {other}"))),
+        }
+    }
+
+    /// The connection is gone: what can be sent again waits for the next one, in its old order and before what is new.
+    pub(crate) fn disconnect(&mut self) {
+        self.logout_by = None;
+        self.logout_sent = false;
+        let Some(mut core) = self.core.take() else { return };
+        let mut again = VecDeque::new();
+        for submission in core.take_unanswered() {
+            match self.slots.get_mut(submission.token) {
+                Some(entry) if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() => {
+                    entry.stage = Stage::Queued;
+                    again.push_back(submission);
+                }
+                // Forgotten: a write that nobody waits for must not come after newer ones.
+                _ => {}
+            }
+        }
+        again.append(&mut self.queue);
+        self.queue = again;
+        let mut lost = Vec::new();
+        for (token, entry) in self.slots.iter_unanswered() {
+            match entry.stage {
+                Stage::Sent => lost.push(token),
+                Stage::Aborting { .. } => entry.stage = Stage::Expired,
+                _ => {}
+            }
+        }
+        for token in lost {
+            self.fail(token, BlockError::Aborted);
+        }
+    }
+
+    /// A new connection, in a session that has ended the old one: nothing sent over that one can happen any more.
+    pub(crate) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
+        self.core = Some(core);
+        self.cache.volatile = volatile;
+        if !self.closing {
+            self.refusing = None;
+        }
+        self.clock.set(now);
+        let tick = self.clock.tick;
+        let mut expired = Vec::new();
+        for (token, entry) in self.slots.iter_unanswered() {
+            match entry.stage {
+                Stage::Expired => expired.push((token, self.clock.timeout(entry.effect))),
+                _ => entry.since = tick,
+            }
+        }
+        for (token, error) in expired {
+            self.fail(token, error);
+        }
+        self.drain_queue();
+    }
+
+    /// The unit's write cache was switched.
+    pub(crate) fn set_volatile(&mut self, volatile: bool) {
+        self.cache.volatile = volatile;
+    }
+
+    /// No connection for too long: everything fails, and what is new will fail at once with `error`.
+    pub(crate) fn give_up(&mut self, error: &BlockError, waited: Duration) {
+        let tokens: Vec<_> =
+            self.slots.iter_unanswered().map(|(token, entry)| (token, entry.was_sent)).collect();
+        for (token, was_sent) in tokens {
+            // Whether it happened is known only of what was never sent.
+            let unknown = BlockError::Timeout { millis: waited.as_millis() as u64 };
+            self.fail(token, if was_sent { unknown } else { error.clone() });
+        }
+        self.queue.clear();
+        self.delayed.clear();
+        if !self.closing {
+            self.refusing = Some(error.clone());
+        }
+    }
+
+    /// The driver ends: nothing will ever be answered again.
+    pub(crate) fn end(&mut self, error: &BlockError) {
+        self.core = None;
+        self.driver_ended = true;
+        self.give_up(error, Duration::ZERO);
+        self.refusing.get_or_insert_with(|| error.clone());
+    }
+
+    /// Whether the driver was given up on.
+    pub(crate) fn refuses(&self) -> bool {
+        self.refusing.is_some()
+    }
+}
+
+enum Verdict {
+    Final,
+    Again,
+    Later(Duration),
+}
+
+/// In progress of becoming ready, or of an asymmetric access transition: it passes.
+fn is_transient(code: AdditionalSense) -> bool {
+    [AdditionalSense::BECOMING_READY, AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION].contains(&code)
+}
+
+/// 29/00 power on, reset or bus device reset, 29/01 power on, 29/04 device internal reset: a cache may have been lost.
+/// Not 29/02, 29/03 (resets that keep the cache) and 29/07 (I_T nexus loss).
+pub(crate) fn is_power_on(code: AdditionalSense) -> bool {
+    matches!(code.0, 0x2900 | 0x2901 | 0x2904)
+}
+
+/// Time in ticks, so that a command is stamped without asking the clock.
+struct Clock {
+    start: Instant,
+    period: Duration,
+    tick: u64,
+    command_timeout: Duration,
+    command_ticks: u64,
+    abort_ticks: u64,
+    lifetime_ticks: u64,
+}
+
+impl Clock {
+    fn new(options: &OpenOptions) -> Self {
+        let shortest = options.command_timeout.min(options.abort_timeout);
+        let period = (shortest / 8).clamp(Duration::from_millis(2), Duration::from_millis(500));
+        let ticks = |time: Duration| (time.as_nanos() / period.as_nanos()) as u64 + 1;
+        let lifetime = 2 * options.command_timeout + options.abort_timeout + options.replacement_timeout;
+        Self {
+            start: Instant::now(),
+            period,
+            tick: 0,
+            command_timeout: options.command_timeout,
+            command_ticks: ticks(options.command_timeout),
+            abort_ticks: ticks(options.abort_timeout),
+            lifetime_ticks: ticks(lifetime),
+        }
+    }
+
+    /// Sets it; true if it has moved.
+    fn set(&mut self, now: Instant) -> bool {
+        let tick = (now.saturating_duration_since(self.start).as_nanos() / self.period.as_nanos()) as u64;
+        let moved = tick > self.tick;
+        self.tick = self.tick.max(tick);
+        moved
+    }
+
+    fn next(&self) -> Instant {
+        self.start + Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(self.tick + 1))
+    }
+
+    fn patience(&self, effect: Effect) -> u64 {
+        self.command_ticks * (1 + u64::from(effect.is_slow()))
+    }
+
+    fn timeout(&self, effect: Effect) -> BlockError {
+        let time = self.command_timeout * (1 + u32::from(effect.is_slow()));
+        BlockError::Timeout { millis: time.as_millis() as u64 }
+    }
+}
+
+/// What is known about the target's volatile cache.
+///
+/// A write that was acknowledged and not flushed is gone if the target lost its power. Nobody would notice: the target
+/// comes back, the session comes back, reads give old data. So where a power-on is reported while acknowledged writes
+/// are unflushed, each flush that waits then, or else the next one, fails once and says so.
+///
+/// Some targets report a power-on over every new session. With them, a lost connection alone makes a flush fail that
+/// had no reason to: the price of not being silent about the other case.
+#[derive(Default)]
+struct Cache {
+    volatile: bool,
+    trusted: bool,
+    /// Writes acknowledged so far.
+    written: u64,
+    /// Of these, how many a flush has made durable.
+    flushed: u64,
+    /// What the next flush must report.
+    unreported: Option<BlockError>,
+}
+
+impl Cache {
+    fn power_on(&mut self, slots: &mut Slots) {
+        if self.volatile && !self.trusted && self.written > self.flushed {
+            let message =
+                "the target reported a power-on while acknowledged writes were not flushed: they may be lost";
+            tracing::error!("{message}");
+            self.spoil(BlockError::Io { kind: io::ErrorKind::Other, message: message.to_owned() }, slots);
+            self.flushed = self.written;
+        }
+    }
+
+    fn spoil(&mut self, error: BlockError, slots: &mut Slots) {
+        let mut heard = false;
+        for (_, entry) in slots.iter_unanswered().filter(|(_, entry)| entry.effect == Effect::Flush) {
+            entry.spoiled.get_or_insert_with(|| error.clone());
+            heard = true;
+        }
+        if !heard {
+            self.unreported.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The commands that somebody waits for.
+
+use std::task::Waker;
+
+use lunway_block::{BlockError, Buf, SharedBuf};
+use lunway_iscsi::Cdb;
+use lunway_scsi::Status;
+
+/// What a command does to the disk, which decides what may be done to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// None: reads data or state. Sent again at will.
+    Query,
+    /// Writes to the cache. Sent again at will: the same bytes at the same place.
+    Write,
+    /// Writes to the medium itself (FUA).
+    WriteThrough,
+    /// Unmaps or writes the same to a range that may be large.
+    WriteRange,
+    /// Makes what was written durable.
+    Flush,
+    /// Not known, so never sent twice to a target that may have executed it.
+    Unknown,
+}
+
+impl Effect {
+    /// Whether doing it twice is doing it once.
+    pub(crate) fn is_idempotent(self) -> bool {
+        self != Self::Unknown
+    }
+
+    /// Whether its success is only the cache's.
+    pub(crate) fn leaves_unflushed(self) -> bool {
+        matches!(self, Self::Write | Self::WriteRange)
+    }
+
+    /// Whether it may take as long as the medium is large.
+    pub(crate) fn is_slow(self) -> bool {
+        matches!(self, Self::WriteRange | Self::Flush)
+    }
+}
+
+/// A command as the device gives it.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) cdb: Cdb,
+    pub(crate) data_out: SharedBuf,
+    /// Its length is what the command expects to receive.
+    pub(crate) data_in: Buf,
+    pub(crate) effect: Effect,
+}
+
+/// What came of a command.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The target executed it, or said why not.
+    Executed {
+        status: Status,
+        sense: Vec<u8>,
+        /// The whole buffer of the command.
+        data_in: Buf,
+        /// How much of it was filled.
+        received: usize,
+    },
+    /// There is no status.
+    Failed(BlockError),
+}
+
+/// How far a command has come.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Waits in the queue for the window to open, or for a connection.
+    Queued,
+    /// Handed to the core.
+    Sent,
+    /// Waits for a busy target; its status says what the target said.
+    Delayed,
+    /// ABORT TASK was sent at that tick.
+    Aborting { since: u64 },
+    /// Overdue when its connection ended. Not sent again; fails once a new session has ended the old one, when it can
+    /// no longer happen.
+    Expired,
+    /// Waits to be picked up.
+    Answered(Outcome),
+}
+
+/// One command that somebody waits for.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) cdb: Cdb,
+    pub(crate) data_out: SharedBuf,
+    pub(crate) effect: Effect,
+    pub(crate) stage: Stage,
+    /// Tick of the submission.
+    pub(crate) born: u64,
+    /// Tick from which the target's time counts.
+    pub(crate) since: u64,
+    /// How often the target has sent it back.
+    pub(crate) refusals: u32,
+    /// Whether a target may have executed it.
+    pub(crate) was_sent: bool,
+    /// Of a flush: the number of writes that it makes durable.
+    pub(crate) covers: u64,
+    /// Of a flush: what it must report even if it succeeds.
+    pub(crate) spoiled: Option<BlockError>,
+    pub(crate) waker: Option<Waker>,
+}
+
+impl Entry {
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self.stage, Stage::Answered(_))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    entry: Option<Entry>,
+}
+
+/// The commands that somebody waits for, by token. A token is index and generation, so that the late answer to a
+/// command that was forgotten finds nobody, and never the next owner of the slot.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    unanswered: usize,
+}
+
+impl Slots {
+    pub(crate) fn insert(&mut self, entry: Entry) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.entry = Some(entry);
+        self.unanswered += 1;
+        u64::from(slot.generation) << 32 | u64::from(index)
+    }
+
+    pub(crate) fn get_mut(&mut self, token: u64) -> Option<&mut Entry> {
+        let slot = self.slots.get_mut(token as u32 as usize)?;
+        if u64::from(slot.generation) == token >> 32 { slot.entry.as_mut() } else { None }
+    }
+
+    pub(crate) fn remove(&mut self, token: u64) -> Option<Entry> {
+        self.get_mut(token)?;
+        let slot = &mut self.slots[token as u32 as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(token as u32);
+        let entry = slot.entry.take()?;
+        self.unanswered -= usize::from(!entry.is_answered());
+        Some(entry)
+    }
+
+    /// Stores the outcome and gives the waker of whoever waits for it. The first one counts.
+    pub(crate) fn answer(&mut self, token: u64, outcome: Outcome) -> Option<Waker> {
+        let entry = self.get_mut(token).filter(|entry| !entry.is_answered())?;
+        entry.stage = Stage::Answered(outcome);
+        // Whatever it was to send is no longer needed.
+        entry.data_out = SharedBuf::default();
+        let waker = entry.waker.take();
+        self.unanswered -= 1;
+        waker
+    }
+
+    /// How many wait for an answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    /// Those that wait for an answer, with their tokens.
+    pub(crate) fn iter_unanswered(&mut self) -> impl Iterator<Item = (u64, &mut Entry)> {
+        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
+            let token = u64::from(slot.generation) << 32 | index as u64;
+            slot.entry.as_mut().filter(|entry| !entry.is_answered()).map(|entry| (token, entry))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            cdb: Cdb::new(&[0]),
+            data_out: SharedBuf::default(),
+            effect: Effect::Query,
+            stage: Stage::Sent,
+            born: 0,
+            since: 0,
+            refusals: 0,
+            was_sent: true,
+            covers: 0,
+            spoiled: None,
+            waker: None,
+        }
+    }
+
+    #[test]
+    fn a_late_answer_never_reaches_the_next_owner_of_the_slot() {
+        let mut slots = Slots::default();
+        let old = slots.insert(entry());
+        assert!(slots.remove(old).is_some());
+        let new = slots.insert(entry());
+        assert_eq!(old as u32, new as u32, "the slot is used again");
+        assert!(slots.answer(old, Outcome::Failed(BlockError::Aborted)).is_none());
+        assert!(slots.get_mut(old).is_none() && slots.remove(old).is_none());
+        assert!(!slots.get_mut(new).unwrap().is_answered());
+        assert_eq!(slots.unanswered(), 1);
+    }
+
+    #[test]
+    fn the_first_answer_counts_and_the_number_of_waiters_with_it() {
+        let mut slots = Slots::default();
+        let tokens = [slots.insert(entry()), slots.insert(entry())];
+        slots.answer(tokens[0], Outcome::Failed(BlockError::Aborted));
+        slots.answer(tokens[0], Outcome::Failed(BlockError::Busy));
+        assert_eq!(slots.unanswered(), 1);
+        let Stage::Answered(Outcome::Failed(error)) = slots.remove(tokens[0]).unwrap().stage else {
+            panic!()
+        };
+        assert_eq!(error, BlockError::Aborted);
+        assert_eq!(slots.iter_unanswered().map(|(token, _)| token).collect::<Vec<_>>(), [tokens[1]]);
+        slots.remove(tokens[1]);
+        assert_eq!(slots.unanswered(), 0);
+    }
+}

@@ -1,0 +1,563 @@
+//! What a logical unit is: its shape, its names, and what it can do.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use lunway_block::{Buf, ExtentKind, Geometry, ResizeCallback};
+use lunway_iscsi::Cdb;
+use lunway_scsi::block_error::Request;
+use lunway_scsi::cdb::{self, TransferFlags};
+use lunway_scsi::mode::{self, ModeSense, PageControl};
+use lunway_scsi::vpd::{
+    Association, BlockDeviceCharacteristics, BlockLimits, Designator, DesignatorType, DeviceIdentification,
+    LogicalBlockProvisioning, SupportedPages, UnitSerialNumber, page,
+};
+use lunway_scsi::{AdditionalSense, Inquiry, PeripheralType, Provisioning, ReadCapacity, SenseKey, Status};
+
+use crate::OpenError;
+use crate::exchange::{Answer, Exchange, OverSession, ask};
+use crate::session::Session;
+
+/// Allocation length for INQUIRY: the most that SPC-2 targets understand.
+const INQUIRY_LEN: u16 = 255;
+/// Allocation length for VPD pages; page 83h of a large array is the longest.
+const VPD_LEN: u16 = 4096;
+/// Largest logical block that is used, bytes.
+const SECTOR_MAX: u32 = 64 << 10;
+/// Most bytes of one WRITE SAME: a target that really writes them is done long before the timeout.
+const WRITE_SAME_MAX: u64 = 256 << 20;
+/// Most bytes of one UNMAP.
+const UNMAP_MAX: u64 = 4 << 30;
+
+/// How to talk to a unit: what every operation needs, small enough to be copied by each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) geometry: Geometry,
+    /// Longest transfer of one command, bytes; whole sectors, not 0.
+    pub(crate) transfer_max: u32,
+    /// READ (16) and its kin, else the commands of ten bytes.
+    pub(crate) long: bool,
+    /// WRITE takes the FUA bit.
+    pub(crate) fua: bool,
+    /// SYNCHRONIZE CACHE is known.
+    pub(crate) flush: bool,
+    /// SYNCHRONIZE CACHE (16) is known.
+    pub(crate) flush_long: bool,
+    /// WRITE SAME (16) is known, as far as is known.
+    pub(crate) write_same: bool,
+    /// WRITE SAME (16) with UNMAP frees space, and zeroes what it does not free.
+    pub(crate) write_same_unmaps: bool,
+    pub(crate) write_same_blocks_max: u32,
+    pub(crate) unmap_blocks_max: u32,
+    /// GET LBA STATUS may tell something.
+    pub(crate) lba_status: bool,
+    /// LBPRZ: blocks without space read as zeroes.
+    pub(crate) unallocated_is_zero: bool,
+}
+
+impl Shape {
+    pub(crate) fn request(&self, offset: u64, len: u64) -> Request {
+        Request { offset, len, size: self.geometry.size, sector: self.geometry.logical_sector }
+    }
+
+    /// Logical block and number of blocks; sectors are powers of two.
+    fn blocks(&self, offset: u64, len: usize) -> (u64, u32) {
+        let shift = self.geometry.logical_sector.trailing_zeros();
+        (offset >> shift, (len >> shift) as u32)
+    }
+
+    pub(crate) fn read_cdb(&self, offset: u64, len: usize) -> Cdb {
+        let (lba, blocks) = self.blocks(offset, len);
+        match self.long {
+            true => Cdb::new(&cdb::read16(lba, blocks, TransferFlags::NONE)),
+            false => Cdb::new(&cdb::read10(lba as u32, blocks as u16, TransferFlags::NONE)),
+        }
+    }
+
+    pub(crate) fn write_cdb(&self, offset: u64, len: usize, fua: bool) -> Cdb {
+        let (lba, blocks) = self.blocks(offset, len);
+        let flags = TransferFlags { fua, ..TransferFlags::NONE };
+        match self.long {
+            true => Cdb::new(&cdb::write16(lba, blocks, flags)),
+            false => Cdb::new(&cdb::write10(lba as u32, blocks as u16, flags)),
+        }
+    }
+
+    pub(crate) fn flush_cdb(&self) -> Cdb {
+        match self.flush_long {
+            true => Cdb::new(&cdb::synchronize_cache16(0, 0)),
+            false => Cdb::new(&cdb::synchronize_cache10(0, 0)),
+        }
+    }
+
+    /// After SYNCHRONIZE CACHE was not known: the older one, then none. Who has no such command has no cache that could
+    /// be flushed.
+    pub(crate) fn simplify_flush(&mut self) {
+        self.flush = self.flush_long;
+        self.flush_long = false;
+    }
+
+    pub(crate) fn extent_kind(&self, provisioning: Provisioning) -> ExtentKind {
+        match provisioning {
+            // What callers may take for zeroes depends on `unmap_zeroes`, which promises more than LBPRZ.
+            Provisioning::DEALLOCATED if self.geometry.unmap_zeroes || !self.unallocated_is_zero => {
+                ExtentKind::Unallocated
+            }
+            Provisioning::DEALLOCATED => ExtentKind::Zero,
+            Provisioning::ANCHORED if self.unallocated_is_zero => ExtentKind::Zero,
+            _ => ExtentKind::Data,
+        }
+    }
+}
+
+/// The names of a unit, by which it is recognised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    designators: Vec<Designator>,
+    serial: Option<String>,
+}
+
+impl Identity {
+    fn name(&self) -> String {
+        match (self.designators.first(), &self.serial) {
+            (Some(designator), _) => designator.text(),
+            (None, Some(serial)) => serial.clone(),
+            (None, None) => "without a name".to_owned(),
+        }
+    }
+
+    /// Whether both may be the same disk: a designator in common where both have some, else the serial number. What has no
+    /// names at all cannot be told apart.
+    fn may_be(&self, other: &Self) -> bool {
+        if !self.designators.is_empty() && !other.designators.is_empty() {
+            return self.designators.iter().any(|designator| other.designators.contains(designator));
+        }
+        match (&self.serial, &other.serial) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => true,
+        }
+    }
+}
+
+/// A logical unit as it was when it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
+    pub(crate) shape: Shape,
+    identity: Identity,
+    /// Unit attentions that were in the way.
+    pub(crate) attentions: Vec<AdditionalSense>,
+}
+
+impl Unit {
+    /// Asks a unit what it is. Waits for it to become ready and clears its unit attentions.
+    pub(crate) async fn learn<E: Exchange>(
+        exchange: &mut E,
+        lun: u16,
+        transfer_max: u32,
+    ) -> Result<Self, OpenError> {
+        let mut attentions = Vec::new();
+        let inquiry = must(
+            exchange,
+            "INQUIRY",
+            &cdb::inquiry(false, 0, INQUIRY_LEN),
+            INQUIRY_LEN.into(),
+            lun,
+            &mut attentions,
+        )
+        .await?;
+        let peripheral =
+            Inquiry::parse(&inquiry.data).map_or(PeripheralType::DISK, |inquiry| inquiry.peripheral);
+        if peripheral.qualifier() != 0 {
+            return Err(OpenError::NoSuchLun { portal: exchange.portal(), lun });
+        }
+        if peripheral.device_type() != PeripheralType::DISK.device_type() {
+            let device_type = peripheral.device_type();
+            return Err(OpenError::NotADisk { portal: exchange.portal(), lun, device_type });
+        }
+        must(exchange, "TEST UNIT READY", &cdb::test_unit_ready(), 0, lun, &mut attentions).await?;
+
+        let pages = vpd(exchange, page::SUPPORTED, &mut attentions).await?;
+        let pages =
+            pages.and_then(|answer| SupportedPages::parse(&answer)).map_or(Vec::new(), |pages| pages.0);
+        let mut facts = Facts::default();
+        for code in pages {
+            let wanted = [
+                page::UNIT_SERIAL_NUMBER,
+                page::DEVICE_IDENTIFICATION,
+                page::BLOCK_LIMITS,
+                page::BLOCK_DEVICE_CHARACTERISTICS,
+                page::LOGICAL_BLOCK_PROVISIONING,
+            ];
+            if wanted.contains(&code)
+                && let Some(bytes) = vpd(exchange, code, &mut attentions).await?
+            {
+                facts.take_page(code, &bytes);
+            }
+        }
+        facts.transfer_max = transfer_max;
+
+        let long = ask(exchange, &cdb::read_capacity16(32), 32, &mut attentions).await?;
+        let capacity = if long.status == Status::GOOD {
+            facts.long = true;
+            ReadCapacity::parse(&long.data)
+        } else {
+            let short =
+                must(exchange, "READ CAPACITY", &cdb::read_capacity10(), 8, lun, &mut attentions).await?;
+            ReadCapacity::parse_10(&short.data)
+        };
+        let portal = exchange.portal();
+        let unusable = |why: &str| OpenError::Shape { portal: portal.clone(), why: why.to_owned() };
+        facts.capacity = Some(capacity.ok_or_else(|| unusable("its answer to READ CAPACITY is too short"))?);
+
+        facts.mode = mode_sense(exchange, &mut attentions).await?;
+        let shape = facts.shape().map_err(|why| unusable(&why))?;
+        let identity = Identity { designators: facts.designators, serial: facts.serial };
+        Ok(Self { shape, identity, attentions })
+    }
+}
+
+async fn must<E: Exchange>(
+    exchange: &mut E,
+    command: &'static str,
+    cdb: &[u8],
+    data_in: usize,
+    lun: u16,
+    attentions: &mut Vec<AdditionalSense>,
+) -> Result<Answer, OpenError> {
+    let answer = ask(exchange, cdb, data_in, attentions).await?;
+    let sense = answer.sense.as_ref();
+    if answer.status == Status::GOOD || sense.is_some_and(|sense| sense.key == SenseKey::RECOVERED_ERROR) {
+        return Ok(answer);
+    }
+    if sense.is_some_and(|sense| sense.code == AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED) {
+        return Err(OpenError::NoSuchLun { portal: exchange.portal(), lun });
+    }
+    Err(OpenError::Command { portal: exchange.portal(), command, why: answer.describe() })
+}
+
+/// A VPD page; `None` if the unit does not give it.
+pub(crate) async fn vpd<E: Exchange>(
+    exchange: &mut E,
+    code: u8,
+    attentions: &mut Vec<AdditionalSense>,
+) -> Result<Option<Buf>, OpenError> {
+    let answer = ask(exchange, &cdb::inquiry(true, code, VPD_LEN), VPD_LEN.into(), attentions).await?;
+    Ok((answer.status == Status::GOOD).then_some(answer.data))
+}
+
+/// The caching page with the header that says whether the medium is protected; `None` if the unit gives neither form.
+async fn mode_sense<E: Exchange>(
+    exchange: &mut E,
+    attentions: &mut Vec<AdditionalSense>,
+) -> Result<Option<ModeSense>, OpenError> {
+    // All pages, as a second try, for units that know no single ones.
+    for code in [mode::page::CACHING, mode::page::ALL] {
+        let answer =
+            ask(exchange, &cdb::mode_sense6(PageControl::Current, code, 0, 255), 255, attentions).await?;
+        if answer.status == Status::GOOD {
+            return Ok(ModeSense::parse_6(&answer.data));
+        }
+        let answer =
+            ask(exchange, &cdb::mode_sense10(PageControl::Current, code, 0, 512), 512, attentions).await?;
+        if answer.status == Status::GOOD {
+            return Ok(ModeSense::parse_10(&answer.data));
+        }
+    }
+    Ok(None)
+}
+
+/// What was learned so far.
+#[derive(Default)]
+struct Facts {
+    transfer_max: u32,
+    long: bool,
+    capacity: Option<ReadCapacity>,
+    mode: Option<ModeSense>,
+    limits: Option<BlockLimits>,
+    characteristics: Option<BlockDeviceCharacteristics>,
+    provisioning: Option<LogicalBlockProvisioning>,
+    designators: Vec<Designator>,
+    serial: Option<String>,
+}
+
+impl Facts {
+    fn take_page(&mut self, code: u8, bytes: &[u8]) {
+        match code {
+            page::UNIT_SERIAL_NUMBER => {
+                let serial = UnitSerialNumber::parse(bytes).map(|page| page.0);
+                self.serial = serial.filter(|serial| !serial.is_empty());
+            }
+            page::DEVICE_IDENTIFICATION => {
+                let list = DeviceIdentification::parse(bytes).map_or(Vec::new(), |page| page.designators);
+                let names = [
+                    DesignatorType::NAA,
+                    DesignatorType::EUI_64,
+                    DesignatorType::SCSI_NAME,
+                    DesignatorType::T10_VENDOR,
+                ];
+                self.designators = list;
+                self.designators.retain(|designator| {
+                    designator.association == Association::LogicalUnit && names.contains(&designator.kind)
+                });
+            }
+            page::BLOCK_LIMITS => self.limits = BlockLimits::parse(bytes),
+            page::BLOCK_DEVICE_CHARACTERISTICS => {
+                self.characteristics = BlockDeviceCharacteristics::parse(bytes);
+            }
+            page::LOGICAL_BLOCK_PROVISIONING => self.provisioning = LogicalBlockProvisioning::parse(bytes),
+            _ => {}
+        }
+    }
+
+    fn shape(&self) -> Result<Shape, String> {
+        let Some(capacity) = self.capacity else { return Err("it has no capacity".to_owned()) };
+        let sector = capacity.block_len;
+        if !(512..=SECTOR_MAX).contains(&sector) || !sector.is_power_of_two() {
+            return Err(format!("its logical blocks have {sector} bytes"));
+        }
+        let size = capacity.size().ok_or("it claims more bytes than can be counted")?;
+        let bytes = |blocks: u32| blocks.saturating_mul(sector);
+        let limits = self.limits.as_ref();
+        let limit = limits.map_or(0, |limits| limits.transfer_max);
+
+        let most = if self.long { u32::MAX } else { bytes(u16::MAX.into()) };
+        let target_max = if limit == 0 { most } else { bytes(limit).min(most) };
+        let transfer_max = (self.transfer_max.min(target_max) / sector * sector).max(sector);
+
+        let thin = capacity.provisioning_managed;
+        let by_write_same = thin && self.provisioning.as_ref().is_some_and(|page| page.write_same_16);
+        let unmap_limit = limits
+            .map_or(0, |limits| if limits.unmap_descriptors_max == 0 { 0 } else { limits.unmap_blocks_max });
+        // Without page B2h (SBC-3 before revision 20), limits for UNMAP mean that it is there.
+        let by_unmap = thin && unmap_limit > 0 && self.provisioning.as_ref().is_none_or(|page| page.unmap);
+        let unmap_zeroes = by_write_same && capacity.unmapped_zeroes;
+        let granularity = limits.map_or(1, |limits| limits.unmap_granularity.max(1));
+        let cap = |blocks: u64, bytes_max: u64| blocks.min(bytes_max / u64::from(sector)) as u32;
+        let write_same_limit =
+            limits.map(|limits| limits.write_same_max).filter(|&blocks| blocks > 0).unwrap_or(u64::MAX);
+
+        let geometry = Geometry {
+            size,
+            logical_sector: sector,
+            physical_sector: sector << capacity.physical_exponent.min(8),
+            optimal_transfer: limits.map_or(0, |limits| bytes(limits.optimal_transfer)),
+            max_transfer: transfer_max,
+            thin,
+            unmap_granularity: if by_unmap || unmap_zeroes { bytes(granularity) } else { 0 },
+            unmap_zeroes,
+            read_only: self.mode.as_ref().is_some_and(|mode| mode.write_protected),
+            // Unknown counts as volatile: a flush too many is cheap.
+            volatile_cache: self.mode.as_ref().and_then(ModeSense::write_cache).unwrap_or(true),
+            rotational: self.characteristics.as_ref().is_some_and(|page| page.rotation_rate > 1),
+        };
+        Ok(Shape {
+            geometry,
+            transfer_max,
+            long: self.long,
+            fua: self.mode.as_ref().is_some_and(|mode| mode.dpo_fua),
+            flush: true,
+            flush_long: self.long,
+            write_same: self.long,
+            write_same_unmaps: unmap_zeroes,
+            write_same_blocks_max: cap(write_same_limit, WRITE_SAME_MAX).max(1),
+            unmap_blocks_max: cap(unmap_limit.into(), UNMAP_MAX).max(1),
+            lba_status: thin,
+            unallocated_is_zero: capacity.unmapped_zeroes,
+        })
+    }
+}
+
+/// The unit of a device: its shape as it is now, the names it keeps, and who wants to hear of changes.
+pub(crate) struct UnitCell {
+    shape: RwLock<Shape>,
+    identity: Identity,
+    lun: u16,
+    transfer_max: u32,
+    callbacks: Mutex<Vec<Arc<ResizeCallback>>>,
+    /// Refreshes asked for and not done.
+    refreshes: AtomicUsize,
+}
+
+impl UnitCell {
+    pub(crate) fn new(unit: Unit, lun: u16, transfer_max: u32) -> Self {
+        Self {
+            shape: RwLock::new(unit.shape),
+            identity: unit.identity,
+            lun,
+            transfer_max,
+            callbacks: Mutex::default(),
+            refreshes: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        *self.shape.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn change(&self, f: impl FnOnce(&mut Shape)) {
+        f(&mut self.shape.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn on_resize(&self, callback: ResizeCallback) {
+        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(callback));
+    }
+
+    /// Asks a unit what it is, with the limits of this one.
+    pub(crate) async fn learn<E: Exchange>(&self, exchange: &mut E) -> Result<Unit, OpenError> {
+        Unit::learn(exchange, self.lun, self.transfer_max).await
+    }
+
+    /// Whether `unit` is the disk that was opened.
+    pub(crate) fn same_disk(&self, unit: &Unit) -> Result<(), String> {
+        let (before, now) = (self.shape().geometry.logical_sector, unit.shape.geometry.logical_sector);
+        if !self.identity.may_be(&unit.identity) {
+            let (old, new) = (self.identity.name(), unit.identity.name());
+            return Err(format!(
+                "the target offers another disk under the old address: {new} instead of {old}"
+            ));
+        }
+        if before != now {
+            return Err(format!("the disk's logical blocks have {now} bytes now, and had {before}"));
+        }
+        Ok(())
+    }
+
+    /// Takes the new shape; tells those who want to know where the geometry has changed.
+    pub(crate) fn replace(&self, unit: &Unit) {
+        let geometry = unit.shape.geometry;
+        let mut changed = false;
+        self.change(|shape| {
+            changed = shape.geometry != geometry;
+            *shape = unit.shape;
+        });
+        if changed {
+            let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            callbacks.iter().for_each(|callback| callback(geometry));
+        }
+    }
+
+    /// Reads the shape again over a session that is in use.
+    pub(crate) async fn refresh(&self, session: Arc<Session>, portal: String, patience: Duration) {
+        if self.refreshes.fetch_add(1, Ordering::AcqRel) > 0 {
+            // Whoever is at it does it once more.
+            return;
+        }
+        let mut exchange = OverSession { session: session.clone(), portal, patience };
+        loop {
+            let asked = self.refreshes.load(Ordering::Acquire);
+            match self.learn(&mut exchange).await {
+                Ok(unit) => match self.same_disk(&unit) {
+                    Ok(()) => {
+                        session.change(|state| state.set_volatile(unit.shape.geometry.volatile_cache));
+                        self.replace(&unit);
+                    }
+                    Err(why) => tracing::error!("{why}"),
+                },
+                Err(error) => tracing::warn!(%error, "the unit's shape could not be read again"),
+            }
+            if self.refreshes.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            transfer_max: 4 << 20,
+            long: true,
+            capacity: ReadCapacity::parse(&{
+                let mut bytes = [0; 32];
+                bytes[6..8].copy_from_slice(&0x0FFFu16.to_be_bytes());
+                bytes[8..12].copy_from_slice(&512u32.to_be_bytes());
+                bytes[13] = 3;
+                bytes[14] = 0xC0;
+                bytes
+            }),
+            ..Facts::default()
+        }
+    }
+
+    fn limits() -> BlockLimits {
+        let mut page = [0; 64];
+        page[1] = 0xB0;
+        page[3] = 60;
+        BlockLimits::parse(&page).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_said_is_taken_for_the_careful_case() {
+        let shape = facts().shape().unwrap();
+        assert_eq!((shape.geometry.size, shape.geometry.physical_sector), (4096 * 512, 4096));
+        assert!(shape.geometry.volatile_cache && !shape.fua && !shape.geometry.rotational);
+        assert_eq!((shape.transfer_max, shape.geometry.unmap_granularity), (4 << 20, 0));
+        assert!(shape.geometry.thin && !shape.geometry.unmap_zeroes, "LBPRZ alone promises nothing of UNMAP");
+    }
+
+    #[test]
+    fn limits_apply_in_bytes_and_whole_sectors() {
+        let mut facts = facts();
+        facts.limits = Some(BlockLimits { transfer_max: 7, write_same_max: 100, ..limits() });
+        let shape = facts.shape().unwrap();
+        assert_eq!(
+            (shape.transfer_max, shape.geometry.max_transfer, shape.write_same_blocks_max),
+            (3584, 3584, 100)
+        );
+        facts.transfer_max = 1000;
+        assert_eq!(facts.shape().unwrap().transfer_max, 512);
+        facts.transfer_max = 0;
+        assert_eq!(facts.shape().unwrap().transfer_max, 512, "one sector always goes");
+    }
+
+    #[test]
+    fn unmap_needs_limits_and_zeroes_need_write_same() {
+        let mut facts = facts();
+        facts.limits = Some(BlockLimits {
+            unmap_blocks_max: 1 << 20,
+            unmap_descriptors_max: 1,
+            unmap_granularity: 8,
+            ..limits()
+        });
+        let provisioning = LogicalBlockProvisioning::parse(&[0, 0xB2, 0, 4, 0, 0x80, 0, 0]).unwrap();
+        facts.provisioning = Some(provisioning.clone());
+        let shape = facts.shape().unwrap();
+        assert_eq!((shape.geometry.unmap_granularity, shape.geometry.unmap_zeroes), (4096, false));
+        assert_eq!(shape.extent_kind(Provisioning::DEALLOCATED), ExtentKind::Zero);
+        facts.provisioning = Some(LogicalBlockProvisioning { write_same_16: true, ..provisioning });
+        let shape = facts.shape().unwrap();
+        assert!(shape.geometry.unmap_zeroes && shape.write_same_unmaps);
+        assert_eq!(shape.extent_kind(Provisioning::DEALLOCATED), ExtentKind::Unallocated);
+    }
+
+    #[test]
+    fn sectors_that_no_device_has_are_refused() {
+        for block_len in [0, 1, 520, 1 << 20] {
+            let mut facts = facts();
+            facts.capacity = facts.capacity.map(|capacity| ReadCapacity { block_len, ..capacity });
+            assert!(facts.shape().unwrap_err().contains(&block_len.to_string()));
+        }
+    }
+
+    #[test]
+    fn a_disk_is_known_by_any_name_in_common_then_by_its_serial() {
+        let name = |byte| Designator {
+            association: Association::LogicalUnit,
+            kind: DesignatorType::NAA,
+            code_set: 1,
+            bytes: vec![byte; 8],
+        };
+        let identity = |names: &[u8], serial: Option<&str>| Identity {
+            designators: names.iter().map(|&byte| name(byte)).collect(),
+            serial: serial.map(str::to_owned),
+        };
+        assert!(identity(&[1, 2], None).may_be(&identity(&[3, 2], Some("x"))));
+        assert!(!identity(&[1], Some("x")).may_be(&identity(&[2], Some("x"))));
+        assert!(!identity(&[], Some("x")).may_be(&identity(&[2], Some("y"))));
+        assert!(identity(&[], None).may_be(&identity(&[2], Some("y"))));
+    }
+}

@@ -1,0 +1,514 @@
+//! `iscsi://` addresses.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+
+use lunway_iscsi::chap::{ChapAccount, Secret};
+
+/// The port that IANA gave to iSCSI (RFC 7143 §15).
+pub const DEFAULT_PORT: u16 = 3260;
+
+/// Holds the secret for the user in the address, where neither the address nor a file does.
+pub const SECRET_VARIABLE: &str = "LUNWAY_CHAP_SECRET";
+
+/// Longest secret file that is read, bytes: a secret has 255 at most, the rest is room for a line end.
+const SECRET_FILE_MAX: u64 = 1024;
+
+/// Largest logical unit number of flat space addressing (SAM-5 4.7.7.3).
+const LUN_MAX: u16 = 0x3FFF;
+
+/// Where a logical unit is, and how to prove who asks for it.
+///
+/// ```text
+/// iscsi://[user[%secret]@]host[:port][/target[/lun]][?key=value&…]
+/// ```
+///
+/// The convention of libiscsi and QEMU. An IPv6 host stands in brackets. Without a lun it names a target, without a
+/// target a portal: good for listing. Keys:
+///
+/// | key | is |
+/// |---|---|
+/// | `secret_file` | file whose first line is the user's CHAP secret |
+/// | `target_user`, `target_password`, `target_secret_file` | what the target must prove (mutual CHAP) |
+/// | `header_digest`, `data_digest` | `crc32c` insists on a CRC32C, `none` (as without the key) on none |
+/// | `initiator` | our iSCSI name |
+/// | `from` | local IP address to connect from, which chooses the network path |
+///
+/// The user's secret is looked for in the address, then `secret_file`, then the environment's
+/// `LUNWAY_CHAP_SECRET`. Percent signs are decoded in the target and in values; not in `user%secret`, where the
+/// first one separates: a secret with `/` or `@` in it belongs into a file. Neither `Display` nor `Debug` shows a
+/// secret, and no error quotes the part of the address that may hold one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IscsiUrl {
+    /// Name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// The target's iSCSI name.
+    pub target: Option<String>,
+    /// Number of the logical unit.
+    pub lun: Option<u16>,
+    /// What we prove (CHAP).
+    pub account: Option<ChapAccount>,
+    /// What the target proves (mutual CHAP).
+    pub target_account: Option<ChapAccount>,
+    /// Insist on a CRC32C over headers.
+    pub header_digest: bool,
+    /// Insist on a CRC32C over data.
+    pub data_digest: bool,
+    /// Our iSCSI name, where the address gives one.
+    pub initiator: Option<String>,
+    /// Local address to connect from.
+    pub from: Option<IpAddr>,
+}
+
+/// Why an address cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UrlError {
+    /// Another scheme.
+    #[error(
+        "an iSCSI address begins with `iscsi://`, as in iscsi://192.0.2.10:3260/iqn.2004-01.org.example:disk/0"
+    )]
+    Scheme,
+    /// Nothing where the host should be.
+    #[error(
+        "the address names no host; it should look like iscsi://192.0.2.10/iqn.2004-01.org.example:disk/0"
+    )]
+    NoHost,
+    /// Brackets that do not hold an IPv6 address.
+    #[error("`{0}` is not an IPv6 address in brackets, as in iscsi://[2001:db8::10]:3260/iqn…/0")]
+    Bracket(String),
+    /// Several colons without brackets, or characters that no host has.
+    #[error("`{0}` is no host; an IPv6 address stands in brackets, as in iscsi://[2001:db8::10]:3260/iqn…/0")]
+    Host(String),
+    /// Not a TCP port.
+    #[error("`{0}` is no port: it should be a number from 1 to 65535, as in iscsi://192.0.2.10:3260/…")]
+    Port(String),
+    /// Not an iSCSI name.
+    #[error("`{0}` is no iSCSI name; it begins with iqn., eui. or naa., as in iqn.2004-01.org.example:disk")]
+    Name(String),
+    /// Not a logical unit number.
+    #[error("`{0}` is no logical unit number: it should be 0 to {LUN_MAX}, after the target, as in …:disk/0")]
+    Lun(String),
+    /// More than target and lun.
+    #[error("`{0}` follows the logical unit; an address ends there, as in iscsi://192.0.2.10/iqn…:disk/0")]
+    TooLong(String),
+    /// A broken `%XX`.
+    #[error("the percent signs in {0} are broken: they are followed by two hexadecimal digits, as in %3A")]
+    Percent(&'static str),
+    /// A key that is not in the table, or has no value.
+    #[error(
+        "`{0}` is no key of an iSCSI address; there are secret_file, target_user, target_password, \
+         target_secret_file, header_digest, data_digest, initiator, from, each written as key=value"
+    )]
+    Key(String),
+    /// A digest that is not known.
+    #[error("{key} cannot be `{value}`: it is crc32c or none, as in ?{key}=crc32c")]
+    Digest {
+        /// Which key.
+        key: &'static str,
+        /// What it said.
+        value: String,
+    },
+    /// Not an IP address.
+    #[error("`{0}` is no local IP address, as in ?from=192.0.2.20")]
+    From(String),
+    /// A user, and nothing to prove it with.
+    #[error(
+        "there is no CHAP secret for user `{0}`: put it into the environment variable {SECRET_VARIABLE}, or into a \
+         file named with ?secret_file=PATH"
+    )]
+    NoSecret(String),
+    /// A secret, and no user.
+    #[error("a secret is given without a user, as in iscsi://user@host/…?secret_file=PATH")]
+    NoUser,
+    /// Mutual CHAP with one half missing, or without our own half (RFC 7143 §12.1.3).
+    #[error(
+        "mutual CHAP takes a user and secret of ours and of the target, as in \
+         iscsi://user@host/…?secret_file=PATH&target_user=NAME&target_secret_file=PATH"
+    )]
+    Mutual,
+    /// Both sides with the same secret: a reflected challenge would be answered (RFC 7143 §9.2.1).
+    #[error(
+        "the two secrets of mutual CHAP must differ, else a false target can let us answer its own challenge"
+    )]
+    SameSecret,
+    /// A secret of a length that CHAP has no room for.
+    #[error("the CHAP secret for `{user}` cannot be used: {why}")]
+    Secret {
+        /// Whose.
+        user: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The secret file could not be read.
+    #[error("the secret file {path} cannot be read: {why}")]
+    SecretFile {
+        /// Its path.
+        path: String,
+        /// What the operating system said.
+        why: String,
+    },
+}
+
+impl IscsiUrl {
+    /// Reads an address, the secret files it names, and the environment.
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        Self::parse_with(text, |name| std::env::var(name).ok())
+    }
+
+    fn parse_with(text: &str, environment: impl Fn(&str) -> Option<String>) -> Result<Self, UrlError> {
+        let scheme = text.get(..8).filter(|scheme| scheme.eq_ignore_ascii_case("iscsi://"));
+        let rest = &text[scheme.ok_or(UrlError::Scheme)?.len()..];
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, portal) = match authority.rsplit_once('@') {
+            Some((login, portal)) => (Some(login), portal),
+            None => (None, authority),
+        };
+        let (host, port) = portal_of(portal)?;
+        let (target, lun) = path_of(path)?;
+        let mut url = Self {
+            host,
+            port,
+            target,
+            lun,
+            account: None,
+            target_account: None,
+            header_digest: false,
+            data_digest: false,
+            initiator: None,
+            from: None,
+        };
+        let keys = url.read_query(query)?;
+
+        let (user, secret) = match login {
+            Some(login) => login.split_once('%').map_or((login, None), |(user, secret)| (user, Some(secret))),
+            None => ("", None),
+        };
+        url.account = match (user, secret, &keys.secret_file) {
+            ("", None, None) => None,
+            ("", ..) => return Err(UrlError::NoUser),
+            (user, Some(secret), _) => Some(account(user, secret)?),
+            (user, None, Some(path)) => Some(account(user, &read_secret(path)?)?),
+            (user, None, None) => match environment(SECRET_VARIABLE) {
+                Some(secret) => Some(account(user, &secret)?),
+                None => return Err(UrlError::NoSecret(user.to_owned())),
+            },
+        };
+        url.target_account = match (&keys.target_user, &keys.target_password, &keys.target_secret_file) {
+            (None, None, None) => None,
+            (Some(user), Some(secret), _) => Some(account(user, secret)?),
+            (Some(user), None, Some(path)) => Some(account(user, &read_secret(path)?)?),
+            _ => return Err(UrlError::Mutual),
+        };
+        match (&url.account, &url.target_account) {
+            (None, Some(_)) => Err(UrlError::Mutual),
+            (Some(ours), Some(theirs)) if ours.secret == theirs.secret => Err(UrlError::SameSecret),
+            _ => Ok(url),
+        }
+    }
+
+    fn read_query(&mut self, query: &str) -> Result<Keys, UrlError> {
+        let mut keys = Keys::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            // Only the key is quoted: what follows may be a secret.
+            let (key, value) = pair.split_once('=').ok_or_else(|| {
+                UrlError::Key(pair.split(['%', ':']).next().unwrap_or_default().chars().take(40).collect())
+            })?;
+            let value = percent_decoded(value).ok_or(UrlError::Percent("a value"))?;
+            match key {
+                "secret_file" => keys.secret_file = Some(value),
+                "target_user" => keys.target_user = Some(value),
+                "target_password" => keys.target_password = Some(value),
+                "target_secret_file" => keys.target_secret_file = Some(value),
+                "header_digest" => self.header_digest = digest("header_digest", &value)?,
+                "data_digest" => self.data_digest = digest("data_digest", &value)?,
+                "initiator" => self.initiator = Some(iscsi_name(value)?),
+                "from" => {
+                    let bare = value.trim_start_matches('[').trim_end_matches(']');
+                    self.from = Some(bare.parse().map_err(|_| UrlError::From(value.clone()))?);
+                }
+                _ => return Err(UrlError::Key(key.to_owned())),
+            }
+        }
+        Ok(keys)
+    }
+
+    /// `host:port`, with brackets where they belong.
+    pub fn portal(&self) -> String {
+        Self::portal_text(&self.host, self.port)
+    }
+
+    pub(crate) fn portal_text(host: &str, port: u16) -> String {
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+impl fmt::Display for IscsiUrl {
+    /// The address without secrets and keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("iscsi://")?;
+        if let Some(account) = &self.account {
+            write!(f, "{}@", account.user)?;
+        }
+        f.write_str(&self.portal())?;
+        if let Some(target) = &self.target {
+            write!(f, "/{target}")?;
+        }
+        match self.lun {
+            Some(lun) => write!(f, "/{lun}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::str::FromStr for IscsiUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        Self::parse(text)
+    }
+}
+
+/// Keys that are only ingredients.
+#[derive(Default)]
+struct Keys {
+    secret_file: Option<String>,
+    target_user: Option<String>,
+    target_password: Option<String>,
+    target_secret_file: Option<String>,
+}
+
+/// Host and port of `host[:port]` or `[v6][:port]`.
+pub(crate) fn portal_of(text: &str) -> Result<(String, u16), UrlError> {
+    let (host, port) = if let Some(inside) = text.strip_prefix('[') {
+        let bad = || UrlError::Bracket(text.to_owned());
+        let (host, port) = inside.split_once(']').ok_or_else(bad)?;
+        // A zone (`fe80::1%eth0`) is resolved later by the operating system; the address before it must be one.
+        let bare = host.split('%').next().unwrap_or(host);
+        bare.parse::<std::net::Ipv6Addr>().map_err(|_| bad())?;
+        match port {
+            "" => (host, None),
+            _ => (host, Some(port.strip_prefix(':').ok_or_else(bad)?)),
+        }
+    } else {
+        let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+        if port.is_some_and(|port| port.contains(':')) || host.contains(|c: char| " %[]\\\"<>".contains(c)) {
+            // Behind a percent sign there may be the secret of someone who forgot the `@`.
+            return Err(UrlError::Host(text.split('%').next().unwrap_or_default().to_owned()));
+        }
+        (host, port)
+    };
+    if host.is_empty() {
+        return Err(UrlError::NoHost);
+    }
+    let port = match port {
+        None => DEFAULT_PORT,
+        Some(port) => {
+            let number = port.parse().ok().filter(|&number| number != 0);
+            number.ok_or_else(|| UrlError::Port(port.to_owned()))?
+        }
+    };
+    Ok((host.to_owned(), port))
+}
+
+fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), UrlError> {
+    let mut parts = path.split('/');
+    let target = match parts.next() {
+        None | Some("") => None,
+        Some(name) => Some(iscsi_name(percent_decoded(name).ok_or(UrlError::Percent("the target"))?)?),
+    };
+    let lun = match parts.next() {
+        None | Some("") => None,
+        Some(text) => {
+            let number = text.parse().ok().filter(|&number| number <= LUN_MAX);
+            Some(number.ok_or_else(|| UrlError::Lun(text.to_owned()))?)
+        }
+    };
+    match parts.next() {
+        None | Some("") => Ok((target, lun)),
+        Some(more) => Err(UrlError::TooLong(more.to_owned())),
+    }
+}
+
+/// RFC 7143 §4.2.7: a type, at most 223 bytes, and nothing that would break out of a text key.
+fn iscsi_name(name: String) -> Result<String, UrlError> {
+    let known = ["iqn.", "eui.", "naa."].iter().any(|kind| {
+        name.get(..4).is_some_and(|start| start.eq_ignore_ascii_case(kind)) && name.len() > kind.len()
+    });
+    let clean = name.len() <= 223 && !name.contains(|c: char| c.is_control() || c.is_whitespace());
+    if known && clean { Ok(name) } else { Err(UrlError::Name(name)) }
+}
+
+fn digest(key: &'static str, value: &str) -> Result<bool, UrlError> {
+    match value.to_ascii_lowercase().as_str() {
+        "crc32c" => Ok(true),
+        "none" => Ok(false),
+        _ => Err(UrlError::Digest { key, value: value.to_owned() }),
+    }
+}
+
+fn account(user: &str, secret: &str) -> Result<ChapAccount, UrlError> {
+    let secret = Secret::new(secret)
+        .map_err(|error| UrlError::Secret { user: user.to_owned(), why: error.to_string() })?;
+    Ok(ChapAccount { user: user.to_owned(), secret })
+}
+
+fn read_secret(path: &str) -> Result<String, UrlError> {
+    use std::io::Read;
+    let failed = |why: String| UrlError::SecretFile { path: path.to_owned(), why };
+    let file = std::fs::File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
+    let mut text = String::new();
+    file.take(SECRET_FILE_MAX).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    if !text.contains('%') {
+        return Some(text.to_owned());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte == b'%' {
+            let (digits, tail) = tail.split_at_checked(2)?;
+            let [high, low] = [digits[0], digits[1]].map(|digit| char::from(digit).to_digit(16));
+            bytes.push((high? * 16 + low?) as u8);
+            rest = tail;
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<IscsiUrl, UrlError> {
+        IscsiUrl::parse_with(text, |_| None)
+    }
+
+    fn account_of(user: &str, secret: &str) -> Option<ChapAccount> {
+        Some(account(user, secret).unwrap())
+    }
+
+    #[test]
+    fn a_whole_address_comes_apart() {
+        let url = parse(
+            "iscsi://joe%s3cret%41@192.0.2.10:3261/iqn.2004-01.org.example%3Adisk/7?header_digest=CRC32C\
+             &data_digest=none&initiator=iqn.2004-01.org.example:me&from=192.0.2.20",
+        )
+        .unwrap();
+        assert_eq!((url.host.as_str(), url.port, url.lun), ("192.0.2.10", 3261, Some(7)));
+        assert_eq!(url.target.as_deref(), Some("iqn.2004-01.org.example:disk"));
+        assert_eq!(url.account, account_of("joe", "s3cret%41"), "nothing is decoded behind the separator");
+        assert!(url.header_digest && !url.data_digest);
+        assert_eq!(url.initiator.as_deref(), Some("iqn.2004-01.org.example:me"));
+        assert_eq!(url.from, Some("192.0.2.20".parse().unwrap()));
+        assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3261/iqn.2004-01.org.example:disk/7");
+    }
+
+    #[test]
+    fn a_portal_or_a_target_is_enough_for_listing() {
+        for text in ["iscsi://host", "iscsi://host/", "ISCSI://host:3260"] {
+            let url = parse(text).unwrap();
+            assert_eq!((url.portal().as_str(), &url.target, url.lun), ("host:3260", &None, None));
+        }
+        let url = parse("iscsi://host/iqn.2004-01.org.example:disk/").unwrap();
+        assert_eq!((url.target.is_some(), url.lun), (true, None));
+    }
+
+    #[test]
+    fn ipv6_hosts_stand_in_brackets() {
+        let url = parse("iscsi://u%p@[2001:db8::1]:99/iqn.x:y/0").unwrap();
+        assert_eq!((url.host.as_str(), url.port), ("2001:db8::1", 99));
+        assert_eq!(url.portal(), "[2001:db8::1]:99");
+        assert_eq!(parse("iscsi://[::1]/").unwrap().port, DEFAULT_PORT);
+        assert!(matches!(parse("iscsi://2001:db8::1/iqn.x:y/0"), Err(UrlError::Host(_))));
+        for bad in ["iscsi://[::1", "iscsi://[host]:1", "iscsi://[::1]3260"] {
+            assert!(matches!(parse(bad), Err(UrlError::Bracket(_))), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let target = "iqn.x:y";
+        assert_eq!(parse("nbd://host"), Err(UrlError::Scheme));
+        assert_eq!(parse("iscsi:/"), Err(UrlError::Scheme));
+        assert_eq!(parse("iscsi:///iqn.x:y/0"), Err(UrlError::NoHost));
+        assert_eq!(parse("iscsi://h:0"), Err(UrlError::Port("0".into())));
+        assert_eq!(parse("iscsi://h:65536"), Err(UrlError::Port("65536".into())));
+        assert_eq!(parse("iscsi://h/disk/0"), Err(UrlError::Name("disk".into())));
+        assert_eq!(parse("iscsi://h/iqn.x%0Ay/0"), Err(UrlError::Name("iqn.x\ny".into())));
+        assert_eq!(parse("iscsi://h/iqn.x%zz/0"), Err(UrlError::Percent("the target")));
+        assert_eq!(parse(&format!("iscsi://h/{target}/16384")), Err(UrlError::Lun("16384".into())));
+        assert_eq!(parse(&format!("iscsi://h/{target}/x")), Err(UrlError::Lun("x".into())));
+        assert_eq!(parse(&format!("iscsi://h/{target}/0/1")), Err(UrlError::TooLong("1".into())));
+        assert_eq!(parse("iscsi://h?colour=red"), Err(UrlError::Key("colour".into())));
+        assert_eq!(parse("iscsi://h?from=here"), Err(UrlError::From("here".into())));
+        assert!(matches!(parse("iscsi://h?data_digest=md5"), Err(UrlError::Digest { .. })));
+        assert_eq!(parse("iscsi://u@h"), Err(UrlError::NoSecret("u".into())));
+        assert_eq!(parse("iscsi://%s@h"), Err(UrlError::NoUser));
+        assert!(matches!(parse("iscsi://u%@h"), Err(UrlError::Secret { .. })));
+        assert!(parse("iscsi://é/").is_ok() && parse("iscsié//h").is_err());
+    }
+
+    #[test]
+    fn the_secret_comes_from_the_address_then_the_file_then_the_environment() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, b"from the file\nnot this\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let environment = |name: &str| (name == SECRET_VARIABLE).then(|| "from outside".to_owned());
+
+        let url =
+            IscsiUrl::parse_with(&format!("iscsi://u%inside@h?secret_file={path}"), environment).unwrap();
+        assert_eq!(url.account, account_of("u", "inside"));
+        let url = IscsiUrl::parse_with(&format!("iscsi://u@h?secret_file={path}"), environment).unwrap();
+        assert_eq!(url.account, account_of("u", "from the file"));
+        let url = IscsiUrl::parse_with("iscsi://u@h", environment).unwrap();
+        assert_eq!(url.account, account_of("u", "from outside"));
+        assert_eq!(IscsiUrl::parse_with("iscsi://h", environment).unwrap().account, None);
+
+        let missing = parse("iscsi://u@h?secret_file=/nonexistent/secret").unwrap_err();
+        assert!(missing.to_string().contains("/nonexistent/secret"), "{missing}");
+    }
+
+    #[test]
+    fn mutual_chap_takes_both_halves_with_different_secrets() {
+        let url = parse("iscsi://u%one@h?target_user=t&target_password=two").unwrap();
+        assert_eq!(url.target_account, account_of("t", "two"));
+        assert_eq!(parse("iscsi://h?target_user=t&target_password=two"), Err(UrlError::Mutual));
+        assert_eq!(parse("iscsi://u%one@h?target_user=t"), Err(UrlError::Mutual));
+        assert_eq!(parse("iscsi://u%one@h?target_password=two"), Err(UrlError::Mutual));
+        assert_eq!(parse("iscsi://u%same@h?target_user=t&target_password=same"), Err(UrlError::SameSecret));
+    }
+
+    #[test]
+    fn no_text_shows_a_secret() {
+        let url = parse("iscsi://u%hunter2@h/iqn.x:y/0?target_user=t&target_password=swordfish").unwrap();
+        for text in [url.to_string(), format!("{url:?}"), format!("{url:#?}")] {
+            assert!(!text.contains("hunter2") && !text.contains("swordfish"), "{text}");
+        }
+        for bad in [
+            "iscsi://u%hunter2@h:x/iqn.x:y/0",
+            "iscsi://u%hunter2@/iqn.x:y/0",
+            "iscsi://u%hunter2/iqn.x:y/0",
+            "iscsi://u%hunter2/x@h/iqn.x:y/0",
+            "iscsi://u%hunter2@h/iqn.x:y/zero",
+            "iscsi://u%hunter2@h?target_user=t&target_password=hunter2",
+            "iscsi://u%hunter2@h?target_password:hunter2",
+            "iscsi://u%hunter2@h?target_password=%zzhunter2",
+            "iscsi://u@h?target_password=hunter2",
+        ] {
+            let error = parse(bad).unwrap_err();
+            let texts = [error.to_string(), format!("{error:?}")];
+            assert!(texts.iter().all(|text| !text.contains("hunter2")), "{texts:?}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Verified I/O through a network that cuts, delays, half-closes, freezes and refuses connections.
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockDevice, BlockError, Buf, Durability};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+
+use support::proxy::{self, Faults};
+use support::scripted::{Disk, NAME};
+use support::{model, quick};
+
+async fn behind_proxy(options: OpenOptions, query: &str) -> (Arc<Disk>, Arc<Faults>, Arc<IscsiDevice>) {
+    let disk = Disk::new(8 * 256, 32);
+    let (address, faults) = proxy::start(disk.serve().await).await;
+    (disk, faults, Arc::new(open(address, options, query).await))
+}
+
+async fn open(address: SocketAddr, options: OpenOptions, query: &str) -> IscsiDevice {
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0{query}")).unwrap();
+    IscsiDevice::open(url, options).await.expect("open")
+}
+
+async fn cut_at_random(after: u64, query: &str) {
+    let (disk, faults, device) = behind_proxy(quick(), query).await;
+    faults.cut_after.store(after, Ordering::Relaxed);
+    // The connection that is open was made before there were faults: it ends now.
+    faults.frozen.store(true, Ordering::Relaxed);
+    let io = model::verified_io(device.clone(), 8, 120, |_| false);
+    let thaw = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        faults.frozen.store(false, Ordering::Relaxed);
+    };
+    tokio::join!(io, thaw);
+    // The first connection has no limit; break it, and go through those that have one.
+    if disk.logins.load(Ordering::Relaxed) == 1 {
+        faults.frozen.store(true, Ordering::Relaxed);
+        let waiting = device.read(0, Buf::zeroed(512));
+        tokio::time::sleep(Duration::from_millis(1300)).await;
+        faults.frozen.store(false, Ordering::Relaxed);
+        waiting.await.unwrap();
+    }
+    model::verified_io(device.clone(), 8, 120, |_| false).await;
+    assert!(faults.cuts.load(Ordering::Relaxed) > 3, "the network was too good");
+    device.close().await;
+}
+
+#[tokio::test]
+async fn connections_cut_at_random_points_lose_tear_and_repeat_nothing() {
+    cut_at_random(400_000, "").await;
+}
+
+#[tokio::test]
+async fn nor_do_they_with_digests() {
+    cut_at_random(400_000, "?header_digest=crc32c&data_digest=crc32c").await;
+}
+
+#[tokio::test]
+async fn a_silent_network_is_noticed_and_left() {
+    let (disk, faults, device) = behind_proxy(quick(), "").await;
+    faults.frozen.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    let read = tokio::spawn({
+        let device = device.clone();
+        async move { device.read(0, Buf::zeroed(512)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(2200)).await;
+    faults.frozen.store(false, Ordering::Relaxed);
+    read.await.unwrap().expect("served by the next session");
+    assert!(start.elapsed() < Duration::from_secs(6));
+    assert!(disk.logins.load(Ordering::Relaxed) >= 2);
+}
+
+#[tokio::test]
+async fn after_the_replacement_timeout_io_fails_at_once_until_the_target_is_back() {
+    let options = OpenOptions { replacement_timeout: Duration::from_millis(300), ..quick() };
+    let (disk, faults, device) = behind_proxy(options, "").await;
+    device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await.unwrap();
+    faults.refused.store(true, Ordering::Relaxed);
+    disk.once(0x88, support::scripted::Act::ExecuteAndHangUp);
+    let start = Instant::now();
+    let sent = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    assert_eq!(sent, BlockError::Timeout { millis: 300 });
+    assert!(start.elapsed() < Duration::from_secs(2));
+
+    let start = Instant::now();
+    let refused = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    assert!(matches!(&refused, BlockError::Gone { why } if why.contains("no connection")), "{refused}");
+    assert!(start.elapsed() < Duration::from_millis(100));
+
+    faults.refused.store(false, Ordering::Relaxed);
+    let until = Instant::now() + Duration::from_secs(5);
+    while device.read(0, Buf::zeroed(512)).await.is_err() {
+        assert!(Instant::now() < until, "it does not come back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_a_network_that_is_gone() {
+    let (_, faults, device) = behind_proxy(quick(), "").await;
+    faults.frozen.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    device.close().await;
+    assert!(start.elapsed() < Duration::from_secs(2));
+}

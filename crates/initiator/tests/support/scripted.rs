@@ -1,0 +1,295 @@
+//! A target of one disk that does as it is told: answers late, never, wrongly, or hangs up.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lunway_block::Buf;
+use lunway_iscsi::login::LoginGrant;
+use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::target::{
+    Aborted, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
+};
+use tokio::net::{TcpListener, TcpStream};
+
+pub const SECTOR: usize = 512;
+pub const NAME: &str = "iqn.2026-01.org.lunway.test:scripted";
+
+/// What to do with a command.
+pub enum Act {
+    /// What a disk does.
+    Execute,
+    /// Execute it, and answer so much later.
+    After(Duration),
+    /// Nothing, not even if aborted.
+    Ignore,
+    /// This status.
+    Status(u8),
+    /// CHECK CONDITION with sense key, ASC, ASCQ.
+    Sense(u8, u8, u8),
+    /// CHECK CONDITION with a deferred error: sense key, ASC, ASCQ.
+    Deferred(u8, u8, u8),
+    /// Execute it and hang up without an answer.
+    ExecuteAndHangUp,
+    /// Ask for a logout within a second, and execute.
+    AskForLogout,
+}
+
+type Script = Box<dyn FnMut(&[u8]) -> Act + Send>;
+
+pub struct Disk {
+    pub data: Mutex<Vec<u8>>,
+    pub script: Mutex<Script>,
+    /// CDBs in the order of execution.
+    pub seen: Mutex<Vec<Vec<u8>>>,
+    pub in_flight: AtomicUsize,
+    pub most_in_flight: AtomicUsize,
+    pub logins: AtomicUsize,
+    pub logouts: AtomicUsize,
+    pub aborts: AtomicUsize,
+    pub answers_aborts: Mutex<bool>,
+    pub identity: Mutex<[u8; 8]>,
+    /// WCE, DPOFUA.
+    pub cache: Mutex<(bool, bool)>,
+    pub transfer_blocks_max: Mutex<u32>,
+    connection_config: TargetConnectionConfig,
+}
+
+impl Disk {
+    pub fn new(sectors: usize, command_window: u16) -> Arc<Self> {
+        Arc::new(Self {
+            data: Mutex::new(vec![0; sectors * SECTOR]),
+            script: Mutex::new(Box::new(|_| Act::Execute)),
+            seen: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            most_in_flight: AtomicUsize::new(0),
+            logins: AtomicUsize::new(0),
+            logouts: AtomicUsize::new(0),
+            aborts: AtomicUsize::new(0),
+            answers_aborts: Mutex::new(true),
+            identity: Mutex::new([0x60, 1, 2, 3, 4, 5, 6, 7]),
+            cache: Mutex::new((true, true)),
+            transfer_blocks_max: Mutex::new(0),
+            connection_config: TargetConnectionConfig {
+                command_window,
+                nop_interval: Duration::ZERO,
+                ..Default::default()
+            },
+        })
+    }
+
+    pub fn script(&self, script: impl FnMut(&[u8]) -> Act + Send + 'static) {
+        *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    /// The answer to the first command with this operation code after now is `act`; all others are executed.
+    pub fn once(&self, opcode: u8, act: Act) {
+        let mut act = Some(act);
+        self.script(
+            move |cdb| if cdb[0] == opcode { act.take().unwrap_or(Act::Execute) } else { Act::Execute },
+        );
+    }
+
+    pub fn count(&self, opcode: u8) -> usize {
+        self.seen.lock().unwrap().iter().filter(|cdb| cdb[0] == opcode).count()
+    }
+
+    pub async fn serve(self: &Arc<Self>) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let disk = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { return };
+                tokio::spawn(converse(disk.clone(), stream));
+            }
+        });
+        address
+    }
+
+    fn execute(&self, command: &Command) -> Completion {
+        let cdb = &command.cdb;
+        self.seen.lock().unwrap().push(cdb[..16].to_vec());
+        let lba = u64::from_be_bytes(cdb[2..10].try_into().unwrap()) as usize;
+        let blocks = u32::from_be_bytes(cdb[10..14].try_into().unwrap()) as usize;
+        let mut data = self.data.lock().unwrap();
+        let reply = |bytes: &[u8], room: usize| {
+            let len = bytes.len().min(room);
+            Completion {
+                data_in: Buf::copy_of(&bytes[..len]).freeze(),
+                wanted_in: len as u64,
+                ..Default::default()
+            }
+        };
+        let room = command.expected_length as usize;
+        match cdb[0] {
+            0x00 | 0x35 | 0x91 => Completion::default(),
+            0x12 => match (cdb[1] & 1, cdb[2]) {
+                (0, _) => {
+                    let mut inquiry = vec![0, 0, 6, 2, 31, 0, 0, 2];
+                    inquiry.extend(b"LUNWAY  SCRIPTED        0001");
+                    reply(&inquiry, room)
+                }
+                (_, 0x00) => reply(&[0, 0x00, 0, 4, 0x00, 0x80, 0x83, 0xB0], room),
+                (_, 0x80) => reply(b"\0\x80\0\x04S123", room),
+                (_, 0x83) => {
+                    let mut page = vec![0, 0x83, 0, 12, 0x01, 0x03, 0, 8];
+                    page.extend(*self.identity.lock().unwrap());
+                    reply(&page, room)
+                }
+                (_, 0xB0) => {
+                    let mut page = vec![0; 64];
+                    page[1] = 0xB0;
+                    page[3] = 60;
+                    page[8..12].copy_from_slice(&self.transfer_blocks_max.lock().unwrap().to_be_bytes());
+                    reply(&page, room)
+                }
+                _ => sense(0x05, 0x24, 0x00),
+            },
+            0x9E if cdb[1] & 0x1F == 0x10 => {
+                let mut bytes = [0; 32];
+                bytes[..8].copy_from_slice(&((data.len() / SECTOR) as u64 - 1).to_be_bytes());
+                bytes[8..12].copy_from_slice(&(SECTOR as u32).to_be_bytes());
+                reply(&bytes, room)
+            }
+            0x1A | 0x5A => {
+                let (write_cache, fua) = *self.cache.lock().unwrap();
+                let mut page = vec![0; 20];
+                page[0] = 0x08;
+                page[1] = 0x12;
+                page[2] = if write_cache { 0x04 } else { 0 };
+                let specific = if fua { 0x10 } else { 0 };
+                let mut bytes = match cdb[0] {
+                    0x1A => vec![23, 0, specific, 0],
+                    _ => vec![0, 26, 0, specific, 0, 0, 0, 0],
+                };
+                bytes.extend(page);
+                reply(&bytes, room)
+            }
+            0x88 | 0x8A if (lba + blocks) * SECTOR > data.len() => sense(0x05, 0x21, 0x00),
+            0x88 => reply(&data[lba * SECTOR..(lba + blocks) * SECTOR], room),
+            0x8A => {
+                data[lba * SECTOR..(lba + blocks) * SECTOR].copy_from_slice(&command.data_out);
+                Completion { wanted_out: command.data_out.len() as u64, ..Default::default() }
+            }
+            _ => sense(0x05, 0x20, 0x00),
+        }
+    }
+}
+
+pub fn sense(key: u8, asc: u8, ascq: u8) -> Completion {
+    let mut sense = vec![0; 18];
+    (sense[0], sense[2], sense[7], sense[12], sense[13]) = (0x70, key, 10, asc, ascq);
+    Completion { status: 0x02, sense, ..Default::default() }
+}
+
+async fn converse(disk: Arc<Disk>, stream: TcpStream) {
+    stream.set_nodelay(true).unwrap();
+    let mut core = TargetConnection::new(disk.connection_config.clone(), Instant::now());
+    let mut late: Vec<(Instant, lunway_iscsi::target::TaskId, Completion)> = Vec::new();
+    let mut mine = 0;
+    let mut closing = false;
+    while !closing {
+        while let Some(event) = core.poll_event() {
+            match event {
+                TargetEvent::Login(_) => core.grant_login(LoginGrant {
+                    tsih: 1,
+                    target_portal_group_tag: 1,
+                    target_alias: None,
+                    auth: None,
+                }),
+                TargetEvent::LoggedIn(_) => {
+                    disk.logins.fetch_add(1, Ordering::Relaxed);
+                }
+                TargetEvent::Command(command) => {
+                    mine += 1;
+                    let now = disk.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+                    disk.most_in_flight.fetch_max(now, Ordering::Relaxed);
+                    let act = (disk.script.lock().unwrap())(&command.cdb);
+                    let completion = match act {
+                        Act::Execute => disk.execute(&command),
+                        Act::Ignore => continue,
+                        Act::Status(status) => Completion { status, ..Default::default() },
+                        Act::Sense(key, asc, ascq) => sense(key, asc, ascq),
+                        Act::Deferred(key, asc, ascq) => {
+                            let mut completion = sense(key, asc, ascq);
+                            completion.sense[0] = 0x71;
+                            completion
+                        }
+                        Act::After(time) => {
+                            late.push((Instant::now() + time, command.task, disk.execute(&command)));
+                            continue;
+                        }
+                        Act::ExecuteAndHangUp => {
+                            disk.execute(&command);
+                            disk.in_flight.fetch_sub(mine, Ordering::Relaxed);
+                            return;
+                        }
+                        Act::AskForLogout => {
+                            core.request_logout(Duration::from_secs(1), Instant::now());
+                            disk.execute(&command)
+                        }
+                    };
+                    mine -= 1;
+                    disk.in_flight.fetch_sub(1, Ordering::Relaxed);
+                    core.complete(command.task, completion);
+                }
+                TargetEvent::TaskManagement { request, function, referenced_task_tag, .. } => {
+                    disk.aborts.fetch_add(1, Ordering::Relaxed);
+                    if !*disk.answers_aborts.lock().unwrap() {
+                        continue;
+                    }
+                    assert_eq!(function, TaskManagementFunction::ABORT_TASK);
+                    let result = match core.abort_task(referenced_task_tag) {
+                        Aborted::NotFound => TaskManagementResult::TASK_DOES_NOT_EXIST,
+                        Aborted::Dropped | Aborted::Executing(_) => TaskManagementResult::COMPLETE,
+                    };
+                    core.respond_task_management(request, result);
+                }
+                TargetEvent::SendTargets { request, .. } => core.respond_targets(request, &[]),
+                TargetEvent::Closing(reason) => {
+                    let logout = reason == lunway_iscsi::CloseReason::LoggedOut;
+                    disk.logouts.fetch_add(usize::from(logout), Ordering::Relaxed);
+                    closing = true;
+                }
+            }
+        }
+        let now = Instant::now();
+        while let Some(at) = late.iter().position(|(at, ..)| *at <= now) {
+            let (_, task, completion) = late.swap_remove(at);
+            mine -= 1;
+            disk.in_flight.fetch_sub(1, Ordering::Relaxed);
+            core.complete(task, completion);
+        }
+        while core.unsent() > 0 {
+            let mut slices = Vec::new();
+            core.gather(&mut slices, 64);
+            match stream.try_write_vectored(&slices) {
+                Ok(bytes) => core.sent(bytes),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    disk.in_flight.fetch_sub(mine, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+        if closing {
+            break;
+        }
+        let next = late.iter().map(|(at, ..)| *at).min().map(|at| at.saturating_duration_since(now));
+        tokio::select! {
+            _ = stream.readable() => {}
+            _ = stream.writable(), if core.unsent() > 0 => {}
+            () = tokio::time::sleep(next.unwrap_or_default()), if next.is_some() => {}
+        }
+        let mut space = core.receive_space();
+        match stream.try_read_vectored(&mut space) {
+            Ok(0) => break,
+            Ok(bytes) => core.received(bytes),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    disk.in_flight.fetch_sub(mine, Ordering::Relaxed);
+}
