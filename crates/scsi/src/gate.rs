@@ -51,7 +51,8 @@ impl Gate {
 
     /// Enters unless the gate is closed. The fast path: the pass borrows.
     pub(crate) fn try_shared(&self) -> Option<SharedPass<&Gate>> {
-        self.try_enter().then_some(SharedPass(self))
+        // Lazily: a pass made in vain would leave without having entered.
+        self.try_enter().then(|| SharedPass(self))
     }
 
     fn leave(&self) {
@@ -174,22 +175,21 @@ mod tests {
     fn an_owned_pass_counts_once() {
         let gate = Arc::new(Gate::default());
         let pass = gate.try_shared().unwrap().into_owned(gate.clone());
-        let mut atomic = pin!(exclusive(gate.clone()));
+        let mut atomic = pin!(exclusive(gate));
         assert!(poll(atomic.as_mut()).is_pending());
         drop(pass);
         assert!(poll(atomic.as_mut()).is_ready());
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn nobody_meets_an_atomic_command_inside_and_nobody_is_forgotten() {
+    #[test]
+    fn nobody_meets_an_atomic_command_inside_and_nobody_is_forgotten() {
         let gate = Arc::new(Gate::default());
         let (alone, together) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-        let mut tasks = Vec::new();
-        for task in 0..8 {
+        let work = |thread: u32| {
             let (gate, alone, together) = (gate.clone(), alone.clone(), together.clone());
-            tasks.push(tokio::spawn(async move {
-                for _ in 0..500 {
-                    if task % 2 == 0 {
+            let rounds = async move {
+                for _ in 0..300 {
+                    if thread.is_multiple_of(2) {
                         let _pass = exclusive(gate.clone()).await;
                         assert_eq!(alone.fetch_add(1, Ordering::SeqCst), 0);
                         assert_eq!(together.load(Ordering::SeqCst), 0);
@@ -203,10 +203,13 @@ mod tests {
                         together.fetch_sub(1, Ordering::SeqCst);
                     }
                 }
-            }));
-        }
-        for task in tasks {
-            tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
-        }
+            };
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), rounds).await }).unwrap();
+            })
+        };
+        let threads: Vec<_> = (0..4).map(work).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 }

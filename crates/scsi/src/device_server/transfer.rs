@@ -41,7 +41,7 @@ impl Blocks {
     /// Where on the device: offset and length in bytes. Refuses what leaves the medium.
     pub(crate) fn on(self, geometry: &Geometry) -> Result<(u64, u64), Response> {
         let end = self.lba.checked_add(self.count.into());
-        if !end.is_some_and(|end| end <= geometry.sectors()) {
+        if end.is_none_or(|end| end > geometry.sectors()) {
             // INFORMATION: the first block that cannot be reached.
             let first = self.lba.max(geometry.sectors());
             return Err(Sense::illegal(AdditionalSense::LBA_OUT_OF_RANGE).with_information(first).into());

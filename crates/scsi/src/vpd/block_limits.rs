@@ -54,7 +54,7 @@ impl BlockLimits {
         let thin = |value| if geometry.thin { value } else { 0 };
         Self {
             write_same_needs_count: false,
-            compare_and_write_max: COMPARE_AND_WRITE_MAX.min(transfer_max.try_into().unwrap_or(u8::MAX)),
+            compare_and_write_max: transfer_max.try_into().unwrap_or(COMPARE_AND_WRITE_MAX),
             optimal_granularity: (geometry.physical_sector / sector).try_into().unwrap_or(0),
             transfer_max,
             optimal_transfer: optimal.min(transfer_max),
