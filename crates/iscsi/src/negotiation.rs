@@ -155,8 +155,23 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Our value of a negotiated key.
+    /// Our value of a negotiated key, brought into the key's range if it was set outside.
     fn ours(&self, key: Key) -> Ours {
+        match (self.wish(key), key.rule().value) {
+            (Ours::Value(value), ValueType::Number { min, max, .. }) => Ours::Value(value.clamp(min, max)),
+            (ours, _) => ours,
+        }
+    }
+
+    /// The longest data segment we take, as declared.
+    fn max_recv(&self) -> u32 {
+        match self.ours(Key::MaxRecvDataSegmentLength) {
+            Ours::Value(value) => value,
+            Ours::Choices(_) | Ours::Nothing => DEFAULT_MAX_RECV,
+        }
+    }
+
+    fn wish(&self, key: Key) -> Ours {
         match key {
             Key::HeaderDigest => Ours::Choices(self.header_digest.choices()),
             Key::DataDigest => Ours::Choices(self.data_digest.choices()),
@@ -389,11 +404,7 @@ impl Negotiation {
             data_pdu_in_order: agreed(Key::DataPduInOrder) != 0,
             data_sequence_in_order: agreed(Key::DataSequenceInOrder) != 0,
             error_recovery_level: agreed(Key::ErrorRecoveryLevel) as u8,
-            max_recv_ours: if self.declared {
-                self.parameters.max_recv_data_segment_length
-            } else {
-                DEFAULT_MAX_RECV
-            },
+            max_recv_ours: if self.declared { self.parameters.max_recv() } else { DEFAULT_MAX_RECV },
             max_recv_peer: agreed(Key::MaxRecvDataSegmentLength),
             task_reporting: TaskReporting::ALL[agreed(Key::TaskReporting) as usize],
             protocol_level: agreed(Key::ProtocolLevel) as u8,
@@ -667,6 +678,32 @@ mod tests {
         initiator.receive(Key::InitialR2T, "No", &mut out).unwrap();
         let negotiated = initiator.finish().unwrap();
         assert_eq!((negotiated.max_burst_length, negotiated.initial_r2t), (65_536, true));
+    }
+
+    #[test]
+    fn wishes_outside_a_keys_range_are_brought_inside() {
+        let parameters = Parameters {
+            max_recv_data_segment_length: 1,
+            max_burst_length: u32::MAX,
+            max_connections: 0,
+            error_recovery_level: 9,
+            ..Parameters::default()
+        };
+        let mut out = Builder::new();
+        let mut initiator = Negotiation::new(parameters, false, true);
+        initiator.offer(&mut out);
+        initiator.declare(&mut out);
+        let bytes = out.into_bytes();
+        let offers = parse(&bytes).unwrap();
+        for offer in [
+            ("MaxRecvDataSegmentLength", "512"),
+            ("MaxBurstLength", "16777215"),
+            ("MaxConnections", "1"),
+            ("ErrorRecoveryLevel", "2"),
+        ] {
+            assert!(offers.contains(&offer), "{offer:?}");
+        }
+        assert_eq!(initiator.finish().unwrap().max_recv_ours, 512);
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use super::{LOGIN_PDUS_MAX, LoggedIn, SessionType};
 use crate::chap::{Challenge, ChapAccount, ChapAlgorithm};
-use crate::keys::{Key, KeySet, ResultFunction, Usage};
+use crate::keys::{Key, KeySet, ResultFunction, Sender, Usage};
 use crate::negotiation::{Negotiation, Parameters};
 use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage};
 use crate::text::{self, Assembler, Builder, LOGIN_SEGMENT_LEN_MAX, Segments, answer};
 
-/// Longest iSCSI name, bytes (RFC 7143 §4.2.7.1).
+/// Longest iSCSI name, bytes (RFC 7143 §4.2.7).
 const NAME_LEN_MAX: usize = 223;
 /// Longest alias and longest CHAP name, bytes (RFC 7143 §6.1, §12.1.3).
 const TEXT_VALUE_LEN_MAX: usize = 255;
@@ -504,9 +504,7 @@ impl Names {
                 return if same { Ok(()) } else { Err(LoginStatus::INITIATOR_ERROR) };
             }
             // What only a target may declare; from an initiator it is no introduction.
-            Key::TargetAlias | Key::TargetAddress | Key::TargetPortalGroupTag => {
-                return Err(LoginStatus::INITIATOR_ERROR);
-            }
+            _ if key.rule().sender == Sender::Target => return Err(LoginStatus::INITIATOR_ERROR),
             _ => return Ok(()),
         };
         let empty_name = value.is_empty() && key != Key::InitiatorAlias;
