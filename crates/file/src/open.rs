@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use lunway_block::{Buf, Geometry};
@@ -21,7 +21,8 @@ const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 /// How a file is opened. The default: what the file says, buffered, for writing, the engine that suits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileOptions {
-    /// Logical sector, bytes: 512 or 4096. `None`: the block device's own; 512 for a regular file, or more where `direct` needs it.
+    /// Logical sector, bytes: 512 or 4096. `None`: the block device's own; 512 for a regular file, or more
+    /// where `direct` needs it.
     pub sector: Option<u32>,
     /// Past the page cache (`O_DIRECT`).
     pub direct: bool,
@@ -112,6 +113,8 @@ pub enum OpenError {
 /// A file that is ready to be a device.
 pub(crate) struct Opened {
     pub(crate) file: OwnedFd,
+    /// See [`reopened`].
+    pub(crate) sync: OwnedFd,
     pub(crate) geometry: Geometry,
     /// Reads and writes never wait for a disk.
     pub(crate) in_memory: bool,
@@ -158,7 +161,9 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         Engine::Auto => Ring::get().ok(),
         Engine::Uring => Some(Ring::get().map_err(|why| OpenError::Uring { why: why.to_owned() })?),
     };
-    Ok(Opened { file, geometry, in_memory, alignment: alignment as usize, ring })
+    let sync = reopened(&file, options.read_only).or_else(|_| file.try_clone());
+    let sync = sync.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    Ok(Opened { file, sync, geometry, in_memory, alignment: alignment as usize, ring })
 }
 
 fn file_type(path: &Path, stat: &Stat) -> Result<FileType, OpenError> {
@@ -176,7 +181,8 @@ fn flags(kind: FileType, options: &FileOptions) -> OFlags {
     flags
 }
 
-/// One writer, or any number of readers. The lock belongs to the open file and ends with it, however the process ends.
+/// One writer, or any number of readers. The lock belongs to the open file and ends with it, however the
+/// process ends.
 fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
@@ -189,8 +195,17 @@ fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
     }
 }
 
-/// The smallest piece that an `O_DIRECT` read takes, found by trying: file systems differ, and `statx` says it only since
-/// Linux 6.1 and not everywhere. A file that is too short to tell needs what is safe everywhere.
+/// The same file as another open file, with a memory of write-back errors of its own: a synchronous write
+/// that fails takes the error from the memory of the file it went through, at a moment when a flush may be
+/// just about to look there. Where `/proc` is missing the two share one, and that moment stays.
+fn reopened(file: &OwnedFd, read_only: bool) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(open(path, OFlags::CLOEXEC | if read_only { OFlags::RDONLY } else { OFlags::RDWR }, Mode::empty())?)
+}
+
+/// The smallest piece that an `O_DIRECT` read takes, found by trying: file systems differ, and `statx` says
+/// it only since Linux 6.1 and not everywhere. A file that is too short to tell needs what is safe
+/// everywhere.
 fn direct_alignment(file: BorrowedFd<'_>) -> u32 {
     let mut buf = Buf::zeroed(4096);
     let fits = |len: &u32| {

@@ -7,8 +7,8 @@ use std::thread;
 
 use crate::answer::{Answer, pair};
 
-/// Threads of the process for all files together: enough to keep a disk's queue busy, few enough to be free. Deeper
-/// queues are what the ring is for.
+/// Threads of the process for all files together: enough to keep a disk's queue busy, few enough to be free.
+/// Deeper queues are what the ring is for.
 const THREADS_MAX: usize = 16;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -29,8 +29,8 @@ struct Pool {
 
 static POOL: LazyLock<Pool> = LazyLock::new(Pool::default);
 
-/// Runs `job` on a thread of the pool, started if none is idle and the limit allows. Jobs start in the order of their
-/// calls. Dropping the answer does not stop the job.
+/// Runs `job` on a thread of the pool, started if none is idle and the limit allows. Jobs start in the order
+/// of their calls. Dropping the answer does not stop the job.
 pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Answer<T> {
     let (sender, answer) = pair();
     POOL.push(Box::new(move || sender.send(job())));

@@ -17,23 +17,26 @@ use rustix::io::Errno;
 use crate::answer::{Answer, Sender, pair};
 use crate::transfer::meaning;
 
-/// Operations that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is busy.
+/// Operations that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
+/// busy.
 const DEPTH: usize = 128;
 /// The most that one operation moves, bytes; the kernel's own limit is just below 2 GiB.
 const LEN_MAX: usize = 1 << 30;
 /// How often one operation is started again after a transient answer, before that becomes its answer.
 const RETRIES_MAX: u32 = 100;
-/// Waits after the kernel had no memory for an operation: up to 100 times this, then the next submission takes it along.
+/// Waits after the kernel had no memory for an operation: up to 100 times this, then the next submission
+/// takes it along.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The ring of this process: one, made at first use, never taken down.
 ///
-/// Callers put operations in under a lock and submit them at once, so that an operation costs its caller one system call and no
-/// thread switch. One thread collects what is done, starts the rest of short transfers, and wakes the tasks.
+/// Callers put operations in under a lock and submit them at once, so that an operation costs its caller one
+/// system call and no thread switch. One thread collects what is done, starts the rest of short transfers,
+/// and wakes the tasks.
 ///
-/// **Invariants.** At most [`DEPTH`] operations are with the kernel, one per slot, so neither of its queues can overflow. Only the
-/// collecting thread takes completions; only who holds `state` puts submissions in. What is in a slot stays there until
-/// its completion has come.
+/// **Invariants.** At most [`DEPTH`] operations are with the kernel, one per slot, so neither of its queues
+/// can overflow. Only the collecting thread takes completions; only who holds `state` puts submissions in.
+/// What is in a slot stays there until its completion has come.
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,
@@ -47,9 +50,9 @@ struct State {
 
 /// One operation, and everything that the kernel needs to be there until it is done.
 ///
-/// The file and the memory are owned here and nowhere else does anybody get at them mutably: `Buf` is unique, and a
-/// `SharedBuf` is never written. Their bytes lie on the heap and do not move with the handle. A caller that drops
-/// its answer drops no part of this. The ring lives as long as the process.
+/// The file and the memory are owned here and nowhere else does anybody get at them mutably: `Buf` is unique,
+/// and a `SharedBuf` is never written. Their bytes lie on the heap and do not move with the handle. A caller
+/// that drops its answer drops no part of this. The ring lives as long as the process.
 struct Transfer {
     file: Arc<OwnedFd>,
     offset: u64,
@@ -177,8 +180,9 @@ impl Ring {
     fn push(&self, state: &mut State, slot: usize, mut transfer: Transfer) {
         let entry = transfer.entry().user_data(slot as u64);
         state.slots[slot] = Some(transfer);
-        // SAFETY: the lock on `state` is held, so this is the only view of the submission queue. The memory and the
-        // file of the operation are owned by the transfer, which stays in its slot until the completion has come.
+        // SAFETY: the lock on `state` is held, so this is the only view of the submission queue. The memory
+        // and the file of the operation are owned by the transfer, which stays in its slot until the
+        // completion has come.
         let pushed = unsafe { self.ring.submission_shared().push(&entry) };
         debug_assert!(pushed.is_ok(), "one entry per slot, and as many entries as slots");
         if pushed.is_err() {

@@ -14,8 +14,8 @@ const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KE
 /// Zeroes written at once where the file system cannot do it by itself, bytes.
 const ZEROES: usize = 1 << 20;
 
-/// Extents told by one call. A file in more pieces than this is told as data from there on, which is always true enough:
-/// it bounds the time (two seeks of about 1 µs each) and the memory of a hostile file.
+/// Extents told by one call. A file in more pieces than this is told as data from there on, which is always
+/// true enough: it bounds the time (two seeks of about 1 µs each) and the memory of a hostile file.
 const EXTENTS_MAX: usize = 65_536;
 
 /// Does the file system punch holes? Tried behind the end of the file, where there is nothing to lose.
@@ -24,8 +24,8 @@ pub(crate) fn can_punch(file: BorrowedFd<'_>, size: u64) -> bool {
     fallocate(file, PUNCH, behind, 4096).is_ok()
 }
 
-/// Makes a range read as zeroes, the cheapest way that the file system knows; in the end by writing them. Punching works on
-/// block devices too (since Linux 4.9), as a discard that zeroes.
+/// Makes a range read as zeroes, the cheapest way that the file system knows; in the end by writing them.
+/// Punching works on block devices too (since Linux 4.9), as a discard that zeroes.
 pub(crate) fn zero(file: BorrowedFd<'_>, offset: u64, len: u64, zeroing: Zeroing) -> Result<(), BlockError> {
     let ways: &[FallocateFlags] = match zeroing {
         Zeroing::MayUnmap => &[PUNCH, ZERO],
@@ -56,8 +56,8 @@ fn write_zeroes(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Block
     Ok(())
 }
 
-/// The map of a range, rounded outwards to sectors on the side of data. What was allocated and never written looks like a
-/// hole to `SEEK_HOLE` and is told as one: it reads as zeroes just so.
+/// The map of a range, rounded outwards to sectors on the side of data. What was allocated and never written
+/// looks like a hole to `SEEK_HOLE` and is told as one: it reads as zeroes just so.
 pub(crate) fn extents(
     file: BorrowedFd<'_>,
     offset: u64,

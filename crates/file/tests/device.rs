@@ -295,7 +295,8 @@ fn abandoned_operations_keep_their_memory_until_they_are_done() {
             read(&device, 0, 65_536).unwrap();
             assert!(bufs.iter().all(|buf| buf.iter().all(|&byte| byte == round)), "{engine:?}");
         }
-        // An abandoned write may happen or not, as a whole here since nothing fails; and the device may go first.
+        // An abandoned write may happen or not, as a whole here since nothing fails; and the device may go
+        // first.
         drop(device.write(0, Buf::copy_of(&[9; 4096]).freeze(), Durability::Volatile));
         drop(device);
         let device = (0..1000).find_map(|_| {
