@@ -33,8 +33,8 @@ pub enum DurationError {
     },
 }
 
-/// Reads a duration. The unit is not optional: whether `5` means seconds or milliseconds is a guess that hurts.
-/// What is finer than a nanosecond is dropped.
+/// Reads a duration. The unit is not optional: whether `5` means seconds or milliseconds is a guess that
+/// hurts. What is finer than a nanosecond is dropped.
 ///
 /// # Errors
 ///

@@ -35,8 +35,8 @@ pub enum SizeError {
 
 /// Reads a size in bytes.
 ///
-/// `4096`, `4K`, `4k`, `4Ki`, `4KiB` are powers of 1024; `4kB`, `4KB`, `4MB`, `4GB` … powers of 1000. A fraction is
-/// welcome where it comes out at whole bytes (`1.5G`).
+/// `4096`, `4K`, `4k`, `4Ki`, `4KiB` are powers of 1024; `4kB`, `4KB`, `4MB`, `4GB` … powers of 1000. A
+/// fraction is welcome where it comes out at whole bytes (`1.5G`).
 ///
 /// # Errors
 ///

@@ -1,6 +1,7 @@
 //! Block devices of memory: [`RamDisk`], sparse and fast, and [`NullDisk`], a sink.
 //!
-//! Both answer every operation inline ([`Io::Ready`](lunway_block::Io::Ready)), from any number of threads at once.
+//! Both answer every operation inline ([`Io::Ready`](lunway_block::Io::Ready)), from any number of threads at
+//! once.
 //!
 //! | part | is |
 //! |---|---|

@@ -8,8 +8,9 @@ use crate::ShapeError;
 
 /// A device that forgets: writes vanish, reads are zeroes. For measuring everything but the device.
 ///
-/// Reads do fill the buffer: pooled memory holds what other sessions read and wrote before, and none of that may reach a peer. It
-/// costs one pass over memory: 50 ns for 4 KiB and 28 µs for 1 MiB measured, where a RAM disk takes 120 ns (cached) and 112 µs.
+/// Reads do fill the buffer: pooled memory holds what other sessions read and wrote before, and none of that
+/// may reach a peer. It costs one pass over memory: 50 ns for 4 KiB and 28 µs for 1 MiB measured, where a RAM
+/// disk takes 120 ns (cached) and 112 µs.
 pub struct NullDisk {
     geometry: Geometry,
 }

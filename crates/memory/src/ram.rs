@@ -14,16 +14,20 @@ use crate::table::{self, CHUNK, SIZE_MAX, Table};
 
 /// A disk of memory: sparse, thin, never waiting.
 ///
-/// - **Sparse.** Memory is taken in chunks of 64 KiB when first written, zeroed, and read as zeroes before that. The disk
-///   never holds more than its size, rounded up to chunks, and 0.04 % for the table.
-/// - **Thin.** [`unmap`](BlockDevice::unmap) and zeroing that may unmap give whole chunks back to the allocator and zero the rest, so
-///   unmapped ranges always read as zeroes. Zeroing that must keep allocated space leaves holes holes: they have none to keep.
-/// - **Parallel.** Each chunk has its own lock. Operations on other chunks do not meet; reads of the same one go together. A
-///   transfer is atomic per chunk, hence per sector, and not as a whole.
-/// - **Inline.** Every answer is ready: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2 GiB: 4 KiB in 120 ns where
-///   the caches have it and 700 ns where memory must be asked, 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
-/// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache that a flush would
-///   empty. [`Durability::Stable`] and flush promise what memory can.
+/// - **Sparse.** Memory is taken in chunks of 64 KiB when first written, zeroed, and read as zeroes before
+///   that. The disk never holds more than its size, rounded up to chunks, and 0.04 % for the table.
+/// - **Thin.** [`unmap`](BlockDevice::unmap) and zeroing that may unmap give whole chunks back to the
+///   allocator and zero the rest, so unmapped ranges always read as zeroes. Zeroing that must keep allocated
+///   space leaves holes holes: they have none to keep. Whether the allocator gives it on to the kernel is the
+///   process's choice: of 2 GiB unmapped, glibc as it is kept all, and with `M_MMAP_THRESHOLD` at 64 KiB it
+///   gave all back.
+/// - **Parallel.** Each chunk has its own lock. Operations on other chunks do not meet; reads of the same one
+///   go together. A transfer is atomic per chunk, hence per sector, and not as a whole.
+/// - **Inline.** Every answer is ready: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2
+///   GiB: 4 KiB in 120 ns where the caches have it and 550–700 ns where memory must be asked (a bare copy:
+///   480–560 ns), 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
+/// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache
+///   that a flush would empty. [`Durability::Stable`] and flush promise what memory can.
 pub struct RamDisk {
     table: Table,
     size: AtomicU64,
@@ -59,7 +63,8 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl RamDisk {
-    /// A disk of `size` bytes in sectors of `logical_sector` bytes, 512 or 4096. Takes a few KiB of memory whatever the size.
+    /// A disk of `size` bytes in sectors of `logical_sector` bytes, 512 or 4096. Takes a few KiB of memory
+    /// whatever the size.
     ///
     /// # Errors
     ///
@@ -86,8 +91,8 @@ impl RamDisk {
         held.count() as u64 * CHUNK as u64
     }
 
-    /// Changes the size. What a smaller size cuts off is gone, and reads as zeroes should the disk grow again. Callbacks are
-    /// called before this returns; they must not resize this disk again.
+    /// Changes the size. What a smaller size cuts off is gone, and reads as zeroes should the disk grow
+    /// again. Callbacks are called before this returns; they must not resize this disk again.
     ///
     /// # Errors
     ///
@@ -95,8 +100,9 @@ impl RamDisk {
     pub fn resize(&self, new_size: u64) -> Result<(), ShapeError> {
         check_shape(new_size, self.shape.logical_sector)?;
         let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        // First the size, then the data: a write that has passed its check against the old size looks again under
-        // the chunk's lock (`write`), so that nothing is left behind the new end for a later growth to show.
+        // First the size, then the data: a write that has passed its check against the old size looks again
+        // under the chunk's lock (`write`), so that nothing is left behind the new end for a later growth to
+        // show.
         let old_size = self.size.swap(new_size, Ordering::SeqCst);
         if new_size < old_size {
             let cut = new_size..old_size.next_multiple_of(CHUNK as u64);

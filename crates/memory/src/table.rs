@@ -7,8 +7,9 @@ use lunway_block::BlockError;
 
 /// The unit of allocation, of locking and of unmapping, bytes.
 ///
-/// Smaller chunks: less memory for scattered writes, finer unmap. Larger ones: fewer locks per transfer, a smaller table.
-/// At 64 KiB a 1 MiB read takes 16 uncontended locks, some 0.3 µs beside 50 µs and more of copying, and the table is 0.04 % of the data.
+/// Smaller chunks: less memory for scattered writes, finer unmap. Larger ones: fewer locks per transfer, a
+/// smaller table. At 64 KiB a 1 MiB read takes 16 uncontended locks, some 0.3 µs beside 50 µs and more of
+/// copying, and the table is 0.04 % of the data.
 pub(crate) const CHUNK: usize = 64 << 10;
 
 /// Chunks per segment: 64 MiB of disk behind 24 KiB of table.
@@ -28,9 +29,9 @@ type Root = Box<[OnceLock<Middle>]>;
 
 /// A sparse array of chunks, each behind its own lock, in a tree of three levels that only grows.
 ///
-/// A reader walks two initialised-once pointers, which cost a load each and are shared by all cores without contention, and
-/// takes the lock of one chunk: threads meet only where their data does. Inner nodes are made when first written below
-/// and stay until the disk goes: at most 0.04 % of the disk's size.
+/// A reader walks two initialised-once pointers, which cost a load each and are shared by all cores without
+/// contention, and takes the lock of one chunk: threads meet only where their data does. Inner nodes are made
+/// when first written below and stay until the disk goes: at most 0.04 % of the disk's size.
 pub(crate) struct Table {
     root: Root,
 }
@@ -51,7 +52,8 @@ impl Table {
         segment.get(chunk % SEGMENT)
     }
 
-    /// The slot of a chunk, made if need be. Only for chunks below [`SIZE_MAX`], which the disk's size ensures.
+    /// The slot of a chunk, made if need be. Only for chunks below [`SIZE_MAX`], which the disk's size
+    /// ensures.
     pub(crate) fn get_or_make(&self, chunk: usize) -> &RwLock<Chunk> {
         let middle = self.root[chunk / SEGMENT / MIDDLE].get_or_init(|| empty(MIDDLE));
         let segment = middle[chunk / SEGMENT % MIDDLE]
@@ -59,8 +61,8 @@ impl Table {
         &segment[chunk % SEGMENT]
     }
 
-    /// The slots of a range of chunks, in order; whole missing segments come as one `None` with their length, so that a
-    /// walk over an empty disk takes a step per 64 MiB.
+    /// The slots of a range of chunks, in order; whole missing segments come as one `None` with their length,
+    /// so that a walk over an empty disk takes a step per 64 MiB.
     pub(crate) fn walk(
         &self,
         chunks: Range<usize>,

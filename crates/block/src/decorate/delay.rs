@@ -10,9 +10,10 @@ use crate::{
 
 /// Adds a fixed service time to each operation: `delay:TIME:DEVICE`.
 ///
-/// The device gets the operation at once and its answer is held back, as by a long wire: any number of operations wait side
-/// by side, without blocking a thread. An answer is never early, and late by what it takes to wake a thread and a task
-/// (20–40 µs measured, with the timer slack at its least). Extent maps are not I/O and are not delayed.
+/// The device gets the operation at once and its answer is held back, as by a long wire: any number of
+/// operations wait side by side, without blocking a thread. An answer is never early, and late by what it
+/// takes to wake a thread and a task (20–40 µs measured, with the timer slack at its least). Extent maps are
+/// not I/O and are not delayed.
 pub struct Delay {
     inner: Arc<dyn BlockDevice>,
     time: Duration,

@@ -10,15 +10,16 @@ use crate::{
     BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
 };
 
-/// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system call of
-/// about 1 µs) not to be seen in a measurement.
+/// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system
+/// call of about 1 µs) not to be seen in a measurement.
 const SWITCH_PERIOD: Duration = Duration::from_millis(10);
 
 /// Fails operations or corrupts reads as a [`FaultSpec`] says: `fault:SPEC:DEVICE`.
 ///
-/// A failed operation never reaches the device. A range that the device would refuse is refused by the device, so that an
-/// injected fault is never taken for a caller's mistake. The generator is deterministic: one thread issuing the same
-/// operations meets the same faults. Several threads meet the same number, in another order.
+/// A failed operation never reaches the device. A range that the device would refuse is refused by the
+/// device, so that an injected fault is never taken for a caller's mistake. The generator is deterministic:
+/// one thread issuing the same operations meets the same faults. Several threads meet the same number, in
+/// another order.
 pub struct Fault {
     inner: Arc<dyn BlockDevice>,
     spec: FaultSpec,

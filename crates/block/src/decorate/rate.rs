@@ -10,15 +10,16 @@ use crate::{
     BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
 };
 
-/// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would otherwise make
-/// many small operations slower than the limit. Idle time earns no more than this.
+/// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
+/// otherwise make many small operations slower than the limit. Idle time earns no more than this.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// Limits bytes per second, reads and writes together: `rate:SIZE:DEVICE`.
 ///
-/// A token bucket kept as one number, the moment at which all bytes accepted so far will have passed. An answer is held
-/// back until its own last byte has passed, as on a wire of that speed: no thread is blocked, nothing is refused, and
-/// a burst gains at most a millisecond. Flush, unmap and zeroing move no data and are free.
+/// A token bucket kept as one number, the moment at which all bytes accepted so far will have passed. An
+/// answer is held back until its own last byte has passed, as on a wire of that speed: no thread is blocked,
+/// nothing is refused, and a burst gains at most a millisecond. Flush, unmap and zeroing move no data and are
+/// free.
 pub struct Rate {
     inner: Arc<dyn BlockDevice>,
     bytes_per_second: NonZeroU64,

@@ -10,8 +10,9 @@ use crate::{
 
 /// Counts completed operations, their bytes, errors and time: `stats:DEVICE`.
 ///
-/// Costs two clock readings and four additions per operation (some 100 ns), and no allocation where the answer is ready.
-/// Operations whose answer was abandoned are not counted. Extent maps are not I/O and are not counted.
+/// Costs two clock readings and four additions per operation (some 100 ns), and no allocation where the
+/// answer is ready. Operations whose answer was abandoned are not counted. Extent maps are not I/O and are
+/// not counted.
 pub struct Stats {
     inner: Arc<dyn BlockDevice>,
     counters: Arc<Counters>,

@@ -116,8 +116,8 @@ impl BlockDevice for TestDevice {
     }
 }
 
-/// Proves that a decorator in its mildest setting changes nothing: each operation of the trait reaches the device, and
-/// each answer and resize comes back.
+/// Proves that a decorator in its mildest setting changes nothing: each operation of the trait reaches the
+/// device, and each answer and resize comes back.
 pub(crate) async fn passes_everything_on(wrap: impl Fn(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) {
     for later in [false, true] {
         let inner = Arc::new(TestDevice::new(4096).answering_later(later));

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-/// Waits until `deadline`, counted from this call and not from the first poll: operations that were issued together
-/// wait together, however late their answers are asked for.
+/// Waits until `deadline`, counted from this call and not from the first poll: operations that were issued
+/// together wait together, however late their answers are asked for.
 ///
 /// Dropping the wait early leaves a small entry with the timer until its moment.
 pub(crate) fn sleep_until(deadline: Instant) -> Sleep {
@@ -114,8 +114,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Timer {
-    /// `false` where the thread cannot be started: then a wait is over at once, because a device that answers too
-    /// early is better than one that never does.
+    /// `false` where the thread cannot be started: then a wait is over at once, because a device that answers
+    /// too early is better than one that never does.
     fn add(&'static self, deadline: Instant, slot: &Arc<Slot>) -> bool {
         let mut queue = lock(&self.queue);
         if !queue.running {
@@ -137,8 +137,8 @@ impl Timer {
     }
 
     fn run(&self) {
-        // The kernel may be late by the thread's slack, 50 µs by default: a quarter of a typical `delay:200us`. Where the
-        // call is forbidden the delay is that much less exact.
+        // The kernel may be late by the thread's slack, 50 µs by default: a quarter of a typical
+        // `delay:200us`. Where the call is forbidden the delay is that much less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut due = Vec::new();
         let mut queue = lock(&self.queue);

@@ -23,8 +23,8 @@ const RULES_MAX: usize = 16;
 /// ERROR   = "medium" | "nospace" | "busy" | "gone" | "timeout" | "aborted"
 /// ```
 ///
-/// - `read`, `write`, `flush`, `unmap` fail with the error (default `medium`), and the device does not see them; `write`
-///   includes zeroing.
+/// - `read`, `write`, `flush`, `unmap` fail with the error (default `medium`), and the device does not see
+///   them; `write` includes zeroing.
 /// - `corrupt` lets a read succeed with one byte wrong: what checksums and `--verify` are for.
 /// - `file=PATH`: nothing happens except while that file exists.
 /// - `seed=N`: the same operations in the same order meet the same fate; default 0.

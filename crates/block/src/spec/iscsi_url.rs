@@ -23,14 +23,15 @@ impl IscsiUrl {
         &self.0
     }
 
-    /// Where the secret stands, bytes. Errs on the side of hiding too much: a secret may hold `/`, `?` and `@`.
+    /// Where the secret stands, bytes. Errs on the side of hiding too much: a secret may hold `/`, `?` and
+    /// `@`.
     fn secret(&self) -> Option<std::ops::Range<usize>> {
         let rest = &self.0[SCHEME.len()..];
         let percent = rest.find('%')?;
         let end = match rest.rfind('@') {
             Some(at) if at > percent => at,
-            // No `@` behind it: an IPv6 zone (`[fe80::1%eth0]`) or an escape in the path is no secret, but the start of
-            // a mistyped address (`user%secret/iqn…`) is.
+            // No `@` behind it: an IPv6 zone (`[fe80::1%eth0]`) or an escape in the path is no secret, but
+            // the start of a mistyped address (`user%secret/iqn…`) is.
             _ => {
                 let authority_end = rest.find('/').unwrap_or(rest.len());
                 let in_brackets = rest[..percent].rfind('[') > rest[..percent].rfind(']');

@@ -36,8 +36,8 @@ const KINDS: &str = "iscsi://, ram:, null:, file:, vhdx:, delay:, rate:, fault:,
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
-/// [`parse`](Self::parse) reads it and `Display` prints what `parse` reads back, with one exception: the secret of an
-/// `iscsi://` address is printed as `***`.
+/// [`parse`](Self::parse) reads it and `Display` prints what `parse` reads back, with one exception: the
+/// secret of an `iscsi://` address is printed as `***`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeviceSpec {
     /// `ram:SIZE`.
@@ -210,8 +210,8 @@ fn is_vhdx(path: &Path) -> bool {
     extension.eq_ignore_ascii_case("vhdx") || extension.eq_ignore_ascii_case("avhdx")
 }
 
-/// Splits `kind:rest` where something like a kind stands before the first colon: a word without a slash or a dot,
-/// which a path with a colon in it nearly always has.
+/// Splits `kind:rest` where something like a kind stands before the first colon: a word without a slash or a
+/// dot, which a path with a colon in it nearly always has.
 fn split_kind(text: &str) -> Option<(&str, &str)> {
     let (kind, rest) = text.split_once(':')?;
     let word = kind.starts_with(|c: char| c.is_ascii_alphabetic())
