@@ -1,1 +1,49 @@
-//! The iSCSI target daemon: portals, sessions, LUN map, configuration, per-core drivers.
+//! The iSCSI target daemon: what stands behind `lunway serve`.
+//!
+//! ```text
+//!   portals ──► acceptor ──► the core with the fewest connections
+//!                              │
+//!     socket ◄──► driver ◄──► lunway_iscsi::target (bytes ↔ commands, no I/O)
+//!                   │
+//!                   └──► lunway_scsi::Nexus (commands → BlockDevice)
+//! ```
+//!
+//! A connection is one task on one pinned core; with one connection per session, so is a session. Connections meet only
+//! in the registry, when sessions come and go and when tasks are managed. This crate must not know what devices are made of:
+//! it is given a function that opens them.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`Config`] | what to serve, from a TOML file, from flags, or both |
+//! | [`IscsiName`] | names of nodes, checked and normalised |
+//! | [`Server`] | start, stop, and what is served |
+//! | `driver` | **the hot path**: a connection's read – execute – write loop |
+//! | `polling` | when to poll instead of sleeping |
+//! | `task_management` | aborts and resets, across sessions |
+//! | `shared` | decisions at login, SendTargets |
+//! | `registry` | connections and sessions, reinstatement, their limits |
+//! | `worker` | a core's thread |
+//! | `portal` | listening, and the addresses that initiators are told |
+//! | `secret`, `log_limit` | CHAP secrets in files; log lines that peers can cause |
+
+mod config;
+mod driver;
+mod log_limit;
+mod name;
+mod polling;
+mod portal;
+mod registry;
+mod secret;
+mod server;
+mod shared;
+mod task_management;
+mod worker;
+
+pub use config::{ChapUser, Config, ConfigError, Digest, Flags, Limits, LunConfig, TargetConfig};
+pub use name::{IscsiName, NameError};
+pub use portal::ISCSI_PORT;
+pub use secret::SecretError;
+pub use server::{
+    FlushFailure, LunSummary, OpenDevice, OpenOptions, OpeningDevice, Server, ShutdownError, StartError,
+    TargetSummary,
+};

@@ -1,0 +1,613 @@
+//! The hot path: one connection, from its socket to the SCSI commands and back.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::net::{self, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_block::Io;
+use lunway_iscsi::CloseReason;
+use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId, TaskManagementId};
+use lunway_scsi::{Nexus, Response};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
+
+use crate::polling::Polling;
+use crate::registry::{Cause, Handle, Order, Ticket};
+use crate::shared::Shared;
+use crate::task_management::{Managed, Waiter};
+
+/// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice that. The
+/// kernel takes 1024.
+const SLICES_MAX: usize = 256;
+/// Answers that may wait for the socket, bytes. While there are more, nothing is read and executed: a peer that does not
+/// take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in the
+/// cache of a core between the copy from the device and the copy to the socket.
+const UNSENT_MAX: usize = 512 << 10;
+/// Rounds without a wait after which the other connections of the core have their turn.
+const ROUNDS_MAX: u32 = 16;
+/// How long an answer may wait for its way out when the connection ends.
+const FLUSH_TIME: Duration = Duration::from_secs(5);
+/// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a reset,
+/// which can overtake our last PDU.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+/// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
+/// again.
+const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum End {
+    /// The protocol's reasons.
+    #[error(transparent)]
+    Protocol(CloseReason),
+    /// We ended it for another reason.
+    #[error(transparent)]
+    Ordered(Cause),
+    /// The peer closed it.
+    #[error("the initiator closed the connection")]
+    Closed,
+    /// It broke.
+    #[error("the connection broke: {0}")]
+    Broken(io::Error),
+    /// Answers could not be sent.
+    #[error("the initiator did not take its last answers")]
+    NotTaken,
+    /// The session whose place it was to take did not end.
+    #[error("commands of the initiator's last session are still being carried out")]
+    NotReinstated,
+    /// All sessions were taken between the login's first and last step.
+    #[error("no place for another session")]
+    NoPlace,
+}
+
+/// Something that a connection waits for, other than its socket.
+pub(crate) enum Work {
+    /// A command whose device needs time.
+    Command {
+        task: TaskId,
+        /// What it counts against the limit of executing bytes.
+        bytes: usize,
+        response: Pin<Box<dyn Future<Output = Response> + Send>>,
+    },
+    /// Something that other connections do.
+    Elsewhere(Pin<Box<dyn Future<Output = Done> + Send>>),
+}
+
+/// What a connection waited for has happened.
+pub(crate) enum Done {
+    Command {
+        task: TaskId,
+        bytes: usize,
+        response: Response,
+    },
+    /// Commands that a task management function aborts have ended.
+    Managed(TaskManagementId, Managed),
+    /// The session whose place this one takes has ended, or has not in time.
+    Reinstated {
+        in_time: bool,
+    },
+}
+
+impl Future for Work {
+    type Output = Done;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        match self.get_mut() {
+            Self::Command { task, bytes, response } => {
+                let response = ready!(response.as_mut().poll(cx));
+                Poll::Ready(Done::Command { task: *task, bytes: *bytes, response })
+            }
+            Self::Elsewhere(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+/// What a session is to its connection.
+pub(crate) struct Session {
+    /// `None`: discovery.
+    pub(crate) nexus: Option<Arc<Nexus>>,
+    /// Who it is with, for the log.
+    pub(crate) initiator: String,
+    pub(crate) target: Option<String>,
+}
+
+/// One connection and its session: a task on the core that the connection was given to.
+///
+/// Everything of a session happens in this one task, so nothing is locked and no thread is woken on the way of a command.
+/// Each round of [`run`](Self::run)
+///
+/// 1. reads once, into the receive space of the protocol core, which takes many PDUs at a time;
+/// 2. executes every command that is there: what the device answers at once is answered at once, the rest joins `work`;
+/// 3. writes every answer with one vectored write;
+///
+/// and when there is nothing left to do waits for the socket, `work`, orders of other connections, or the timer.
+///
+/// Promises: at most [`UNSENT_MAX`] and one command of answers are queued; at most `executing_max` bytes are with the device
+/// and one command; commands that the device has are never dropped in the middle: when the connection ends,
+/// [`finish`](Self::finish) waits for them before the nexus goes and the session's name becomes free.
+pub(crate) struct Connection {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) core: TargetConnection,
+    pub(crate) ticket: Ticket,
+    pub(crate) session: Option<Session>,
+    work: FuturesUnordered<Work>,
+    /// Task management functions, here or elsewhere, that wait for commands of `work`.
+    pub(crate) waiters: Vec<Waiter>,
+    /// Aborted commands that the device still has.
+    pub(crate) aborted: Vec<TaskId>,
+    pub(crate) peer: SocketAddr,
+    /// The address that the peer connected to.
+    pub(crate) local: SocketAddr,
+    stream: TcpStream,
+    slices: Vec<IoSlice<'static>>,
+    readable: bool,
+    writable: bool,
+    /// The core may have events.
+    eventful: bool,
+    /// `work` has something that was never polled.
+    unpolled: bool,
+    commands_executing: usize,
+    bytes_executing: usize,
+    bytes_executing_max: usize,
+    /// The session whose place this one takes. Until it has ended nothing is executed or sent.
+    predecessor: Option<Arc<Handle>>,
+    /// The connection ends as soon as all answers are sent, or at this time.
+    ending: Option<(End, Instant)>,
+    polling: Polling,
+    sleep: Pin<Box<Sleep>>,
+    /// When `sleep` ends; it is moved only to earlier times, and set anew when it ends too early. So the timer is not
+    /// touched for each PDU.
+    armed: Option<Instant>,
+}
+
+impl Connection {
+    /// Serves a connection that was just accepted, to its end.
+    pub(crate) async fn serve(stream: net::TcpStream, peer: SocketAddr, ticket: Ticket, shared: Arc<Shared>) {
+        match Self::new(stream, peer, ticket, shared) {
+            Ok(mut connection) => {
+                let end = connection.run().await;
+                connection.finish(end).await;
+            }
+            Err(error) => tracing::debug!(%peer, "the connection broke at once: {error}"),
+        }
+    }
+
+    fn new(
+        stream: net::TcpStream,
+        peer: SocketAddr,
+        ticket: Ticket,
+        shared: Arc<Shared>,
+    ) -> io::Result<Self> {
+        // Answers are complete when they are written: nothing to gain from waiting for more.
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let local = stream.local_addr()?;
+        Ok(Self {
+            core: TargetConnection::new(shared.connection.clone(), Instant::now()),
+            ticket,
+            session: None,
+            work: FuturesUnordered::new(),
+            waiters: Vec::new(),
+            aborted: Vec::new(),
+            peer,
+            local,
+            stream: TcpStream::from_std(stream)?,
+            slices: Vec::new(),
+            readable: true,
+            writable: true,
+            eventful: false,
+            unpolled: false,
+            commands_executing: 0,
+            bytes_executing: 0,
+            bytes_executing_max: shared.bytes_executing_max,
+            predecessor: None,
+            ending: None,
+            polling: Polling::new(shared.limits.poll()),
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            armed: None,
+            shared,
+        })
+    }
+
+    async fn run(&mut self) -> End {
+        let mut rounds = 0;
+        loop {
+            if self.readable
+                && !self.is_held_back()
+                && let Err(end) = self.receive()
+            {
+                return end;
+            }
+            self.execute();
+            if self.unpolled {
+                // The device may begin only when it is asked for the first time.
+                self.unpolled = false;
+                poll_fn(|cx| Poll::Ready(self.poll_work(cx).is_ready())).await;
+            }
+            if let Err(error) = self.transmit() {
+                return End::Broken(error);
+            }
+            if let Some(end) = self.ended() {
+                return end;
+            }
+            let more = !self.is_held_back() && (self.readable || self.eventful);
+            if !more {
+                self.wait().await;
+                rounds = 0;
+                continue;
+            }
+            rounds += 1;
+            if rounds == ROUNDS_MAX {
+                rounds = 0;
+                tokio::task::yield_now().await;
+                self.glance().await;
+            }
+        }
+    }
+
+    /// Whether reading and executing have to wait.
+    fn is_held_back(&self) -> bool {
+        self.core.unsent() > UNSENT_MAX
+            || self.bytes_executing > self.bytes_executing_max
+            || self.predecessor.is_some()
+            || self.ending.is_some()
+    }
+
+    /// One read. What comes short of the space was all that there was: the runtime is told so, which saves the system call
+    /// that would only say "nothing".
+    fn receive(&mut self) -> Result<(), End> {
+        let Self { stream, core, .. } = self;
+        let mut space = core.receive_space();
+        let room: usize = space.iter().map(|slice| slice.len()).sum();
+        let mut got = None;
+        let result = stream.try_io(Interest::READABLE, || {
+            let bytes = rustix::io::readv(&*stream, &mut space)?;
+            got = Some(bytes);
+            if bytes < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+        });
+        match (got, result) {
+            (Some(0), _) => return Err(End::Closed),
+            (Some(bytes), result) => {
+                self.readable = result.is_ok();
+                self.core.received(bytes);
+                self.eventful = true;
+            }
+            (None, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+            (None, Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            (None, Err(error)) => return Err(End::Broken(error)),
+            (None, Ok(())) => {}
+        }
+        Ok(())
+    }
+
+    /// Carries out what the core says, until that is all or too much is under way.
+    fn execute(&mut self) {
+        while !self.is_held_back() {
+            let Some(event) = self.core.poll_event() else {
+                self.eventful = false;
+                return;
+            };
+            match event {
+                TargetEvent::Command(command) => self.command(command),
+                TargetEvent::TaskManagement { request, function, lun, referenced_task_tag } => {
+                    self.manage(request, function, lun, referenced_task_tag);
+                }
+                TargetEvent::SendTargets { request, which } => {
+                    let session = self.session.as_ref().and_then(|session| session.target.as_deref());
+                    let targets = self.shared.records(&which, session, self.local);
+                    self.core.respond_targets(request, &targets);
+                }
+                TargetEvent::Login(ask) => match self.shared.decide(&ask, &mut self.ticket) {
+                    Ok(grant) => self.core.grant_login(grant),
+                    Err(status) => self.core.refuse_login(status),
+                },
+                TargetEvent::LoggedIn(logged_in) => match self.shared.establish(&logged_in, &mut self.ticket)
+                {
+                    Ok((session, predecessor)) => self.begin(session, predecessor),
+                    Err(_) => self.end(End::NoPlace),
+                },
+                TargetEvent::Closing(reason) => self.end(End::Protocol(reason)),
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        // The core gives commands in normal sessions only.
+        let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) else { return };
+        match nexus.execute(command.lun, &command.cdb, command.data_out) {
+            Io::Ready(response) => self.core.complete(command.task, completion(response)),
+            Io::Pending(response) => {
+                let bytes = command.expected_length as usize;
+                self.commands_executing += 1;
+                self.bytes_executing += bytes;
+                self.push_work(Work::Command { task: command.task, bytes, response });
+            }
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Command { task, bytes, response } => {
+                self.commands_executing -= 1;
+                self.bytes_executing -= bytes;
+                self.core.complete(task, completion(response));
+                if !self.aborted.is_empty() {
+                    self.aborted_task_ended(task);
+                }
+            }
+            Done::Managed(request, managed) => self.managed(request, managed),
+            Done::Reinstated { in_time: true } => {
+                self.predecessor = None;
+                self.open_nexus();
+            }
+            Done::Reinstated { in_time: false } => self.end(End::NotReinstated),
+        }
+        self.eventful = true;
+    }
+
+    /// Full feature phase begins, after the end of the session whose place this one takes.
+    fn begin(&mut self, session: Session, predecessor: Option<Arc<Handle>>) {
+        let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
+        self.shared.session_log.info(|suppressed| {
+            tracing::info!(%initiator, %target, peer = %self.peer, suppressed, "logged in");
+        });
+        self.session = Some(session);
+        let Some(predecessor) = predecessor else { return self.open_nexus() };
+        self.predecessor = Some(Arc::clone(&predecessor));
+        self.push_work(Work::Elsewhere(Box::pin(async move {
+            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, predecessor.ended()).await.is_ok();
+            Done::Reinstated { in_time }
+        })));
+    }
+
+    pub(crate) fn push_work(&mut self, work: Work) {
+        self.unpolled = true;
+        self.work.push(work);
+    }
+
+    fn open_nexus(&mut self) {
+        let (Some(logged_in), Some(session)) = (self.core.logged_in(), &mut self.session) else { return };
+        session.nexus = self.shared.open_nexus(logged_in);
+    }
+
+    /// Ends the connection once its answers are sent.
+    pub(crate) fn end(&mut self, end: End) {
+        self.ending.get_or_insert_with(|| (end, Instant::now() + FLUSH_TIME));
+    }
+
+    /// Whether the connection is to end now.
+    fn ended(&mut self) -> Option<End> {
+        let (_, by) = self.ending.as_ref()?;
+        let nothing_to_send = self.core.unsent() == 0 || self.predecessor.is_some();
+        let late = !nothing_to_send && Instant::now() >= *by;
+        match self.ending.take_if(|_| nothing_to_send || late)? {
+            (End::Protocol(_), _) if late => Some(End::NotTaken),
+            (end, _) => Some(end),
+        }
+    }
+
+    /// Writes answers until there are none or the socket is full.
+    fn transmit(&mut self) -> io::Result<()> {
+        while self.writable && self.core.unsent() > 0 && self.predecessor.is_none() {
+            let mut slices = recycle(std::mem::take(&mut self.slices));
+            self.core.gather(&mut slices, SLICES_MAX);
+            let total: usize = slices.iter().map(|slice| slice.len()).sum();
+            let mut taken = 0;
+            let result = self.stream.try_io(Interest::WRITABLE, || {
+                taken = rustix::io::writev(&self.stream, &slices)?;
+                if taken < total { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+            });
+            self.slices = recycle(slices);
+            self.core.sent(taken);
+            match result {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do: polling for a while if the last waits were short, see [`Polling`].
+    async fn wait(&mut self) {
+        self.arm();
+        if !self.polling.is_on() {
+            return poll_fn(|cx| self.poll_ready(cx)).await;
+        }
+        let start = Instant::now();
+        if let Some(budget) = self.polling.budget() {
+            loop {
+                // Asks the kernel for news of all sockets of this core, and lets its other tasks run.
+                tokio::task::yield_now().await;
+                if self.glance().await {
+                    return self.polling.waited(start.elapsed());
+                }
+                if start.elapsed() >= budget {
+                    break;
+                }
+            }
+        }
+        poll_fn(|cx| self.poll_ready(cx)).await;
+        self.polling.waited(start.elapsed());
+    }
+
+    /// Takes what is there, without waiting. Says whether there was anything.
+    async fn glance(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(self.poll_ready(cx).is_ready())).await
+    }
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut news = self.poll_work(cx).is_ready();
+        while let Poll::Ready(Some(order)) = self.ticket.orders.poll_recv(cx) {
+            self.order(order);
+            news = true;
+        }
+        // While held back the socket is not asked, else its readiness would wake us in a loop.
+        if !self.readable && !self.is_held_back() {
+            self.readable = self.stream.poll_read_ready(cx).is_ready();
+        }
+        news |= self.readable && !self.is_held_back();
+        if self.core.unsent() > 0 && self.predecessor.is_none() {
+            self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
+            news |= self.writable;
+        }
+        if self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready() {
+            self.armed = None;
+            let now = Instant::now();
+            if self.core.next_timeout().is_some_and(|at| at <= now) {
+                self.core.handle_timeout(now);
+                self.eventful = true;
+            }
+            news = true;
+        }
+        if news { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut news = Poll::Pending;
+        while !self.work.is_empty()
+            && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)
+        {
+            self.done(done);
+            news = Poll::Ready(());
+        }
+        news
+    }
+
+    fn arm(&mut self) {
+        let timeout = match &self.ending {
+            Some((_, by)) => Some(*by),
+            None => self.core.next_timeout(),
+        };
+        if let Some(at) = timeout
+            && self.armed.is_none_or(|armed| at < armed)
+        {
+            self.sleep.as_mut().reset(at.into());
+            self.armed = Some(at);
+        }
+    }
+
+    fn order(&mut self, order: Order) {
+        match order {
+            // Whoever gives this order waits for the end: there is no time for answers that nobody wants.
+            Order::Close(cause) => self.ending = Some((End::Ordered(cause), Instant::now())),
+            Order::RequestLogout(within) => {
+                self.core.request_logout(within, Instant::now());
+                self.eventful = true;
+            }
+            Order::AbortTasks { scope, done } => self.abort_for_another(scope, done),
+        }
+    }
+
+    /// The socket first, so that the peer knows; then what the device is still doing; then the session's name is free.
+    async fn finish(self, end: End) {
+        let Self {
+            stream,
+            session,
+            mut ticket,
+            mut work,
+            mut commands_executing,
+            predecessor,
+            peer,
+            waiters,
+            ..
+        } = self;
+        let lingers = matches!(end, End::Protocol(_));
+        let stream = if lingers {
+            Some(stream)
+        } else {
+            drop(stream);
+            None
+        };
+        if let Some(stream) = &stream {
+            let _ = socket2::SockRef::from(stream).shutdown(net::Shutdown::Write);
+        }
+        while commands_executing > 0
+            && let Some(done) = work.next().await
+        {
+            commands_executing -= usize::from(matches!(done, Done::Command { .. }));
+        }
+        drop(work);
+        if let Some(predecessor) = predecessor {
+            // Whoever waits for the end of this session relies on the end of that one.
+            predecessor.ended().await;
+        }
+        match session {
+            Some(session) => {
+                if let Some(nexus) = session.nexus {
+                    nexus.close();
+                }
+                ticket.leave();
+                let (initiator, target) =
+                    (session.initiator, session.target.as_deref().unwrap_or("discovery"));
+                self.shared.session_log.info(|suppressed| {
+                    tracing::info!(%initiator, %target, %peer, suppressed, "session over: {end}");
+                });
+            }
+            None => self.shared.reject_log.info(|suppressed| {
+                tracing::info!(%peer, suppressed, "no login: {end}");
+            }),
+        }
+        drop(waiters);
+        if let Some(stream) = stream {
+            linger(&stream).await;
+        }
+        drop(ticket);
+    }
+}
+
+/// Reads and forgets until the peer closes, for a bounded time and number of bytes.
+async fn linger(stream: &TcpStream) {
+    const BYTES_MAX: usize = 4 << 20;
+    let to_its_end = async {
+        let (mut scrap, mut bytes) = ([0; 4096], 0);
+        while bytes < BYTES_MAX && stream.readable().await.is_ok() {
+            match stream.try_read(&mut scrap) {
+                Ok(0) => return,
+                Ok(read) => bytes += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER_TIME, to_its_end).await;
+}
+
+fn completion(response: Response) -> Completion {
+    Completion {
+        status: response.status.0,
+        sense: response.sense_bytes().map_or_else(Vec::new, |sense| sense.to_vec()),
+        data_in: response.data_in,
+        wanted_in: response.wanted_in,
+        wanted_out: response.wanted_out,
+    }
+}
+
+/// Empties a list of slices and keeps its memory for slices of another lifetime: collecting into the same type in place
+/// does not allocate.
+fn recycle<'to>(mut slices: Vec<IoSlice<'_>>) -> Vec<IoSlice<'to>> {
+    slices.clear();
+    slices.into_iter().map(|_| IoSlice::new(&[])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recycled_list_of_slices_keeps_its_memory() {
+        let text = String::from("gone soon");
+        let mut slices = Vec::with_capacity(64);
+        slices.push(IoSlice::new(text.as_bytes()));
+        let before = slices.as_ptr().addr();
+        let slices: Vec<IoSlice<'static>> = recycle(slices);
+        assert_eq!((slices.as_ptr().addr(), slices.len(), slices.capacity()), (before, 0, 64));
+    }
+}

@@ -1,0 +1,140 @@
+//! iSCSI names.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// Longest name, bytes (RFC 7143 §4.2.7.1).
+const NAME_MAX: usize = 223;
+
+/// The name of an iSCSI node: `iqn.`, `eui.` or `naa.` (RFC 7143 §4.2.7), kept in its normal form.
+///
+/// Two names are the same node exactly if their normal forms have the same bytes, so comparing values of this type is
+/// right. Normalising is RFC 3722's stringprep as far as ASCII goes: capitals become small. Beyond ASCII the name is
+/// taken as it comes: its author must have normalised it, as §4.2.7.1 asks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct IscsiName(String);
+
+/// Why a name is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Empty, or longer than 223 bytes.
+    #[error("{0:?} has {len} bytes, a name has 1 to {NAME_MAX} (RFC 7143 §4.2.7.1)", len = .0.len())]
+    Length(String),
+    /// Not one of the three types.
+    #[error("{0:?} starts neither with \"iqn.\" nor \"eui.\" nor \"naa.\" (RFC 7143 §4.2.7.2)")]
+    Type(String),
+    /// A character that names do not have.
+    #[error("{name:?} contains {character:?}: names consist of letters, digits, '-', '.' and ':' (RFC 3722)")]
+    Character {
+        /// The whole name.
+        name: String,
+        /// The first such character.
+        character: char,
+    },
+    /// `iqn.` is not followed by the year and month in which its author owned the domain, and the domain.
+    #[error("{0:?} is not of the form \"iqn.YYYY-MM.reversed.domain:anything\" (RFC 7143 §4.2.7.4)")]
+    Iqn(String),
+    /// Not 16 (`eui.`), or 16 or 32 (`naa.`), hexadecimal digits.
+    #[error(
+        "{0:?} must have 16 hexadecimal digits after \"eui.\", 16 or 32 after \"naa.\" (RFC 7143 §4.2.7.5, §4.2.7.6)"
+    )]
+    Digits(String),
+}
+
+impl IscsiName {
+    /// Checks and normalises.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        let name = text.to_ascii_lowercase();
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(NameError::Length(name));
+        }
+        let outside = |c: &char| c.is_ascii() && !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':'));
+        if let Some(character) = name.chars().find(|c| outside(c) || c.is_whitespace() || c.is_control()) {
+            return Err(NameError::Character { name, character });
+        }
+        let hexadecimal = |digits: &str, counts: &[usize]| {
+            counts.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
+        };
+        match name.split_at_checked(4) {
+            Some(("iqn.", rest)) if is_dated_domain(rest) => Ok(Self(name)),
+            Some(("iqn.", _)) => Err(NameError::Iqn(name)),
+            Some(("eui.", digits)) if hexadecimal(digits, &[16]) => Ok(Self(name)),
+            Some(("naa.", digits)) if hexadecimal(digits, &[16, 32]) => Ok(Self(name)),
+            Some(("eui." | "naa.", _)) => Err(NameError::Digits(name)),
+            _ => Err(NameError::Type(name)),
+        }
+    }
+
+    /// The normal form.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// `YYYY-MM.domain` or `YYYY-MM.domain:anything`.
+fn is_dated_domain(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let digits = |range: std::ops::Range<usize>| bytes[range].iter().all(u8::is_ascii_digit);
+    bytes.len() > 8
+        && digits(0..4)
+        && bytes[4] == b'-'
+        && digits(5..7)
+        && matches!(&bytes[5..7], [b'0', b'1'..=b'9'] | [b'1', b'0'..=b'2'])
+        && bytes[7] == b'.'
+        && !matches!(bytes[8], b'.' | b':')
+}
+
+impl TryFrom<String> for IscsiName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::parse(&text)
+    }
+}
+
+impl fmt::Display for IscsiName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_types_of_names_are_accepted_and_become_lower_case() {
+        for (text, normal) in [
+            ("iqn.2001-04.com.example:storage:diskarrays-sn-a8675309", None),
+            ("iqn.2001-04.com.example", None),
+            ("IQN.2001-04.COM.Example:Disk", Some("iqn.2001-04.com.example:disk")),
+            ("eui.02004567A425678D", Some("eui.02004567a425678d")),
+            ("naa.52004567BA64678D", Some("naa.52004567ba64678d")),
+            ("naa.62004567BA64678D0123456789ABCDEF", Some("naa.62004567ba64678d0123456789abcdef")),
+        ] {
+            assert_eq!(IscsiName::parse(text).map(|name| name.0), Ok(normal.unwrap_or(text).to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_name_is_refused_with_the_reason() {
+        let long = format!("iqn.2001-04.com.example:{}", "x".repeat(200));
+        for (text, part) in [
+            ("", "has 0 bytes"),
+            (long.as_str(), "has 224 bytes"),
+            ("disk", "starts neither"),
+            ("iqn.2001-13.com.example", "YYYY-MM"),
+            ("iqn.2001-04.", "YYYY-MM"),
+            ("iqn.example", "YYYY-MM"),
+            ("iqn.2001-04.com.example:my disk", "contains ' '"),
+            ("iqn.2001-04.com.example:a_b", "contains '_'"),
+            ("eui.02004567A425678", "16 hexadecimal"),
+            ("naa.02004567A425678Z", "16 hexadecimal"),
+        ] {
+            let message = IscsiName::parse(text).expect_err(text).to_string();
+            assert!(message.contains(part), "{text:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! CHAP secrets in files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use lunway_iscsi::chap::{Secret, SecretLengthError};
+
+/// Why a file holds no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// It cannot be read.
+    #[error("cannot read it: {0}")]
+    Unreadable(#[from] io::Error),
+    /// Nothing in it, or more than a secret.
+    #[error("its only line must be the secret, 12 to 16 bytes for Windows initiators: {0}")]
+    Length(#[from] SecretLengthError),
+}
+
+/// Reads a file that holds a CHAP secret; one line end after it is not part of it. Warns of weak secrets and of files that
+/// everybody may read.
+pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
+    let file = File::open(path)?;
+    let everybody = file.metadata()?.permissions().mode() & 0o004 != 0;
+    let mut bytes = Vec::with_capacity(Secret::LEN_MAX + 3);
+    // One byte more than a secret with its line end: enough to see that it is too long.
+    file.take(Secret::LEN_MAX as u64 + 3).read_to_end(&mut bytes)?;
+    let line = bytes.strip_suffix(b"\n").map_or(&bytes[..], |line| line.strip_suffix(b"\r").unwrap_or(line));
+    let secret = Secret::new(line);
+    bytes.fill(0);
+    let secret = secret?;
+    if secret.is_weak() {
+        let least = Secret::LEN_STRONG;
+        tracing::warn!(file = %path.display(), "the CHAP secret has fewer than {least} bytes: it can be guessed");
+    }
+    if everybody {
+        tracing::warn!(file = %path.display(), "everybody on this machine may read the CHAP secret: chmod 600");
+    }
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn read_back(content: &[u8]) -> Result<Secret, SecretError> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(content).unwrap();
+        read(file.path())
+    }
+
+    #[test]
+    fn one_line_end_is_not_part_of_the_secret() {
+        for content in [&b"sesame open now"[..], b"sesame open now\n", b"sesame open now\r\n"] {
+            assert_eq!(read_back(content).unwrap(), Secret::new("sesame open now").unwrap());
+        }
+        assert_eq!(read_back(b"twelve bytes\n\n").unwrap(), Secret::new("twelve bytes\n").unwrap());
+    }
+
+    #[test]
+    fn a_file_without_a_secret_is_refused() {
+        assert!(matches!(read_back(b"\n"), Err(SecretError::Length(SecretLengthError(0)))));
+        assert!(matches!(read_back(&[b'x'; 300]), Err(SecretError::Length(_))));
+        assert!(matches!(read(Path::new("/nonexistent/secret")), Err(SecretError::Unreadable(_))));
+    }
+}

@@ -1,0 +1,186 @@
+//! Task management: what the functions of RFC 7143 §11.5 do to the commands of this session and of others.
+//!
+//! The device server does what a function means for logical units ([`Nexus::task_management`](lunway_scsi::Nexus)); here
+//! commands are dropped, in this session and, by [`Order`]s, in those on other cores. The response is sent only when the
+//! devices have ended every dropped command: until then it could still have its effect, and the initiator may send it
+//! again elsewhere as soon as it has the response.
+
+use std::time::Duration;
+
+use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::target::{Aborted, TaskId, TaskManagementId};
+use lunway_scsi::{Lun, Scope, TaskManagementFunction as ScsiFunction, TaskManagementResponse};
+use tokio::sync::oneshot;
+
+use crate::driver::{Connection, Done, End, Work};
+use crate::registry::{AbortScope, Cause, Order};
+
+/// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
+/// reset something larger.
+const MANAGEMENT_TIME: Duration = Duration::from_secs(30);
+
+/// Someone who waits for the end of aborted commands.
+pub(crate) struct Waiter {
+    tasks: Vec<TaskId>,
+    /// Dropped with the waiter: that is the message.
+    _done: oneshot::Sender<()>,
+}
+
+/// The commands that a function aborts have ended, or not in time.
+#[derive(Clone, Copy)]
+pub(crate) struct Managed {
+    function: TaskManagementFunction,
+    in_time: bool,
+}
+
+impl Connection {
+    /// Begins what the initiator asks for.
+    pub(crate) fn manage(
+        &mut self,
+        request: TaskManagementId,
+        function: TaskManagementFunction,
+        lun: [u8; 8],
+        referenced_task_tag: u32,
+    ) {
+        let nexus = self.session.as_ref().and_then(|session| session.nexus.clone());
+        let (Some(nexus), Some(scsi)) = (nexus, scsi_function(function)) else {
+            return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
+        };
+        let outcome = nexus.task_management(lun, scsi);
+        match outcome.response {
+            TaskManagementResponse::FunctionComplete => {}
+            TaskManagementResponse::IncorrectLun => {
+                return self.core.respond_task_management(request, TaskManagementResult::LUN_DOES_NOT_EXIST);
+            }
+            TaskManagementResponse::NotSupported => {
+                return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
+            }
+        }
+        let (tasks, elsewhere) = match outcome.abort {
+            Scope::Nothing => (Vec::new(), None),
+            Scope::Task => match self.core.abort_task(referenced_task_tag) {
+                Aborted::NotFound => {
+                    let result = TaskManagementResult::TASK_DOES_NOT_EXIST;
+                    return self.core.respond_task_management(request, result);
+                }
+                Aborted::Dropped => (Vec::new(), None),
+                Aborted::Executing(task) => {
+                    self.aborted.push(task);
+                    (vec![task], None)
+                }
+            },
+            Scope::NexusUnit { lun } => (self.abort_unit(lun), None),
+            Scope::Unit { lun, .. } if function == TaskManagementFunction::CLEAR_TASK_SET => {
+                (self.abort_unit(lun), Some(AbortScope::Cleared { lun }))
+            }
+            Scope::Unit { lun, .. } => (self.abort_unit(lun), Some(AbortScope::Reset { lun })),
+            Scope::Target => (self.abort_all(), Some(AbortScope::All)),
+        };
+        let mut ends = Vec::new();
+        if !tasks.is_empty() {
+            let (done, end) = oneshot::channel();
+            self.waiters.push(Waiter { tasks, _done: done });
+            ends.push(end);
+        }
+        if let Some(scope) = elsewhere {
+            let target = nexus.target().name();
+            for session in self.shared.registry.sessions_with(target, self.ticket.handle.id) {
+                let (done, end) = oneshot::channel();
+                session.send(Order::AbortTasks { scope, done });
+                ends.push(end);
+            }
+        }
+        if ends.is_empty() {
+            return self.managed(request, Managed { function, in_time: true });
+        }
+        let all = async move {
+            for end in ends {
+                // The sender is never used, only dropped.
+                let _ = end.await;
+            }
+        };
+        self.push_work(Work::Elsewhere(Box::pin(async move {
+            let in_time = tokio::time::timeout(MANAGEMENT_TIME, all).await.is_ok();
+            Done::Managed(request, Managed { function, in_time })
+        })));
+    }
+
+    /// Answers, now that no aborted command runs any longer.
+    pub(crate) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
+        let result =
+            if managed.in_time { TaskManagementResult::COMPLETE } else { TaskManagementResult::REJECTED };
+        self.core.respond_task_management(request, result);
+        let target = self.session.as_ref().and_then(|session| session.target.as_deref());
+        // RFC 7143 §11.5.1: a cold reset ends all sessions with the target, this one after the response.
+        if managed.function == TaskManagementFunction::TARGET_COLD_RESET
+            && let Some(target) = target
+        {
+            for session in self.shared.registry.sessions_with(target, self.ticket.handle.id) {
+                session.send(Order::Close(Cause::ColdReset));
+            }
+            self.end(End::Ordered(Cause::ColdReset));
+        }
+    }
+
+    /// Another session manages tasks that are ours as well.
+    pub(crate) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
+        let before = self.core.commands_in_flight();
+        let tasks = match scope {
+            AbortScope::Reset { lun } | AbortScope::Cleared { lun } => self.abort_unit(lun),
+            AbortScope::All => self.abort_all(),
+        };
+        if let AbortScope::Cleared { lun } = scope
+            && self.core.commands_in_flight() < before
+            && let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref())
+        {
+            nexus.commands_cleared(lun);
+        }
+        if !tasks.is_empty() {
+            self.waiters.push(Waiter { tasks, _done: done });
+        }
+    }
+
+    /// A command that may be an aborted one has ended.
+    pub(crate) fn aborted_task_ended(&mut self, task: TaskId) {
+        self.aborted.retain(|aborted| *aborted != task);
+        self.waiters.retain_mut(|waiter| {
+            waiter.tasks.retain(|waited_for| *waited_for != task);
+            !waiter.tasks.is_empty()
+        });
+    }
+
+    /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all aborted commands that
+    /// the device still has: those of earlier functions are among them, as they, too, must end before this one is
+    /// complete.
+    fn abort_unit(&mut self, lun: u16) -> Vec<TaskId> {
+        let [high, low] = lun.to_be_bytes();
+        // SAM-5 4.7.7: up to 255, flat space addressing names the same unit.
+        let flat = [0x40 | high, low, 0, 0, 0, 0, 0, 0];
+        let usual = Lun::new(lun).0;
+        let mut executing = self.core.abort_tasks(Some(usual));
+        if usual != flat {
+            executing.extend(self.core.abort_tasks(Some(flat)));
+        }
+        self.aborted.extend(executing);
+        self.aborted.clone()
+    }
+
+    fn abort_all(&mut self) -> Vec<TaskId> {
+        let executing = self.core.abort_tasks(None);
+        self.aborted.extend(executing);
+        self.aborted.clone()
+    }
+}
+
+fn scsi_function(function: TaskManagementFunction) -> Option<ScsiFunction> {
+    Some(match function {
+        TaskManagementFunction::ABORT_TASK => ScsiFunction::AbortTask,
+        TaskManagementFunction::ABORT_TASK_SET => ScsiFunction::AbortTaskSet,
+        TaskManagementFunction::CLEAR_ACA => ScsiFunction::ClearAca,
+        TaskManagementFunction::CLEAR_TASK_SET => ScsiFunction::ClearTaskSet,
+        TaskManagementFunction::LOGICAL_UNIT_RESET => ScsiFunction::LogicalUnitReset,
+        TaskManagementFunction::TARGET_WARM_RESET => ScsiFunction::TargetWarmReset,
+        TaskManagementFunction::TARGET_COLD_RESET => ScsiFunction::TargetColdReset,
+        _ => return None,
+    })
+}

@@ -1,0 +1,180 @@
+//! Who gets in, and what the others are told.
+
+use std::io::Write;
+use std::time::Duration;
+
+use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm, Secret};
+use lunway_iscsi::initiator::InitiatorEvent;
+use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoginError};
+use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
+use lunway_iscsi::pdu::LoginStatus;
+use lunway_iscsi::{CloseReason, SendTargets};
+
+use crate::support::*;
+
+fn refusal(daemon: &Daemon, login: InitiatorLoginConfig) -> LoginError {
+    match Client::log_in(daemon.address, login).map(|_| ()) {
+        Err(CloseReason::LoginFailed(error)) => error,
+        other => panic!("expected a refusal: {other:?}"),
+    }
+}
+
+fn account(user: &str, secret: &str) -> ChapAccount {
+    ChapAccount { user: user.to_owned(), secret: Secret::new(secret).unwrap() }
+}
+
+fn chap(secret: &str, mutual: Option<&str>) -> Option<InitiatorChap> {
+    Some(InitiatorChap {
+        account: account("host", secret),
+        algorithms: ChapAlgorithm::OFFER.to_vec(),
+        mutual: mutual.map(|secret| account("disks", secret)),
+    })
+}
+
+/// A daemon that asks for CHAP, and the files with its secrets.
+fn daemon_with_chap() -> (Daemon, [tempfile::NamedTempFile; 2]) {
+    let files = ["sesame open now", "the other secret"].map(|secret| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "{secret}").unwrap();
+        file
+    });
+    let [one, two] = files.each_ref().map(|file| file.path().display().to_string());
+    let text = format!(
+        "[[target]]\nname = \"{TARGET}\"\n[[target.chap]]\nuser = \"host\"\nsecret_file = \"{one}\"\n\
+         [target.mutual_chap]\nuser = \"disks\"\nsecret_file = \"{two}\"\n{}",
+        luns()
+    );
+    (Daemon::start_with(&text), files)
+}
+
+#[test]
+fn the_right_secret_opens_a_session() {
+    let (daemon, _files) = daemon_with_chap();
+    let login = InitiatorLoginConfig { chap: chap("sesame open now", None), ..login(1) };
+    let client = Client::log_in(daemon.address, login).unwrap();
+    assert_eq!(client.core.logged_in().unwrap().target_name.as_deref(), Some(TARGET));
+    client.ready().write(0, 0, &pattern(8, 1));
+}
+
+#[test]
+fn a_wrong_secret_and_no_secret_are_authentication_failures() {
+    let (daemon, _files) = daemon_with_chap();
+    let wrong = InitiatorLoginConfig { chap: chap("open sesame now", None), ..login(1) };
+    assert_eq!(refusal(&daemon, wrong), LoginError::AuthenticationFailed);
+    assert_eq!(refusal(&daemon, login(1)), LoginError::AuthenticationFailed);
+    assert_eq!(daemon.server().sessions(), 0);
+}
+
+#[test]
+fn the_target_proves_itself_to_initiators_that_ask() {
+    let (daemon, _files) = daemon_with_chap();
+    let mutual = |secret| InitiatorLoginConfig { chap: chap("sesame open now", Some(secret)), ..login(1) };
+    assert!(Client::log_in(daemon.address, mutual("the other secret")).is_ok());
+    assert!(Client::log_in(daemon.address, mutual("what it is not")).is_err());
+}
+
+#[test]
+fn an_unknown_target_is_not_found() {
+    let daemon = Daemon::start("");
+    let login =
+        InitiatorLoginConfig { target_name: Some("iqn.2026-11.com.example:none".to_owned()), ..login(1) };
+    assert_eq!(refusal(&daemon, login), LoginError::NotFound);
+}
+
+#[test]
+fn names_are_compared_in_lower_case() {
+    let daemon = Daemon::start("");
+    let login = InitiatorLoginConfig { target_name: Some(TARGET.to_ascii_uppercase()), ..login(1) };
+    assert!(Client::log_in(daemon.address, login).is_ok());
+}
+
+#[test]
+fn a_session_takes_no_second_connection_and_a_session_that_is_not_there_none_at_all() {
+    let daemon = Daemon::start("");
+    let client = daemon.log_in();
+    let tsih = client.core.logged_in().unwrap().tsih;
+    assert_ne!(tsih, 0);
+    let join = |tsih| InitiatorLoginConfig { tsih, cid: 1, ..login(1) };
+    assert_eq!(refusal(&daemon, join(tsih)), LoginError::Refused(LoginStatus::TOO_MANY_CONNECTIONS));
+    assert_eq!(
+        refusal(&daemon, join(tsih.wrapping_add(7).max(1))),
+        LoginError::Refused(LoginStatus::SESSION_DOES_NOT_EXIST)
+    );
+}
+
+#[test]
+fn one_session_more_than_allowed_is_out_of_resources() {
+    let daemon = Daemon::start("[limits]\nsessions = 2");
+    let (first, _second) = (daemon.log_in_as(1), daemon.log_in_as(2));
+    let full = LoginError::TargetUnavailable(LoginStatus::OUT_OF_RESOURCES);
+    assert_eq!(refusal(&daemon, login(3)), full);
+    drop(first);
+    daemon.await_sessions(1);
+    daemon.log_in_as(3);
+}
+
+#[test]
+fn discovery_tells_names_and_real_ports() {
+    let text =
+        format!("[[target]]\nname = \"{TARGET}\"\n[[target]]\nname = \"iqn.2026-11.com.example:more\"\n");
+    let daemon = Daemon::start_with(&text);
+    let mut client =
+        Client::log_in(daemon.address, InitiatorLoginConfig { target_name: None, ..login(1) }).unwrap();
+    client.core.send_targets(&SendTargets::All);
+    let Some(InitiatorEvent::Targets(targets)) = client.other_event() else { panic!("targets") };
+    let names: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
+    assert_eq!(names, [TARGET, "iqn.2026-11.com.example:more"]);
+    for target in &targets {
+        assert_eq!(target.addresses, [(daemon.address.to_string(), 1)]);
+    }
+    client.core.send_targets(&SendTargets::Named("iqn.2026-11.com.example:more".to_owned()));
+    let Some(InitiatorEvent::Targets(targets)) = client.other_event() else { panic!("targets") };
+    assert_eq!(targets.len(), 1);
+    client.core.logout();
+    assert!(matches!(client.other_event(), Some(InitiatorEvent::Closing(CloseReason::LoggedOut))));
+    daemon.await_sessions(0);
+}
+
+#[test]
+fn a_normal_session_may_ask_about_its_own_target() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in();
+    client.core.send_targets(&SendTargets::This);
+    let Some(InitiatorEvent::Targets(targets)) = client.other_event() else { panic!("targets") };
+    assert_eq!(targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), [TARGET]);
+}
+
+#[test]
+fn digests_are_used_where_the_initiator_wants_them() {
+    let daemon = Daemon::start("");
+    let wanted = Parameters {
+        header_digest: DigestPolicy::Require,
+        data_digest: DigestPolicy::Require,
+        ..Parameters::default()
+    };
+    let mut client = Client::log_in(daemon.address, InitiatorLoginConfig { parameters: wanted, ..login(1) })
+        .unwrap()
+        .ready();
+    let negotiated = &client.core.logged_in().unwrap().negotiated;
+    assert!(negotiated.header_digest && negotiated.data_digest);
+    let data = pattern(100, 3);
+    client.write(0, 7, &data);
+    assert_eq!(client.read(0, 7, 100), data);
+}
+
+#[test]
+fn a_target_that_requires_digests_refuses_initiators_without() {
+    let daemon = Daemon::start("header_digest = \"require\"");
+    let never = Parameters { header_digest: DigestPolicy::Never, ..Parameters::default() };
+    assert!(Client::log_in(daemon.address, InitiatorLoginConfig { parameters: never, ..login(1) }).is_err());
+}
+
+#[test]
+fn a_login_that_takes_too_long_is_closed() {
+    let daemon = Daemon::start("[limits]\nlogin_timeout_s = 1");
+    let mut stream = daemon.connect();
+    stream.write_all(&[0x43, 0x87, 0, 0]).unwrap();
+    let start = std::time::Instant::now();
+    assert_eq!(std::io::Read::read(&mut stream, &mut [0; 8]).unwrap(), 0);
+    assert!(start.elapsed() >= Duration::from_millis(900));
+}

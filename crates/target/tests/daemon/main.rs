@@ -1,0 +1,11 @@
+//! Conversations of initiators with a running daemon, over real sockets on the loopback interface.
+
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+mod hostile;
+mod login;
+mod reading_and_writing;
+mod sessions;
+mod shutdown;
+mod support;
+mod task_management;

@@ -1,0 +1,74 @@
+//! Sessions and their ends.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::support::*;
+
+#[test]
+fn a_second_login_of_the_same_initiator_port_ends_the_first_session() {
+    let daemon = Daemon::start("");
+    let mut old = daemon.log_in_as(1);
+    let mut other = daemon.log_in_as(2).ready();
+    let mut new = daemon.log_in_as(1).ready();
+    old.assert_closed();
+    new.read(0, 0, 1);
+    other.read(0, 0, 1);
+    assert_eq!(daemon.server().sessions(), 2);
+}
+
+#[test]
+fn a_new_session_begins_only_after_the_old_ones_writes_have_ended() {
+    let daemon = Daemon::start("");
+    let mut old = daemon.log_in().ready();
+    daemon.slow.hold();
+    old.submit_write(1, 0, &pattern(1, 1));
+    daemon.slow.await_waiting(1);
+    let (address, slow) = (daemon.address, daemon.slow.clone());
+    let login = std::thread::spawn(move || {
+        let client = Client::log_in(address, login(1)).unwrap();
+        assert_eq!(slow.waiting.load(Ordering::SeqCst), 0, "logged in while an old write was under way");
+        client
+    });
+    old.assert_closed();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!login.is_finished());
+    daemon.slow.release();
+    let mut new = login.join().unwrap().ready();
+    assert_eq!(new.read(1, 0, 1), pattern(1, 1));
+}
+
+#[test]
+fn a_killed_connection_leaves_nothing_behind() {
+    let daemon = Daemon::start("");
+    for round in 0..20 {
+        let mut client = daemon.log_in_as(round).ready();
+        client.submit_read(0, 0, 2048);
+        let linger = socket2::SockRef::from(&client.stream);
+        if round % 2 == 0 {
+            // A reset instead of an orderly end.
+            linger.set_linger(Some(Duration::ZERO)).unwrap();
+        }
+    }
+    daemon.await_sessions(0);
+    daemon.log_in().ready().read(0, 0, 1);
+}
+
+#[test]
+fn many_sessions_share_the_cores() {
+    let daemon = Daemon::start("");
+    let threads: Vec<_> = (0..8)
+        .map(|number: u8| {
+            let address = daemon.address;
+            std::thread::spawn(move || {
+                let mut client = Client::log_in(address, login(number)).unwrap().ready();
+                for round in 0..50 {
+                    let data = pattern(8, number ^ round);
+                    client.write(0, u32::from(number) * 8, &data);
+                    assert!(client.read(0, u32::from(number) * 8, 8) == data);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}

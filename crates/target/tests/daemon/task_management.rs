@@ -1,0 +1,145 @@
+//! Aborts and resets, over real sessions on two cores.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lunway_iscsi::initiator::InitiatorEvent;
+use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+
+use crate::support::*;
+
+const SLOW: [u8; 8] = [0, 1, 0, 0, 0, 0, 0, 0];
+
+fn done(client: &mut Client) -> TaskManagementResult {
+    match client.other_event() {
+        Some(InitiatorEvent::TaskManagementDone { response, .. }) => response,
+        other => panic!("instead of a task management response: {other:?}"),
+    }
+}
+
+/// Sends a function and asserts that its response comes only after the device has ended all commands.
+fn response_after_release(
+    daemon: &Daemon,
+    client: &mut Client,
+    function: TaskManagementFunction,
+    referenced: Option<u64>,
+) -> TaskManagementResult {
+    client.core.manage_task(900, function, SLOW, referenced);
+    client.flush();
+    let slow = daemon.slow.clone();
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        slow.release();
+    });
+    let result = done(client);
+    assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 0, "answered while the device was still at it");
+    release.join().unwrap();
+    result
+}
+
+#[test]
+fn an_aborted_task_is_not_answered_and_the_response_waits_for_the_device() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    let aborted = client.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    let function = TaskManagementFunction::ABORT_TASK;
+    let result = response_after_release(&daemon, &mut client, function, Some(aborted));
+    assert_eq!(result, TaskManagementResult::COMPLETE);
+    client.read(0, 0, 1);
+    assert!(client.core.take_unanswered().is_empty());
+}
+
+#[test]
+fn a_task_that_is_not_there_cannot_be_aborted() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::TASK_DOES_NOT_EXIST);
+}
+
+#[test]
+fn functions_for_a_lun_that_is_not_there_say_so() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.core.manage_task(900, TaskManagementFunction::LOGICAL_UNIT_RESET, [0, 9, 0, 0, 0, 0, 0, 0], None);
+    assert_eq!(done(&mut client), TaskManagementResult::LUN_DOES_NOT_EXIST);
+    client.core.manage_task(901, TaskManagementFunction::CLEAR_ACA, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::NOT_SUPPORTED);
+}
+
+#[test]
+fn abort_task_set_leaves_other_sessions_and_other_luns_alone() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    daemon.slow.hold();
+    client.submit_read(1, 0, 1);
+    let others = other.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(2);
+    let function = TaskManagementFunction::ABORT_TASK_SET;
+    client.core.manage_task(900, function, SLOW, None);
+    client.flush();
+    std::thread::sleep(Duration::from_millis(50));
+    daemon.slow.release();
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+    assert_eq!(other.wait(others).status, 0);
+    client.read(0, 0, 1);
+}
+
+#[test]
+fn a_logical_unit_reset_ends_the_tasks_of_other_sessions_too() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    daemon.slow.hold();
+    other.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    let function = TaskManagementFunction::LOGICAL_UNIT_RESET;
+    assert_eq!(response_after_release(&daemon, &mut client, function, None), TaskManagementResult::COMPLETE);
+    // The first answer after the reset is a unit attention, not that of the aborted read.
+    let next = other.execute(1, &[0; 6], &[], 0);
+    assert_eq!(next.status, 2, "no unit attention");
+    assert_eq!(other.execute(1, &[0; 6], &[], 0).status, 0);
+}
+
+#[test]
+fn clear_task_set_tells_the_other_sessions_whose_tasks_it_ends() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    let mut idle = daemon.log_in_as(3).ready();
+    daemon.slow.hold();
+    other.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    let function = TaskManagementFunction::CLEAR_TASK_SET;
+    assert_eq!(response_after_release(&daemon, &mut client, function, None), TaskManagementResult::COMPLETE);
+    let cleared = other.execute(1, &[0; 6], &[], 0);
+    // COMMANDS CLEARED BY ANOTHER INITIATOR.
+    assert_eq!((cleared.status, cleared.sense.get(12..14)), (2, Some(&[0x2f, 0][..])));
+    assert_eq!(idle.execute(1, &[0; 6], &[], 0).status, 0);
+}
+
+#[test]
+fn a_warm_reset_ends_all_tasks_and_no_session() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    daemon.slow.hold();
+    other.submit_read(1, 0, 1);
+    client.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(2);
+    let function = TaskManagementFunction::TARGET_WARM_RESET;
+    assert_eq!(response_after_release(&daemon, &mut client, function, None), TaskManagementResult::COMPLETE);
+    client.ready().read(0, 0, 1);
+    other.ready().read(0, 0, 1);
+}
+
+#[test]
+fn a_cold_reset_ends_every_session_with_the_target() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    client.core.manage_task(900, TaskManagementFunction::TARGET_COLD_RESET, SLOW, None);
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+    client.assert_closed();
+    other.assert_closed();
+    daemon.await_sessions(0);
+    daemon.log_in().ready();
+}
