@@ -291,7 +291,7 @@ impl Negotiation {
     /// Declares what we take, once.
     pub(crate) fn declare(&mut self, out: &mut Builder) {
         if !std::mem::replace(&mut self.declared, true) {
-            out.pair(Key::MaxRecvDataSegmentLength.rule().name, self.parameters.max_recv_data_segment_length);
+            out.pair(Key::MaxRecvDataSegmentLength.rule().name, self.parameters.max_recv());
         }
     }
 
