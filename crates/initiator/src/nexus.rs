@@ -8,7 +8,7 @@ use lunway_iscsi::chap::ChapAlgorithm;
 use lunway_iscsi::initiator::{InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission};
 use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoggedIn, LoginError};
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
-use lunway_iscsi::pdu::{Isid, TaskAttribute};
+use lunway_iscsi::pdu::{Isid, LoginStatus, TaskAttribute};
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
 use lunway_scsi::{Lun, Sense, Status};
 use tokio::net::{TcpSocket, TcpStream};
@@ -55,8 +55,12 @@ impl Nexus {
         purpose: Purpose,
     ) -> Result<Self, OpenError> {
         let mut portal = (url.host.clone(), url.port);
+        let mut config = connection_config(url, options, isid, purpose);
         for _ in 0..=REDIRECTS_MAX {
-            match Self::dial_one(&portal.0, portal.1, url, options, isid, purpose).await {
+            match Self::dial_one(&portal.0, portal.1, url, options, config.clone()).await {
+                Err(OpenError::Login {
+                    error: LoginError::Refused(LoginStatus::INITIATOR_ERROR), ..
+                }) if without_sha256(&mut config) => {}
                 Err(OpenError::Login { error: LoginError::Redirected { address, .. }, .. }) => {
                     // `host:port[,portal group]`, RFC 7143 §13.8.
                     let address = address.split(',').next().unwrap_or_default();
@@ -73,15 +77,14 @@ impl Nexus {
         port: u16,
         url: &IscsiUrl,
         options: &OpenOptions,
-        isid: Isid,
-        purpose: Purpose,
+        config: InitiatorConnectionConfig,
     ) -> Result<Self, OpenError> {
         let stream = connect(host, port, url, options).await?;
         let portal = stream.peer_addr().map_or_else(|_| url.portal(), |address| address.to_string());
         let now = Instant::now();
         let mut nexus = Self {
             stream,
-            core: InitiatorConnection::new(connection_config(url, options, isid, purpose), now),
+            core: InitiatorConnection::new(config, now),
             portal,
             lun: Lun::new(url.lun.unwrap_or(0)),
             alarm: Alarm::new(),
@@ -282,6 +285,15 @@ fn connection_config(
         nop_interval: options.nop_interval,
         nop_timeout: options.nop_timeout,
     }
+}
+
+/// Takes CHAP algorithm 7 out of the offer; false if it was not in it. Older targets (tgt among them) take 7 for SHA1,
+/// choose it because it is offered first, and then call our SHA-256 response an initiator error.
+fn without_sha256(config: &mut InitiatorConnectionConfig) -> bool {
+    let Some(chap) = &mut config.login.chap else { return false };
+    let before = chap.algorithms.len();
+    chap.algorithms.retain(|&algorithm| algorithm != ChapAlgorithm::Sha256);
+    chap.algorithms.len() < before
 }
 
 /// Connects to the first of the host's addresses that answers.

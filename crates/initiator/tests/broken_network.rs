@@ -25,25 +25,12 @@ async fn open(address: SocketAddr, options: OpenOptions, query: &str) -> IscsiDe
     IscsiDevice::open(url, options).await.expect("open")
 }
 
+/// `after` is far more than opening takes, and far less than the I/O does.
 async fn cut_at_random(after: u64, query: &str) {
-    let (disk, faults, device) = behind_proxy(quick(), query).await;
+    let disk = Disk::new(8 * 256, 32);
+    let (address, faults) = proxy::start(disk.serve().await).await;
     faults.cut_after.store(after, Ordering::Relaxed);
-    // The connection that is open was made before there were faults: it ends now.
-    faults.frozen.store(true, Ordering::Relaxed);
-    let io = model::verified_io(device.clone(), 8, 120, |_| false);
-    let thaw = async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        faults.frozen.store(false, Ordering::Relaxed);
-    };
-    tokio::join!(io, thaw);
-    // The first connection has no limit; break it, and go through those that have one.
-    if disk.logins.load(Ordering::Relaxed) == 1 {
-        faults.frozen.store(true, Ordering::Relaxed);
-        let waiting = device.read(0, Buf::zeroed(512));
-        tokio::time::sleep(Duration::from_millis(1300)).await;
-        faults.frozen.store(false, Ordering::Relaxed);
-        waiting.await.unwrap();
-    }
+    let device = Arc::new(open(address, quick(), query).await);
     model::verified_io(device.clone(), 8, 120, |_| false).await;
     assert!(faults.cuts.load(Ordering::Relaxed) > 3, "the network was too good");
     device.close().await;
@@ -61,14 +48,20 @@ async fn nor_do_they_with_digests() {
 
 #[tokio::test]
 async fn a_silent_network_is_noticed_and_left() {
-    let (disk, faults, device) = behind_proxy(quick(), "").await;
+    let options = OpenOptions {
+        login_timeout: Duration::from_millis(500),
+        nop_interval: Duration::from_millis(200),
+        nop_timeout: Duration::from_millis(200),
+        ..quick()
+    };
+    let (disk, faults, device) = behind_proxy(options, "").await;
     faults.frozen.store(true, Ordering::Relaxed);
     let start = Instant::now();
     let read = tokio::spawn({
         let device = device.clone();
         async move { device.read(0, Buf::zeroed(512)).await }
     });
-    tokio::time::sleep(Duration::from_millis(2200)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     faults.frozen.store(false, Ordering::Relaxed);
     read.await.unwrap().expect("served by the next session");
     assert!(start.elapsed() < Duration::from_secs(6));

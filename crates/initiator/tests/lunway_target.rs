@@ -1,0 +1,166 @@
+//! Conversations with our own target, over sockets.
+
+mod support;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::{BlockDevice, Buf, Durability, ExtentKind, Zeroing};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, discover, inspect};
+use lunway_memory::RamDisk;
+use lunway_target::{Config, OpenDevice, Server};
+use tempfile::NamedTempFile;
+
+use support::{model, quick};
+
+const NAME: &str = "iqn.2026-01.org.lunway.test:ram";
+const SECRET: &str = "a secret of ours";
+const TARGET_SECRET: &str = "a secret of the target";
+
+fn secret_file(secret: &str) -> NamedTempFile {
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(secret.as_bytes()).unwrap();
+    file
+}
+
+/// Serves 32 MiB RAM disks: LUN 0 with 512, LUN 3 with 4096 bytes a sector; `extra` goes into the target's table.
+async fn serve(extra: &str) -> (Server, SocketAddr) {
+    let config = format!(
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n{extra}\n\
+         [[target.lun]]\nid = 0\ndevice = \"512\"\n[[target.lun]]\nid = 3\ndevice = \"4096\"\n"
+    );
+    let open: OpenDevice = Arc::new(|text, _| {
+        Box::pin(async move {
+            let disk = RamDisk::new(32 << 20, text.parse().unwrap()).map_err(|error| error.to_string())?;
+            Ok(Arc::new(disk) as Arc<dyn BlockDevice>)
+        })
+    });
+    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.expect("start");
+    let address = server.addresses()[0];
+    (server, address)
+}
+
+async fn open(text: &str) -> Result<IscsiDevice, OpenError> {
+    IscsiDevice::open(IscsiUrl::parse(text).unwrap(), quick()).await
+}
+
+#[tokio::test]
+async fn verified_io_with_and_without_digests() {
+    let (server, address) = serve("").await;
+    for query in ["", "?header_digest=crc32c", "?header_digest=crc32c&data_digest=crc32c"] {
+        let device = Arc::new(open(&format!("iscsi://{address}/{NAME}/0{query}")).await.unwrap());
+        model::verified_io(device.clone(), 8, 100, |_| false).await;
+        device.close().await;
+    }
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn large_transfers_are_whole() {
+    let (_server, address) = serve("").await;
+    for lun in [0, 3] {
+        let device = open(&format!("iscsi://{address}/{NAME}/{lun}")).await.unwrap();
+        let bytes: Vec<u8> = (0..12usize << 20).map(|n| (n / 4096 + n) as u8).collect();
+        let data = Buf::copy_of(&bytes).freeze();
+        device.write(1 << 20, data, Durability::Volatile).await.unwrap();
+        let read = device.read(1 << 20, Buf::zeroed(bytes.len())).await.unwrap();
+        assert!(read[..] == bytes[..]);
+    }
+}
+
+#[tokio::test]
+async fn space_comes_and_goes() {
+    let (_server, address) = serve("").await;
+    let device = open(&format!("iscsi://{address}/{NAME}/3")).await.unwrap();
+    let geometry = device.geometry();
+    assert_eq!((geometry.logical_sector, geometry.size), (4096, 32 << 20));
+    assert!(geometry.thin && geometry.unmap_zeroes && geometry.unmap_granularity > 0);
+    let all = device.extents(0, geometry.size).await.unwrap();
+    assert!(all.iter().all(|extent| extent.kind == ExtentKind::Unallocated), "{all:?}");
+
+    let data = Buf::copy_of(&[7; 8 << 20]).freeze();
+    device.write(4 << 20, data, Durability::Volatile).await.unwrap();
+    let kinds: Vec<_> = device.extents(0, geometry.size).await.unwrap();
+    let expected = [(0, 4 << 20), (4 << 20, 8 << 20), (12 << 20, 20 << 20)];
+    assert_eq!(kinds.iter().map(|extent| (extent.offset, extent.len)).collect::<Vec<_>>(), expected);
+    assert_eq!(kinds[1].kind, ExtentKind::Data);
+
+    device.unmap(4 << 20, 4 << 20).await.unwrap();
+    device.write_zeroes(8 << 20, 1 << 20, Zeroing::KeepAllocated).await.unwrap();
+    let read = device.read(4 << 20, Buf::zeroed(8 << 20)).await.unwrap();
+    assert!(read[..5 << 20].iter().all(|&byte| byte == 0) && read[5 << 20..].iter().all(|&byte| byte == 7));
+    let kinds = device.extents(4 << 20, 4 << 20).await.unwrap();
+    assert!(kinds.iter().all(|extent| extent.kind == ExtentKind::Unallocated), "{kinds:?}");
+}
+
+#[tokio::test]
+async fn portals_list_targets_and_targets_tell_all() {
+    let (_server, address) = serve("").await;
+    let url = IscsiUrl::parse(&format!("iscsi://{address}")).unwrap();
+    let targets = discover(&url, &quick()).await.unwrap();
+    assert_eq!(targets.len(), 1);
+    assert_eq!(targets[0].name, NAME);
+    assert_eq!(targets[0].addresses[0].0, address.to_string());
+
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/3")).unwrap();
+    let inspection = inspect(&url, &quick()).await.unwrap();
+    assert_eq!(inspection.luns, [0, 3]);
+    let unit = inspection.unit.unwrap();
+    assert_eq!(unit.inquiry.unwrap().vendor, "LUNWAY");
+    assert_eq!(unit.capacity.unwrap().size(), Some(32 << 20));
+    assert!(unit.serial.is_some() && unit.identification.unwrap().unit_name().is_some());
+    assert!(unit.block_limits.is_some() && unit.provisioning.is_some() && unit.mode.is_some());
+    assert_eq!(unit.not_ready, None);
+
+    let missing = inspect(&IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/9")).unwrap(), &quick()).await;
+    assert!(matches!(missing, Err(OpenError::NoSuchLun { lun: 9, .. })));
+    assert!(matches!(
+        open(&format!("iscsi://{address}/{NAME}/9")).await,
+        Err(OpenError::NoSuchLun { lun: 9, .. })
+    ));
+    let error = open(&format!("iscsi://{address}/iqn.2026-01.org.lunway.test:none/0")).await.unwrap_err();
+    assert!(error.to_string().contains("no such target"), "{error}");
+}
+
+#[tokio::test]
+async fn chap_lets_in_who_proves_it_and_tells_a_false_target() {
+    let (ours, theirs) = (secret_file(SECRET), secret_file(TARGET_SECRET));
+    let (_server, address) = serve(&format!(
+        "[[target.chap]]\nuser = \"me\"\nsecret_file = {:?}\n[target.mutual_chap]\nuser = \"it\"\nsecret_file = {:?}\n",
+        ours.path(),
+        theirs.path()
+    ))
+    .await;
+    let (ours, theirs) = (ours.path().display(), theirs.path().display());
+    let lun = format!("{address}/{NAME}/0");
+    let refused = open(&format!("iscsi://{lun}")).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Login { .. }), "{refused}");
+    let refused = open(&format!("iscsi://me%wrong@{lun}")).await.unwrap_err();
+    assert!(
+        matches!(refused, OpenError::Login { .. }) && !refused.to_string().contains("wrong"),
+        "{refused}"
+    );
+
+    open(&format!("iscsi://me@{lun}?secret_file={ours}")).await.unwrap();
+    open(&format!("iscsi://me@{lun}?secret_file={ours}&target_user=it&target_secret_file={theirs}"))
+        .await
+        .unwrap();
+    let false_target = format!("iscsi://me@{lun}?secret_file={ours}&target_user=it&target_password=other");
+    let refused = open(&false_target).await.unwrap_err();
+    assert!(refused.to_string().contains("did not prove"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_target_that_goes_for_good_ends_operations_in_time() {
+    let (server, address) = serve("").await;
+    let options =
+        lunway_initiator::OpenOptions { replacement_timeout: Duration::from_millis(300), ..quick() };
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
+    let device = IscsiDevice::open(url, options).await.unwrap();
+    server.shutdown(Duration::from_millis(500)).await.unwrap();
+    let read = tokio::time::timeout(Duration::from_secs(3), device.read(0, Buf::zeroed(512)).into_future());
+    assert!(read.await.expect("in time").is_err());
+    device.close().await;
+}
