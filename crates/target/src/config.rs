@@ -162,7 +162,7 @@ pub struct LunConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Sessions at the same time, discovery sessions among them. One more is told "out of resources".
+    /// Sessions at the same time, not counting those for discovery. One more is told "out of resources".
     pub sessions: usize,
     /// Connections that have not logged in. One more, and the oldest of them is closed.
     pub connections_before_login: usize,
@@ -349,8 +349,8 @@ impl Config {
                 return Err(self.wrong("listen", portal, "it is there twice"));
             }
         }
-        if self.cores == Some(0) {
-            return Err(self.wrong("cores", &0, "at least one core is needed"));
+        if let Some(cores) = self.cores.filter(|cores| !(1..=1024).contains(cores)) {
+            return Err(self.wrong("cores", &cores, "1 to 1024 are possible"));
         }
         self.check_limits()?;
         let mut names = HashSet::new();

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::Io;
 use lunway_iscsi::CloseReason;
+use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId, TaskManagementId};
 use lunway_scsi::{Nexus, Response};
 use tokio::io::Interest;
@@ -36,6 +37,8 @@ const FLUSH_TIME: Duration = Duration::from_secs(5);
 /// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a reset,
 /// which can overtake our last PDU.
 const LINGER_TIME: Duration = Duration::from_secs(1);
+/// How often it is seen whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
+const POSTPONEMENT: Duration = Duration::from_secs(1);
 /// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
 /// again.
 const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
@@ -55,9 +58,6 @@ pub(crate) enum End {
     /// It broke.
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    /// Answers could not be sent.
-    #[error("the initiator did not take its last answers")]
-    NotTaken,
     /// The session whose place it was to take did not end.
     #[error("commands of the initiator's last session are still being carried out")]
     NotReinstated,
@@ -155,8 +155,12 @@ pub(crate) struct Connection {
     commands_executing: usize,
     bytes_executing: usize,
     bytes_executing_max: usize,
-    /// The session whose place this one takes. Until it has ended nothing is executed or sent.
+    /// The session whose place this one takes.
     predecessor: Option<Arc<Handle>>,
+    /// Nothing is sent: the predecessor has not ended yet, or a login that has succeeded finds no place.
+    mute: bool,
+    /// Who wants to log in, for the log.
+    asked: Option<Box<LoginAsk>>,
     /// The connection ends as soon as all answers are sent, or at this time.
     ending: Option<(End, Instant)>,
     polling: Polling,
@@ -164,6 +168,8 @@ pub(crate) struct Connection {
     /// When `sleep` ends; it is moved only to earlier times, and set anew when it ends too early. So the timer is not
     /// touched for each PDU.
     armed: Option<Instant>,
+    /// The core's timer is not looked at before, see [`Self::handle_timeout`].
+    postponed: Option<Instant>,
 }
 
 impl Connection {
@@ -207,10 +213,13 @@ impl Connection {
             bytes_executing: 0,
             bytes_executing_max: shared.bytes_executing_max,
             predecessor: None,
+            mute: false,
+            asked: None,
             ending: None,
             polling: Polling::new(shared.limits.poll()),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
+            postponed: None,
             shared,
         })
     }
@@ -255,7 +264,7 @@ impl Connection {
     fn is_held_back(&self) -> bool {
         self.core.unsent() > UNSENT_MAX
             || self.bytes_executing > self.bytes_executing_max
-            || self.predecessor.is_some()
+            || self.mute
             || self.ending.is_some()
     }
 
@@ -303,14 +312,20 @@ impl Connection {
                     let targets = self.shared.records(&which, session, self.local);
                     self.core.respond_targets(request, &targets);
                 }
-                TargetEvent::Login(ask) => match self.shared.decide(&ask, &mut self.ticket) {
-                    Ok(grant) => self.core.grant_login(grant),
-                    Err(status) => self.core.refuse_login(status),
-                },
+                TargetEvent::Login(ask) => {
+                    match self.shared.decide(&ask, &mut self.ticket) {
+                        Ok(grant) => self.core.grant_login(grant),
+                        Err(status) => self.core.refuse_login(status),
+                    }
+                    self.asked = Some(Box::new(ask));
+                }
                 TargetEvent::LoggedIn(logged_in) => match self.shared.establish(&logged_in, &mut self.ticket)
                 {
                     Ok((session, predecessor)) => self.begin(session, predecessor),
-                    Err(_) => self.end(End::NoPlace),
+                    Err(_) => {
+                        self.mute = true;
+                        self.end(End::NoPlace);
+                    }
                 },
                 TargetEvent::Closing(reason) => self.end(End::Protocol(reason)),
             }
@@ -344,6 +359,7 @@ impl Connection {
             Done::Managed(request, managed) => self.managed(request, managed),
             Done::Reinstated { in_time: true } => {
                 self.predecessor = None;
+                self.mute = false;
                 self.open_nexus();
             }
             Done::Reinstated { in_time: false } => self.end(End::NotReinstated),
@@ -355,11 +371,12 @@ impl Connection {
     fn begin(&mut self, session: Session, predecessor: Option<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
         self.shared.session_log.info(|suppressed| {
-            tracing::info!(%initiator, %target, peer = %self.peer, suppressed, "logged in");
+            tracing::info!(?initiator, %target, peer = %self.peer, suppressed, "logged in");
         });
         self.session = Some(session);
         let Some(predecessor) = predecessor else { return self.open_nexus() };
         self.predecessor = Some(Arc::clone(&predecessor));
+        self.mute = true;
         self.push_work(Work::Elsewhere(Box::pin(async move {
             let in_time = tokio::time::timeout(REINSTATEMENT_TIME, predecessor.ended()).await.is_ok();
             Done::Reinstated { in_time }
@@ -376,25 +393,27 @@ impl Connection {
         session.nexus = self.shared.open_nexus(logged_in);
     }
 
-    /// Ends the connection once its answers are sent.
+    /// Ends the connection once its answers are sent. A peer that is silent is not waited for.
     pub(crate) fn end(&mut self, end: End) {
-        self.ending.get_or_insert_with(|| (end, Instant::now() + FLUSH_TIME));
+        let silent = matches!(
+            end,
+            End::Protocol(CloseReason::LoginTimeout | CloseReason::PingTimeout | CloseReason::LogoutTimeout)
+        );
+        let time = if silent { Duration::ZERO } else { FLUSH_TIME };
+        self.ending.get_or_insert_with(|| (end, Instant::now() + time));
     }
 
     /// Whether the connection is to end now.
     fn ended(&mut self) -> Option<End> {
         let (_, by) = self.ending.as_ref()?;
-        let nothing_to_send = self.core.unsent() == 0 || self.predecessor.is_some();
-        let late = !nothing_to_send && Instant::now() >= *by;
-        match self.ending.take_if(|_| nothing_to_send || late)? {
-            (End::Protocol(_), _) if late => Some(End::NotTaken),
-            (end, _) => Some(end),
-        }
+        let nothing_to_send = self.core.unsent() == 0 || self.mute;
+        let late = Instant::now() >= *by;
+        self.ending.take_if(|_| nothing_to_send || late).map(|(end, _)| end)
     }
 
     /// Writes answers until there are none or the socket is full.
     fn transmit(&mut self) -> io::Result<()> {
-        while self.writable && self.core.unsent() > 0 && self.predecessor.is_none() {
+        while self.writable && self.core.unsent() > 0 && !self.mute {
             let mut slices = recycle(std::mem::take(&mut self.slices));
             self.core.gather(&mut slices, SLICES_MAX);
             let total: usize = slices.iter().map(|slice| slice.len()).sum();
@@ -454,17 +473,13 @@ impl Connection {
             self.readable = self.stream.poll_read_ready(cx).is_ready();
         }
         news |= self.readable && !self.is_held_back();
-        if self.core.unsent() > 0 && self.predecessor.is_none() {
+        if self.core.unsent() > 0 && !self.mute {
             self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
             news |= self.writable;
         }
         if self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready() {
             self.armed = None;
-            let now = Instant::now();
-            if self.core.next_timeout().is_some_and(|at| at <= now) {
-                self.core.handle_timeout(now);
-                self.eventful = true;
-            }
+            self.handle_timeout(Instant::now());
             news = true;
         }
         if news { Poll::Ready(()) } else { Poll::Pending }
@@ -481,10 +496,33 @@ impl Connection {
         news
     }
 
+    /// Lets the core do what is due. While we wait for our own devices we do not read, so that an answer to a ping would
+    /// not be seen: then the peer is not blamed for its silence. It is while it does not take its answers.
+    fn handle_timeout(&mut self, now: Instant) {
+        self.postponed = None;
+        if self.mute || self.bytes_executing > self.bytes_executing_max {
+            self.postponed = Some(now + POSTPONEMENT);
+            return;
+        }
+        if self.core.next_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        self.core.handle_timeout(now);
+        self.eventful = true;
+        if self.core.logged_in().is_none() {
+            // It is over. Commands before that which were held back are not begun any more.
+            while let Some(event) = self.core.poll_event() {
+                if let TargetEvent::Closing(reason) = event {
+                    self.end(End::Protocol(reason));
+                }
+            }
+        }
+    }
+
     fn arm(&mut self) {
         let timeout = match &self.ending {
             Some((_, by)) => Some(*by),
-            None => self.core.next_timeout(),
+            None => self.core.next_timeout().max(self.postponed),
         };
         if let Some(at) = timeout
             && self.armed.is_none_or(|armed| at < armed)
@@ -517,6 +555,7 @@ impl Connection {
             predecessor,
             peer,
             waiters,
+            asked,
             ..
         } = self;
         let lingers = matches!(end, End::Protocol(_));
@@ -548,11 +587,16 @@ impl Connection {
                 let (initiator, target) =
                     (session.initiator, session.target.as_deref().unwrap_or("discovery"));
                 self.shared.session_log.info(|suppressed| {
-                    tracing::info!(%initiator, %target, %peer, suppressed, "session over: {end}");
+                    tracing::info!(?initiator, %target, %peer, suppressed, "session over: {end}");
                 });
             }
-            None => self.shared.reject_log.info(|suppressed| {
-                tracing::info!(%peer, suppressed, "no login: {end}");
+            None => self.shared.reject_log.info(|suppressed| match asked {
+                Some(ask) => {
+                    // Names come from the peer: shown escaped.
+                    let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
+                    tracing::info!(%peer, ?initiator, ?target, suppressed, "no login: {end}");
+                }
+                None => tracing::debug!(%peer, suppressed, "no login: {end}"),
             }),
         }
         drop(waiters);

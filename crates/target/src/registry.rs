@@ -7,6 +7,9 @@ use std::time::Duration;
 use lunway_iscsi::pdu::{Isid, LoginStatus};
 use tokio::sync::{mpsc, oneshot, watch};
 
+/// Discovery sessions at a time: each lasts a moment where nobody means harm.
+const DISCOVERIES_MAX: usize = 64;
+
 /// What others ask of a connection.
 #[derive(Debug)]
 pub(crate) enum Order {
@@ -39,7 +42,7 @@ pub(crate) enum Cause {
     /// RFC 7143 §6.3.5.
     #[error("the initiator logged in again")]
     Reinstated,
-    /// Too many connections that have not logged in.
+    /// Too many connections that have not logged in, or that discover.
     #[error("newer connections need its place")]
     Crowded,
     /// TARGET COLD RESET.
@@ -83,7 +86,7 @@ pub(crate) struct SessionKey {
 /// All connections of a server.
 ///
 /// A connection [enters](Self::enter) with a [`Ticket`], gets a [TSIH](Ticket::reserve_tsih) when its login is granted, and
-/// [becomes a session](Ticket::establish) when it has succeeded. What it holds here ends with the ticket. The lock
+/// [becomes a session](Ticket::establish) when that has succeeded. What it holds here ends with the ticket. The lock
 /// is taken at these moments and for task management, never for I/O.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -97,6 +100,9 @@ struct Inner {
     last_id: u64,
     /// By number, so that the first is the oldest.
     before_login: BTreeMap<u64, Arc<Handle>>,
+    /// Discovery sessions, by number. They cost less than others and need no authentication, so they must not take the
+    /// place of those: the oldest makes place for a new one.
+    discoveries: BTreeMap<u64, Arc<Handle>>,
     sessions: BTreeMap<u64, Session>,
     by_key: HashMap<SessionKey, u64>,
     tsihs: HashSet<u16>,
@@ -107,9 +113,7 @@ struct Inner {
 #[derive(Debug)]
 struct Session {
     handle: Arc<Handle>,
-    /// `None`: a discovery session. Those are not reinstated: programs that discover at the same time with the same ISID
-    /// are common, and nothing of a discovery session can be left behind.
-    key: Option<SessionKey>,
+    key: SessionKey,
 }
 
 /// No session can be had now.
@@ -180,29 +184,29 @@ impl Registry {
     /// The sessions with a target, but for the connection `except`.
     pub(crate) fn sessions_with(&self, target: &str, except: u64) -> Vec<Arc<Handle>> {
         let inner = self.lock();
-        let with = |session: &&Session| session.key.as_ref().is_some_and(|key| key.target == target);
+        let with = |session: &&Session| session.key.target == target;
         let sessions = inner.sessions.values().filter(with).map(|session| &session.handle);
         sessions.filter(|handle| handle.id != except).cloned().collect()
     }
 
-    /// Number of sessions.
+    /// Number of normal sessions.
     pub(crate) fn sessions(&self) -> usize {
         self.lock().sessions.len()
     }
 
-    /// Lets nobody in any longer. Returns the connections before login and those of sessions.
+    /// Lets nobody in any longer. Returns the connections that may end at once, and those of normal sessions.
     pub(crate) fn close(&self) -> (Vec<Arc<Handle>>, Vec<Arc<Handle>>) {
         let mut inner = self.lock();
         inner.closed = true;
-        let before_login = inner.before_login.values().cloned().collect();
-        (before_login, inner.sessions.values().map(|session| Arc::clone(&session.handle)).collect())
+        let idle = inner.before_login.values().chain(inner.discoveries.values()).cloned().collect();
+        (idle, inner.sessions.values().map(|session| Arc::clone(&session.handle)).collect())
     }
 }
 
 impl Ticket {
-    /// A TSIH for a login that is being granted; given back when the connection ends. `renews`: the session that this one
-    /// would take the place of, which then does not count.
-    pub(crate) fn reserve_tsih(&mut self, renews: Option<&SessionKey>) -> Result<u16, Refusal> {
+    /// A TSIH for a login that is being granted; given back when the connection ends. `key` names a normal session; one
+    /// whose place it takes does not count.
+    pub(crate) fn reserve_tsih(&mut self, key: Option<&SessionKey>) -> Result<u16, Refusal> {
         let mut inner = self.registry.lock();
         if inner.closed {
             return Err(Refusal::ShuttingDown);
@@ -210,8 +214,8 @@ impl Ticket {
         if let Some(tsih) = self.tsih {
             return Ok(tsih);
         }
-        let renewed = usize::from(renews.is_some_and(|key| inner.by_key.contains_key(key)));
-        if inner.sessions.len() - renewed >= self.registry.sessions_max {
+        let renews = key.is_none_or(|key| inner.by_key.contains_key(key));
+        if !renews && inner.sessions.len() >= self.registry.sessions_max {
             return Err(Refusal::Full);
         }
         // Numbers go round, so that one is not used again soon after its session.
@@ -225,23 +229,21 @@ impl Ticket {
         Ok(tsih)
     }
 
-    /// The login has succeeded: this connection is a session now. Returns the session whose place it takes, told to
-    /// close; its end must be awaited before anything of this one happens.
-    pub(crate) fn establish(&mut self, key: Option<SessionKey>) -> Result<Option<Arc<Handle>>, Refusal> {
+    /// The login has succeeded: this connection is the session `key` now. Returns the session whose place it takes, told
+    /// to close; its end must be awaited before anything of this one happens.
+    pub(crate) fn establish(&mut self, key: SessionKey) -> Result<Option<Arc<Handle>>, Refusal> {
         let mut inner = self.registry.lock();
         if inner.closed {
             return Err(Refusal::ShuttingDown);
         }
-        let predecessor = key.as_ref().and_then(|key| inner.by_key.get(key).copied());
+        let predecessor = inner.by_key.get(&key).copied();
         if predecessor.is_none() && inner.sessions.len() >= self.registry.sessions_max {
             return Err(Refusal::Full);
         }
         let id = self.handle.id;
         inner.before_login.remove(&id);
         let predecessor = predecessor.and_then(|old| inner.sessions.remove(&old)).map(|old| old.handle);
-        if let Some(key) = &key {
-            inner.by_key.insert(key.clone(), id);
-        }
+        inner.by_key.insert(key.clone(), id);
         inner.sessions.insert(id, Session { handle: Arc::clone(&self.handle), key });
         drop(inner);
         if let Some(predecessor) = &predecessor {
@@ -250,12 +252,30 @@ impl Ticket {
         Ok(predecessor)
     }
 
+    /// The login has succeeded: this connection is a discovery session now. None is reinstated: programs that discover at
+    /// the same time with the same ISID are common, and nothing of a discovery session can be left behind.
+    pub(crate) fn establish_discovery(&mut self) -> Result<(), Refusal> {
+        let mut inner = self.registry.lock();
+        if inner.closed {
+            return Err(Refusal::ShuttingDown);
+        }
+        let id = self.handle.id;
+        inner.before_login.remove(&id);
+        inner.discoveries.insert(id, Arc::clone(&self.handle));
+        let crowded = inner.discoveries.len() > DISCOVERIES_MAX;
+        if crowded && let Some((_, oldest)) = inner.discoveries.pop_first() {
+            oldest.send(Order::Close(Cause::Crowded));
+        }
+        Ok(())
+    }
+
     /// The session is over; the connection may still say good-bye.
     pub(crate) fn leave(&mut self) {
         let id = self.handle.id;
         let mut inner = self.registry.lock();
         inner.before_login.remove(&id);
-        if let Some(Session { key: Some(key), .. }) = inner.sessions.remove(&id) {
+        inner.discoveries.remove(&id);
+        if let Some(Session { key, .. }) = inner.sessions.remove(&id) {
             // A session that took this one's place has the key now, and this one is not in `sessions` any longer.
             inner.by_key.remove(&key);
         }
@@ -286,7 +306,7 @@ mod tests {
     fn log_in(registry: &Arc<Registry>, initiator: &str) -> (Ticket, Option<Arc<Handle>>) {
         let mut ticket = ticket(registry);
         ticket.reserve_tsih(Some(&key(initiator))).unwrap();
-        let predecessor = ticket.establish(Some(key(initiator))).unwrap();
+        let predecessor = ticket.establish(key(initiator)).unwrap();
         (ticket, predecessor)
     }
 
@@ -321,10 +341,24 @@ mod tests {
         let mut late = ticket(&registry);
         late.reserve_tsih(Some(&key("iqn.b"))).unwrap();
         let (first, _) = log_in(&registry, "iqn.a");
-        assert_eq!(late.establish(Some(key("iqn.b"))).unwrap_err(), Refusal::Full);
-        assert_eq!(ticket(&registry).reserve_tsih(None).unwrap_err(), Refusal::Full);
+        assert_eq!(late.establish(key("iqn.b")).unwrap_err(), Refusal::Full);
+        assert_eq!(ticket(&registry).reserve_tsih(Some(&key("iqn.c"))), Err(Refusal::Full));
         drop(first);
-        assert!(late.establish(Some(key("iqn.b"))).is_ok());
+        assert!(late.establish(key("iqn.b")).is_ok());
+    }
+
+    #[test]
+    fn discovery_sessions_take_nobodys_place_but_each_others() {
+        let registry = Registry::new(1, 999);
+        let (_session, _) = log_in(&registry, "iqn.a");
+        let mut discoveries: Vec<_> = (0..=DISCOVERIES_MAX).map(|_| ticket(&registry)).collect();
+        for discovery in &mut discoveries {
+            discovery.reserve_tsih(None).unwrap();
+            discovery.establish_discovery().unwrap();
+        }
+        assert!(matches!(discoveries[0].orders.try_recv(), Ok(Order::Close(Cause::Crowded))));
+        assert!(discoveries[1].orders.try_recv().is_err());
+        assert_eq!(registry.sessions(), 1);
     }
 
     #[test]

@@ -257,7 +257,7 @@ impl Server {
             .collect()
     }
 
-    /// Sessions now, those for discovery among them.
+    /// Sessions now, those for discovery not among them.
     pub fn sessions(&self) -> usize {
         self.shared.registry.sessions()
     }
@@ -269,17 +269,17 @@ impl Server {
             drop(stop);
             let _ = join.join();
         }
-        let (before_login, sessions) = self.shared.registry.close();
+        let (idle, sessions) = self.shared.registry.close();
         tracing::info!(sessions = sessions.len(), "shutting down");
-        for connection in &before_login {
+        for connection in &idle {
             connection.send(Order::Close(Cause::Shutdown));
         }
         for session in &sessions {
             session.send(Order::RequestLogout(grace));
         }
-        let connections: Vec<_> = before_login.into_iter().chain(sessions).collect();
+        let connections: Vec<_> = idle.into_iter().chain(sessions).collect();
         all_ended(&connections, grace).await;
-        // Sessions that began after the registry was closed are none; those that did not log out are closed now.
+        // No session can have begun since the registry was closed; those that did not log out are closed now.
         for connection in &connections {
             connection.send(Order::Close(Cause::Shutdown));
         }

@@ -85,18 +85,14 @@ impl Shared {
         logged_in: &LoggedIn,
         ticket: &mut Ticket,
     ) -> Result<(Session, Option<Arc<Handle>>), Refusal> {
-        let target =
-            logged_in.target_name.as_deref().and_then(|name| self.target(name)).map(|(name, _)| name);
-        let key = match logged_in.session_type {
-            SessionType::Discovery => None,
-            SessionType::Normal => {
-                target.map(|target| session_key(&logged_in.initiator_name, logged_in.isid, target))
-            }
+        let initiator = logged_in.initiator_name.clone();
+        let target = logged_in.target_name.as_deref().and_then(|name| self.target(name));
+        let (Some((target, _)), SessionType::Normal) = (target, logged_in.session_type) else {
+            ticket.establish_discovery()?;
+            return Ok((Session { nexus: None, initiator, target: None }, None));
         };
-        let predecessor = ticket.establish(key)?;
-        let session =
-            Session { nexus: None, initiator: logged_in.initiator_name.clone(), target: target.cloned() };
-        Ok((session, predecessor))
+        let predecessor = ticket.establish(session_key(&initiator, logged_in.isid, target))?;
+        Ok((Session { nexus: None, initiator, target: Some(target.clone()) }, predecessor))
     }
 
     /// The nexus of a normal session. The initiator port's name is RFC 7143 §4.4.2's: name, `,i,0x`, ISID.

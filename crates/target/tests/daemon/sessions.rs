@@ -72,3 +72,30 @@ fn many_sessions_share_the_cores() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
+
+#[test]
+fn an_initiator_that_neither_takes_answers_nor_answers_pings_is_given_up() {
+    let daemon = Daemon::start("[limits]\nnop_interval_s = 1\nnop_timeout_s = 1\nlogin_timeout_s = 1");
+    let mut client = daemon.log_in().ready();
+    for _ in 0..64 {
+        client.submit_read(0, 0, 2048);
+    }
+    daemon.await_sessions(0);
+}
+
+#[test]
+fn an_initiator_is_not_given_up_because_a_device_is_slow() {
+    let daemon = Daemon::start(
+        "[limits]\nnop_interval_s = 1\nnop_timeout_s = 1\nlogin_timeout_s = 1\nsession_memory_mib = 16",
+    );
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    // More than the session may have with its devices, so that the daemon stops reading.
+    let reads: Vec<_> = (0..8).map(|_| client.submit_read(1, 0, 4096)).collect();
+    daemon.slow.await_waiting(5);
+    std::thread::sleep(Duration::from_millis(3500));
+    daemon.slow.release();
+    for read in reads {
+        assert_eq!(client.wait(read).status, 0);
+    }
+}
