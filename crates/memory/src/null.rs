@@ -24,7 +24,6 @@ impl NullDisk {
     pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
         ShapeError::check(size, logical_sector)?;
         let geometry = Geometry {
-            physical_sector: 4096,
             thin: true,
             unmap_granularity: logical_sector,
             unmap_zeroes: true,

@@ -72,8 +72,6 @@ impl RamDisk {
     pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
         check_shape(size, logical_sector)?;
         let shape = Geometry {
-            // What clients align to: file systems on 512-byte sectors would otherwise write pieces of pages.
-            physical_sector: 4096,
             thin: true,
             unmap_granularity: CHUNK as u32,
             unmap_zeroes: true,
