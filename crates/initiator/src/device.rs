@@ -522,10 +522,10 @@ mod tests {
     #[test]
     fn pieces_cover_the_range_and_none_is_too_long() {
         assert_eq!(pieces(0..10, 4).collect::<Vec<_>>(), [0..4, 4..8, 8..10]);
-        assert_eq!(pieces(3..7, 4).collect::<Vec<_>>(), [3..7]);
+        assert!(pieces(3..7, 4).eq(std::iter::once(3..7)));
         assert_eq!(pieces(5..5, 4).count(), 0);
         let end = u64::MAX;
-        assert_eq!(pieces(end - 2..end, u64::MAX).collect::<Vec<_>>(), [end - 2..end]);
+        assert!(pieces(end - 2..end, u64::MAX).eq(std::iter::once(end - 2..end)));
     }
 
     #[test]

@@ -53,8 +53,9 @@ impl Default for OpenOptions {
             // Larger commands gain nothing more on loopback and hold more memory on both sides.
             transfer_max: 4 << 20,
             cache_survives_power_on: false,
-            // Longer than a loopback round trip, far shorter than a time slice.
-            spin: Duration::from_micros(30),
+            // Longer than a round trip in a fast network, far shorter than a time slice. On loopback, watching made
+            // depth 1 faster by half and depth 32 by a third.
+            spin: Duration::from_micros(50),
         }
     }
 }

@@ -524,7 +524,7 @@ mod tests {
             ..limits()
         });
         let provisioning = LogicalBlockProvisioning::parse(&[0, 0xB2, 0, 4, 0, 0x80, 0, 0]).unwrap();
-        facts.provisioning = Some(provisioning.clone());
+        facts.provisioning = Some(provisioning);
         let shape = facts.shape().unwrap();
         assert_eq!((shape.geometry.unmap_granularity, shape.geometry.unmap_zeroes), (4096, false));
         assert_eq!(shape.extent_kind(Provisioning::DEALLOCATED), ExtentKind::Zero);

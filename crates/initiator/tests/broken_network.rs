@@ -1,5 +1,7 @@
 //! Verified I/O through a network that cuts, delays, half-closes, freezes and refuses connections.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
 mod support;
 
 use std::net::SocketAddr;

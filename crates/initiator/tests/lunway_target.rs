@@ -1,5 +1,7 @@
 //! Conversations with our own target, over sockets.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
 mod support;
 
 use std::io::Write;
@@ -55,6 +57,47 @@ async fn verified_io_with_and_without_digests() {
         device.close().await;
     }
     server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn operations_come_from_any_thread() {
+    let (_server, address) = serve("").await;
+    let device = Arc::new(open(&format!("iscsi://{address}/{NAME}/0")).await.unwrap());
+    let threads: Vec<_> = (0..3)
+        .map(|thread| {
+            let device = device.clone();
+            tokio::task::spawn_blocking(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                let fill = vec![thread + 1; 64 << 10];
+                for round in 0..200u64 {
+                    let offset = (u64::from(thread) << 20) + (round % 8) * (64 << 10);
+                    let write = device.write(offset, Buf::copy_of(&fill).freeze(), Durability::Volatile);
+                    runtime.block_on(write.into_future()).unwrap();
+                    let read = device.read(offset, Buf::zeroed(fill.len()));
+                    assert!(runtime.block_on(read.into_future()).unwrap()[..] == fill[..]);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_disk_without_work_uses_no_processor_time() {
+    let (_server, address) = serve("").await;
+    let device = open(&format!("iscsi://{address}/{NAME}/0")).await.unwrap();
+    device.read(0, Buf::zeroed(4096)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Nanoseconds that this thread, the driver's too, has had a processor.
+    let used = || -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    };
+    let before = used();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(used() - before < 20_000_000, "{} ns of 200 ms", used() - before);
 }
 
 #[tokio::test]

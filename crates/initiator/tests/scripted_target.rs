@@ -1,5 +1,7 @@
 //! Conversations with a target that misbehaves on command.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
 mod support;
 
 use std::sync::atomic::Ordering;

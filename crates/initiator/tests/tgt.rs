@@ -1,5 +1,7 @@
 //! Conversations with tgt, a foreign target. Skipped where it is not installed or may not be started.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
 mod support;
 
 use std::process::{Child, Command, Stdio};
