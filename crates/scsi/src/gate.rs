@@ -206,7 +206,9 @@ mod tests {
             };
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-                runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), rounds).await }).unwrap();
+                runtime
+                    .block_on(async { tokio::time::timeout(Duration::from_secs(20), rounds).await })
+                    .unwrap();
             })
         };
         let threads: Vec<_> = (0..4).map(work).collect();

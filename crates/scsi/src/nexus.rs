@@ -110,8 +110,8 @@ impl Nexus {
     /// Executes one command to its end.
     ///
     /// `cdb` and `data_out` are taken as they come: any length, any content. Of a `data_out` longer than the CDB asks for,
-    /// the rest is ignored; of one that is shorter, the whole blocks that are there are written (SAM and RFC 7143
-    /// §11.4.5 leave the rest to the residual count), and part of a block is refused.
+    /// the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual count
+    /// that the transport makes of [`Response::wanted_out`] tells the initiator.
     pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
         match Lun(lun).address() {
             LunAddress::Unit(number) => match self.find(number) {

@@ -20,8 +20,7 @@ pub(crate) fn compare_and_write(command: Command) -> Answer {
     let wanted = 2 * len;
     // Which half a byte belongs to depends on the count: with another length of data-out neither is known.
     if command.data_out.len() != wanted {
-        let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
-        return Err(Response { wanted_out: wanted as u64, ..refusal.into() });
+        return Err(Response { wanted_out: wanted as u64, ..Sense::invalid_cdb_field(13, 7).into() });
     }
     stepwise(async move {
         let unit = command.unit();
@@ -41,7 +40,7 @@ pub(crate) fn orwrite(command: Command) -> Answer {
     let geometry = command.unit().geometry();
     let (offset, len) = Blocks::of_16(&command.cdb).transferred(&command, &geometry)?;
     stepwise(async move {
-        let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector)?;
+        let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector);
         let unit = command.unit();
         let fail = |error| failure(unit, &error);
         let mut medium = unit.device().read(offset, Buf::for_overwrite(data.len())).await.map_err(fail)?;
@@ -57,7 +56,7 @@ pub(crate) fn write_atomic_16(command: Command) -> Answer {
     let geometry = command.unit().geometry();
     let (offset, len) = blocks.transferred(&command, &geometry)?;
     stepwise(async move {
-        let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector)?;
+        let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector);
         if data.len() < len && !data.is_empty() {
             // All or nothing: part of it is not an atomic write.
             let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);

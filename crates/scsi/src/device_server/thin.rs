@@ -1,6 +1,6 @@
 //! UNMAP, WRITE SAME and GET LBA STATUS.
 
-use lunway_block::{Buf, Geometry, Zeroing};
+use lunway_block::{Buf, Durability, Io, Zeroing};
 
 use super::transfer::Blocks;
 use super::{Answer, Command, failure, parameter_data, stepwise};
@@ -13,9 +13,9 @@ use crate::sense::{AdditionalSense, Sense};
 pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
-/// MAXIMUM WRITE SAME LENGTH, bytes: a pattern that the device cannot store as zeroes is written out, which at 1 GB/s
-/// keeps the initiator waiting for a second.
-const WRITE_SAME_BYTES_MAX: u64 = 1 << 30;
+/// MAXIMUM WRITE SAME LENGTH, blocks: what WRITE SAME (10) can say. Bounds what one command writes where the block is not
+/// zero: 32 MiB, or 256 MiB on a disk of 4 KiB sectors.
+pub(crate) const WRITE_SAME_BLOCKS_MAX: u64 = 65_535;
 /// Bytes of pattern written at a time.
 const PATTERN_CHUNK: usize = 1 << 20;
 /// Bytes whose extents are asked for at a time, and how often: an answer may end early, the initiator asks on from there.
@@ -24,18 +24,13 @@ const STATUS_WINDOWS_MAX: u32 = 64;
 /// Most descriptors of one GET LBA STATUS.
 const STATUS_DESCRIPTORS_MAX: usize = 1024;
 
-/// MAXIMUM WRITE SAME LENGTH in blocks.
-pub(crate) fn write_same_blocks_max(geometry: &Geometry) -> u64 {
-    WRITE_SAME_BYTES_MAX / u64::from(geometry.logical_sector)
-}
-
 /// Validates every descriptor before the first is done, so that a refused command has changed nothing.
 pub(crate) fn unmap(command: Command) -> Answer {
     const HEADER: usize = 8;
     const DESCRIPTOR: usize = 16;
     let len = usize::from(command.cdb.u16(7));
     if len == 0 {
-        return Ok(lunway_block::Io::Ready(Response::good()));
+        return Ok(Io::Ready(Response::good()));
     }
     let list = command.parameter_list(len)?;
     let descriptors_len = match u16_at(&list, 2) {
@@ -89,14 +84,12 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
     }
     let out_of_range =
         || Response::from(Sense::illegal(AdditionalSense::LBA_OUT_OF_RANGE).with_information(lba));
-    // No count means: to the last block (WSNZ = 0).
-    let left = geometry.sectors().checked_sub(lba).ok_or_else(out_of_range)?;
-    let count = if count == 0 { left } else { count };
-    if count > left {
-        return Err(out_of_range());
-    }
-    if count > write_same_blocks_max(&geometry) {
+    // WSNZ: no count would mean "to the last block", which is more than anyone should ask for by leaving out a number.
+    if count == 0 || count > WRITE_SAME_BLOCKS_MAX {
         return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_CDB).into());
+    }
+    if lba.checked_add(count).is_none_or(|end| end > geometry.sectors()) {
+        return Err(out_of_range());
     }
     let sector = geometry.logical_sector as usize;
     let wanted = if without_data { 0 } else { sector };
@@ -113,7 +106,7 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
         if zeroes {
             let zeroing = if unmap { Zeroing::MayUnmap } else { Zeroing::KeepAllocated };
             unit.device().write_zeroes(offset, len, zeroing).await.map_err(fail)?;
-            if unit.durability(false) == lunway_block::Durability::Stable {
+            if unit.durability(false) == Durability::Stable {
                 unit.device().flush().await.map_err(fail)?;
             }
             return Ok(Response::took(wanted as u64));

@@ -67,14 +67,11 @@ impl Blocks {
 }
 
 /// The part of data-out that a command for `wanted` bytes can use: whole blocks. Where the transport promised less than
-/// the CDB, the whole blocks that came are used and the residual tells the rest; part of a block cannot be.
-pub(crate) fn whole_blocks(data_out: SharedBuf, wanted: usize, sector: u32) -> Result<SharedBuf, Response> {
+/// the CDB, the whole blocks that came are used and the residual count tells the initiator the rest (RFC 7143 §11.4.5).
+pub(crate) fn whole_blocks(data_out: SharedBuf, wanted: usize, sector: u32) -> SharedBuf {
     let len = data_out.len().min(wanted);
-    if !len.is_multiple_of(sector as usize) {
-        let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
-        return Err(Response { wanted_out: wanted as u64, ..refusal.into() });
-    }
-    Ok(if len == data_out.len() { data_out } else { data_out.slice(0..len) })
+    let len = len - len % sector as usize;
+    if len == data_out.len() { data_out } else { data_out.slice(0..len) }
 }
 
 fn read(command: &Command, blocks: Blocks) -> Answer {
@@ -92,7 +89,7 @@ fn write(command: Command, blocks: Blocks, fua: bool) -> Answer {
     let geometry = command.unit().geometry();
     let (offset, len) = blocks.transferred(&command, &geometry)?;
     let sector = geometry.logical_sector;
-    let data = whole_blocks(command.data_out, len, sector)?;
+    let data = whole_blocks(command.data_out, len, sector);
     let unit = command.itl.unit();
     Ok(unit.device().write(offset, data, unit.durability(fua)).map(move |done| match done {
         Ok(()) => Response::took(len as u64),

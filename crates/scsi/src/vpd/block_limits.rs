@@ -4,7 +4,7 @@ use lunway_block::Geometry;
 
 use super::{body, page};
 use crate::device_server::atomic::COMPARE_AND_WRITE_MAX;
-use crate::device_server::thin::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, write_same_blocks_max};
+use crate::device_server::thin::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
 use crate::logical_unit::LogicalUnit;
 
@@ -53,7 +53,7 @@ impl BlockLimits {
         let atomic_max = if unit.atomic_writes() { transfer_max.min(u16::MAX.into()) } else { 0 };
         let thin = |value| if geometry.thin { value } else { 0 };
         Self {
-            write_same_needs_count: false,
+            write_same_needs_count: true,
             compare_and_write_max: transfer_max.try_into().unwrap_or(COMPARE_AND_WRITE_MAX),
             optimal_granularity: (geometry.physical_sector / sector).try_into().unwrap_or(0),
             transfer_max,
@@ -63,7 +63,7 @@ impl BlockLimits {
             unmap_descriptors_max: thin(UNMAP_DESCRIPTORS_MAX),
             unmap_granularity: thin(geometry.unmap_granularity.div_ceil(sector)),
             unmap_alignment: (geometry.thin && geometry.unmap_granularity != 0).then_some(0),
-            write_same_max: write_same_blocks_max(&geometry),
+            write_same_max: WRITE_SAME_BLOCKS_MAX,
             atomic_max,
             // Every block boundary will do.
             atomic_alignment: 0,

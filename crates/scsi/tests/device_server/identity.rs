@@ -1,0 +1,135 @@
+//! What a logical unit says about itself, read with the initiator's types.
+
+use crate::support::{Rig, SECTOR, SECTORS};
+use lunway_scsi::mode::{ModeSense, PageControl, page as mode_page};
+use lunway_scsi::vpd::{
+    BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages, UnitSerialNumber, page,
+};
+use lunway_scsi::{
+    AdditionalSense, Inquiry, LogicalUnitOptions, Lun, LunList, ReadCapacity, Status, UnitAttention, cdb,
+};
+
+#[test]
+fn inquiry_answers_on_every_lun() {
+    let rig = Rig::with(LogicalUnitOptions { removable: true, ..Default::default() });
+    let host = rig.login("host");
+    let here = host.good(&cdb::inquiry(false, 0, 255), &[]).data_in;
+    let here = Inquiry::parse(&here).unwrap();
+    assert!(here.removable && here.command_queuing);
+    assert_eq!((here.vendor.as_str(), here.peripheral.0), ("LUNWAY", 0));
+    let absent = host.send_to(Lun::new(9), &cdb::inquiry(false, 0, 255), &[]);
+    assert_eq!(Inquiry::parse(&absent.data_in).unwrap().peripheral.0, 0x7F);
+    let refused = host.send_to(Lun::new(9), &cdb::test_unit_ready(), &[]);
+    assert_eq!(refused.sense.unwrap().code, AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED);
+    let well_known = host.send_to(Lun::REPORT_LUNS, &cdb::inquiry(false, 0, 255), &[]);
+    assert_eq!(Inquiry::parse(&well_known.data_in).unwrap().peripheral.device_type(), 0x1E);
+}
+
+#[test]
+fn an_answer_is_cut_at_the_allocation_length() {
+    let rig = Rig::new();
+    let response = rig.login("host").good(&cdb::inquiry(false, 0, 5), &[]);
+    assert_eq!((response.data_in.len(), response.wanted_in), (5, 5));
+}
+
+#[test]
+fn every_page_that_is_listed_is_there() {
+    let rig = Rig::new();
+    let host = rig.login("host");
+    let list = host.good(&cdb::inquiry(true, page::SUPPORTED, 255), &[]).data_in;
+    for code in SupportedPages::parse(&list).unwrap().0 {
+        let bytes = host.good(&cdb::inquiry(true, code, 1024), &[]).data_in;
+        assert_eq!(bytes[1], code);
+        assert_eq!(usize::from(u16::from_be_bytes([bytes[2], bytes[3]])), bytes.len() - 4);
+    }
+    assert_eq!(host.refused(&cdb::inquiry(true, 0x42, 255), &[]).code, AdditionalSense::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn the_pages_say_what_the_unit_does() {
+    let rig = Rig::with(LogicalUnitOptions { serial: "SN-7".to_owned(), ..Default::default() });
+    let host = rig.login("host");
+    let page_of = |code| host.good(&cdb::inquiry(true, code, 1024), &[]).data_in;
+    assert_eq!(UnitSerialNumber::parse(&page_of(page::UNIT_SERIAL_NUMBER)).unwrap().0, "SN-7");
+    let limits = BlockLimits::parse(&page_of(page::BLOCK_LIMITS)).unwrap();
+    assert_eq!(limits.transfer_max as usize * SECTOR, 4 << 20);
+    assert_eq!(limits.compare_and_write_max, 255);
+    let thin = LogicalBlockProvisioning::parse(&page_of(page::LOGICAL_BLOCK_PROVISIONING)).unwrap();
+    assert!(thin.unmap && thin.read_zeroes == 1);
+    let names = DeviceIdentification::parse(&page_of(page::DEVICE_IDENTIFICATION)).unwrap();
+    assert_eq!(names.unit_name().unwrap().bytes, rig.unit.identity().naa());
+    assert_eq!(names.relative_target_port(), Some(1));
+    assert!(names.designators.iter().any(|name| name.text() == "iqn.2026-01.example:test,t,0x0001"));
+    let capacity = ReadCapacity::parse(&host.good(&cdb::read_capacity16(32), &[]).data_in).unwrap();
+    assert_eq!((capacity.last_lba, capacity.block_len), (SECTORS - 1, 512));
+    let capacity = ReadCapacity::parse_10(&host.good(&cdb::read_capacity10(), &[]).data_in).unwrap();
+    assert_eq!(capacity.size(), Some(SECTORS * 512));
+}
+
+#[test]
+fn luns_come_and_go_and_are_told() {
+    let rig = Rig::new();
+    let host = rig.login("host");
+    rig.target.attach(300, rig.unit.clone()).unwrap();
+    assert!(rig.target.attach(300, rig.unit.clone()).is_err());
+    let luns = |lun: Lun| {
+        let response = host.send_to(lun, &cdb::report_luns(4096), &[]);
+        assert_eq!(response.status, Status::GOOD);
+        LunList::parse(&response.data_in).unwrap().luns
+    };
+    host.hears(UnitAttention::LunsChanged);
+    assert_eq!(luns(Lun::new(0)), [Lun::new(0), Lun::new(300)]);
+    assert!(rig.target.detach(300).is_some());
+    // REPORT LUNS tells it as well, and then it needs not be told again.
+    assert_eq!(luns(Lun::REPORT_LUNS), [Lun::new(0)]);
+    host.is_ready();
+    rig.target.detach(0).unwrap();
+    assert_eq!(luns(Lun::new(0)), []);
+}
+
+#[test]
+fn mode_pages_change_behaviour_and_are_told() {
+    let rig = Rig::new();
+    let (host, other) = (rig.login("host"), rig.login("other"));
+    let sense = || {
+        let cdb = cdb::mode_sense6(PageControl::Current, mode_page::CONTROL, 0, 255);
+        host.good(&cdb, &[]).data_in.to_vec()
+    };
+    let parsed = ModeSense::parse_6(&sense()).unwrap();
+    assert!(parsed.dpo_fua && !parsed.write_protected);
+    assert_eq!(parsed.blocks, Some((SECTORS, 512)));
+    let mut list = sense();
+    list[0] = 0;
+    list[12 + 2] |= 0x04; // D_SENSE
+    list[12 + 4] |= 0x08; // SWP
+    host.good(&[0x15, 0x10, 0, 0, list.len() as u8, 0], &list);
+    assert!(ModeSense::parse_6(&sense()).unwrap().write_protected);
+    let response = host.send(&cdb::write10(0, 1, Default::default()), &[0; SECTOR]);
+    assert_eq!(response.sense_bytes().unwrap()[0], 0x72);
+    assert_eq!(response.sense.unwrap().code, AdditionalSense::SOFTWARE_WRITE_PROTECTED);
+    let heard = other.refused(&cdb::test_unit_ready(), &[]);
+    assert_eq!(heard.code, AdditionalSense::MODE_PARAMETERS_CHANGED);
+    let saving = host.refused(&[0x15, 0x11, 0, 0, list.len() as u8, 0], &list);
+    assert_eq!(saving.code, AdditionalSense::INVALID_FIELD_IN_CDB);
+    let long = cdb::mode_sense10(PageControl::Current, mode_page::ALL, 0xFF, 1024);
+    let long = ModeSense::parse_10(&host.good(&long, &[]).data_in).unwrap();
+    assert_eq!(long.pages.len(), 5);
+    assert_eq!(long.write_cache(), Some(false));
+}
+
+#[test]
+fn every_reported_operation_is_reported_alone_too() {
+    let rig = Rig::new();
+    let host = rig.login("host");
+    let all = host.good(&[0xA3, 0x0C, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 0], &[]).data_in;
+    let descriptors = all[4..].chunks_exact(20);
+    assert_eq!(descriptors.len(), lunway_scsi::operations::OPERATIONS.len());
+    for descriptor in descriptors {
+        let (opcode, action, acting) = (descriptor[0], descriptor[3], descriptor[5] & 1);
+        let option = if acting == 1 { 2 } else { 1 };
+        let one = host.good(&[0xA3, 0x0C, option, opcode, 0, action, 0, 0, 1, 0, 0, 0], &[]).data_in;
+        assert_eq!((one[1] & 7, one[3], one[4]), (3, descriptor[7], opcode));
+    }
+    let unknown = host.good(&[0xA3, 0x0C, 1, 0xEE, 0, 0, 0, 0, 1, 0, 0, 0], &[]).data_in;
+    assert_eq!(unknown[1] & 7, 1);
+}

@@ -1,0 +1,7 @@
+//! The device server from outside: CDBs in, responses out, read with the initiator's types.
+
+mod identity;
+mod malformed;
+mod nexus;
+mod support;
+mod transfer;
