@@ -197,18 +197,19 @@ pub(crate) fn execute(nexus: &Nexus, itl: Arc<ItlNexus>, cdb: &[u8], data_out: S
 }
 
 /// The fast path: a pass that borrows, and an answer that is ready. Only a command that goes on later owns its pass.
+/// What it borrows from is kept by the nexus's own count: the unit's is shared by all cores.
 fn run_shared(command: Command) -> Io<Response> {
-    let unit = command.unit().clone();
-    let Some(pass) = unit.gate().try_shared() else {
+    let itl = command.itl.clone();
+    let Some(pass) = itl.unit().gate().try_shared() else {
         return Io::pending(async move {
-            let _pass = gate::shared(unit).await;
+            let _pass = gate::shared(itl.unit().clone()).await;
             command.run().await
         });
     };
     match command.run() {
         Io::Ready(response) => Io::Ready(response),
         Io::Pending(future) => {
-            let pass = pass.into_owned(unit.clone());
+            let pass = pass.into_owned(itl.unit().clone());
             Io::pending(async move {
                 let response = future.await;
                 drop(pass);
