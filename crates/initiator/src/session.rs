@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockError, Buf};
-use lunway_iscsi::initiator::{Completed, InitiatorConnection, Submission};
+use lunway_iscsi::initiator::{Completed, InitiatorConnection, Residual, Submission};
 use lunway_iscsi::pdu::{ServiceResponse, TaskAttribute, TaskManagementFunction, TaskManagementResult};
 use lunway_scsi::{AdditionalSense, Lun, Sense, SenseKey, Status};
 use tokio::sync::Notify;
@@ -175,6 +175,8 @@ pub(crate) struct State {
     pub(crate) stale: bool,
     lun: Lun,
     clock: Clock,
+    /// The tick at which commands were last looked at for being late.
+    looked_at: u64,
     cache: Cache,
 }
 
@@ -196,6 +198,7 @@ impl State {
             stale: false,
             lun,
             clock: Clock::new(options),
+            looked_at: 0,
             cache: Cache { volatile, trusted: options.cache_survives_power_on, ..Cache::default() },
         }
     }
@@ -305,9 +308,11 @@ impl State {
                 self.queue.push_back(submission);
             }
         }
-        if !self.clock.set(now) || self.slots.unanswered() == 0 {
+        self.clock.set(now);
+        if self.clock.tick == self.looked_at || self.slots.unanswered() == 0 {
             return Ok(());
         }
+        self.looked_at = self.clock.tick;
         let Some(core) = &mut self.core else { return Ok(()) };
         let (tick, lun) = (self.clock.tick, self.lun.0);
         let mut overdue = Vec::new();
@@ -386,6 +391,12 @@ impl State {
             return self.fail(token, BlockError::Io { kind: io::ErrorKind::Other, message });
         }
         let status = Status(status);
+        let writes = matches!(entry.effect, Effect::Write | Effect::WriteThrough);
+        if status == Status::GOOD && writes && done.residual != Residual::None {
+            // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Nobody knows which part.
+            let message = format!("the target took a write in part: {:?}", done.residual);
+            return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
+        }
         if status == Status::GOOD {
             // The error stays with the entry: should nobody pick it up, the next flush has it.
             let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
@@ -630,12 +641,9 @@ impl Clock {
         }
     }
 
-    /// Sets it; true if it has moved.
-    fn set(&mut self, now: Instant) -> bool {
+    fn set(&mut self, now: Instant) {
         let tick = (now.saturating_duration_since(self.start).as_nanos() / self.period.as_nanos()) as u64;
-        let moved = tick > self.tick;
         self.tick = self.tick.max(tick);
-        moved
     }
 
     fn next(&self) -> Instant {
@@ -692,5 +700,93 @@ impl Cache {
         if !heard {
             self.unreported.get_or_insert(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunway_block::SharedBuf;
+    use lunway_iscsi::Cdb;
+    use lunway_iscsi::initiator::InitiatorConnectionConfig;
+    use lunway_iscsi::login::InitiatorLoginConfig;
+    use lunway_iscsi::negotiation::Parameters;
+
+    /// A session whose login never ends: what enters waits in the queue.
+    fn waiting(options: &OpenOptions) -> State {
+        let login = InitiatorLoginConfig {
+            initiator_name: "iqn.2026-01.org.lunway:test".to_owned(),
+            initiator_alias: None,
+            target_name: None,
+            isid: [0; 6],
+            tsih: 0,
+            cid: 0,
+            parameters: Parameters::default(),
+            chap: None,
+        };
+        let config = InitiatorConnectionConfig {
+            login,
+            login_timeout: Duration::from_secs(60),
+            nop_interval: Duration::ZERO,
+            nop_timeout: Duration::ZERO,
+        };
+        State::new(InitiatorConnection::new(config, Instant::now()), Lun::new(0), true, options)
+    }
+
+    fn command(effect: Effect) -> Command {
+        Command { cdb: Cdb::new(&[0]), data_out: SharedBuf::default(), data_in: Buf::empty(), effect }
+    }
+
+    /// Callers moved the clock, and the driver, which saw it moved already, never looked for what was late.
+    #[test]
+    fn a_late_command_is_noticed_while_others_keep_coming() {
+        let options = OpenOptions { command_timeout: Duration::from_millis(16), ..OpenOptions::default() };
+        let mut state = waiting(&options);
+        let late = state.enter(command(Effect::Query)).unwrap();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(2));
+            state.driver = Some(Waker::noop().clone());
+            state.enter(command(Effect::Query)).unwrap();
+            state.pass_time(Instant::now()).unwrap();
+        }
+        assert!(state.slots.get_mut(late).unwrap().is_answered());
+    }
+
+    #[test]
+    fn a_spoiled_flush_that_nobody_hears_leaves_its_error_to_the_next() {
+        let mut state = waiting(&OpenOptions::default());
+        state.cache.written = 1;
+        let flush = state.enter(command(Effect::Flush)).unwrap();
+        state.attention(AdditionalSense::POWER_ON_OCCURRED);
+        assert_eq!(state.cache.unreported, None, "the flush that waits has it");
+        state.forget(flush);
+        assert!(state.enter(command(Effect::Flush)).is_err());
+        assert!(state.enter(command(Effect::Flush)).is_ok(), "reported once");
+    }
+
+    #[test]
+    fn a_cache_that_holds_nothing_loses_nothing() {
+        for (volatile, written, flushed) in [(true, 5, 5), (false, 5, 0)] {
+            let mut state = waiting(&OpenOptions::default());
+            (state.cache.volatile, state.cache.written, state.cache.flushed) = (volatile, written, flushed);
+            state.attention(AdditionalSense::POWER_ON_OCCURRED);
+            assert_eq!(state.cache.unreported, None);
+        }
+    }
+
+    #[test]
+    fn giving_up_tells_what_is_known_of_each() {
+        let mut state = waiting(&OpenOptions::default());
+        let [sent, unsent] = [(); 2].map(|()| state.enter(command(Effect::Query)).unwrap());
+        state.slots.get_mut(sent).unwrap().was_sent = true;
+        let gone = BlockError::Gone { why: "gone".to_owned() };
+        state.give_up(&gone, Duration::from_secs(30));
+        let mut outcome = |token| match state.slots.remove(token).unwrap().stage {
+            Stage::Answered(Outcome::Failed(error)) => error,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(outcome(sent), BlockError::Timeout { millis: 30_000 });
+        assert_eq!(outcome(unsent), gone);
+        assert_eq!(state.enter(command(Effect::Query)), Err(gone), "refused at once");
     }
 }

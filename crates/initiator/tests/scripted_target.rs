@@ -189,6 +189,15 @@ async fn a_command_without_answer_is_aborted_and_times_out() {
 }
 
 #[tokio::test]
+async fn a_write_that_was_taken_in_part_is_an_error() {
+    let disk = Disk::new(64, 8);
+    let device = open(&disk, quick()).await;
+    disk.once(WRITE, Act::TakeHalf);
+    let error = device.write(0, pattern(1, 4096), Durability::Volatile).await.unwrap_err();
+    assert!(matches!(error, BlockError::Io { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn where_the_abort_is_not_answered_either_a_new_session_ends_the_old_one() {
     let disk = Disk::new(64, 8);
     let options = OpenOptions {

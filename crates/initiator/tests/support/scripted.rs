@@ -30,6 +30,8 @@ pub enum Act {
     Sense(u8, u8, u8),
     /// CHECK CONDITION with a deferred error: sense key, ASC, ASCQ.
     Deferred(u8, u8, u8),
+    /// GOOD, but half of the data was not wanted.
+    TakeHalf,
     /// Execute it and hang up without an answer.
     ExecuteAndHangUp,
     /// Ask for a logout within a second, and execute.
@@ -226,6 +228,10 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream) {
                             disk.in_flight.fetch_sub(mine, Ordering::Relaxed);
                             return;
                         }
+                        Act::TakeHalf => Completion {
+                            wanted_out: u64::from(command.expected_length) / 2,
+                            ..Default::default()
+                        },
                         Act::AskForLogout => {
                             core.request_logout(Duration::from_secs(1), Instant::now());
                             disk.execute(&command)
