@@ -202,23 +202,6 @@ impl Limits {
     }
 }
 
-/// What the command line may say; see [`Config::with_flags`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flags {
-    /// `--listen ADDRESS[:PORT]`.
-    pub listen: Vec<String>,
-    /// `--iqn NAME`.
-    pub iqn: Option<String>,
-    /// `--chap USER:SECRETFILE`.
-    pub chap: Vec<String>,
-    /// `--mutual-chap USER:SECRETFILE`.
-    pub mutual_chap: Option<String>,
-    /// `--lun ID=DEVICE[,sector=4096][,read-only][,removable][,serial=S]`.
-    pub luns: Vec<String>,
-    /// `--cores N`.
-    pub cores: Option<usize>,
-}
-
 /// What is wrong with a configuration, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -265,7 +248,7 @@ pub enum ConfigError {
 }
 
 /// The origin of what flags say.
-const COMMAND_LINE: &str = "the command line";
+pub(crate) const COMMAND_LINE: &str = "the command line";
 
 impl Default for Config {
     fn default() -> Self {
@@ -297,42 +280,6 @@ impl Config {
             Ok(config) => Ok(Self { origin: origin.to_owned(), ..config }),
             Err(error) => Err(syntax_error(&error, text, origin)),
         }
-    }
-
-    /// Adds what the command line says: `listen` and `cores` take the place of the file's; any of the others describe
-    /// one target more.
-    pub fn with_flags(mut self, flags: &Flags) -> Result<Self, ConfigError> {
-        if !flags.listen.is_empty() {
-            let portals = flags.listen.iter();
-            self.listen = portals
-                .map(|text| portal(text).map_err(|why| flag_error("--listen", text, why)))
-                .collect::<Result<_, _>>()?;
-        }
-        self.cores = flags.cores.or(self.cores);
-        let target = TargetConfig {
-            name: match &flags.iqn {
-                Some(name) => {
-                    IscsiName::parse(name).map_err(|error| flag_error("--iqn", name, error.to_string()))?
-                }
-                None => default_name(),
-            },
-            alias: None,
-            chap: flags.chap.iter().map(|text| chap_flag("--chap", text)).collect::<Result<_, _>>()?,
-            mutual_chap: flags
-                .mutual_chap
-                .as_ref()
-                .map(|text| chap_flag("--mutual-chap", text))
-                .transpose()?,
-            luns: flags.luns.iter().map(|text| lun_flag(text)).collect::<Result<_, _>>()?,
-        };
-        if flags.iqn.is_some()
-            || !target.chap.is_empty()
-            || target.mutual_chap.is_some()
-            || !target.luns.is_empty()
-        {
-            self.targets.push(target);
-        }
-        Ok(self)
     }
 
     /// Refuses what cannot be served, from duplicate LUNs to unreadable secret files.
@@ -489,17 +436,8 @@ fn default_listen() -> Vec<SocketAddr> {
     vec![SocketAddr::from(([0, 0, 0, 0], ISCSI_PORT))]
 }
 
-/// The name of a target whose `--iqn` was not given: the host's name makes it one of its kind.
-fn default_name() -> IscsiName {
-    let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
-    let host: String =
-        host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
-    let name = format!("iqn.2026-11.lunway:{}", if host.is_empty() { "target" } else { &host });
-    IscsiName::parse(&name).expect("made of characters that names may have")
-}
-
 /// `ADDRESS:PORT`, `ADDRESS`, `[V6]:PORT` or `V6`.
-fn portal(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn portal(text: &str) -> Result<SocketAddr, String> {
     let address = text.parse::<SocketAddr>().ok();
     let bare = text.trim_matches(['[', ']']).parse::<IpAddr>().ok();
     address
@@ -510,54 +448,6 @@ fn portal(text: &str) -> Result<SocketAddr, String> {
 fn portals<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     texts.iter().map(|text| portal(text).map_err(serde::de::Error::custom)).collect()
-}
-
-fn flag_error(flag: &str, value: &str, why: impl Into<String>) -> ConfigError {
-    ConfigError::Value {
-        origin: COMMAND_LINE.to_owned(),
-        key: flag.to_owned(),
-        value: value.to_owned(),
-        why: why.into(),
-    }
-}
-
-fn chap_flag(flag: &str, text: &str) -> Result<ChapUser, ConfigError> {
-    match text.split_once(':') {
-        Some((user, file)) if !user.is_empty() && !file.is_empty() => {
-            Ok(ChapUser { user: user.to_owned(), secret_file: file.into() })
-        }
-        // The value is not repeated: who took the file's place for the secret has just typed the secret.
-        _ => Err(flag_error(flag, "…", "write USER:SECRETFILE, where the file's only line is the secret")),
-    }
-}
-
-/// `ID=DEVICE[,OPTION]…`. Options are taken from the end while they are known, as a device may have commas of its own.
-fn lun_flag(text: &str) -> Result<LunConfig, ConfigError> {
-    let wrong = |why: &str| flag_error("--lun", text, why);
-    let (id, mut device) = text.split_once('=').ok_or_else(|| wrong("write ID=DEVICE, such as 0=ram:1G"))?;
-    let id = id.parse().map_err(|_| wrong("the LUN before '=' must be a number from 0 to 16383"))?;
-    let mut lun = LunConfig {
-        id,
-        device: String::new(),
-        sector: None,
-        read_only: false,
-        removable: false,
-        serial: None,
-    };
-    while let Some((rest, option)) = device.rsplit_once(',') {
-        match option.split_once('=').unwrap_or((option, "")) {
-            ("read-only", "") => lun.read_only = true,
-            ("removable", "") => lun.removable = true,
-            ("serial", serial) => lun.serial = Some(serial.to_owned()),
-            ("sector", sector) => {
-                lun.sector = Some(sector.parse().map_err(|_| wrong("sector= must be 512 or 4096"))?);
-            }
-            _ => break,
-        }
-        device = rest;
-    }
-    device.clone_into(&mut lun.device);
-    Ok(lun)
 }
 
 /// Says line and key of what the parser did not like. Its own message is kept, its excerpt of the file is not: someone
@@ -648,9 +538,6 @@ mod tests {
         let message = error(&format!("{TARGET}[[target.chap]]\nuser = \"u\"\nsecret = \"hunter2hunter2\"\n"));
         assert!(message.contains("line 5, secret: unknown field `secret`"), "{message}");
         assert!(!message.contains("hunter2"), "{message}");
-        let flags = Flags { chap: vec!["hunter2hunter2".to_owned()], ..Flags::default() };
-        let message = Config::default().with_flags(&flags).unwrap_err().to_string();
-        assert!(message.contains("USER:SECRETFILE") && !message.contains("hunter2"), "{message}");
     }
 
     #[test]
@@ -691,59 +578,5 @@ mod tests {
             same.path().display()
         ));
         assert!(message.contains("must differ"), "{message}");
-    }
-
-    #[test]
-    fn flags_alone_describe_a_target() {
-        let flags = Flags {
-            listen: vec!["127.0.0.1:0".to_owned()],
-            iqn: Some("iqn.2026-11.com.example:F".to_owned()),
-            luns: vec![
-                "0=ram:1G".to_owned(),
-                "7=fault:a,b:file:/x,y,sector=4096,read-only,removable,serial=9".to_owned(),
-            ],
-            cores: Some(1),
-            ..Flags::default()
-        };
-        let config = Config::default().with_flags(&flags).unwrap();
-        config.check().unwrap();
-        assert_eq!(config.listen, ["127.0.0.1:0".parse().unwrap()]);
-        assert_eq!(config.targets[0].name.as_str(), "iqn.2026-11.com.example:f");
-        let [first, second] = &config.targets[0].luns[..] else { panic!("two LUNs") };
-        assert_eq!((first.id, first.device.as_str(), first.read_only), (0, "ram:1G", false));
-        assert_eq!(
-            (second.id, second.device.as_str(), second.sector),
-            (7, "fault:a,b:file:/x,y", Some(4096))
-        );
-        assert!(second.read_only && second.removable);
-        assert_eq!(second.serial.as_deref(), Some("9"));
-    }
-
-    #[test]
-    fn flags_add_a_target_to_a_file_and_replace_its_portals() {
-        let file = Config::from_toml(&format!("cores = 2\n{TARGET}"), "lunway.toml").unwrap();
-        let flags =
-            Flags { listen: vec!["::1".to_owned()], luns: vec!["0=ram:1G".to_owned()], ..Flags::default() };
-        let config = file.with_flags(&flags).unwrap();
-        config.check().unwrap();
-        assert_eq!((config.targets.len(), config.cores), (2, Some(2)));
-        assert_eq!(config.listen, ["[::1]:3260".parse().unwrap()]);
-    }
-
-    #[test]
-    fn wrong_flags_are_named() {
-        for (flags, part) in [
-            (
-                Flags { luns: vec!["ram:1G".to_owned()], ..Flags::default() },
-                "--lun = \"ram:1G\": write ID=DEVICE",
-            ),
-            (Flags { luns: vec!["x=ram:1G".to_owned()], ..Flags::default() }, "must be a number"),
-            (Flags { luns: vec!["0=ram:1G,sector=big".to_owned()], ..Flags::default() }, "sector= must be"),
-            (Flags { listen: vec!["nowhere".to_owned()], ..Flags::default() }, "--listen = \"nowhere\""),
-            (Flags { iqn: Some("disk".to_owned()), ..Flags::default() }, "--iqn = \"disk\""),
-        ] {
-            let message = Config::default().with_flags(&flags).unwrap_err().to_string();
-            assert!(message.starts_with("the command line: ") && message.contains(part), "{message}");
-        }
     }
 }

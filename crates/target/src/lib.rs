@@ -14,12 +14,11 @@
 //!
 //! | part | is |
 //! |---|---|
-//! | [`Config`] | what to serve, from a TOML file, from flags, or both |
+//! | [`Config`], [`Flags`] | what to serve, from a TOML file, from the command line, or both |
 //! | [`IscsiName`] | names of nodes, checked and normalised |
 //! | [`Server`] | start, stop, and what is served |
-//! | `driver` | **the hot path**: a connection's read – execute – write loop |
+//! | `driver` | **the hot path**: a connection's read – execute – write loop; task management; its end |
 //! | `polling` | when to poll instead of sleeping |
-//! | `task_management` | aborts and resets, across sessions |
 //! | `shared` | decisions at login, SendTargets |
 //! | `registry` | connections and sessions, reinstatement, their limits |
 //! | `worker` | a core's thread |
@@ -28,6 +27,7 @@
 
 mod config;
 mod driver;
+mod flags;
 mod log_limit;
 mod name;
 mod polling;
@@ -36,10 +36,10 @@ mod registry;
 mod secret;
 mod server;
 mod shared;
-mod task_management;
 mod worker;
 
-pub use config::{ChapUser, Config, ConfigError, Digest, Flags, Limits, LunConfig, TargetConfig};
+pub use config::{ChapUser, Config, ConfigError, Digest, Limits, LunConfig, TargetConfig};
+pub use flags::Flags;
 pub use name::{IscsiName, NameError};
 pub use portal::ISCSI_PORT;
 pub use secret::SecretError;

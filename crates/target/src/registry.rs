@@ -156,7 +156,7 @@ impl Registry {
     }
 
     /// Lets a connection in. Where there are too many that have not logged in, the oldest is told to close and returned:
-    /// who accepts waits for its end first, so that the limit holds. `None` when the server shuts down.
+    /// who accepts sees to it that not many are still ending. `None` when the server shuts down.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<(Ticket, Option<Arc<Handle>>)> {
         let mut inner = self.lock();
         if inner.closed {

@@ -1,6 +1,6 @@
 //! Start, accept, stop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -27,11 +27,14 @@ use crate::shared::{Shared, Target};
 use crate::worker::{self, Worker};
 
 /// File descriptors that are not connections: devices, sockets that listen, runtimes.
-const DESCRIPTORS_RESERVED: usize = 128;
+const DESCRIPTORS_RESERVED: usize = 256;
 /// Fewest connections before login, however few descriptors there are.
 const BEFORE_LOGIN_MIN: usize = 16;
-/// How long the next connection is not accepted while the one that makes place for the last is ending.
-const CROWDED_TIME: Duration = Duration::from_secs(1);
+/// Connections that have to make place for newer ones and have not ended yet: with more of them nobody is accepted.
+/// Waiting for each would let a crowd fill the kernel's queue, where whoever means well waits as well.
+const LEAVING_MAX: usize = 32;
+/// How long the oldest of them is waited for.
+const LEAVING_TIME: Duration = Duration::from_secs(1);
 /// Pause after an error of `accept`, such as too many open files: it would come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long devices have to end their commands when the server stops, beyond the time given to initiators.
@@ -362,6 +365,7 @@ impl Acceptor {
 
 /// Accepts until the runtime ends.
 async fn accept(listener: TcpListener, shared: Arc<Shared>, workers: Arc<[Worker]>) {
+    let mut leaving = VecDeque::new();
     loop {
         let accepted = listener.accept().await.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)));
         let (stream, peer) = match accepted {
@@ -378,8 +382,11 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, workers: Arc<[Worker
         if let Some(worker) = workers.iter().min_by_key(|worker| worker.connections()) {
             worker.serve(stream, peer, ticket, Arc::clone(&shared));
         }
-        if let Some(oldest) = crowded {
-            let _ = tokio::time::timeout(CROWDED_TIME, oldest.ended()).await;
+        leaving.extend(crowded);
+        if leaving.len() > LEAVING_MAX
+            && let Some(oldest) = leaving.pop_front()
+        {
+            let _ = tokio::time::timeout(LEAVING_TIME, oldest.ended()).await;
         }
     }
 }

@@ -12,7 +12,8 @@ use lunway_iscsi::target::{Aborted, TaskId, TaskManagementId};
 use lunway_scsi::{Lun, Scope, TaskManagementFunction as ScsiFunction, TaskManagementResponse};
 use tokio::sync::oneshot;
 
-use crate::driver::{Connection, Done, End, Work};
+use super::end::End;
+use super::{Connection, Done, Work};
 use crate::registry::{AbortScope, Cause, Order};
 
 /// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
@@ -20,7 +21,7 @@ use crate::registry::{AbortScope, Cause, Order};
 const MANAGEMENT_TIME: Duration = Duration::from_secs(30);
 
 /// Someone who waits for the end of aborted commands.
-pub(crate) struct Waiter {
+pub(super) struct Waiter {
     tasks: Vec<TaskId>,
     /// Dropped with the waiter: that is the message.
     _done: oneshot::Sender<()>,
@@ -28,14 +29,14 @@ pub(crate) struct Waiter {
 
 /// The commands that a function aborts have ended, or not in time.
 #[derive(Clone, Copy)]
-pub(crate) struct Managed {
+pub(super) struct Managed {
     function: TaskManagementFunction,
     in_time: bool,
 }
 
 impl Connection {
     /// Begins what the initiator asks for.
-    pub(crate) fn manage(
+    pub(super) fn manage(
         &mut self,
         request: TaskManagementId,
         function: TaskManagementFunction,
@@ -106,7 +107,7 @@ impl Connection {
     }
 
     /// Answers, now that no aborted command runs any longer.
-    pub(crate) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
+    pub(super) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
         let result =
             if managed.in_time { TaskManagementResult::COMPLETE } else { TaskManagementResult::REJECTED };
         self.core.respond_task_management(request, result);
@@ -123,7 +124,7 @@ impl Connection {
     }
 
     /// Another session manages tasks that are ours as well.
-    pub(crate) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
+    pub(super) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
         let before = self.core.commands_in_flight();
         let tasks = match scope {
             AbortScope::Reset { lun } | AbortScope::Cleared { lun } => self.abort_unit(lun),
@@ -141,7 +142,7 @@ impl Connection {
     }
 
     /// A command that may be an aborted one has ended.
-    pub(crate) fn aborted_task_ended(&mut self, task: TaskId) {
+    pub(super) fn aborted_task_ended(&mut self, task: TaskId) {
         self.aborted.retain(|aborted| *aborted != task);
         self.waiters.retain_mut(|waiter| {
             waiter.tasks.retain(|waited_for| *waited_for != task);

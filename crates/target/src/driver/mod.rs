@@ -1,4 +1,13 @@
 //! The hot path: one connection, from its socket to the SCSI commands and back.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | [`Connection`]: read – execute – write, and waiting |
+//! | `task_management.rs` | aborts and resets, across sessions |
+//! | `end.rs` | how a connection ends, and what must end before |
+
+mod end;
+mod task_management;
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -10,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::Io;
-use lunway_iscsi::CloseReason;
 use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId, TaskManagementId};
 use lunway_scsi::{Nexus, Response};
@@ -19,9 +27,10 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use crate::polling::Polling;
-use crate::registry::{Cause, Handle, Order, Ticket};
+use crate::registry::{Handle, Order, Ticket};
 use crate::shared::Shared;
-use crate::task_management::{Managed, Waiter};
+use end::End;
+use task_management::{Managed, Waiter};
 
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice that. The
 /// kernel takes 1024.
@@ -32,42 +41,14 @@ const SLICES_MAX: usize = 256;
 const UNSENT_MAX: usize = 512 << 10;
 /// Rounds without a wait after which the other connections of the core have their turn.
 const ROUNDS_MAX: u32 = 16;
-/// How long an answer may wait for its way out when the connection ends.
-const FLUSH_TIME: Duration = Duration::from_secs(5);
-/// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a reset,
-/// which can overtake our last PDU.
-const LINGER_TIME: Duration = Duration::from_secs(1);
 /// How often it is seen whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
 const POSTPONEMENT: Duration = Duration::from_secs(1);
 /// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
 /// again.
 const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
 
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
-    /// The protocol's reasons.
-    #[error(transparent)]
-    Protocol(CloseReason),
-    /// We ended it for another reason.
-    #[error(transparent)]
-    Ordered(Cause),
-    /// The peer closed it.
-    #[error("the initiator closed the connection")]
-    Closed,
-    /// It broke.
-    #[error("the connection broke: {0}")]
-    Broken(io::Error),
-    /// The session whose place it was to take did not end.
-    #[error("commands of the initiator's last session are still being carried out")]
-    NotReinstated,
-    /// All sessions were taken between the login's first and last step.
-    #[error("no place for another session")]
-    NoPlace,
-}
-
 /// Something that a connection waits for, other than its socket.
-pub(crate) enum Work {
+enum Work {
     /// A command whose device needs time.
     Command {
         task: TaskId,
@@ -80,7 +61,7 @@ pub(crate) enum Work {
 }
 
 /// What a connection waited for has happened.
-pub(crate) enum Done {
+enum Done {
     Command {
         task: TaskId,
         bytes: usize,
@@ -132,18 +113,18 @@ pub(crate) struct Session {
 /// and one command; commands that the device has are never dropped in the middle: when the connection ends,
 /// [`finish`](Self::finish) waits for them before the nexus goes and the session's name becomes free.
 pub(crate) struct Connection {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) core: TargetConnection,
-    pub(crate) ticket: Ticket,
-    pub(crate) session: Option<Session>,
+    shared: Arc<Shared>,
+    core: TargetConnection,
+    ticket: Ticket,
+    session: Option<Session>,
     work: FuturesUnordered<Work>,
     /// Task management functions, here or elsewhere, that wait for commands of `work`.
-    pub(crate) waiters: Vec<Waiter>,
+    waiters: Vec<Waiter>,
     /// Aborted commands that the device still has.
-    pub(crate) aborted: Vec<TaskId>,
-    pub(crate) peer: SocketAddr,
+    aborted: Vec<TaskId>,
+    peer: SocketAddr,
     /// The address that the peer connected to.
-    pub(crate) local: SocketAddr,
+    local: SocketAddr,
     stream: TcpStream,
     slices: Vec<IoSlice<'static>>,
     readable: bool,
@@ -383,7 +364,7 @@ impl Connection {
         })));
     }
 
-    pub(crate) fn push_work(&mut self, work: Work) {
+    fn push_work(&mut self, work: Work) {
         self.unpolled = true;
         self.work.push(work);
     }
@@ -391,24 +372,6 @@ impl Connection {
     fn open_nexus(&mut self) {
         let (Some(logged_in), Some(session)) = (self.core.logged_in(), &mut self.session) else { return };
         session.nexus = self.shared.open_nexus(logged_in);
-    }
-
-    /// Ends the connection once its answers are sent. A peer that is silent is not waited for.
-    pub(crate) fn end(&mut self, end: End) {
-        let silent = matches!(
-            end,
-            End::Protocol(CloseReason::LoginTimeout | CloseReason::PingTimeout | CloseReason::LogoutTimeout)
-        );
-        let time = if silent { Duration::ZERO } else { FLUSH_TIME };
-        self.ending.get_or_insert_with(|| (end, Instant::now() + time));
-    }
-
-    /// Whether the connection is to end now.
-    fn ended(&mut self) -> Option<End> {
-        let (_, by) = self.ending.as_ref()?;
-        let nothing_to_send = self.core.unsent() == 0 || self.mute;
-        let late = Instant::now() >= *by;
-        self.ending.take_if(|_| nothing_to_send || late).map(|(end, _)| end)
     }
 
     /// Writes answers until there are none or the socket is full.
@@ -543,85 +506,6 @@ impl Connection {
             Order::AbortTasks { scope, done } => self.abort_for_another(scope, done),
         }
     }
-
-    /// The socket first, so that the peer knows; then what the device is still doing; then the session's name is free.
-    async fn finish(self, end: End) {
-        let Self {
-            stream,
-            session,
-            mut ticket,
-            mut work,
-            mut commands_executing,
-            predecessor,
-            peer,
-            waiters,
-            asked,
-            ..
-        } = self;
-        let lingers = matches!(end, End::Protocol(_));
-        let stream = if lingers {
-            Some(stream)
-        } else {
-            drop(stream);
-            None
-        };
-        if let Some(stream) = &stream {
-            let _ = socket2::SockRef::from(stream).shutdown(net::Shutdown::Write);
-        }
-        while commands_executing > 0
-            && let Some(done) = work.next().await
-        {
-            commands_executing -= usize::from(matches!(done, Done::Command { .. }));
-        }
-        drop(work);
-        if let Some(predecessor) = predecessor {
-            // Whoever waits for the end of this session relies on the end of that one.
-            predecessor.ended().await;
-        }
-        match session {
-            Some(session) => {
-                if let Some(nexus) = session.nexus {
-                    nexus.close();
-                }
-                ticket.leave();
-                let (initiator, target) =
-                    (session.initiator, session.target.as_deref().unwrap_or("discovery"));
-                self.shared.session_log.info(|suppressed| {
-                    tracing::info!(?initiator, %target, %peer, suppressed, "session over: {end}");
-                });
-            }
-            None => self.shared.reject_log.info(|suppressed| match asked {
-                Some(ask) => {
-                    // Names come from the peer: shown escaped.
-                    let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
-                    tracing::info!(%peer, ?initiator, ?target, suppressed, "no login: {end}");
-                }
-                None => tracing::debug!(%peer, suppressed, "no login: {end}"),
-            }),
-        }
-        drop(waiters);
-        if let Some(stream) = stream {
-            linger(&stream).await;
-        }
-        drop(ticket);
-    }
-}
-
-/// Reads and forgets until the peer closes, for a bounded time and number of bytes.
-async fn linger(stream: &TcpStream) {
-    const BYTES_MAX: usize = 4 << 20;
-    let to_its_end = async {
-        let (mut scrap, mut bytes) = ([0; 4096], 0);
-        while bytes < BYTES_MAX && stream.readable().await.is_ok() {
-            match stream.try_read(&mut scrap) {
-                Ok(0) => return,
-                Ok(read) => bytes += read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
-    let _ = tokio::time::timeout(LINGER_TIME, to_its_end).await;
 }
 
 fn completion(response: Response) -> Completion {

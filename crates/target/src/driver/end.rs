@@ -1,0 +1,142 @@
+//! How a connection ends, and what must end before.
+
+use std::io;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::StreamExt;
+use lunway_iscsi::CloseReason;
+use tokio::net::TcpStream;
+
+use super::{Connection, Done};
+use crate::registry::Cause;
+
+/// How long an answer may wait for its way out when the connection ends.
+const FLUSH_TIME: Duration = Duration::from_secs(5);
+/// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a reset,
+/// which can overtake our last PDU.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    /// The protocol's reasons.
+    #[error(transparent)]
+    Protocol(CloseReason),
+    /// We ended it for another reason.
+    #[error(transparent)]
+    Ordered(Cause),
+    /// The peer closed it.
+    #[error("the initiator closed the connection")]
+    Closed,
+    /// It broke.
+    #[error("the connection broke: {0}")]
+    Broken(io::Error),
+    /// The session whose place it was to take did not end.
+    #[error("commands of the initiator's last session are still being carried out")]
+    NotReinstated,
+    /// All sessions were taken between the login's first and last step.
+    #[error("no place for another session")]
+    NoPlace,
+}
+
+impl Connection {
+    /// Ends the connection once its answers are sent. A peer that is silent is not waited for.
+    pub(super) fn end(&mut self, end: End) {
+        let silent = matches!(
+            end,
+            End::Protocol(CloseReason::LoginTimeout | CloseReason::PingTimeout | CloseReason::LogoutTimeout)
+        );
+        let time = if silent { Duration::ZERO } else { FLUSH_TIME };
+        self.ending.get_or_insert_with(|| (end, Instant::now() + time));
+    }
+
+    /// Whether the connection is to end now.
+    pub(super) fn ended(&mut self) -> Option<End> {
+        let (_, by) = self.ending.as_ref()?;
+        let nothing_to_send = self.core.unsent() == 0 || self.mute;
+        let late = Instant::now() >= *by;
+        self.ending.take_if(|_| nothing_to_send || late).map(|(end, _)| end)
+    }
+
+    /// The socket first, so that the peer knows; then what the device is still doing; then the session's name is free.
+    pub(super) async fn finish(self, end: End) {
+        let Self {
+            stream,
+            session,
+            mut ticket,
+            mut work,
+            mut commands_executing,
+            predecessor,
+            peer,
+            waiters,
+            asked,
+            ..
+        } = self;
+        // Where the last PDU is an answer that the peer waits for.
+        let lingers = matches!(end, End::Protocol(_) | End::Ordered(Cause::ColdReset));
+        let stream = if lingers {
+            Some(stream)
+        } else {
+            drop(stream);
+            None
+        };
+        if let Some(stream) = &stream {
+            let _ = socket2::SockRef::from(stream).shutdown(Shutdown::Write);
+        }
+        while commands_executing > 0
+            && let Some(done) = work.next().await
+        {
+            commands_executing -= usize::from(matches!(done, Done::Command { .. }));
+        }
+        drop(work);
+        if let Some(predecessor) = predecessor {
+            // Whoever waits for the end of this session relies on the end of that one.
+            predecessor.ended().await;
+        }
+        match session {
+            Some(session) => {
+                if let Some(nexus) = session.nexus {
+                    nexus.close();
+                }
+                ticket.leave();
+                let (initiator, target) =
+                    (session.initiator, session.target.as_deref().unwrap_or("discovery"));
+                self.shared.session_log.info(|suppressed| {
+                    tracing::info!(?initiator, %target, %peer, suppressed, "session over: {end}");
+                });
+            }
+            None => self.shared.reject_log.info(|suppressed| match asked {
+                Some(ask) => {
+                    // Names come from the peer: shown escaped.
+                    let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
+                    tracing::info!(%peer, ?initiator, ?target, suppressed, "no login: {end}");
+                }
+                None => tracing::debug!(%peer, suppressed, "no login: {end}"),
+            }),
+        }
+        drop(waiters);
+        if let Some(stream) = stream {
+            linger(&stream).await;
+        }
+        drop(ticket);
+    }
+}
+
+/// Reads and forgets until the peer closes, for a bounded time and number of bytes.
+async fn linger(stream: &TcpStream) {
+    const BYTES_MAX: usize = 4 << 20;
+    let to_its_end = async {
+        // Not an array: it would make every connection's task larger, from the start.
+        let (mut scrap, mut bytes) = (vec![0; 4096], 0);
+        while bytes < BYTES_MAX && stream.readable().await.is_ok() {
+            match stream.try_read(&mut scrap) {
+                Ok(0) => return,
+                Ok(read) => bytes += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER_TIME, to_its_end).await;
+}
