@@ -30,6 +30,7 @@
 //! | [`OpenOptions`] | how long to wait for what |
 //! | [`discover`], [`inspect`] | what is there, as plain data |
 //! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
+//! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `nexus`, `exchange` | a fresh session, one question at a time |
@@ -37,6 +38,8 @@
 //!
 //! The crate knows no target: what it is tested against speaks iSCSI over a socket.
 
+mod cache;
+mod clock;
 mod device;
 mod driver;
 mod exchange;

@@ -216,7 +216,14 @@ impl Exchange for Nexus {
             if let Some(waiting) = submission.take() {
                 submission = self.core.submit(waiting).err();
             }
-            match self.event("a command", self.command_timeout, deadline).await? {
+            // A window that opens is no event: look again now and then.
+            let patience = if submission.is_some() { Duration::from_millis(20) } else { Duration::MAX };
+            let until = Instant::now().checked_add(patience).map_or(deadline, |at| at.min(deadline));
+            let event = self.event("a command", self.command_timeout, until).await;
+            if until < deadline && matches!(event, Err(OpenError::Timeout { .. })) {
+                continue;
+            }
+            match event? {
                 InitiatorEvent::Completed(done) if done.token == self.token => {
                     let mut data = done.data_in;
                     data.truncate(done.data_in_len);

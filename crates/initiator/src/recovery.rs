@@ -7,8 +7,9 @@ use lunway_block::BlockError;
 use lunway_iscsi::pdu::Isid;
 use tokio::net::TcpStream;
 
+use crate::cache::is_power_on;
 use crate::nexus::{Nexus, Purpose};
-use crate::session::{Session, is_power_on};
+use crate::session::Session;
 use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, OpenError, OpenOptions};
 

@@ -16,6 +16,8 @@ use lunway_scsi::{AdditionalSense, Lun, Sense, SenseKey, Status};
 use tokio::sync::Notify;
 
 use crate::OpenOptions;
+use crate::cache::{Cache, is_power_on};
+use crate::clock::Clock;
 use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
 
 /// How often a command may come back at once with a unit attention. A target queues a handful of conditions; one
@@ -605,102 +607,6 @@ enum Verdict {
 /// In progress of becoming ready, or of an asymmetric access transition: it passes.
 fn is_transient(code: AdditionalSense) -> bool {
     [AdditionalSense::BECOMING_READY, AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION].contains(&code)
-}
-
-/// 29/00 power on, reset or bus device reset, 29/01 power on, 29/04 device internal reset: a cache may have been lost.
-/// Not 29/02, 29/03 (resets that keep the cache) and 29/07 (I_T nexus loss).
-pub(crate) fn is_power_on(code: AdditionalSense) -> bool {
-    matches!(code.0, 0x2900 | 0x2901 | 0x2904)
-}
-
-/// Time in ticks, so that a command is stamped without asking the clock.
-struct Clock {
-    start: Instant,
-    period: Duration,
-    tick: u64,
-    command_timeout: Duration,
-    command_ticks: u64,
-    abort_ticks: u64,
-    lifetime_ticks: u64,
-}
-
-impl Clock {
-    fn new(options: &OpenOptions) -> Self {
-        let shortest = options.command_timeout.min(options.abort_timeout);
-        let period = (shortest / 8).clamp(Duration::from_millis(2), Duration::from_millis(500));
-        let ticks = |time: Duration| (time.as_nanos() / period.as_nanos()) as u64 + 1;
-        let lifetime = 2 * options.command_timeout + options.abort_timeout + options.replacement_timeout;
-        Self {
-            start: Instant::now(),
-            period,
-            tick: 0,
-            command_timeout: options.command_timeout,
-            command_ticks: ticks(options.command_timeout),
-            abort_ticks: ticks(options.abort_timeout),
-            lifetime_ticks: ticks(lifetime),
-        }
-    }
-
-    fn set(&mut self, now: Instant) {
-        let tick = (now.saturating_duration_since(self.start).as_nanos() / self.period.as_nanos()) as u64;
-        self.tick = self.tick.max(tick);
-    }
-
-    fn next(&self) -> Instant {
-        self.start + Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(self.tick + 1))
-    }
-
-    fn patience(&self, effect: Effect) -> u64 {
-        self.command_ticks * (1 + u64::from(effect.is_slow()))
-    }
-
-    fn timeout(&self, effect: Effect) -> BlockError {
-        let time = self.command_timeout * (1 + u32::from(effect.is_slow()));
-        BlockError::Timeout { millis: time.as_millis() as u64 }
-    }
-}
-
-/// What is known about the target's volatile cache.
-///
-/// A write that was acknowledged and not flushed is gone if the target lost its power. Nobody would notice: the target
-/// comes back, the session comes back, reads give old data. So where a power-on is reported while acknowledged writes
-/// are unflushed, each flush that waits then, or else the next one, fails once and says so.
-///
-/// Some targets report a power-on over every new session. With them, a lost connection alone makes a flush fail that
-/// had no reason to: the price of not being silent about the other case.
-#[derive(Default)]
-struct Cache {
-    volatile: bool,
-    trusted: bool,
-    /// Writes acknowledged so far.
-    written: u64,
-    /// Of these, how many a flush has made durable.
-    flushed: u64,
-    /// What the next flush must report.
-    unreported: Option<BlockError>,
-}
-
-impl Cache {
-    fn power_on(&mut self, slots: &mut Slots) {
-        if self.volatile && !self.trusted && self.written > self.flushed {
-            let message =
-                "the target reported a power-on while acknowledged writes were not flushed: they may be lost";
-            tracing::error!("{message}");
-            self.spoil(BlockError::Io { kind: io::ErrorKind::Other, message: message.to_owned() }, slots);
-            self.flushed = self.written;
-        }
-    }
-
-    fn spoil(&mut self, error: BlockError, slots: &mut Slots) {
-        let mut heard = false;
-        for (_, entry) in slots.iter_unanswered().filter(|(_, entry)| entry.effect == Effect::Flush) {
-            entry.spoiled.get_or_insert_with(|| error.clone());
-            heard = true;
-        }
-        if !heard {
-            self.unreported.get_or_insert(error);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,55 @@
+//! What is late.
+
+use std::time::{Duration, Instant};
+
+use lunway_block::BlockError;
+
+use crate::OpenOptions;
+use crate::slots::Effect;
+
+/// Time in ticks, so that a command is stamped without asking the clock.
+pub(crate) struct Clock {
+    start: Instant,
+    period: Duration,
+    pub(crate) tick: u64,
+    command_timeout: Duration,
+    command_ticks: u64,
+    pub(crate) abort_ticks: u64,
+    pub(crate) lifetime_ticks: u64,
+}
+
+impl Clock {
+    pub(crate) fn new(options: &OpenOptions) -> Self {
+        let shortest = options.command_timeout.min(options.abort_timeout);
+        let period = (shortest / 8).clamp(Duration::from_millis(2), Duration::from_millis(500));
+        let ticks = |time: Duration| (time.as_nanos() / period.as_nanos()) as u64 + 1;
+        let lifetime = 2 * options.command_timeout + options.abort_timeout + options.replacement_timeout;
+        Self {
+            start: Instant::now(),
+            period,
+            tick: 0,
+            command_timeout: options.command_timeout,
+            command_ticks: ticks(options.command_timeout),
+            abort_ticks: ticks(options.abort_timeout),
+            lifetime_ticks: ticks(lifetime),
+        }
+    }
+
+    pub(crate) fn set(&mut self, now: Instant) {
+        let tick = (now.saturating_duration_since(self.start).as_nanos() / self.period.as_nanos()) as u64;
+        self.tick = self.tick.max(tick);
+    }
+
+    pub(crate) fn next(&self) -> Instant {
+        self.start + Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(self.tick + 1))
+    }
+
+    pub(crate) fn patience(&self, effect: Effect) -> u64 {
+        self.command_ticks * (1 + u64::from(effect.is_slow()))
+    }
+
+    pub(crate) fn timeout(&self, effect: Effect) -> BlockError {
+        let time = self.command_timeout * (1 + u32::from(effect.is_slow()));
+        BlockError::Timeout { millis: time.as_millis() as u64 }
+    }
+}
