@@ -38,8 +38,10 @@ pub(crate) struct Driver {
 
 /// What a turn leaves.
 struct Turn {
-    /// Bytes moved, or answers were given.
+    /// Bytes moved in either direction.
     moved: bool,
+    /// Bytes came.
+    received: bool,
     /// Somebody waits for an answer.
     awaited: bool,
     unsent: bool,
@@ -86,8 +88,10 @@ impl Driver {
             if turn.stale {
                 self.recovery.refresh(&self.session);
             }
+            if turn.received {
+                self.spin.found();
+            }
             if turn.moved {
-                self.spin.found(now - active);
                 active = now;
             }
             if turn.awaited && self.spin.is_worth(now - active) {
@@ -152,7 +156,8 @@ impl State {
         while let Some(event) = self.core.as_mut().and_then(InitiatorConnection::poll_event) {
             self.happened(event, now)?;
         }
-        moved |= received.map_err(ended)?;
+        let received = received.map_err(ended)?;
+        moved |= received;
         self.pass_time(now)?;
         self.drain_queue();
         if self.is_leaving() {
@@ -171,6 +176,7 @@ impl State {
         let deadlines = [core_deadline, self.next_time(), self.logout_deadline()];
         Ok(Turn {
             moved,
+            received,
             awaited: self.slots.unanswered() > 0,
             unsent,
             deadline: deadlines.into_iter().flatten().min(),
@@ -213,43 +219,52 @@ impl State {
 }
 
 /// Whether watching the socket instead of sleeping pays: it does where answers come within the limit, and is a waste
-/// of a core where they do not. So it is measured.
+/// of a core where they do not, the more so where the target waits for that very core. So it is measured: only
+/// watching tells what watching brings.
 struct Spin {
     limit: Duration,
-    /// Rises with each answer that came in time, falls with each watch in vain.
+    watching: bool,
+    /// Rises with each answer that was seen by watching, falls with each watch in vain.
     credit: u32,
-    /// Waits without watching since the credit was used up.
+    /// Sleeps since the credit was used up.
     skipped: u32,
 }
 
 impl Spin {
     const CREDIT_MAX: u32 = 16;
+    /// What a watch in vain costs: watching must succeed four times out of five.
+    const PRICE: u32 = 4;
     /// How many sleeps until it is tried again.
     const RETRY_AFTER: u32 = 64;
 
     fn new(limit: Duration) -> Self {
-        Self { limit, credit: Self::CREDIT_MAX, skipped: 0 }
+        let credit = if limit.is_zero() { 0 } else { Self::CREDIT_MAX };
+        Self { limit, watching: false, credit, skipped: 0 }
     }
 
-    /// Something came, so long after the last.
-    fn found(&mut self, after: Duration) {
-        if after <= self.limit {
+    /// Something came.
+    fn found(&mut self) {
+        if mem::take(&mut self.watching) {
             self.credit = (self.credit + 1).min(Self::CREDIT_MAX);
         }
     }
 
+    /// Whether to watch now, that long after the last activity.
     fn is_worth(&mut self, idle: Duration) -> bool {
-        if self.credit == 0 {
-            self.skipped += 1;
-            if self.skipped >= Self::RETRY_AFTER {
-                (self.skipped, self.credit) = (0, 2);
+        if idle > self.limit {
+            if mem::take(&mut self.watching) {
+                self.credit = self.credit.saturating_sub(Self::PRICE);
             }
             return false;
         }
-        if idle > self.limit {
-            self.credit = self.credit.saturating_sub(2);
+        if self.credit == 0 {
+            self.skipped += 1;
+            if self.skipped >= Self::RETRY_AFTER {
+                (self.skipped, self.credit) = (0, 1);
+            }
             return false;
         }
+        self.watching = true;
         true
     }
 }
@@ -262,16 +277,18 @@ mod tests {
     fn watching_in_vain_stops_and_is_tried_again_later() {
         let mut spin = Spin::new(Duration::from_micros(30));
         let long = Duration::from_millis(1);
-        assert!(spin.is_worth(Duration::ZERO));
-        for _ in 0..Spin::CREDIT_MAX {
-            spin.is_worth(long);
+        for _ in 0..Spin::CREDIT_MAX / Spin::PRICE {
+            assert!(spin.is_worth(Duration::ZERO));
+            assert!(!spin.is_worth(long), "over");
         }
         assert!(!spin.is_worth(Duration::ZERO), "used up");
+        spin.found();
+        assert!(!spin.is_worth(Duration::ZERO), "what came to a sleeper is no merit of watching");
         let waits = (0..).take_while(|_| !spin.is_worth(Duration::ZERO)).count();
         assert!((1..=Spin::RETRY_AFTER as usize).contains(&waits));
         for _ in 0..Spin::CREDIT_MAX {
-            spin.found(Duration::from_micros(5));
+            spin.found();
+            assert!(spin.is_worth(Duration::ZERO), "answers in time restore it");
         }
-        assert!(spin.is_worth(Duration::ZERO), "answers in time restore it");
     }
 }

@@ -28,7 +28,7 @@
 //! | [`IscsiUrl`] | addresses |
 //! | [`IscsiDevice`] | the block device: operations to CDBs, cut where they are too long |
 //! | [`OpenOptions`] | how long to wait for what |
-//! | [`discover`], [`inspect`] | what is there, as plain data |
+//! | [`discover`], [`inspect`](fn@inspect) | what is there, as plain data |
 //! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
 //! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
