@@ -404,3 +404,38 @@ fn an_initiator_that_is_asked_to_log_out_can_do_so_and_is_dropped_otherwise() {
         }
     }
 }
+
+#[test]
+fn a_lun_reset_leaves_commands_alone_that_were_sent_after_it() {
+    let mut pair = Setup::default().log_in();
+    pair.hold = true;
+    pair.submit(read(1, 0, 100));
+    pair.run();
+    // One batch: the reset, then another command. What is in flight before is aborted, what comes after is not.
+    pair.initiator.manage_task(50, TaskManagementFunction::LOGICAL_UNIT_RESET, [0; 8], None);
+    pair.submit(read(2, 0, 100));
+    pair.run();
+    assert_eq!(pair.managed, [(50, TaskManagementResult::COMPLETE)]);
+    let later = pair.held.pop().unwrap();
+    pair.execute(later);
+    pair.run();
+    let answered: Vec<u64> = pair.completed.iter().map(|completed| completed.token).collect();
+    assert_eq!(answered, [2]);
+}
+
+#[test]
+fn silence_right_after_login_is_noticed_as_soon_as_any_other() {
+    let mut pair = Setup::default().log_in();
+    assert!(pair.target.next_timeout().unwrap() <= pair.now, "the first look is due at once");
+    assert!(pair.initiator.next_timeout().unwrap() <= pair.now);
+    let mut now = pair.now;
+    for _ in 0..4 {
+        pair.target.handle_timeout(now);
+        pair.initiator.handle_timeout(now);
+        now += Duration::from_secs(10);
+    }
+    pair.target_events();
+    pair.initiator_events();
+    assert_eq!(pair.target_closed, Some(CloseReason::PingTimeout));
+    assert_eq!(pair.initiator_closed, Some(CloseReason::PingTimeout));
+}

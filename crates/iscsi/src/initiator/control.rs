@@ -79,6 +79,8 @@ impl InitiatorConnection {
                     data_digest,
                 );
                 self.phase = Phase::FullFeature(logged_in.clone());
+                // Due at once: then the time is known from which silence counts.
+                self.timer = self.start;
                 self.events.push_back(InitiatorEvent::LoggedIn(logged_in));
             }
         }

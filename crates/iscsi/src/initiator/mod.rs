@@ -152,6 +152,7 @@ pub struct InitiatorConnection {
     free: Vec<usize>,
     generation: u16,
     control: control::Control,
+    start: Instant,
     timer: Instant,
     /// Something arrived since the timer was set.
     active: bool,
@@ -175,6 +176,7 @@ impl InitiatorConnection {
             free: Vec::new(),
             generation: 0,
             control: control::Control::default(),
+            start: now,
             timer: now + config.login_timeout,
             active: false,
             config,

@@ -4,7 +4,7 @@ use lunway_block::Buf;
 
 use super::answer::IscsiSense;
 use super::task::{Collection, Solicited, Task, TaskId, TaskState};
-use super::{Aborted, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent};
+use super::{Aborted, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent, TaskManagementId};
 use crate::connection::Cdb;
 use crate::negotiation::Negotiated;
 use crate::pdu::{self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand};
@@ -56,6 +56,7 @@ impl TargetConnection {
             _ => return self.reject(head, RejectReason::COMMAND_NOT_SUPPORTED),
         };
         let expected_length = command.expected_data_transfer_length.get();
+        let arrival = self.next_arrival();
         let task = self.tasks.insert(Task {
             initiator_task_tag,
             lun: command.lun.to_bytes(),
@@ -65,6 +66,7 @@ impl TargetConnection {
             write: command.is_write(),
             numbered,
             expected_length,
+            arrival,
             reserved: 0,
             state: TaskState::Executing,
         });
@@ -302,14 +304,15 @@ impl TargetConnection {
         }
     }
 
-    /// Gives up every task, or those of one logical unit. None will be answered; those returned are in the driver's
-    /// hands.
-    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>) -> Vec<TaskId> {
+    /// Gives up every task, or those of one logical unit, that arrived before the request that asks for it, if it is one of
+    /// this connection (RFC 7143 §11.5.1: later commands are not affected). None will be answered; those returned are in
+    /// the driver's hands.
+    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, request: Option<TaskManagementId>) -> Vec<TaskId> {
+        let horizon = request.map_or(u64::MAX, |request| request.arrival);
         let mut executing = Vec::new();
         for id in self.tasks.ids() {
-            if self.tasks.get_mut(id).is_some_and(|task| lun.is_none_or(|lun| task.lun == lun))
-                && self.abort(id) != Aborted::Dropped
-            {
+            let is_meant = |task: &mut Task| task.arrival < horizon && lun.is_none_or(|lun| task.lun == lun);
+            if self.tasks.get_mut(id).is_some_and(is_meant) && self.abort(id) != Aborted::Dropped {
                 executing.push(id);
             }
         }

@@ -18,7 +18,11 @@ use crate::window::CommandWindow;
 
 /// Names a task management request within its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TaskManagementId(u32);
+pub struct TaskManagementId {
+    initiator_task_tag: u32,
+    /// Commands with a higher one came later.
+    pub(super) arrival: u64,
+}
 
 /// Names a text request within its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +110,8 @@ impl TargetConnection {
                     data_digest,
                 );
                 self.phase = Phase::FullFeature(logged_in.clone());
+                // Due at once: then the time is known from which silence counts.
+                self.timer = self.start;
                 self.events.push_back(TargetEvent::LoggedIn(logged_in));
             }
             TargetStep::Failed(reply) => {
@@ -294,14 +300,14 @@ impl TargetConnection {
             return self.reject(head, RejectReason::TASK_IN_PROGRESS);
         }
         self.control.management.push(tag);
+        let id = TaskManagementId { initiator_task_tag: tag, arrival: self.next_arrival() };
         match request.function() {
             // §11.5.1: needs error recovery level 2.
-            TaskManagementFunction::TASK_REASSIGN => self.respond_task_management(
-                TaskManagementId(tag),
-                TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED,
-            ),
+            TaskManagementFunction::TASK_REASSIGN => {
+                self.respond_task_management(id, TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED)
+            }
             function => self.events.push_back(TargetEvent::TaskManagement {
-                request: TaskManagementId(tag),
+                request: id,
                 function,
                 lun: request.lun.to_bytes(),
                 referenced_task_tag: request.referenced_task_tag.get(),
@@ -311,14 +317,17 @@ impl TargetConnection {
 
     /// Answers [`TargetEvent::TaskManagement`], after the effects of the function are complete (RFC 7143 §11.6).
     pub fn respond_task_management(&mut self, request: TaskManagementId, result: TaskManagementResult) {
-        let Some(at) = self.control.management.iter().position(|&tag| tag == request.0) else { return };
+        let Some(at) = self.control.management.iter().position(|&tag| tag == request.initiator_task_tag)
+        else {
+            return;
+        };
         self.control.management.swap_remove(at);
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;
         }
         let mut pdu = TaskManagementResponse::new();
         pdu.response = result;
-        pdu.initiator_task_tag = request.0.into();
+        pdu.initiator_task_tag = request.initiator_task_tag.into();
         number_status!(self, pdu);
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
     }

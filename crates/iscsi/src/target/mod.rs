@@ -196,6 +196,8 @@ pub struct TargetConnection {
     unreserved: VecDeque<TaskId>,
     next_transfer_tag: u32,
     control: control::Control,
+    arrivals: u64,
+    start: Instant,
     timer: Instant,
     /// Something arrived since the timer was set.
     active: bool,
@@ -219,6 +221,8 @@ impl TargetConnection {
             unreserved: VecDeque::new(),
             next_transfer_tag: 0,
             control: control::Control::default(),
+            arrivals: 0,
+            start: now,
             timer: now + config.login_timeout,
             active: false,
             config,
@@ -430,6 +434,11 @@ impl TargetConnection {
         self.next_transfer_tag = self.next_transfer_tag.wrapping_add(1);
         let tag = self.next_transfer_tag << 16 | slot & 0xffff;
         if tag == RESERVED_TAG { self.transfer_tag(slot) } else { tag }
+    }
+
+    fn next_arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
     }
 
     fn next_stat_sn(&mut self) -> u32 {

@@ -62,6 +62,8 @@ pub(super) struct Task {
     pub(super) numbered: bool,
     /// Expected Data Transfer Length, bytes.
     pub(super) expected_length: u32,
+    /// Counts up with each command and task management request of the connection.
+    pub(super) arrival: u64,
     /// Bytes of the connection's Data-Out budget that it holds.
     pub(super) reserved: usize,
     pub(super) state: TaskState,

@@ -247,7 +247,7 @@ fn against_target(mut target: TargetConnection, mut actions: Actions<'_>, mut no
                     target.complete(command.task, completion);
                 }
             }
-            10 => drop(target.abort_tasks((choice & 1 == 0).then_some([0; 8]))),
+            10 => drop(target.abort_tasks((choice & 1 == 0).then_some([0; 8]), None)),
             _ => {
                 now += Duration::from_secs(u64::from(choice % 16));
                 target.handle_timeout(now);

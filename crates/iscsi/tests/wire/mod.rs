@@ -8,7 +8,7 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::initiator::*;
 use lunway_iscsi::login::*;
 use lunway_iscsi::negotiation::Parameters;
-use lunway_iscsi::pdu::{TaskAttribute, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
 use lunway_iscsi::target::*;
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
 
@@ -224,6 +224,12 @@ impl Pair {
                 TargetEvent::LoggedIn(_) => {}
                 TargetEvent::Command(command) if self.hold => self.held.push(command),
                 TargetEvent::Command(command) => self.execute(command),
+                TargetEvent::TaskManagement { request, function, lun, .. }
+                    if function == TaskManagementFunction::LOGICAL_UNIT_RESET =>
+                {
+                    self.target.abort_tasks(Some(lun), Some(request));
+                    self.target.respond_task_management(request, TaskManagementResult::COMPLETE);
+                }
                 TargetEvent::TaskManagement { request, referenced_task_tag, .. } => {
                     let result = match self.target.abort_task(referenced_task_tag) {
                         Aborted::NotFound => TaskManagementResult::TASK_DOES_NOT_EXIST,

@@ -70,12 +70,12 @@ impl Connection {
                     (vec![task], None)
                 }
             },
-            Scope::NexusUnit { lun } => (self.abort_unit(lun), None),
+            Scope::NexusUnit { lun } => (self.abort_unit(lun, Some(request)), None),
             Scope::Unit { lun, .. } if function == TaskManagementFunction::CLEAR_TASK_SET => {
-                (self.abort_unit(lun), Some(AbortScope::Cleared { lun }))
+                (self.abort_unit(lun, Some(request)), Some(AbortScope::Cleared { lun }))
             }
-            Scope::Unit { lun, .. } => (self.abort_unit(lun), Some(AbortScope::Reset { lun })),
-            Scope::Target => (self.abort_all(), Some(AbortScope::All)),
+            Scope::Unit { lun, .. } => (self.abort_unit(lun, Some(request)), Some(AbortScope::Reset { lun })),
+            Scope::Target => (self.abort_all(Some(request)), Some(AbortScope::All)),
         };
         let mut ends = Vec::new();
         if !tasks.is_empty() {
@@ -127,8 +127,8 @@ impl Connection {
     pub(super) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
         let before = self.core.commands_in_flight();
         let tasks = match scope {
-            AbortScope::Reset { lun } | AbortScope::Cleared { lun } => self.abort_unit(lun),
-            AbortScope::All => self.abort_all(),
+            AbortScope::Reset { lun } | AbortScope::Cleared { lun } => self.abort_unit(lun, None),
+            AbortScope::All => self.abort_all(None),
         };
         if let AbortScope::Cleared { lun } = scope
             && self.core.commands_in_flight() < before
@@ -153,21 +153,21 @@ impl Connection {
     /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all aborted commands that
     /// the device still has: those of earlier functions are among them, as they, too, must end before this one is
     /// complete.
-    fn abort_unit(&mut self, lun: u16) -> Vec<TaskId> {
+    fn abort_unit(&mut self, lun: u16, request: Option<TaskManagementId>) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();
         // SAM-5 4.7.7: up to 255, flat space addressing names the same unit.
         let flat = [0x40 | high, low, 0, 0, 0, 0, 0, 0];
         let usual = Lun::new(lun).0;
-        let mut executing = self.core.abort_tasks(Some(usual));
+        let mut executing = self.core.abort_tasks(Some(usual), request);
         if usual != flat {
-            executing.extend(self.core.abort_tasks(Some(flat)));
+            executing.extend(self.core.abort_tasks(Some(flat), request));
         }
         self.aborted.extend(executing);
         self.aborted.clone()
     }
 
-    fn abort_all(&mut self) -> Vec<TaskId> {
-        let executing = self.core.abort_tasks(None);
+    fn abort_all(&mut self, request: Option<TaskManagementId>) -> Vec<TaskId> {
+        let executing = self.core.abort_tasks(None, request);
         self.aborted.extend(executing);
         self.aborted.clone()
     }
