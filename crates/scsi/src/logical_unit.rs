@@ -1,5 +1,6 @@
 //! A logical unit: a device with identity, mode parameters, reservations and the nexuses that see it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,9 +9,12 @@ use lunway_block::{BlockDevice, Durability, Geometry};
 use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::mode::ModeParameters;
-use crate::nexus::ItlNexus;
+use crate::nexus::{ItlNexus, PortPair};
 use crate::reservation::Reservations;
 use crate::unit_attention::UnitAttention;
+
+/// Ports that are remembered. One that is forgotten hears POWER ON again, which costs it a check and nothing else.
+const GREETED_MAX: usize = 256;
 
 /// What a logical unit says about itself, and what it lets initiators do.
 #[derive(Clone, Debug)]
@@ -87,6 +91,8 @@ pub struct LogicalUnit {
     obstacles: AtomicU8,
     reservations: Mutex<Reservations>,
     nexuses: Mutex<Vec<Weak<ItlNexus>>>,
+    /// Ports that were told that the unit is on, oldest first.
+    greeted: Mutex<VecDeque<PortPair>>,
     gate: Gate,
 }
 
@@ -107,6 +113,7 @@ impl LogicalUnit {
             obstacles: AtomicU8::new(if protected { obstacle::PROTECTED } else { 0 }),
             reservations: Mutex::default(),
             nexuses: Mutex::default(),
+            greeted: Mutex::default(),
             gate: Gate::default(),
             device,
             options,
@@ -201,8 +208,18 @@ impl LogicalUnit {
         list.iter().filter_map(Weak::upgrade).collect()
     }
 
-    pub(crate) fn join(&self, itl: &Arc<ItlNexus>) {
+    /// Takes in a new nexus; gives the unit attention that it starts with.
+    pub(crate) fn join(&self, itl: &Arc<ItlNexus>) -> UnitAttention {
         self.nexuses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(itl));
+        if self.greeted().contains(itl.nexus().ports()) {
+            UnitAttention::NexusLoss
+        } else {
+            UnitAttention::PowerOn
+        }
+    }
+
+    fn greeted(&self) -> MutexGuard<'_, VecDeque<PortPair>> {
+        self.greeted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// I_T nexus loss (SAM-5 6.3.5): what belonged to the nexus alone goes; persistent reservations stay.
@@ -212,6 +229,15 @@ impl LogicalUnit {
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), itl));
         self.change_reservations(|reservations| reservations.release(itl.nexus().id()));
+        if !itl.pending().has(UnitAttention::PowerOn) {
+            let mut greeted = self.greeted();
+            if !greeted.contains(itl.nexus().ports()) {
+                if greeted.len() == GREETED_MAX {
+                    greeted.pop_front();
+                }
+                greeted.push_back(itl.nexus().ports().clone());
+            }
+        }
     }
 
     /// Establishes a unit attention on every nexus but `except`.

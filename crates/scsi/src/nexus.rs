@@ -80,7 +80,8 @@ impl ItlNexus {
 
 /// One I_T nexus: an initiator port talking to a target port. Made by [`ScsiTarget::open_nexus`].
 ///
-/// A new nexus has the unit attention POWER ON OCCURRED pending on each logical unit. Closing it, or dropping it, is an
+/// A new nexus has the unit attention POWER ON OCCURRED pending on each logical unit, or I_T NEXUS LOSS OCCURRED where the same
+/// ports were told before that it is on: an initiator that comes back thus knows that no write cache was lost. Closing it, or dropping it, is an
 /// I_T nexus loss: RESERVE is released, PREVENT ALLOW MEDIUM REMOVAL undone; persistent reservations stay, and are found
 /// again by the same pair of ports.
 ///
@@ -210,8 +211,7 @@ impl Nexus {
             pending: Pending::default(),
             prevents_removal: AtomicBool::new(false),
         });
-        itl.pending.establish(UnitAttention::PowerOn);
-        unit.join(&itl);
+        itl.pending.establish(unit.join(&itl));
         units.insert(index, itl);
     }
 

@@ -8,10 +8,12 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum UnitAttention {
-    /// The nexus is new, or the target was reset cold.
+    /// The nexus is new, and as far as its ports know the logical unit has just been switched on.
     PowerOn,
     /// A task management function reset the logical unit or the target.
     Reset,
+    /// The nexus is new, its ports are not: they met before on this logical unit, which has not been off since.
+    NexusLoss,
     /// CLEAR TASK SET of another nexus took commands of this one away.
     CommandsCleared,
     /// A removable medium was loaded.
@@ -31,9 +33,10 @@ pub enum UnitAttention {
 }
 
 /// All, by bit number of [`Pending`].
-const ALL: [(UnitAttention, AdditionalSense); 10] = [
+const ALL: [(UnitAttention, AdditionalSense); 11] = [
     (UnitAttention::PowerOn, AdditionalSense::POWER_ON_OCCURRED),
     (UnitAttention::Reset, AdditionalSense::BUS_DEVICE_RESET_OCCURRED),
+    (UnitAttention::NexusLoss, AdditionalSense::I_T_NEXUS_LOSS_OCCURRED),
     (UnitAttention::CommandsCleared, AdditionalSense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR),
     (UnitAttention::MediumChanged, AdditionalSense::MEDIUM_MAY_HAVE_CHANGED),
     (UnitAttention::CapacityChanged, AdditionalSense::CAPACITY_DATA_HAS_CHANGED),
@@ -71,6 +74,11 @@ impl Pending {
     /// Nothing pending. The fast path's only question.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether this one has not been told yet.
+    pub(crate) fn has(&self, condition: UnitAttention) -> bool {
+        self.0.load(Ordering::Acquire) & 1 << condition as u8 != 0
     }
 
     /// The most important one, which is no longer pending.

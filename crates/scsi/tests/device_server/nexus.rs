@@ -55,7 +55,7 @@ fn a_persistent_reservation_survives_its_nexus_and_is_found_again() {
     assert_eq!(write(&other), Status::RESERVATION_CONFLICT);
     drop(one);
     assert_eq!(write(&other), Status::RESERVATION_CONFLICT);
-    let one = rig.login("one");
+    let one = rig.login_again("one");
     assert_eq!(write(&one), Status::GOOD);
     // The other takes it over, and the first is told.
     assert_eq!(do_it(&other, prout(6, 0, 0, 22)), Status::GOOD);
@@ -145,4 +145,22 @@ fn a_read_only_unit_reads() {
     ] {
         assert_eq!(host.refused(&cdb, &[0; 2 * SECTOR]).code, AdditionalSense::WRITE_PROTECTED, "{cdb:?}");
     }
+}
+
+#[test]
+fn a_port_that_was_told_of_the_power_on_hears_of_a_nexus_loss_when_it_comes_back() {
+    let rig = Rig::new();
+    let first_sense = |name: &str, listen: bool| {
+        let nexus = rig.target.open_nexus(name, 1);
+        let host = Initiator(nexus);
+        listen.then(|| host.refused(&cdb::test_unit_ready(), &[]).code)
+    };
+    assert_eq!(first_sense("one", false), None);
+    assert_eq!(
+        first_sense("one", true),
+        Some(AdditionalSense::POWER_ON_OCCURRED),
+        "it was not told the first time"
+    );
+    assert_eq!(first_sense("one", true), Some(AdditionalSense::I_T_NEXUS_LOSS_OCCURRED));
+    assert_eq!(first_sense("other", true), Some(AdditionalSense::POWER_ON_OCCURRED));
 }

@@ -31,8 +31,17 @@ impl Rig {
 
     /// A new nexus that has heard that it is new.
     pub(crate) fn login(&self, name: &str) -> Initiator {
+        self.login_hearing(name, UnitAttention::PowerOn)
+    }
+
+    /// A new nexus between ports that have met before.
+    pub(crate) fn login_again(&self, name: &str) -> Initiator {
+        self.login_hearing(name, UnitAttention::NexusLoss)
+    }
+
+    fn login_hearing(&self, name: &str, condition: UnitAttention) -> Initiator {
         let initiator = Initiator(self.target.open_nexus(&format!("{name},i,0x1"), 1));
-        initiator.hears(UnitAttention::PowerOn);
+        initiator.hears(condition);
         initiator
     }
 }
