@@ -4,6 +4,9 @@ use std::fmt;
 
 const SCHEME: &str = "iscsi://";
 
+/// The key of the target's secret for mutual CHAP.
+const PASSWORD: &str = "target_password=";
+
 /// An `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` address, not taken apart here.
 ///
 /// `Display` and `Debug` print `***` for the secret, so that an address can go into errors, logs and reports;
@@ -47,10 +50,19 @@ impl IscsiUrl {
 
 impl fmt::Display for IscsiUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.secret() {
-            None => f.write_str(&self.0),
-            Some(secret) => write!(f, "{}***{}", &self.0[..secret.start], &self.0[secret.end..]),
+        let (head, mut rest) = match self.secret() {
+            None => ("", &self.0[..]),
+            Some(secret) => (&self.0[..secret.start], &self.0[secret.end..]),
+        };
+        if !head.is_empty() {
+            write!(f, "{head}***")?;
         }
+        while let Some(at) = rest.find(PASSWORD) {
+            let (before, password) = rest.split_at(at + PASSWORD.len());
+            write!(f, "{before}***")?;
+            rest = &password[password.find('&').unwrap_or(password.len())..];
+        }
+        f.write_str(rest)
     }
 }
 
@@ -76,6 +88,14 @@ mod tests {
             ("iscsi://h/iqn.a:b%20c/0", "iscsi://h/iqn.a:b%20c/0"),
             ("iscsi://user%s3cret/iqn.a:b/0", "iscsi://user%***/iqn.a:b/0"),
             ("iscsi://user%s3cret", "iscsi://user%***"),
+            (
+                "iscsi://user@h/iqn.a:b/0?target_user=t&target_password=s3cret&from=::1",
+                "iscsi://user@h/iqn.a:b/0?target_user=t&target_password=***&from=::1",
+            ),
+            (
+                "iscsi://u%s3cret@h/iqn.a:b/0?target_password=s4&target_password=s5",
+                "iscsi://u%***@h/iqn.a:b/0?target_password=***&target_password=***",
+            ),
         ] {
             let url = IscsiUrl::new(text).unwrap();
             assert_eq!(url.to_string(), printed);
