@@ -1,1 +1,21 @@
-//! The device grammar: opens what a command line names.
+//! Opens what a command line or a configuration names: the one place that knows every back end.
+//!
+//! `target`, `bench` and the commands see only [`BlockDevice`]: whoever adds a back end adds it here and in the grammar
+//! ([`lunway_block::spec`]), and every front end has it.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use lunway_device::{OpenOptions, open};
+//!
+//! let opened = open(&"readonly:ram:1M".parse()?, &OpenOptions::default()).await?;
+//! assert!(opened.device.geometry().read_only);
+//! opened.close().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+
+mod open_error;
+mod opened;
+
+pub use lunway_block::BlockDevice;
+pub use open_error::OpenError;
+pub use opened::{OpenOptions, Opened, create_file, open};

@@ -1,0 +1,68 @@
+//! Why a device could not be opened.
+
+use std::io;
+use std::path::PathBuf;
+
+use lunway_block::spec::SpecError;
+
+/// Why a device could not be opened: a sentence that names the device, without its secret, and says what would help.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The text is no device.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A format that is to come.
+    #[error("cannot open {}: VHDX is not supported in this version yet, only raw images are", .path.display())]
+    Vhdx {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A size or sector that memory cannot have.
+    #[error("cannot make {device}: {source}")]
+    Memory {
+        /// The device as it was named.
+        device: String,
+        /// Why not.
+        source: lunway_memory::ShapeError,
+    },
+    /// A file or block device.
+    #[error(transparent)]
+    File(#[from] lunway_file::OpenError),
+    /// A file that was to be made.
+    #[error("cannot create {}: {source}", .path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// An iSCSI address that is none.
+    #[error("cannot use {device}: {source}")]
+    Url {
+        /// The address without secrets.
+        device: String,
+        /// What is wrong with it.
+        source: lunway_initiator::UrlError,
+    },
+    /// A logical unit that could not be reached.
+    #[error("cannot open {device}: {source}")]
+    Iscsi {
+        /// The address without secrets.
+        device: String,
+        /// Why not.
+        source: lunway_initiator::OpenError,
+    },
+    /// A logical unit has the sectors that its target gave it.
+    #[error(
+        "{device} has sectors of {found} bytes, which cannot be changed to {wanted} here: its target decides"
+    )]
+    Sector {
+        /// The address without secrets.
+        device: String,
+        /// What was asked for, bytes.
+        wanted: u32,
+        /// What it has, bytes.
+        found: u32,
+    },
+}

@@ -1,0 +1,164 @@
+//! From a name to a device.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use lunway_block::BlockDevice;
+use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
+use lunway_block::spec::{DeviceSpec, IscsiUrl};
+use lunway_file::FileDevice;
+use lunway_initiator::IscsiDevice;
+use lunway_memory::{NullDisk, RamDisk};
+
+use crate::OpenError;
+
+/// How to open a device.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Logical sector, bytes: 512 or 4096; `None`: what the device says, 512 where it can have any.
+    pub sector: Option<u32>,
+    /// Opens files for reading only, and refuses writes whatever the device is.
+    pub read_only: bool,
+    /// Files past the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// Times and limits of iSCSI sessions.
+    pub iscsi: lunway_initiator::OpenOptions,
+}
+
+/// An open device, and what must be told when it is no longer needed.
+///
+/// The device may be used as long as the runtime lives that it was opened on. Dropped without [`close`](Self::close), an
+/// iSCSI session ends without a logout if the runtime ends at once.
+pub struct Opened {
+    /// The device, with its decorators around it.
+    pub device: Arc<dyn BlockDevice>,
+    session: Option<Arc<IscsiDevice>>,
+    counters: Vec<(String, Arc<Stats>)>,
+}
+
+impl Opened {
+    /// Logs out where there is a session, once what is under way is answered, and logs what `stats:` has counted.
+    pub async fn close(self) {
+        if let Some(session) = self.session {
+            session.close().await;
+        }
+        for (device, counter) in self.counters {
+            let counted = counter.snapshot();
+            tracing::info!(target: "lunway::stats", device, ?counted, "counted");
+        }
+    }
+
+    /// The iSCSI session, where the device is one, whatever is around it.
+    pub fn session(&self) -> Option<&Arc<IscsiDevice>> {
+        self.session.as_ref()
+    }
+
+    fn plain(device: Arc<dyn BlockDevice>) -> Self {
+        Self { device, session: None, counters: Vec::new() }
+    }
+
+    fn wrap(&mut self, wrapper: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) {
+        self.device = wrapper(self.device.clone());
+    }
+}
+
+/// Opens what `spec` names.
+///
+/// An iSCSI session is carried by the runtime this is called on: with a `current_thread` runtime, the caller and the
+/// session share a thread, which saves the wake-up of another core for each I/O.
+pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, OpenError> {
+    let mut decorators = Vec::new();
+    let mut leaf = spec;
+    while let Some(inner) = inside(leaf) {
+        decorators.push(leaf);
+        leaf = inner;
+    }
+    // A file that nobody may write through need not be writable itself.
+    let protected = decorators.iter().any(|spec| matches!(spec, DeviceSpec::ReadOnly { .. }));
+    let mut opened = open_leaf(leaf, options, options.read_only || protected).await?;
+    for &decorator in decorators.iter().rev() {
+        match decorator {
+            DeviceSpec::Delay { time, .. } => opened.wrap(|inner| Arc::new(Delay::new(inner, *time))),
+            DeviceSpec::Rate { bytes_per_second, .. } => {
+                opened.wrap(|inner| Arc::new(Rate::new(inner, *bytes_per_second)));
+            }
+            DeviceSpec::Fault { spec, .. } => opened.wrap(|inner| Arc::new(Fault::new(inner, spec.clone()))),
+            DeviceSpec::ReadOnly { .. } => opened.wrap(|inner| Arc::new(ReadOnly::new(inner))),
+            DeviceSpec::Stats { inner } => {
+                let counter = Arc::new(Stats::new(opened.device.clone()));
+                opened.counters.push((inner.to_string(), counter.clone()));
+                opened.device = counter;
+            }
+            _ => {}
+        }
+    }
+    if options.read_only && !opened.device.geometry().read_only {
+        opened.wrap(|inner| Arc::new(ReadOnly::new(inner)));
+    }
+    Ok(opened)
+}
+
+/// What a decorator is around.
+fn inside(spec: &DeviceSpec) -> Option<&DeviceSpec> {
+    match spec {
+        DeviceSpec::Delay { inner, .. }
+        | DeviceSpec::Rate { inner, .. }
+        | DeviceSpec::Fault { inner, .. }
+        | DeviceSpec::ReadOnly { inner }
+        | DeviceSpec::Stats { inner } => Some(inner),
+        _ => None,
+    }
+}
+
+async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) -> Result<Opened, OpenError> {
+    let memory = |source| OpenError::Memory { device: leaf.to_string(), source };
+    let sector = options.sector.unwrap_or(512);
+    Ok(match leaf {
+        DeviceSpec::Ram { size } => Opened::plain(Arc::new(RamDisk::new(*size, sector).map_err(memory)?)),
+        DeviceSpec::Null { size } => Opened::plain(Arc::new(NullDisk::new(*size, sector).map_err(memory)?)),
+        DeviceSpec::File { path } => {
+            let file = lunway_file::FileOptions {
+                sector: options.sector,
+                read_only,
+                direct: options.direct,
+                ..lunway_file::FileOptions::default()
+            };
+            Opened::plain(Arc::new(FileDevice::open(path, &file)?))
+        }
+        DeviceSpec::Vhdx { path } => return Err(OpenError::Vhdx { path: path.clone() }),
+        DeviceSpec::Iscsi { url } => open_iscsi(url, options).await?,
+        DeviceSpec::Delay { .. }
+        | DeviceSpec::Rate { .. }
+        | DeviceSpec::Fault { .. }
+        | DeviceSpec::ReadOnly { .. }
+        | DeviceSpec::Stats { .. } => unreachable!("decorators were peeled off"),
+    })
+}
+
+async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, OpenError> {
+    let device = || url.to_string();
+    let address = lunway_initiator::IscsiUrl::parse(url.expose_secret())
+        .map_err(|source| OpenError::Url { device: device(), source })?;
+    let session = IscsiDevice::open(address, options.iscsi.clone())
+        .await
+        .map_err(|source| OpenError::Iscsi { device: device(), source })?;
+    let found = session.geometry().logical_sector;
+    match options.sector {
+        Some(wanted) if wanted != found => {
+            session.close().await;
+            Err(OpenError::Sector { device: device(), wanted, found })
+        }
+        _ => {
+            let session = Arc::new(session);
+            Ok(Opened { device: session.clone(), session: Some(session), counters: Vec::new() })
+        }
+    }
+}
+
+/// Makes a sparse file of `size` bytes where there is none yet.
+pub fn create_file(path: &Path, size: u64) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Create { path: path.to_owned(), source };
+    let file = File::create_new(path).map_err(failed)?;
+    file.set_len(size).map_err(failed)
+}

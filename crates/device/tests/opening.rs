@@ -1,0 +1,88 @@
+//! Every back end and every decorator through its name.
+
+use lunway_block::spec::DeviceSpec;
+use lunway_block::{BlockError, Buf, Durability};
+use lunway_device::{OpenError, OpenOptions, Opened, create_file, open};
+
+async fn opened(text: &str, options: &OpenOptions) -> Result<Opened, OpenError> {
+    open(&DeviceSpec::parse(text)?, options).await
+}
+
+async fn refusal(text: &str, options: &OpenOptions) -> String {
+    match opened(text, options).await {
+        Ok(_) => panic!("{text} was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn memory_has_the_size_of_its_name_and_the_sector_that_was_asked_for() {
+    let options = OpenOptions { sector: Some(4096), ..OpenOptions::default() };
+    for text in ["ram:1M", "null:1M", "stats:delay:1us:rate:1G:ram:1M", "fault:read=0.5:null:1M"] {
+        let geometry = opened(text, &options).await.unwrap().device.geometry();
+        assert_eq!((geometry.size, geometry.logical_sector), (1 << 20, 4096), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_created_once_and_keeps_what_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    create_file(&path, 1 << 20).unwrap();
+    assert!(create_file(&path, 1 << 20).unwrap_err().to_string().contains("disk.img"), "a file is never cut");
+    let text = format!("file:{}", path.display());
+    let disk = opened(&text, &OpenOptions::default()).await.unwrap();
+    disk.device.write(4096, Buf::copy_of(&[7; 512]).freeze(), Durability::Stable).await.unwrap();
+    disk.close().await;
+    let disk = opened(&text, &OpenOptions::default()).await.unwrap();
+    assert_eq!(disk.device.geometry().size, 1 << 20);
+    assert_eq!(&disk.device.read(4096, Buf::zeroed(512)).await.unwrap()[..], [7; 512]);
+}
+
+#[tokio::test]
+async fn read_only_holds_however_it_was_asked_for() {
+    let option = OpenOptions { read_only: true, ..OpenOptions::default() };
+    for (text, options) in [("ram:1M", option), ("stats:readonly:ram:1M", OpenOptions::default())] {
+        let disk = opened(text, &options).await.unwrap();
+        assert!(disk.device.geometry().read_only);
+        let refused = disk.device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await;
+        assert_eq!(refused, Err(BlockError::ReadOnly), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn decorators_are_around_the_device_in_the_order_of_their_names() {
+    let disk = opened("fault:write:ram:1M", &OpenOptions::default()).await.unwrap();
+    assert!(disk.device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await.is_err());
+    // Outside, read-only answers before the fault is met.
+    let disk = opened("readonly:fault:write:ram:1M", &OpenOptions::default()).await.unwrap();
+    let refused = disk.device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await;
+    assert_eq!(refused, Err(BlockError::ReadOnly));
+}
+
+#[tokio::test]
+async fn vhdx_is_refused_in_one_sentence() {
+    let message = refusal("backup.vhdx", &OpenOptions::default()).await;
+    assert_eq!(
+        message,
+        "cannot open backup.vhdx: VHDX is not supported in this version yet, only raw images are"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_file_and_a_refused_connection_are_named() {
+    let message = refusal("/nonexistent/disk.img", &OpenOptions::default()).await;
+    assert!(message.contains("/nonexistent/disk.img"), "{message}");
+    // A port that was free a moment ago and that nobody listens on.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("iscsi://user%hunter2@127.0.0.1:{port}/iqn.2026-11.io.lunway:disk/0");
+    let message = refusal(&url, &OpenOptions::default()).await;
+    assert!(message.contains(&format!("127.0.0.1:{port}")) && !message.contains("hunter2"), "{message}");
+}
+
+#[tokio::test]
+async fn an_impossible_sector_is_refused() {
+    let options = OpenOptions { sector: Some(513), ..OpenOptions::default() };
+    let message = refusal("ram:1M", &options).await;
+    assert!(message.contains("ram:1M") && message.contains("513"), "{message}");
+}
