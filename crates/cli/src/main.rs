@@ -1,2 +1,43 @@
-//! lunway.
-fn main() {}
+//! `lunway`: a software SAN in one binary.
+//!
+//! This crate is what people and scripts touch: arguments, printing, exit codes. What the commands do is in the crates
+//! they call; the one engine here is [`transfer`], which copies between any two devices.
+//!
+//! | part | is |
+//! |---|---|
+//! | `arguments` | the command line |
+//! | `command` | one file per command |
+//! | `transfer` | device to device: sparse, verified |
+//! | `device` | a device from the command line, open while something is done with it |
+//! | `failure` | what goes wrong, and the exit code for it |
+//! | `terminal`, `progress` | what depends on a person watching |
+//! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
+
+mod arguments;
+mod command;
+mod device;
+mod failure;
+mod interrupt;
+mod logging;
+mod progress;
+mod secret;
+mod terminal;
+mod transfer;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::arguments::Arguments;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return secret::print_usage_error(&error),
+    };
+    logging::start(arguments.verbose);
+    match arguments.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,63 @@
+//! The command line.
+
+use clap::{ArgAction, Parser, Subcommand};
+
+use crate::command::{bench, copy, demo, discover, inspect, serve};
+use crate::failure::Failure;
+
+const DEVICES: &str = "\
+Devices:
+  iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN   a logical unit; the secret may also stand in LUNWAY_CHAP_SECRET,
+                                                   or in a file named with ?secret_file=PATH
+  ram:SIZE  null:SIZE                              memory, or a sink
+  PATH  file:PATH                                  raw image or block device
+  delay:TIME:DEVICE  rate:SIZE:DEVICE  fault:SPEC:DEVICE  readonly:DEVICE  stats:DEVICE
+                                                   any of these around a device
+
+Sizes: 4K, 1M, 2G, 4TiB (powers of 1024), 100MB (powers of 1000). Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Serves block volumes over iSCSI, reaches them, copies them, measures them.
+#[derive(Debug, Parser)]
+#[command(name = "lunway", version, after_help = DEVICES, max_term_width = 110)]
+pub(crate) struct Arguments {
+    /// More in the log, on standard error; twice for still more. RUST_LOG says it in detail
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Demo(demo::Demo),
+    Serve(serve::Serve),
+    Discover(discover::Discover),
+    Inspect(inspect::Inspect),
+    Copy(copy::Copy),
+    Bench(Box<bench::Bench>),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Demo(demo) => demo.run(),
+            Self::Serve(serve) => serve.run(),
+            Self::Discover(discover) => discover.run(),
+            Self::Inspect(inspect) => inspect.run(),
+            Self::Copy(copy) => copy.run(),
+            Self::Bench(bench) => bench.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_command_line_has_no_contradiction() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,234 @@
+//! `lunway demo`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_bench::report::{self, Report};
+use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
+use lunway_block::size::HumanSize;
+use lunway_block::{BlockDevice, Buf, Durability};
+use lunway_device::{OpenOptions, Opened};
+use lunway_target::{Config, Flags, Server};
+
+use super::bench::{environment, judge, result_text, run_profile};
+use super::serve::{self, DEFAULT_NAME};
+use crate::failure::Failure;
+use crate::transfer::Transfer;
+use crate::{device, interrupt, progress, terminal};
+
+/// Size of each logical unit.
+const LUN_SIZE: u64 = IMAGE_SIZE;
+/// What is copied, bytes: a stretch of random data at the start of each part, zeroes in the rest.
+const IMAGE_SIZE: u64 = 256 << 20;
+const PART: u64 = 16 << 20;
+const DATA_IN_PART: u64 = 6 << 20;
+/// Per row: ten rows and their preparation stay well under a minute, and still show what counts.
+const ROW: Duration = Duration::from_millis(1500);
+const ROW_RAMP: Duration = Duration::from_millis(200);
+/// Part of the disk that is measured.
+const MEASURED: u64 = LUN_SIZE;
+
+const FILE_NAME: &str = "lunway-demo.html";
+
+/// Serve, reach, copy, measure: all of it once, on this machine, in under a minute.
+///
+/// Needs no root and no set-up, touches no disk: the volumes are in memory, and the one file written is the report.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Write the report here [default: lunway-demo.html in the current directory, or where temporary files go]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl Demo {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let (outcomes, notes, facts) = device::run(async {
+            let cancel = interrupt::watch();
+            let server = Demonstration::start().await?;
+            let result = server.show(&cancel).await;
+            server.stop().await?;
+            result
+        })?;
+        let mut report = Report::new("lunway demo", "a RAM disk over iSCSI, on one machine", outcomes);
+        report.notes = notes;
+        report.environment = facts;
+        let path = self.write(&report::html(&report))?;
+        terminal::print(&format!(
+            "\n{}\n  The report, with charts: {}",
+            terminal::heading("Report"),
+            path.display()
+        ))?;
+        judge(&report.outcomes)
+    }
+
+    fn write(&self, page: &str) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.html {
+            fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+            return Ok(path.clone());
+        }
+        // Where the current directory cannot be written, temporary files can be.
+        let here = Path::new(FILE_NAME);
+        if fs::write(here, page).is_ok() {
+            return Ok(std::path::absolute(here).unwrap_or_else(|_| here.to_owned()));
+        }
+        let there = std::env::temp_dir().join(FILE_NAME);
+        fs::write(&there, page).with_context(|| format!("cannot write {}", there.display()))?;
+        Ok(there)
+    }
+}
+
+/// What a demonstration leaves: results, notes on them, facts about the place.
+type Shown = (Vec<Outcome>, Vec<String>, Vec<(String, String)>);
+
+/// A server on threads of its own, and where it is.
+struct Demonstration {
+    server: Server,
+    devices: serve::Devices,
+    address: String,
+}
+
+impl Demonstration {
+    async fn start() -> Result<Self, Failure> {
+        let size = lunway_block::size::ExactSize(LUN_SIZE);
+        let flags = Flags {
+            listen: vec!["127.0.0.1:0".to_owned()],
+            iqn: Some(DEFAULT_NAME.to_owned()),
+            luns: vec![format!("0=ram:{size}"), format!("1=ram:{size},sector=4096")],
+            ..Flags::default()
+        };
+        let config = Config::default().with_flags(&flags).map_err(Failure::failed)?;
+        let (server, devices) = serve::start(config).await?;
+        let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
+        terminal::print(&format!(
+            "{}\n  target {DEFAULT_NAME} at {address}\n  lun 0: {}, sectors of 512 bytes\n  lun 1: {}, sectors of 4096 bytes",
+            terminal::heading("Serve: two volumes in memory, over iSCSI"),
+            HumanSize(LUN_SIZE),
+            HumanSize(LUN_SIZE),
+        ))?;
+        Ok(Self { server, devices, address })
+    }
+
+    async fn stop(self) -> Result<(), Failure> {
+        self.server.shutdown(Duration::from_secs(2)).await.map_err(Failure::failed)?;
+        self.devices.close().await;
+        Ok(())
+    }
+
+    async fn open(&self, lun: u16) -> Result<Opened, Failure> {
+        let url = format!("iscsi://{}/{DEFAULT_NAME}/{lun}", self.address);
+        device::open(&device::parse(&url)?, &OpenOptions::default()).await
+    }
+
+    async fn show(&self, cancel: &Cancel) -> Result<Shown, Failure> {
+        self.copy(cancel).await?;
+        self.measure(cancel).await
+    }
+
+    /// Random data and zeroes to one volume, from there to the other, and everything compared.
+    async fn copy(&self, cancel: &Cancel) -> Result<(), Failure> {
+        terminal::print(&format!(
+            "\n{}",
+            terminal::heading("Reach and copy: log in, write random data and zeroes, compare every byte")
+        ))?;
+        let image =
+            device::open(&device::parse(&format!("ram:{IMAGE_SIZE}"))?, &OpenOptions::default()).await?;
+        fill(&*image.device).await?;
+        let (first, second) = (self.open(0).await?, self.open(1).await?);
+        let result = async {
+            copy_one("image to lun 0", &*image.device, &*first.device, cancel).await?;
+            copy_one("lun 0 to lun 1", &*first.device, &*second.device, cancel).await
+        }
+        .await;
+        first.close().await;
+        second.close().await;
+        result
+    }
+
+    async fn measure(&self, cancel: &Cancel) -> Result<Shown, Failure> {
+        let opened = self.open(0).await?;
+        let options = profile::Options {
+            duration: ROW,
+            ramp: ROW_RAMP,
+            region: MEASURED,
+            destroy: true,
+            seed: random_seed(),
+        };
+        let profile = profile::anvil(&opened.device.geometry(), &options);
+        terminal::print(&format!(
+            "\n{}",
+            terminal::heading(&format!(
+                "Measure: profile anvil on lun 0, about {} s",
+                profile.duration().as_secs() + 2
+            ))
+        ))?;
+        let facts = environment(&*opened.device);
+        let outcomes = run_profile(&profile, &opened.device, cancel).await;
+        opened.close().await;
+        let outcomes = outcomes?;
+        if outcomes.iter().all(|outcome| outcome.end == End::Cancelled) {
+            return Err(Failure::failed(anyhow!("interrupted before there was anything to show")));
+        }
+        let mut notes = profile.notes;
+        notes.push("Target and initiator run on the same cores: a network between them would cost more, their sharing less.".to_owned());
+        terminal::print(&indented(&result_text(&outcomes, &notes)))?;
+        Ok((outcomes, notes, facts))
+    }
+}
+
+async fn copy_one(
+    what: &str,
+    source: &dyn BlockDevice,
+    destination: &dyn BlockDevice,
+    cancel: &Cancel,
+) -> Result<(), Failure> {
+    let transfer = Transfer { source, destination, blank: false, cancel };
+    let bar = progress::bytes("copying", IMAGE_SIZE);
+    let start = Instant::now();
+    let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
+    let elapsed = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let copied = copied.context("copying failed")?;
+    let bar = progress::bytes("comparing", IMAGE_SIZE);
+    let compared = transfer.compare(&mut |done| bar.set_position(done)).await;
+    bar.finish_and_clear();
+    let compared = compared.context("comparing failed")?;
+    if cancel.is_cancelled() {
+        return Err(Failure::failed(anyhow!("interrupted")));
+    }
+    if let Some(offset) = compared.differs_at {
+        return Err(Failure::failed(anyhow!("the copy differs from its source, first at offset {offset}")));
+    }
+    terminal::print(&format!(
+        "  {what}: {} of which {} data, {:.0} MB/s, all equal",
+        HumanSize(copied.done),
+        HumanSize(copied.written),
+        copied.done as f64 / elapsed.max(1e-9) / 1e6
+    ))
+}
+
+fn indented(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}
+
+/// Random bytes at the start of each part; the rest stays zero.
+async fn fill(device: &dyn BlockDevice) -> Result<(), Failure> {
+    let mut state = random_seed() | 1;
+    let mut at = 0;
+    while at < IMAGE_SIZE {
+        let mut buf = Buf::for_overwrite(DATA_IN_PART as usize);
+        for chunk in buf.chunks_exact_mut(8) {
+            // xorshift64: only has to be no pattern.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            chunk.copy_from_slice(&state.to_le_bytes());
+        }
+        device.write(at, buf.freeze(), Durability::Volatile).await.context("cannot make an image")?;
+        at += PART;
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! The commands, one file each: its arguments, what it calls, what it prints.
+
+pub(crate) mod bench;
+pub(crate) mod copy;
+pub(crate) mod demo;
+pub(crate) mod discover;
+pub(crate) mod inspect;
+pub(crate) mod serve;

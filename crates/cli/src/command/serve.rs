@@ -1,0 +1,218 @@
+//! `lunway serve`.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use lunway_block::size::HumanSize;
+use lunway_block::spec::DeviceSpec;
+use lunway_device::Opened;
+use lunway_target::{
+    Config, ConfigError, Flags, OpenDevice, OpeningDevice, Server, StartError, TargetSummary,
+};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::interrupt::Requests;
+use crate::{device, terminal};
+
+/// What a target is called that was given no name.
+pub(crate) const DEFAULT_NAME: &str = "iqn.2026-11.io.lunway:disk";
+
+/// How long initiators have to log out when the server ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serve devices over iSCSI until Ctrl-C or SIGTERM.
+///
+/// Everything can be said in a TOML file, or with flags, or both: then the flags' target is one more, and --listen and
+/// --cores take the place of the file's.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway serve --lun 0=ram:1G
+  lunway serve --listen 192.0.2.10:3260 --chap host-1:host-1.secret --lun 0=disk.img --lun 1=ram:4G,sector=4096
+  lunway serve -c lunway.toml")]
+pub(crate) struct Serve {
+    /// Read this TOML file
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Listen here; port 0 lets the system choose [default: 0.0.0.0:3260]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Vec<String>,
+    /// Name of the target [default: iqn.2026-11.io.lunway:disk]
+    #[arg(long, value_name = "NAME")]
+    iqn: Option<String>,
+    /// Let in only who proves (CHAP) to be this user; the file holds the secret
+    #[arg(long, value_name = "USER:SECRETFILE")]
+    chap: Vec<String>,
+    /// Prove to initiators who we are, if they ask
+    #[arg(long, value_name = "USER:SECRETFILE")]
+    mutual_chap: Option<String>,
+    /// Serve this device under this number
+    #[arg(long, value_name = "ID=DEVICE[,sector=4096][,read-only][,removable][,serial=S]")]
+    lun: Vec<String>,
+    /// Serve with this many cores [default: all]
+    #[arg(long, value_name = "N")]
+    cores: Option<usize>,
+    /// Print what is served as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let json = self.json;
+        let config = self.config()?;
+        device::run(async {
+            let mut requests = Requests::new().context("cannot wait for signals")?;
+            let (server, devices) = start(config).await?;
+            match announce(&server, json) {
+                // Nobody listens any more: that is no reason not to serve.
+                Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                announced => announced?,
+            }
+            requests.next().await;
+            tokio::select! {
+                ended = server.shutdown(GRACE) => ended.map_err(Failure::failed)?,
+                // Asked twice: it is in a hurry.
+                () = requests.next() => return Err(Failure::failed(anyhow::anyhow!(
+                    "stopped before all initiators had logged out and all devices were flushed"
+                ))),
+            }
+            devices.close().await;
+            Ok(())
+        })
+    }
+
+    fn config(self) -> Result<Config, Failure> {
+        let config = match &self.config {
+            Some(path) => Config::from_file(path).map_err(config_failure)?,
+            None => Config::default(),
+        };
+        let adds_target = !self.lun.is_empty() || !self.chap.is_empty() || self.mutual_chap.is_some();
+        let flags = Flags {
+            listen: self.listen,
+            iqn: self.iqn.or_else(|| adds_target.then(|| DEFAULT_NAME.to_owned())),
+            chap: self.chap,
+            mutual_chap: self.mutual_chap,
+            luns: self.lun,
+            cores: self.cores,
+        };
+        config.with_flags(&flags).map_err(config_failure)
+    }
+}
+
+/// Starts a server on the devices that the configuration names.
+pub(crate) async fn start(mut config: Config) -> Result<(Server, Devices), Failure> {
+    let devices = Devices::take_from(&mut config)?;
+    let server = Server::start(config, devices.opener()).await.map_err(|error| match error {
+        StartError::Config(error) => config_failure(error),
+        error => Failure::failed(error),
+    })?;
+    Ok((server, devices))
+}
+
+fn config_failure(error: ConfigError) -> Failure {
+    match error {
+        ConfigError::Read { .. } => Failure::failed(error),
+        error => Failure::Usage(error.to_string()),
+    }
+}
+
+/// The devices behind a server.
+///
+/// The server logs and prints the names of its devices, so it gets them without secrets; what they stand for is kept here.
+#[derive(Clone)]
+pub(crate) struct Devices {
+    specs: Arc<HashMap<String, DeviceSpec>>,
+    opened: Arc<Mutex<Vec<Opened>>>,
+}
+
+impl Devices {
+    fn take_from(config: &mut Config) -> Result<Self, Failure> {
+        let mut specs = HashMap::new();
+        for target in &mut config.targets {
+            for lun in &mut target.luns {
+                let spec = DeviceSpec::parse(&lun.device).map_err(|error| {
+                    Failure::Usage(format!("target {}, lun {}: {error}", target.name, lun.id))
+                })?;
+                let mut name = spec.to_string();
+                // Two addresses that differ only in their secrets are still two devices.
+                while specs.get(&name).is_some_and(|other| *other != spec) {
+                    name.push('\'');
+                }
+                lun.device.clone_from(&name);
+                specs.insert(name, spec);
+            }
+        }
+        Ok(Self { specs: Arc::new(specs), opened: Arc::default() })
+    }
+
+    fn opener(&self) -> OpenDevice {
+        let devices = self.clone();
+        Arc::new(move |name: String, options: lunway_target::OpenOptions| -> OpeningDevice {
+            let devices = devices.clone();
+            Box::pin(async move {
+                let spec = devices.specs.get(&name).ok_or("no device has this name")?;
+                let options = lunway_device::OpenOptions {
+                    sector: options.sector,
+                    read_only: options.read_only,
+                    ..lunway_device::OpenOptions::default()
+                };
+                let opened = lunway_device::open(spec, &options).await.map_err(|error| error.to_string())?;
+                let device = opened.device.clone();
+                devices.opened.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
+                Ok(device)
+            })
+        })
+    }
+
+    /// Takes leave of all of them, once the server has stopped.
+    pub(crate) async fn close(&self) {
+        let opened: Vec<_> = self.opened.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
+        for device in opened {
+            device.close().await;
+        }
+    }
+}
+
+fn announce(server: &Server, json: bool) -> Result<(), Failure> {
+    let targets = server.targets();
+    if json {
+        let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
+        let targets: Vec<_> = targets.iter().map(target_json).collect();
+        return terminal::print_json(&json!({ "listening": listening, "targets": targets }));
+    }
+    let mut lines: Vec<_> =
+        server.addresses().iter().map(|address| format!("listening on {address}")).collect();
+    for target in &targets {
+        let chap = if target.authenticated { ", CHAP required" } else { "" };
+        lines.push(format!("target {}{chap}", target.name));
+        for lun in &target.luns {
+            let read_only = if lun.read_only { ", read-only" } else { "" };
+            let size = HumanSize(lun.size);
+            lines.push(format!(
+                "  lun {}: {}, {size}, sectors of {}{read_only}",
+                lun.id, lun.device, lun.sector
+            ));
+        }
+    }
+    terminal::print(&lines.join("\n"))
+}
+
+fn target_json(target: &TargetSummary) -> serde_json::Value {
+    let luns: Vec<_> = target
+        .luns
+        .iter()
+        .map(|lun| {
+            json!({
+                "id": lun.id, "device": lun.device, "size": lun.size, "sector": lun.sector, "read_only": lun.read_only,
+            })
+        })
+        .collect();
+    json!({ "name": target.name, "alias": target.alias, "authenticated": target.authenticated, "luns": luns })
+}

@@ -1,0 +1,32 @@
+//! A device from the command line.
+
+use std::future::Future;
+
+use anyhow::Context;
+use lunway_block::spec::DeviceSpec;
+use lunway_device::{OpenOptions, Opened};
+
+use crate::failure::Failure;
+
+/// Reads a device's name: wrong names are wrong usage.
+pub(crate) fn parse(text: &str) -> Result<DeviceSpec, Failure> {
+    DeviceSpec::parse(text).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Opens a device.
+pub(crate) async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Failure> {
+    lunway_device::open(spec, options).await.map_err(|error| match error {
+        lunway_device::OpenError::Url { .. } => Failure::Usage(error.to_string()),
+        error => Failure::Failed(error.into()),
+    })
+}
+
+/// Runs a command on this thread. An iSCSI session that it opens runs here too, between its own I/Os: that saves a
+/// change of threads for each of them.
+pub(crate) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(command)
+}

@@ -1,0 +1,51 @@
+//! Ctrl-C.
+
+use std::io;
+use std::process;
+use std::thread;
+
+use lunway_bench::Cancel;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a second Ctrl-C ends the process with: what shells use for SIGINT.
+const KILLED_BY_INTERRUPT: i32 = 130;
+
+/// SIGINT and SIGTERM, which ask for an orderly end. From the moment this exists they no longer end the process.
+pub(crate) struct Requests {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Requests {
+    /// Must be called inside a runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// From now on the first Ctrl-C (or SIGTERM) asks for an orderly end, and the second ends the process.
+///
+/// A thread of its own waits for the signals, because the runtime's may be busy with I/O that is always ready.
+pub(crate) fn watch() -> Cancel {
+    let cancel = Cancel::new();
+    let asked = cancel.clone();
+    thread::spawn(move || {
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(async {
+            let Ok(mut requests) = Requests::new() else { return };
+            requests.next().await;
+            asked.cancel();
+            requests.next().await;
+            process::exit(KILLED_BY_INTERRUPT);
+        });
+    });
+    cancel
+}

@@ -1,0 +1,52 @@
+//! Bars for long work, drawn on standard error if that is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Steps of a bar that shows a fraction.
+const STEPS: u64 = 10_000;
+
+/// A bar for bytes, with rate and time left; nothing at all where nobody watches.
+pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
+    bar(total, "{prefix:9} {bar:30} {percent:>3} %  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left")
+        .with_prefix(what)
+}
+
+/// A bar for measurements: [`set_fraction`] moves it, its message is the live figures.
+pub(crate) fn fraction() -> ProgressBar {
+    bar(STEPS, "{prefix:16} {bar:30} {percent:>3} %  {msg}")
+}
+
+/// Moves a [`fraction`] bar.
+pub(crate) fn set_fraction(bar: &ProgressBar, fraction: f64) {
+    bar.set_position((fraction.clamp(0.0, 1.0) * STEPS as f64) as u64);
+}
+
+/// Time left, as people say it.
+pub(crate) fn left(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s left"),
+        seconds => format!("{} min {:02} s left", seconds / 60, seconds % 60),
+    }
+}
+
+fn bar(total: u64, template: &str) -> ProgressBar {
+    // `ProgressBar` draws nothing unless standard error is a terminal.
+    let style = ProgressStyle::with_template(template).expect("the templates of this file are right");
+    ProgressBar::new(total).with_style(style.progress_chars("##-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_are_right_and_a_fraction_moves_the_bar() {
+        assert_eq!(bytes("copying", 10).length(), Some(10));
+        let bar = fraction();
+        set_fraction(&bar, 0.5);
+        assert_eq!(bar.position(), STEPS / 2);
+        assert_eq!(left(Duration::from_secs(65)), "1 min 05 s left");
+    }
+}

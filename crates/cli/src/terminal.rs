@@ -1,0 +1,66 @@
+//! Printing, with a person watching or without.
+
+use std::env;
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Whether colours may be used at all: not where `NO_COLOR` is set to anything (no-color.org), nor on a dumb terminal.
+pub(crate) fn colour_wanted() -> bool {
+    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Prints a line, or several, and gets them out at once: the reader may be a program that waits for them.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    // One write: whoever reads lines does not find the last one missing.
+    let text = format!("{text}\n");
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
+}
+
+/// Prints a document on one line.
+pub(crate) fn print_json(value: &Value) -> Result<(), Failure> {
+    print(&value.to_string())
+}
+
+/// A heading: bold for a person.
+pub(crate) fn heading(text: &str) -> String {
+    if io::stdout().is_terminal() && colour_wanted() {
+        format!("\x1b[1m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// What another machine said, without the characters that make terminals do things.
+pub(crate) fn clean(text: &str) -> String {
+    text.replace(char::is_control, "\u{FFFD}")
+}
+
+/// Names and values in two columns.
+pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let lines: Vec<_> =
+        rows.iter().map(|(name, value)| format!("  {name:width$}  {}", clean(value))).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let text = columns([("size", "1 GiB".to_owned()), ("sector", "512".to_owned())]);
+        assert_eq!(text, "  size    1 GiB\n  sector  512");
+    }
+
+    #[test]
+    fn what_a_target_says_cannot_control_the_terminal() {
+        assert_eq!(clean("disk\x1b[2J\r\n"), "disk\u{FFFD}[2J\u{FFFD}\u{FFFD}");
+    }
+}

@@ -1,0 +1,284 @@
+//! Device to device: sparse, several requests in flight, verified.
+//!
+//! Sees only [`BlockDevice`]. [`Transfer`] is the manual; [`pieces`](pieces) cuts a device into what is moved at a time.
+
+mod pieces;
+mod zeroes;
+
+use std::fmt;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_bench::Cancel;
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf, Zeroing};
+
+use pieces::{Content, Piece, Pieces};
+use zeroes::{is_zero, runs};
+
+/// Pieces under way at a time: with pieces of 1 MiB enough to fill a network, and at most 16 MiB of memory.
+const IN_FLIGHT: usize = 8;
+
+/// Copies all of `source` to the start of `destination`.
+///
+/// What the source says is not data, and what is zeroes when read, is not sent: the destination is told to be zero
+/// there, or left alone where it is known to be [blank](Self::blank). The order of writes is not defined; everything is
+/// durable when [`copy`](Self::copy) has returned.
+pub(crate) struct Transfer<'a> {
+    pub(crate) source: &'a dyn BlockDevice,
+    pub(crate) destination: &'a dyn BlockDevice,
+    /// The destination reads as zeroes everywhere: it was just made.
+    pub(crate) blank: bool,
+    pub(crate) cancel: &'a Cancel,
+}
+
+/// What a copy did, also when it was cancelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Bytes of the source that were dealt with.
+    pub(crate) done: u64,
+    /// Of these, bytes that were written.
+    pub(crate) written: u64,
+    /// The whole source was dealt with.
+    pub(crate) complete: bool,
+}
+
+/// Why a copy ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TransferError {
+    #[error(
+        "the source has {source_size} bytes and the destination only {destination_size}: take a larger one"
+    )]
+    TooSmall { source_size: u64, destination_size: u64 },
+    #[error(
+        "the source has {source_size} bytes, which are not whole sectors of the destination ({sector} bytes), and it has no room for the rest of the last one"
+    )]
+    Tail { source_size: u64, sector: u32 },
+    #[error("the destination is read-only")]
+    ReadOnly,
+    #[error("{side} failed at offset {offset}: {error}")]
+    Io { side: Side, offset: u64, error: BlockError },
+    #[error("the destination failed to make everything durable: {0}")]
+    Flush(BlockError),
+}
+
+/// Which of the two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Source,
+    Destination,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "reading the source",
+            Self::Destination => "the destination",
+        })
+    }
+}
+
+fn source_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
+    move |error| TransferError::Io { side: Side::Source, offset, error }
+}
+
+fn destination_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
+    move |error| TransferError::Io { side: Side::Destination, offset, error }
+}
+
+/// What a comparison found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Compared {
+    /// Bytes that were compared.
+    pub(crate) done: u64,
+    /// The first byte that differs.
+    pub(crate) differs_at: Option<u64>,
+    /// Everything up to the first difference was compared.
+    pub(crate) complete: bool,
+}
+
+impl Transfer<'_> {
+    /// Refuses what cannot work before anything is written.
+    pub(crate) fn check(&self) -> Result<(), TransferError> {
+        let (source, destination) = (self.source.geometry(), self.destination.geometry());
+        let (source_size, destination_size) = (source.size, destination.size);
+        if source_size > destination_size {
+            return Err(TransferError::TooSmall { source_size, destination_size });
+        }
+        let sector = destination.logical_sector;
+        if source_size.next_multiple_of(sector.into()) > destination_size {
+            return Err(TransferError::Tail { source_size, sector });
+        }
+        if destination.read_only {
+            return Err(TransferError::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Copies, and flushes. `progress` hears how many bytes of the source were dealt with.
+    pub(crate) async fn copy(&self, progress: &mut dyn FnMut(u64)) -> Result<Copied, TransferError> {
+        self.check()?;
+        let size = self.source.geometry().size;
+        let mut copied = Copied::default();
+        let mut pieces = self.pieces();
+        let mut running = FuturesUnordered::new();
+        loop {
+            while running.len() < IN_FLIGHT && !self.cancel.is_cancelled() {
+                match pieces.next().await.map_err(source_error(pieces.position()))? {
+                    Some(piece) => running.push(self.move_piece(piece)),
+                    None => break,
+                }
+            }
+            let Some(moved) = running.next().await else { break };
+            let (piece, written) = moved?;
+            copied.done += piece.len;
+            copied.written += written;
+            progress(copied.done);
+        }
+        self.destination.flush().await.map_err(TransferError::Flush)?;
+        copied.complete = copied.done == size;
+        Ok(copied)
+    }
+
+    /// Reads both again and compares, up to the first difference.
+    pub(crate) async fn compare(&self, progress: &mut dyn FnMut(u64)) -> Result<Compared, TransferError> {
+        let size = self.source.geometry().size;
+        let mut compared = Compared::default();
+        let mut pieces = self.pieces();
+        let mut running = FuturesUnordered::new();
+        loop {
+            // Pieces start in order: when the last one that runs has ended, the least difference is the first.
+            while running.len() < IN_FLIGHT && compared.differs_at.is_none() && !self.cancel.is_cancelled() {
+                match pieces.next().await.map_err(source_error(pieces.position()))? {
+                    Some(piece) => running.push(self.compare_piece(piece)),
+                    None => break,
+                }
+            }
+            let Some(result) = running.next().await else { break };
+            let (piece, differs_at) = result?;
+            compared.done += piece.len;
+            compared.differs_at = [compared.differs_at, differs_at].into_iter().flatten().min();
+            progress(compared.done);
+        }
+        compared.complete = compared.differs_at.is_some() || compared.done == size;
+        Ok(compared)
+    }
+
+    fn pieces(&self) -> Pieces<'_> {
+        let sectors = [self.source, self.destination].map(|device| device.geometry().logical_sector);
+        Pieces::new(self.source, sectors[0].max(sectors[1]))
+    }
+
+    /// Gives the piece back with the number of bytes that were written.
+    async fn move_piece(&self, piece: Piece) -> Result<(Piece, u64), TransferError> {
+        if piece.content == Content::Zero {
+            let len = self.padded(piece.len);
+            self.zero(piece.offset, len).await.map_err(destination_error(piece.offset))?;
+            return Ok((piece, 0));
+        }
+        let data = self.read_source(piece).await?;
+        let mut written = 0;
+        for run in runs(&data) {
+            let offset = piece.offset + run.range.start as u64;
+            let len = run.range.len() as u64;
+            if run.zero {
+                self.zero(offset, len).await.map_err(destination_error(offset))?;
+            } else {
+                let part = data.slice(run.range);
+                let write = self.destination.write(offset, part, Durability::Volatile);
+                write.await.map_err(destination_error(offset))?;
+                written += len;
+            }
+        }
+        // Devices in memory are always ready: others have their turn here.
+        tokio::task::yield_now().await;
+        Ok((piece, written))
+    }
+
+    async fn compare_piece(&self, piece: Piece) -> Result<(Piece, Option<u64>), TransferError> {
+        let differs_at = match piece.content {
+            Content::Zero => self.first_data(piece).await?,
+            Content::Data => {
+                let data = self.read_source(piece).await?;
+                let read = self.destination.read(piece.offset, Buf::for_overwrite(data.len()));
+                let there = read.await.map_err(destination_error(piece.offset))?;
+                // What pads the last sector is not the source's.
+                let len = piece.len as usize;
+                first_difference(&data[..len], &there[..len]).map(|at| piece.offset + at)
+            }
+        };
+        tokio::task::yield_now().await;
+        Ok((piece, differs_at))
+    }
+
+    /// A piece of the source, with zeroes behind it up to a whole sector of the destination.
+    async fn read_source(&self, piece: Piece) -> Result<SharedBuf, TransferError> {
+        let len = piece.len as usize;
+        let padded = self.padded(piece.len) as usize;
+        let read = self.source.read(piece.offset, Buf::for_overwrite(len));
+        let data = read.await.map_err(source_error(piece.offset))?;
+        if padded == len {
+            return Ok(data.freeze());
+        }
+        let mut whole = Buf::zeroed(padded);
+        whole[..len].copy_from_slice(&data);
+        Ok(whole.freeze())
+    }
+
+    fn padded(&self, len: u64) -> u64 {
+        len.next_multiple_of(self.destination.geometry().logical_sector.into())
+    }
+
+    async fn zero(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        if self.blank {
+            return Ok(());
+        }
+        match self.destination.write_zeroes(offset, len, Zeroing::MayUnmap).await {
+            Err(BlockError::Unsupported) => {}
+            answer => return answer,
+        }
+        let zeroes = Buf::zeroed(len.min(pieces::DATA_MAX) as usize).freeze();
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let count = (end - at).min(zeroes.len() as u64);
+            let part = zeroes.slice(0..count as usize);
+            self.destination.write(at, part, Durability::Volatile).await?;
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// The first byte of the destination that is not zero in a piece that should be. What the destination knows to be
+    /// zero is not read.
+    async fn first_data(&self, piece: Piece) -> Result<Option<u64>, TransferError> {
+        let geometry = self.destination.geometry();
+        let end = piece.offset + piece.len;
+        let extents = self.destination.extents(piece.offset, self.padded(piece.len));
+        for extent in extents.await.map_err(destination_error(piece.offset))? {
+            if pieces::reads_as_zeroes(extent.kind, &geometry) {
+                continue;
+            }
+            let mut at = extent.offset;
+            while at < extent.end() {
+                let len = (extent.end() - at).min(pieces::DATA_MAX);
+                let read = self.destination.read(at, Buf::for_overwrite(len as usize));
+                let data = read.await.map_err(destination_error(at))?;
+                let data = &data[..(end - at).min(len) as usize];
+                if !is_zero(data) {
+                    return Ok(data.iter().position(|&byte| byte != 0).map(|found| at + found as u64));
+                }
+                at += len;
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn first_difference(one: &[u8], other: &[u8]) -> Option<u64> {
+    if one == other {
+        return None;
+    }
+    one.iter().zip(other).position(|(one, other)| one != other).map(|at| at as u64)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! What people and scripts hold on to: exit codes, messages, JSON, and that no secret is shown.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{IQN, PATIENCE, Served, finish, foreign, free_port, image, lunway, secret_file, succeed};
+
+/// Exit code, standard output, standard error.
+fn outcome(arguments: &[&str]) -> (i32, String, String) {
+    let output = finish(lunway(arguments), PATIENCE);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().expect("no crash"), text(&output.stdout), text(&output.stderr))
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let text = succeed(lunway(arguments));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{text}"))
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_says_what_is_expected() {
+    for (arguments, part) in [
+        (&["frobnicate"][..], "unrecognized subcommand"),
+        (&["copy", "ram:1M"], "<DST>"),
+        (&["inspect", "rams:1M"], "no kind of device"),
+        (&["inspect", "ram:1X"], "is not a size"),
+        (&["inspect", "iscsi://127.0.0.1/no-name/0"], "no iSCSI name"),
+        (&["discover", "127.0.0.1"], "iscsi://"),
+        (&["bench", "ram:1M", "--rw", "sideways"], "sideways"),
+        (&["bench", "ram:1M", "--bs", "4K"], "--rw"),
+        (&["bench", "ram:1M", "--rw", "read", "--mix", "70"], "--mix"),
+        (&["bench", "ram:1M", "--rw", "read", "--bs", "1000"], "multiple of the sector"),
+        (&["bench", "ram:1M", "--rw", "read", "--time", "5"], "`5` is not a duration"),
+        (&["serve"], "--lun"),
+        (&["serve", "--lun", "ram:1M"], "0=ram:1G"),
+        (&["serve", "--lun", "0=rams:1M"], "no kind of device"),
+        (&["serve", "--lun", "0=ram:1M", "--lun", "0=ram:2M"], "two LUNs"),
+        (&["serve", "--lun", "0=ram:1M", "--listen", "nowhere"], "nowhere"),
+    ] {
+        let (code, stdout, stderr) = outcome(arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn what_fails_ends_with_1_and_one_sentence_on_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing.img").to_str().unwrap().to_owned();
+    let nobody = format!("iscsi://127.0.0.1:{}/{IQN}/0", free_port());
+    for (arguments, parts) in [
+        (&["inspect", missing.as_str()][..], &[missing.as_str()][..]),
+        (&["inspect", "disk.vhdx"], &["VHDX is not supported in this version yet"]),
+        (&["inspect", &nobody], &["cannot connect", "127.0.0.1"]),
+        (&["discover", &nobody[..nobody.len() - IQN.len() - 2]], &["cannot connect"]),
+        (&["copy", "ram:2M", "ram:1M"], &["copying ram:2M to ram:1M", "take a larger one"]),
+        (&["copy", "ram:2M", "readonly:ram:2M"], &["read-only"]),
+        (&["serve", "--listen", "127.0.0.1:0", "--lun", &format!("0={missing}")], &["lun 0", &missing]),
+        (&["serve", "-c", &missing], &[&missing]),
+        (&["bench", "fault:read:ram:1M", "--rw", "read", "--time", "200ms"], &["errors"]),
+    ] {
+        let (code, _, stderr) = outcome(arguments);
+        assert_eq!(code, 1, "{arguments:?}: {stderr}");
+        assert!(
+            stderr.starts_with("lunway: ") && stderr.trim_end().lines().count() == 1,
+            "{arguments:?}: {stderr}"
+        );
+        assert!(parts.iter().all(|part| stderr.contains(part)), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_portal_that_is_taken_is_named() {
+    let served = Served::start(&["--lun", "0=ram:1M"]);
+    let (code, _, stderr) = outcome(&["serve", "--listen", &served.address, "--lun", "0=ram:1M"]);
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains(&served.address), "{stderr}");
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let (code, stdout, stderr) = outcome(&["--help"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    for part in ["demo", "serve", "discover", "inspect", "copy", "bench", "iscsi://", "Exit codes"] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+    assert!(outcome(&["--version"]).1.starts_with("lunway "));
+}
+
+#[test]
+fn serve_says_what_it_serves_and_ends_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    let lun = format!("7={},read-only", path.display());
+    let served = Served::start(&["--lun", "0=ram:1M,sector=4096", "--lun", &lun]);
+    let shown = served.ready.join("\n");
+    for part in [
+        "listening on 127.0.0.1:",
+        &format!("target {IQN}"),
+        "lun 0: ram:1M, 1 MiB, sectors of 4096",
+        &format!("lun 7: {}, 1 MiB, sectors of 512, read-only", path.display()),
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(served.terminate().success());
+}
+
+#[test]
+fn a_configuration_file_serves_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("lunway.toml");
+    let text = "listen = [\"127.0.0.1:3260\"]\n[[target]]\nname = \"iqn.2026-11.com.example:file\"\n[[target.lun]]\nid = 4\ndevice = \"ram:1M\"\n";
+    fs::write(&config, text).unwrap();
+    let served = Served::start(&["-c", config.to_str().unwrap(), "--lun", "0=ram:2M"]);
+    let list = json(&["discover", &format!("iscsi://{}", served.address), "--json"]);
+    let names: Vec<_> = list["targets"].as_array().unwrap().iter().map(|target| &target["name"]).collect();
+    assert_eq!(names, ["iqn.2026-11.com.example:file", IQN]);
+    fs::write(&config, text.replace("device", "devise")).unwrap();
+    let (code, _, stderr) = outcome(&["serve", "-c", config.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    assert!(
+        stderr.contains("lunway.toml") && stderr.contains("line 6") && stderr.contains("devise"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn json_has_the_fields_that_scripts_rely_on() {
+    let served = Served::start(&["--lun", "0=ram:8M,sector=4096"]);
+    let list = json(&["discover", &format!("iscsi://{}", served.address), "--json"]);
+    assert_eq!(list["targets"][0]["portals"][0]["address"], served.address);
+    assert_eq!(list["targets"][0]["portals"][0]["portal_group"], 1);
+
+    let unit = json(&["inspect", &served.url(0), "--json"]);
+    assert_eq!(unit["luns"], serde_json::json!([0]));
+    assert_eq!(unit["unit"]["capacity"]["size"], 8 << 20);
+    assert_eq!(unit["unit"]["capacity"]["block_length"], 4096);
+    assert_eq!(unit["unit"]["inquiry"]["vendor"], "LUNWAY");
+    assert_eq!(unit["session"]["target"], IQN);
+
+    let plain = json(&["inspect", "ram:8M", "--json"]);
+    assert_eq!((&plain["size"], &plain["logical_sector"]), (&(8 << 20).into(), &512.into()));
+    assert_eq!(plain["content"]["unallocated"], 8 << 20);
+
+    let copied = json(&["copy", "ram:8M", &served.url(0), "--verify", "--json"]);
+    assert_eq!((&copied["size"], &copied["verified"]), (&(8 << 20).into(), &true.into()));
+
+    let job = ["--rw", "randread", "--bs", "4K", "--qd", "4", "--time", "200ms", "--json", "-"];
+    let measured = json(&[&["bench", &served.url(0)], &job[..]].concat());
+    let read = &measured["jobs"][0]["read"];
+    assert!(read["iops"].as_f64() > Some(0.0) && read["bw_bytes"].as_u64() > Some(0), "{read}");
+    assert!(read["clat_ns"]["percentile"]["99.000000"].as_u64() > Some(0), "{read}");
+}
+
+#[test]
+fn a_copy_to_a_new_file_keeps_its_holes_and_an_old_file_that_is_too_small_is_refused() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, copy, small) = (path("source"), path("copy"), path("small"));
+    image(Path::new(&source), 64 << 20, 4 << 20);
+    fs::File::create(&small).unwrap().set_len(1 << 20).unwrap();
+    succeed(lunway(&["copy", &source, &copy, "--verify"]));
+    support::assert_same_bytes(Path::new(&source), Path::new(&copy));
+    let allocated = fs::metadata(&copy).unwrap().blocks() * 512;
+    assert!(allocated < 32 << 20, "{allocated} bytes are allocated for 4 MiB of data");
+    let (code, _, stderr) = outcome(&["copy", &source, &small]);
+    assert_eq!(code, 1, "{stderr}");
+    assert_eq!(fs::metadata(&small).unwrap().len(), 1 << 20);
+    let (code, _, stderr) = outcome(&["copy", &source, &source]);
+    assert_eq!(code, 1, "a file is not copied onto itself: {stderr}");
+}
+
+#[test]
+fn a_comparison_that_fails_names_the_first_offset() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, copy) = (path("source"), path("copy"));
+    fs::write(&source, vec![7; 8 << 20]).unwrap();
+    fs::write(&copy, vec![0; 8 << 20]).unwrap();
+    let (code, _, stderr) = outcome(&["copy", &source, &format!("fault:corrupt@3M-4M:{copy}"), "--verify"]);
+    assert_eq!(code, 1, "{stderr}");
+    let offset = stderr.split("first at offset ").nth(1).and_then(|rest| rest.trim().parse::<u64>().ok());
+    assert!(offset.is_some_and(|offset| (3 << 20..4 << 20).contains(&offset)), "{stderr}");
+}
+
+#[test]
+fn no_secret_is_shown_anywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let ours = secret_file(folder.path(), "ours", "hunter2hunter2");
+    let theirs = secret_file(folder.path(), "theirs", "swordfish-sword");
+    let (chap, mutual) = (format!("someone:{ours}"), format!("lunway:{theirs}"));
+    let served = Served::start(&["--chap", &chap, "--mutual-chap", &mutual, "--lun", "0=ram:8M"]);
+    let query = "?target_user=lunway&target_password=swordfish-sword";
+    let url = served.url_as("someone%hunter2hunter2", 0) + query;
+    let portal = format!("iscsi://someone%hunter2hunter2@{}", served.address);
+    let wrong = served.url_as("someone%hunter2hunter3", 0) + query;
+    let (html, json_file, config) = (path("report.html"), path("report.json"), path("lunway.toml"));
+    fs::write(
+        &config,
+        format!("[[target]]\nname = \"{IQN}\"\n[[target.lun]]\nid = 0\ndevice = \"{wrong}\"\n"),
+    )
+    .unwrap();
+    let bench = ["--rw", "read", "--time", "100ms", "--html", &html, "--json", &json_file];
+    for (arguments, code) in [
+        (vec!["-vvv", "inspect", &url], 0),
+        (vec!["-vvv", "inspect", &url, "--json"], 0),
+        (vec!["-vvv", "discover", &portal], 0),
+        (vec!["-vvv", "copy", "ram:8M", &url, "--verify", "--json"], 0),
+        ([&["-vvv", "bench", &url], &bench[..]].concat(), 0),
+        (vec!["-vvv", "inspect", &wrong], 1),
+        (vec!["copy", "ram:16M", &url], 1),
+        (vec!["-vvv", "serve", "-c", &config, "--listen", "127.0.0.1:0"], 1),
+        (vec!["inspect", "ram:1M", &url], 2),
+        (vec!["inspect", &url, "--no-such-flag"], 2),
+        (vec!["serve", "--lun", &url], 2),
+        (vec!["bench", "ram:1M", "--html", &url, "--rw", &url], 2),
+    ] {
+        let (found, stdout, stderr) = outcome(&arguments);
+        assert_eq!(found, code, "{arguments:?}: {stderr}");
+        for text in [&stdout, &stderr] {
+            assert!(!text.contains("hunter2") && !text.contains("swordfish"), "{arguments:?}: {text}");
+        }
+    }
+    for file in [&html, &json_file] {
+        let text = fs::read_to_string(file).unwrap();
+        assert!(!text.contains("hunter2") && !text.contains("swordfish"), "{file}");
+    }
+}
+
+#[test]
+fn the_secret_may_come_from_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let chap = format!("someone:{}", secret_file(folder.path(), "secret", "hunter2hunter2"));
+    let served = Served::start(&["--chap", &chap, "--lun", "0=ram:8M"]);
+    let mut inspect = lunway(&["inspect", &served.url_as("someone", 0)]);
+    inspect.env("LUNWAY_CHAP_SECRET", "hunter2hunter2");
+    assert!(succeed(inspect).contains("LUNWAY"));
+}
+
+#[test]
+fn an_interrupted_measurement_gives_its_figures() {
+    let mut command = lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1m", "--json", "-"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let status = support::wait(&mut child, PATIENCE).expect("it ends when interrupted");
+    let output = child.wait_with_output().unwrap();
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(document["jobs"][0]["read"]["total_ios"].as_u64() > Some(0), "{document}");
+    assert_eq!(status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
+}
+
+#[test]
+fn the_demo_finishes_within_a_minute_and_its_report_renders() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = lunway(&["demo"]);
+    demo.current_dir(folder.path());
+    let text = succeed(demo);
+    for part in [
+        "Serve",
+        "Reach and copy",
+        "all equal",
+        "read 4K QD16",
+        "write seq 4 MiB",
+        "Report",
+        "lunway-demo.html",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let page = folder.path().join("lunway-demo.html");
+    assert!(fs::read_to_string(&page).unwrap().contains("<svg"), "the report has charts");
+    renders(&page, folder.path());
+}
+
+/// A browser draws the page at the widths of a desk and of a phone: charts are there, and nothing is wider than the
+/// window. A page around it measures, as a window cannot be made as narrow as a phone.
+fn renders(page: &Path, folder: &Path) {
+    let Some(program) = foreign("chromium") else { return };
+    let name = page.file_name().unwrap().to_str().unwrap();
+    for width in [1280, 390] {
+        let around = folder.join(format!("around-{width}.html"));
+        fs::write(
+            &around,
+            format!(
+                "<!doctype html><p id=found></p><iframe id=page src='{name}' width={width} height=900 \
+                 style='border:0'></iframe><script>onload = () => {{ const page = document.getElementById('page')\
+                 .contentDocument; const charts = [...page.querySelectorAll('svg')].filter(svg => \
+                 svg.getBoundingClientRect().width > 100 && svg.querySelectorAll('rect, path, polyline').length > 0); \
+                 const marks = ['charts', charts.length, 'width', page.documentElement.scrollWidth, 'end']; \
+                 document.getElementById('found').textContent = marks.join(' '); }}</script>"
+            ),
+        )
+        .unwrap();
+        let mut command = Command::new(&program);
+        command.args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--allow-file-access-from-files",
+            "--hide-scrollbars",
+            "--window-size=1400,1000",
+            "--virtual-time-budget=5000",
+            "--dump-dom",
+        ]);
+        command.arg(format!("--user-data-dir={}", folder.join(format!("profile-{width}")).display()));
+        command.arg(format!("file://{}", around.display()));
+        let dom = succeed(command);
+        let words: Vec<&str> = dom.split(['<', '>', ' ']).collect();
+        let figure = |name: &str| {
+            let at = words.iter().position(|&word| word == name);
+            let figure = at.and_then(|at| words.get(at + 1)?.parse::<u32>().ok());
+            figure.unwrap_or_else(|| panic!("no {name} at {width}: {dom}"))
+        };
+        assert!(figure("charts") >= 3, "charts are missing at {width}: {dom}");
+        assert!(figure("width") <= width, "the page is wider than a window of {width}: {dom}");
+    }
+}

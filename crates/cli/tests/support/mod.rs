@@ -1,0 +1,224 @@
+//! Running `lunway` and foreign programs, with limits on their time.
+
+#![allow(dead_code, reason = "each test program uses its part of this")]
+
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The target that `serve` names when it is not told.
+pub(crate) const IQN: &str = "iqn.2026-11.io.lunway:disk";
+
+/// What any command here must be done with, unless it says how long it needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `lunway` with these arguments.
+pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lunway"));
+    command.args(arguments.iter().map(AsRef::as_ref)).env_remove("RUST_LOG").env_remove("LUNWAY_CHAP_SECRET");
+    command
+}
+
+/// A foreign program, or `None` where it is not installed: then its name goes to the file that `LUNWAY_NOT_RUN` names, and
+/// whoever reports test results says what was not run. In CI it must be there.
+pub(crate) fn foreign(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    // Daemons are where only root looks.
+    let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    if let Some(found) = folders.map(|folder| folder.join(program)).find(|file| file.is_file()) {
+        return Some(found);
+    }
+    not_run(program);
+    None
+}
+
+/// Notes that something was left out.
+pub(crate) fn not_run(what: &str) {
+    println!("NOT RUN: {what}");
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{what} is needed in CI");
+    if let Some(file) = env::var_os("LUNWAY_NOT_RUN") {
+        let mut file = OpenOptions::new().create(true).append(true).open(file).unwrap();
+        writeln!(file, "{what}").unwrap();
+    }
+}
+
+/// Runs a command to its end, which must come in time.
+pub(crate) fn finish(mut command: Command, patience: Duration) -> Output {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let stdout = drain(child.stdout.take().unwrap());
+    let stderr = drain(child.stderr.take().unwrap());
+    let status = wait(&mut child, patience);
+    if status.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let Some(status) = status else {
+        panic!("{name} did not end within {patience:?}\n{}\n{}", text(&stdout), text(&stderr));
+    };
+    Output { status, stdout, stderr }
+}
+
+/// Runs a command that must succeed; gives its standard output.
+pub(crate) fn succeed(command: Command) -> String {
+    let shown = format!("{command:?}");
+    let output = finish(command, PATIENCE);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{shown}: {}\n{stdout}\n{stderr}", output.status);
+    stdout
+}
+
+fn drain(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Waits for a child, `None` when it takes too long.
+pub(crate) fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        if start.elapsed() > patience {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// `lunway serve` on a port of its own; killed when dropped.
+pub(crate) struct Served {
+    child: Child,
+    /// `127.0.0.1:PORT`.
+    pub(crate) address: String,
+    /// All lines that it printed when it was ready.
+    pub(crate) ready: Vec<String>,
+}
+
+impl Served {
+    /// Starts it with these arguments besides `--listen`, and waits until it is ready.
+    pub(crate) fn start<S: AsRef<str>>(arguments: &[S]) -> Self {
+        let mut command = lunway(&["serve", "--listen", "127.0.0.1:0"]);
+        command.args(arguments.iter().map(AsRef::as_ref));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut ready = Vec::new();
+        let address = lines.next().and_then(Result::ok).and_then(|line| {
+            let address = line.strip_prefix("listening on ").map(str::to_owned);
+            ready.push(line);
+            address
+        });
+        // The rest of the announcement came with one write.
+        let address = address.unwrap_or_else(|| {
+            let _ = child.kill();
+            panic!("not ready: {ready:?}")
+        });
+        let luns = arguments.iter().filter(|argument| argument.as_ref() == "--lun").count();
+        ready.extend(lines.by_ref().take(luns + 1).map_while(Result::ok));
+        // Read on, so that it never finds nobody at the other end.
+        thread::spawn(move || lines.for_each(drop));
+        Self { child, address, ready }
+    }
+
+    /// The address of a logical unit of the target with the default name.
+    pub(crate) fn url(&self, lun: u16) -> String {
+        self.url_as("", lun)
+    }
+
+    /// The same with `user%secret`.
+    pub(crate) fn url_as(&self, login: &str, lun: u16) -> String {
+        let at = if login.is_empty() { "" } else { "@" };
+        format!("iscsi://{login}{at}{}/{IQN}/{lun}", self.address)
+    }
+
+    /// The daemon is still there.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Asks it to end as an init system does, and waits for that.
+    pub(crate) fn terminate(mut self) -> ExitStatus {
+        let process = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        wait(&mut self.child, PATIENCE).expect("the daemon ends when asked")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file that holds a CHAP secret.
+pub(crate) fn secret_file(folder: &Path, name: &str, secret: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join(name);
+    fs::write(&path, format!("{secret}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Writes a sparse image: random data in stretches of different lengths, `data` bytes in all, holes and written zeroes
+/// between.
+pub(crate) fn image(path: &Path, size: u64, data: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::create(path).unwrap();
+    file.set_len(size).unwrap();
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let stretches = 64;
+    let (len, room) = (data / stretches, size / stretches);
+    for index in 0..stretches {
+        // Lengths and places that are not aligned to anything but a sector.
+        let len = len / 2 + random() % len / 512 * 512;
+        let start = index * room + random() % (room - len.min(room - 512)) / 512 * 512;
+        let bytes: Vec<u8> = (0..len / 8).flat_map(|_| random().to_le_bytes()).collect();
+        file.write_all_at(&bytes[..bytes.len().min((room * (index + 1) - start) as usize)], start).unwrap();
+    }
+    file.write_all_at(&[0; 1 << 20], size - (1 << 20)).unwrap();
+}
+
+/// Panics with the place where two files differ.
+pub(crate) fn assert_same_bytes(one: &Path, other: &Path) {
+    let (mut one_file, mut other_file) = (fs::File::open(one).unwrap(), fs::File::open(other).unwrap());
+    assert_eq!(one_file.metadata().unwrap().len(), other_file.metadata().unwrap().len(), "sizes");
+    let (mut left, mut right) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut at = 0;
+    loop {
+        let len = one_file.read(&mut left).unwrap();
+        if len == 0 {
+            return;
+        }
+        other_file.read_exact(&mut right[..len]).unwrap();
+        if left[..len] != right[..len] {
+            let offset = left[..len].iter().zip(&right[..len]).position(|(left, right)| left != right);
+            panic!("{} and {} differ at {}", one.display(), other.display(), at + offset.unwrap());
+        }
+        at += len;
+    }
+}
+
+/// A port that nobody listened on a moment ago.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
