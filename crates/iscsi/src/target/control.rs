@@ -304,7 +304,7 @@ impl TargetConnection {
         match request.function() {
             // §11.5.1: needs error recovery level 2.
             TaskManagementFunction::TASK_REASSIGN => {
-                self.respond_task_management(id, TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED)
+                self.respond_task_management(id, TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED);
             }
             function => self.events.push_back(TargetEvent::TaskManagement {
                 request: id,
