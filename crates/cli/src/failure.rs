@@ -30,7 +30,7 @@ impl Failure {
                 ExitCode::from(2)
             }
             Self::Failed(error) => {
-                eprintln!("lunway: {}", without_arguments_secrets(&format!("{error:#}")));
+                eprintln!("lunway: {}", without_arguments_secrets(&sentence(error)));
                 ExitCode::FAILURE
             }
             // Whoever read our output has seen enough, as in `lunway inspect … | head -1`.
@@ -43,8 +43,37 @@ impl Failure {
     }
 }
 
+/// An error and its causes, as one sentence. Many errors already end with what caused them: that is not said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut sentence = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if sentence.is_empty() {
+            sentence = cause;
+        } else if !sentence.contains(&cause) {
+            sentence = format!("{sentence}: {cause}");
+        }
+    }
+    sentence
+}
+
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot open x: {source}")]
+        struct Open {
+            source: io::Error,
+        }
+        let error = anyhow::Error::from(Open { source: io::Error::other("no such file") });
+        assert_eq!(sentence(&error.context("copying x to y")), "copying x to y: cannot open x: no such file");
     }
 }

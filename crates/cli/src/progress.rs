@@ -9,13 +9,13 @@ const STEPS: u64 = 10_000;
 
 /// A bar for bytes, with rate and time left; nothing at all where nobody watches.
 pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
-    bar(total, "{prefix:9} {bar:30} {percent:>3} %  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left")
+    bar(total, "{prefix:9} {wide_bar} {percent:>3} %  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left")
         .with_prefix(what)
 }
 
 /// A bar for measurements: [`set_fraction`] moves it, its message is the live figures.
 pub(crate) fn fraction() -> ProgressBar {
-    bar(STEPS, "{prefix:16} {bar:30} {percent:>3} %  {msg}")
+    bar(STEPS, "{prefix:16} {wide_bar} {percent:>3} %  {msg}")
 }
 
 /// Moves a [`fraction`] bar.

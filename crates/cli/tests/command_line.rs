@@ -1,5 +1,7 @@
 //! What people and scripts hold on to: exit codes, messages, JSON, and that no secret is shown.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod support;
 
 use std::fs;
@@ -175,6 +177,43 @@ fn a_copy_to_a_new_file_keeps_its_holes_and_an_old_file_that_is_too_small_is_ref
     assert_eq!(fs::metadata(&small).unwrap().len(), 1 << 20);
     let (code, _, stderr) = outcome(&["copy", &source, &source]);
     assert_eq!(code, 1, "a file is not copied onto itself: {stderr}");
+}
+
+#[test]
+fn a_file_that_ends_within_a_sector_is_not_copied_in_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::write(&source, [7; 1000]).unwrap();
+    let (code, _, stderr) = outcome(&["copy", source.to_str().unwrap(), "ram:8K"]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("the last 488 of them"), "{stderr}");
+}
+
+#[test]
+fn a_copy_over_our_own_ends_arrives_with_both_digests() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, back) = (folder.path().join("source"), folder.path().join("back"));
+    image(&source, 64 << 20, 16 << 20);
+    for sector in [512, 4096] {
+        let served = Served::start(&["--lun", &format!("0=ram:64M,sector={sector}")]);
+        let url = served.url(0) + "?header_digest=crc32c&data_digest=crc32c";
+        succeed(lunway(&["copy", source.to_str().unwrap(), &url, "--verify"]));
+        succeed(lunway(&["copy", &url, back.to_str().unwrap(), "--verify"]));
+        support::assert_same_bytes(&source, &back);
+    }
+}
+
+#[test]
+fn the_daemon_ends_in_order_while_it_is_used() {
+    let served = Served::start(&["--lun", "0=ram:8M"]);
+    let job = ["bench", &served.url(0), "--rw", "randread", "--qd", "8", "--time", "1m"];
+    let mut user =
+        lunway(&job).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let status = served.terminate();
+    let _ = user.kill();
+    let _ = user.wait();
+    assert!(status.success(), "{status}");
 }
 
 #[test]

@@ -54,6 +54,7 @@ impl Copy {
         let reading = OpenOptions { read_only: true, ..options.clone() };
         let source = device::open(source_spec, &reading).await?;
         let size = source.device.geometry().size;
+        whole(source_spec, size)?;
         let blank = match missing_file(destination_spec) {
             Some(path) => {
                 create_file(path, size).map_err(Failure::failed)?;
@@ -133,6 +134,21 @@ async fn compare(transfer: &Transfer<'_>, size: u64) -> anyhow::Result<Compared>
 
 fn finish(bar: &ProgressBar) {
     bar.finish_and_clear();
+}
+
+/// Refuses a file whose end is less than a sector: a device has only whole ones, and the rest would be lost silently.
+fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
+    let DeviceSpec::File { path } = source else { return Ok(()) };
+    match path.metadata() {
+        Ok(file) if file.is_file() && file.len() > size => Err(Failure::failed(anyhow!(
+            "{} has {} bytes, and the last {} of them are no whole sector and would be left out: lengthen it first, as with \
+             truncate -s %4096",
+            path.display(),
+            file.len(),
+            file.len() - size
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The path of a raw file that does not exist.

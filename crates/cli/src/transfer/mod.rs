@@ -1,6 +1,7 @@
 //! Device to device: sparse, several requests in flight, verified.
 //!
-//! Sees only [`BlockDevice`]. [`Transfer`] is the manual; [`pieces`](pieces) cuts a device into what is moved at a time.
+//! Sees only [`BlockDevice`]. [`Transfer`] is the manual; `pieces` cuts a device into what is moved at a time, `zeroes`
+//! finds them in data.
 
 mod pieces;
 mod zeroes;

@@ -1,6 +1,7 @@
 //! Running `lunway` and foreign programs, with limits on their time.
 
 #![allow(dead_code, reason = "each test program uses its part of this")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::env;
 use std::fs::{self, OpenOptions};
