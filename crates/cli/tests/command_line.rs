@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{IQN, PATIENCE, Served, finish, foreign, free_port, image, lunway, secret_file, succeed};
+use support::{IQN, PATIENCE, Served, finish, free_port, image, lunway, secret_file, succeed};
 
 /// Exit code, standard output, standard error.
 fn outcome(arguments: &[&str]) -> (i32, String, String) {
@@ -325,7 +325,7 @@ fn the_demo_finishes_within_a_minute_and_its_report_renders() {
 /// A browser draws the page at the widths of a desk and of a phone: charts are there, and nothing is wider than the
 /// window. A page around it measures, as a window cannot be made as narrow as a phone.
 fn renders(page: &Path, folder: &Path) {
-    let Some(program) = foreign("chromium") else { return };
+    let Some(program) = lunway_foreign::program("chromium") else { return };
     let name = page.file_name().unwrap().to_str().unwrap();
     for width in [1280, 390] {
         let around = folder.join(format!("around-{width}.html"));

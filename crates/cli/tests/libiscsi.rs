@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use support::{Served, finish, foreign, secret_file, succeed};
+use support::{Served, finish, secret_file, succeed};
 
 /// The suite takes half a minute here; more than this is a hang.
 const SUITE_PATIENCE: Duration = Duration::from_secs(8 * 60);
@@ -14,7 +14,7 @@ const PASSED_MIN: usize = 170;
 
 /// `None` where libiscsi's tools are not installed.
 fn tool(program: &str, arguments: &[&str]) -> Option<String> {
-    let mut command = Command::new(foreign(program)?);
+    let mut command = Command::new(lunway_foreign::program(program)?);
     command.args(arguments);
     Some(succeed(command))
 }
@@ -98,7 +98,7 @@ fn the_tools_list_and_read_the_target_with_chap() {
     read_everything(&served, "someone%correct horse 1", "");
     read_everything(&served, "someone%correct horse 1", "?target_user=lunway&target_password=battery staple");
 
-    let Some(program) = foreign("iscsi-inq") else { return };
+    let Some(program) = lunway_foreign::program("iscsi-inq") else { return };
     for login in ["", "someone%wrong horse 12", "nobody%correct horse 1"] {
         let mut command = Command::new(&program);
         command.arg(served.url_as(login, 0));
@@ -157,7 +157,7 @@ fn skipped_tests_are_not_counted_as_passed() {
 
 #[test]
 fn the_conformance_suite_runs_to_its_end_and_at_least_170_tests_pass() {
-    let Some(program) = foreign("iscsi-test-cu") else { return };
+    let Some(program) = lunway_foreign::program("iscsi-test-cu") else { return };
     let mut served = Served::start(&["--lun", "0=ram:100M"]);
     let mut command = Command::new(program);
     command.args(["--dataloss", "-t", "ALL"]).arg(served.url(0));

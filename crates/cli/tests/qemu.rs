@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Served, foreign, image, secret_file, succeed};
+use support::{Served, image, secret_file, succeed};
 
 const GIB: u64 = 1 << 30;
 const DATA: u64 = 128 << 20;
@@ -41,7 +41,7 @@ fn there_and_back(program: &Path, folder: &Path, unit: &str) {
 
 #[test]
 fn an_image_goes_there_and_back_unchanged() {
-    let Some(program) = foreign("qemu-img") else { return };
+    let Some(program) = lunway_foreign::program("qemu-img") else { return };
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(&["--lun", "0=ram:1G"]);
     there_and_back(&program, folder.path(), &options(&served, 0, ""));
@@ -49,7 +49,7 @@ fn an_image_goes_there_and_back_unchanged() {
 
 #[test]
 fn an_image_goes_there_and_back_unchanged_with_4096_byte_sectors() {
-    let Some(program) = foreign("qemu-img") else { return };
+    let Some(program) = lunway_foreign::program("qemu-img") else { return };
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(&["--lun", "3=ram:1G,sector=4096"]);
     there_and_back(&program, folder.path(), &options(&served, 3, ""));
@@ -57,7 +57,7 @@ fn an_image_goes_there_and_back_unchanged_with_4096_byte_sectors() {
 
 #[test]
 fn an_image_goes_there_and_back_unchanged_with_chap_and_digests() {
-    let Some(program) = foreign("qemu-img") else { return };
+    let Some(program) = lunway_foreign::program("qemu-img") else { return };
     let folder = tempfile::tempdir().unwrap();
     let secret = secret_file(folder.path(), "secret", "correct horse 1");
     let chap = format!("someone:{secret}");
@@ -69,7 +69,7 @@ fn an_image_goes_there_and_back_unchanged_with_chap_and_digests() {
 
 #[test]
 fn an_address_with_user_and_secret_is_understood() {
-    let Some(program) = foreign("qemu-img") else { return };
+    let Some(program) = lunway_foreign::program("qemu-img") else { return };
     let folder = tempfile::tempdir().unwrap();
     let secret = secret_file(folder.path(), "secret", "correct-horse-1");
     let chap = format!("someone:{secret}");
@@ -107,7 +107,7 @@ const STEPS: &[&str] = &[
 ];
 
 fn patterns_read_back(sector: u32, read_len: Option<&str>) {
-    let Some(program) = foreign("qemu-io") else { return };
+    let Some(program) = lunway_foreign::program("qemu-io") else { return };
     let served = Served::start(&["--lun", &format!("0=ram:64M,sector={sector}")]);
     let mut command = Command::new(&program);
     command.args(["-f", "raw", "-d", "unmap", "-t", "none"]);

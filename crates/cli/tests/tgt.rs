@@ -10,9 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{
-    PATIENCE, assert_same_bytes, finish, foreign, free_port, image, lunway, not_run, secret_file, succeed,
-};
+use support::{PATIENCE, assert_same_bytes, finish, free_port, image, lunway, secret_file, succeed};
 
 const IQN: &str = "iqn.2026-11.com.example:tgt";
 const SIZE: u64 = 64 << 20;
@@ -30,7 +28,7 @@ struct Tgt {
 impl Tgt {
     /// `None` where it is not installed or may not run.
     fn start() -> Option<Self> {
-        let (program, admin) = (foreign("tgtd")?, foreign("tgtadm")?);
+        let (program, admin) = (lunway_foreign::program("tgtd")?, lunway_foreign::program("tgtadm")?);
         // Another process can take the port between our look and tgtd's bind: then it ends, and we take another.
         for _ in 0..ATTEMPTS {
             let folder = tempfile::tempdir().unwrap();
@@ -46,7 +44,7 @@ impl Tgt {
                 return Some(tgt);
             }
         }
-        not_run("tgtd (it does not run here; it wants root)");
+        lunway_foreign::not_run("tgtd (it does not run here; it wants root)");
         None
     }
 

@@ -30,19 +30,14 @@ impl Tgt {
     fn start(setup: &[&str]) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         if std::fs::metadata("/proc/self").is_ok_and(|of_ours| of_ours.uid() != 0) {
-            eprintln!("skipped: tgt needs root");
+            lunway_foreign::not_run("tgtd (it wants root)");
             return None;
         }
         let disk = NamedTempFile::new().unwrap();
         disk.as_file().set_len(SIZE).unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let daemon = match Self::spawn(port) {
-            Ok(daemon) => daemon,
-            Err(error) => {
-                eprintln!("skipped: tgtd cannot be started: {error}");
-                return None;
-            }
-        };
+        lunway_foreign::program("tgtd")?;
+        let daemon = Self::spawn(port).unwrap();
         let setup = setup.iter().map(|&line| line.to_owned()).collect();
         let mut tgt = Self { daemon, port, disk, setup };
         assert!(tgt.configure(), "tgtd cannot be set up");

@@ -5,6 +5,10 @@ use std::path::Path;
 
 #[path = "fuzzed/conversation.rs"]
 mod conversation;
+#[path = "fuzzed/login_text.rs"]
+mod login_text;
+#[path = "fuzzed/pdu.rs"]
+mod pdu;
 
 /// Runs every file of a corpus; gives their number.
 fn replay(name: &str, run: fn(&[u8])) -> usize {
@@ -21,4 +25,14 @@ fn replay(name: &str, run: fn(&[u8])) -> usize {
 #[test]
 fn every_conversation_of_the_corpus_ends_well() {
     assert!(replay("conversation", conversation::run) > 0);
+}
+
+#[test]
+fn every_login_of_the_corpus_ends_well() {
+    assert!(replay("login_text", login_text::run) > 0);
+}
+
+#[test]
+fn every_pdu_of_the_corpus_is_read_and_written_again() {
+    assert!(replay("pdu", pdu::run) > 0);
 }

@@ -4,10 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::env;
-use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,29 +23,6 @@ pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lunway"));
     command.args(arguments.iter().map(AsRef::as_ref)).env_remove("RUST_LOG").env_remove("LUNWAY_CHAP_SECRET");
     command
-}
-
-/// A foreign program, or `None` where it is not installed: then its name goes to the file that `LUNWAY_NOT_RUN` names, and
-/// whoever reports test results says what was not run. In CI it must be there.
-pub(crate) fn foreign(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    // Daemons are where only root looks.
-    let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    if let Some(found) = folders.map(|folder| folder.join(program)).find(|file| file.is_file()) {
-        return Some(found);
-    }
-    not_run(program);
-    None
-}
-
-/// Notes that something was left out.
-pub(crate) fn not_run(what: &str) {
-    println!("NOT RUN: {what}");
-    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{what} is needed in CI");
-    if let Some(file) = env::var_os("LUNWAY_NOT_RUN") {
-        let mut file = OpenOptions::new().create(true).append(true).open(file).unwrap();
-        writeln!(file, "{what}").unwrap();
-    }
 }
 
 /// Runs a command to its end, which must come in time.
