@@ -17,10 +17,8 @@ use crate::table::{self, CHUNK, SIZE_MAX, Table};
 /// - **Sparse.** Memory is taken in chunks of 64 KiB when first written, zeroed, and read as zeroes before
 ///   that. The disk never holds more than its size, rounded up to chunks, and 0.04 % for the table.
 /// - **Thin.** [`unmap`](BlockDevice::unmap) and zeroing that may unmap give whole chunks back to the
-///   allocator and zero the rest, so unmapped ranges always read as zeroes. Zeroing that must keep allocated
-///   space leaves holes holes: they have none to keep. Whether the allocator gives it on to the kernel is the
-///   process's choice: of 2 GiB unmapped, glibc as it is kept all, and with `M_MMAP_THRESHOLD` at 64 KiB it
-///   gave all back.
+///   kernel and zero the rest, so unmapped ranges always read as zeroes. Zeroing that must keep allocated
+///   space leaves holes holes: they have none to keep.
 /// - **Parallel.** Each chunk has its own lock. Operations on other chunks do not meet; reads of the same one
 ///   go together. A transfer is atomic per chunk, hence per sector, and not as a whole.
 /// - **Inline.** Every answer is ready: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2

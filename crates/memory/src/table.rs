@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lunway_block::BlockError;
+use memmap2::MmapMut;
 
 /// The unit of allocation, of locking and of unmapping, bytes.
 ///
@@ -21,7 +22,12 @@ const ROOT: usize = 512;
 pub const SIZE_MAX: u64 = (CHUNK * SEGMENT * MIDDLE * ROOT) as u64;
 
 /// The bytes of one chunk; `None`: a hole.
-pub(crate) type Chunk = Option<Box<[u8; CHUNK]>>;
+///
+/// A mapping of its own, so that an unmapped chunk goes back to the kernel at once: the allocator would keep it (of 2 GiB
+/// unmapped glibc kept all). Neighbours share one kernel structure; where a pattern of holes makes more of them than the
+/// kernel allows (`vm.max_map_count`, 65,530: 8 GiB in which every other chunk is a hole), writes to holes get
+/// [`BlockError::NoSpace`].
+pub(crate) type Chunk = Option<MmapMut>;
 
 type Segment = Box<[RwLock<Chunk>]>;
 type Middle = Box<[OnceLock<Segment>]>;
@@ -83,12 +89,9 @@ impl Table {
     }
 }
 
-/// Memory for a chunk, all zeroes. An allocator that refuses is a full disk, not the end of the process.
-pub(crate) fn allocate() -> Result<Box<[u8; CHUNK]>, BlockError> {
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(CHUNK).map_err(|_| BlockError::NoSpace)?;
-    bytes.resize(CHUNK, 0);
-    bytes.into_boxed_slice().try_into().map_err(|_| BlockError::NoSpace)
+/// Memory for a chunk, all zeroes. A kernel that refuses is a full disk, not the end of the process.
+pub(crate) fn allocate() -> Result<MmapMut, BlockError> {
+    MmapMut::map_anon(CHUNK).map_err(|_| BlockError::NoSpace)
 }
 
 /// Locks a chunk to read. Nothing panics under these locks; bytes have no invariant that a panic could break.
