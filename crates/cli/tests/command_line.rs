@@ -122,7 +122,7 @@ fn a_configuration_file_serves_the_same() {
     let served = Served::start(&["-c", config.to_str().unwrap(), "--lun", "0=ram:2M"]);
     let list = json(&["discover", &format!("iscsi://{}", served.address), "--json"]);
     let names: Vec<_> = list["targets"].as_array().unwrap().iter().map(|target| &target["name"]).collect();
-    assert_eq!(names, ["iqn.2026-11.com.example:file", IQN]);
+    assert_eq!(names, [IQN, "iqn.2026-11.com.example:file"], "in order of names");
     fs::write(&config, text.replace("device", "devise")).unwrap();
     let (code, _, stderr) = outcome(&["serve", "-c", config.to_str().unwrap()]);
     assert_eq!(code, 2);

@@ -67,5 +67,5 @@ pub(crate) fn default_initiator_name() -> String {
     let clean =
         host.trim().to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "-");
     let clean: String = clean.chars().take(63).collect();
-    format!("iqn.2026-01.org.lunway:{}", if clean.is_empty() { "host" } else { &clean })
+    format!("iqn.2026-11.io.lunway:{}", if clean.is_empty() { "host" } else { &clean })
 }

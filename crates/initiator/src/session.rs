@@ -621,7 +621,7 @@ mod tests {
     /// A session whose login never ends: what enters waits in the queue.
     fn waiting(options: &OpenOptions) -> State {
         let login = InitiatorLoginConfig {
-            initiator_name: "iqn.2026-01.org.lunway:test".to_owned(),
+            initiator_name: "iqn.2026-11.com.example:test".to_owned(),
             initiator_alias: None,
             target_name: None,
             isid: [0; 6],

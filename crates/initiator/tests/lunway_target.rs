@@ -17,7 +17,7 @@ use tempfile::NamedTempFile;
 
 use support::{model, quick};
 
-const NAME: &str = "iqn.2026-01.org.lunway.test:ram";
+const NAME: &str = "iqn.2026-11.com.example:ram";
 const SECRET: &str = "a secret of ours";
 const TARGET_SECRET: &str = "a secret of the target";
 
@@ -163,7 +163,7 @@ async fn portals_list_targets_and_targets_tell_all() {
         open(&format!("iscsi://{address}/{NAME}/9")).await,
         Err(OpenError::NoSuchLun { lun: 9, .. })
     ));
-    let error = open(&format!("iscsi://{address}/iqn.2026-01.org.lunway.test:none/0")).await.unwrap_err();
+    let error = open(&format!("iscsi://{address}/iqn.2026-11.com.example:none/0")).await.unwrap_err();
     assert!(error.to_string().contains("no such target"), "{error}");
 }
 

@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 
 use support::{model, quick};
 
-const NAME: &str = "iqn.2026-01.org.lunway.test:tgt";
+const NAME: &str = "iqn.2026-11.com.example:tgt";
 const SIZE: u64 = 16 << 20;
 
 /// A tgtd of its own: control port, TCP port, one target with one disk of a file.

@@ -58,12 +58,13 @@ impl Config {
     }
 }
 
-/// The name of a target whose `--iqn` was not given: the host's name makes it one of its kind.
+/// The name of a target whose `--iqn` was not given. The host's name makes it one of its kind, which matters: the identity of
+/// its disks is derived from it, and an initiator takes two disks of one identity for two paths to the same.
 fn default_name() -> IscsiName {
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
     let host: String =
         host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
-    let name = format!("iqn.2026-11.lunway:{}", if host.is_empty() { "target" } else { &host });
+    let name = format!("iqn.2026-11.io.lunway:{}", if host.is_empty() { "target" } else { &host });
     IscsiName::parse(&name).expect("made of characters that names may have")
 }
 

@@ -18,18 +18,21 @@ pub enum SecretError {
     Length(#[from] SecretLengthError),
 }
 
-/// Reads a file that holds a CHAP secret; one line end after it is not part of it. Warns of weak secrets and of files that
-/// everybody may read.
+/// Reads a file that holds a CHAP secret; one line end after it is not part of it.
 pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
     let file = File::open(path)?;
-    let everybody = file.metadata()?.permissions().mode() & 0o004 != 0;
     let mut bytes = Vec::with_capacity(Secret::LEN_MAX + 3);
     // One byte more than a secret with its line end: enough to see that it is too long.
     file.take(Secret::LEN_MAX as u64 + 3).read_to_end(&mut bytes)?;
     let line = bytes.strip_suffix(b"\n").map_or(&bytes[..], |line| line.strip_suffix(b"\r").unwrap_or(line));
     let secret = Secret::new(line);
     bytes.fill(0);
-    let secret = secret?;
+    Ok(secret?)
+}
+
+/// Warns of a weak secret, and of a file that everybody may read.
+pub(crate) fn warn(path: &Path, secret: &Secret) {
+    let everybody = path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0);
     if secret.is_weak() {
         let least = Secret::LEN_STRONG;
         tracing::warn!(file = %path.display(), "the CHAP secret has fewer than {least} bytes: it can be guessed");
@@ -37,7 +40,6 @@ pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
     if everybody {
         tracing::warn!(file = %path.display(), "everybody on this machine may read the CHAP secret: chmod 600");
     }
-    Ok(secret)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::config::{Config, ConfigError, Limits, TargetConfig};
 use crate::log_limit::LogLimit;
 use crate::portal;
 use crate::registry::{Cause, Handle, Order, Registry};
+use crate::secret;
 use crate::shared::{Shared, Target};
 use crate::worker::{self, Worker};
 
@@ -443,10 +444,9 @@ fn auth(config: &Config, target: &TargetConfig) -> Result<Option<ChapAuth>, Conf
         return Ok(None);
     }
     let account = |section, user: &crate::config::ChapUser| {
-        Ok::<_, ConfigError>(ChapAccount {
-            user: user.user.clone(),
-            secret: config.secret(target, section, user)?,
-        })
+        let secret = config.secret(target, section, user)?;
+        secret::warn(&user.secret_file, &secret);
+        Ok::<_, ConfigError>(ChapAccount { user: user.user.clone(), secret })
     };
     let accounts = target.chap.iter().map(|user| account("chap", user)).collect::<Result<_, _>>()?;
     let mutual = target.mutual_chap.as_ref().map(|user| account("mutual_chap", user)).transpose()?;

@@ -14,7 +14,9 @@ use lunway_device::{OpenOptions, Opened};
 use lunway_target::{Config, Flags, Server};
 
 use super::bench::{environment, judge, result_text, run_profile};
-use super::serve::{self, DEFAULT_NAME};
+use super::serve;
+
+const NAME: &str = "iqn.2026-11.io.lunway:demo";
 use crate::failure::Failure;
 use crate::transfer::Transfer;
 use crate::{device, interrupt, progress, terminal};
@@ -95,7 +97,7 @@ impl Demonstration {
         let size = lunway_block::size::ExactSize(LUN_SIZE);
         let flags = Flags {
             listen: vec!["127.0.0.1:0".to_owned()],
-            iqn: Some(DEFAULT_NAME.to_owned()),
+            iqn: Some(NAME.to_owned()),
             luns: vec![format!("0=ram:{size}"), format!("1=ram:{size},sector=4096")],
             ..Flags::default()
         };
@@ -103,7 +105,7 @@ impl Demonstration {
         let (server, devices) = serve::start(config).await?;
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         terminal::print(&format!(
-            "{}\n  target {DEFAULT_NAME} at {address}\n  lun 0: {}, sectors of 512 bytes\n  lun 1: {}, sectors of 4096 bytes",
+            "{}\n  target {NAME} at {address}\n  lun 0: {}, sectors of 512 bytes\n  lun 1: {}, sectors of 4096 bytes",
             terminal::heading("Serve: two volumes in memory, over iSCSI"),
             HumanSize(LUN_SIZE),
             HumanSize(LUN_SIZE),
@@ -118,7 +120,7 @@ impl Demonstration {
     }
 
     async fn open(&self, lun: u16) -> Result<Opened, Failure> {
-        let url = format!("iscsi://{}/{DEFAULT_NAME}/{lun}", self.address);
+        let url = format!("iscsi://{}/{NAME}/{lun}", self.address);
         device::open(&device::parse(&url)?, &OpenOptions::default()).await
     }
 

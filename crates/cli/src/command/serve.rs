@@ -20,9 +20,6 @@ use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::{device, terminal};
 
-/// What a target is called that was given no name.
-pub(crate) const DEFAULT_NAME: &str = "iqn.2026-11.io.lunway:disk";
-
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -43,7 +40,7 @@ pub(crate) struct Serve {
     /// Listen here; port 0 lets the system choose [default: 0.0.0.0:3260]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<String>,
-    /// Name of the target [default: iqn.2026-11.io.lunway:disk]
+    /// Name of the target [default: iqn.2026-11.io.lunway: and this host's name]
     #[arg(long, value_name = "NAME")]
     iqn: Option<String>,
     /// Let in only who proves (CHAP) to be this user; the file holds the secret
@@ -93,10 +90,9 @@ impl Serve {
             Some(path) => Config::from_file(path).map_err(config_failure)?,
             None => Config::default(),
         };
-        let adds_target = !self.lun.is_empty() || !self.chap.is_empty() || self.mutual_chap.is_some();
         let flags = Flags {
             listen: self.listen,
-            iqn: self.iqn.or_else(|| adds_target.then(|| DEFAULT_NAME.to_owned())),
+            iqn: self.iqn,
             chap: self.chap,
             mutual_chap: self.mutual_chap,
             luns: self.lun,

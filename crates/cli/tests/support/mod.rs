@@ -12,8 +12,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The target that `serve` names when it is not told.
-pub(crate) const IQN: &str = "iqn.2026-11.io.lunway:disk";
+/// The target that `serve` adds here.
+pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
 
 /// What any command here must be done with, unless it says how long it needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ pub(crate) struct Served {
 impl Served {
     /// Starts it with these arguments besides `--listen`, and waits until it is ready.
     pub(crate) fn start<S: AsRef<str>>(arguments: &[S]) -> Self {
-        let mut command = lunway(&["serve", "--listen", "127.0.0.1:0"]);
+        let mut command = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN]);
         command.args(arguments.iter().map(AsRef::as_ref));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -111,7 +111,7 @@ impl Served {
         Self { child, address, ready }
     }
 
-    /// The address of a logical unit of the target with the default name.
+    /// The address of a logical unit of that target.
     pub(crate) fn url(&self, lun: u16) -> String {
         self.url_as("", lun)
     }

@@ -14,7 +14,7 @@ use lunway_iscsi::target::{
 use tokio::net::{TcpListener, TcpStream};
 
 pub const SECTOR: usize = 512;
-pub const NAME: &str = "iqn.2026-01.org.lunway.test:scripted";
+pub const NAME: &str = "iqn.2026-11.com.example:scripted";
 
 /// What to do with a command.
 pub enum Act {
