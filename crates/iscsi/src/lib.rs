@@ -18,6 +18,7 @@
 //! | [`pdu`] | the PDUs of §11 as the bytes of the wire |
 //! | [`text`], [`digest`], [`serial`] | key=value texts, CRC32C, serial number arithmetic |
 //! | `receive`, `transmit` | the byte stream to PDUs and back, digests included |
+//! | `liveness` | pings, and silence after them |
 //! | `window` | CmdSN, ExpCmdSN, MaxCmdSN at the target |
 //!
 //! # Errors
@@ -30,6 +31,7 @@ mod connection;
 pub mod digest;
 pub mod initiator;
 pub mod keys;
+mod liveness;
 pub mod login;
 pub mod negotiation;
 pub mod pdu;

@@ -31,8 +31,6 @@ struct Management {
 /// What the rooms of this file keep between PDUs.
 #[derive(Default)]
 pub(super) struct Control {
-    /// A ping is out.
-    pub(super) pinged: bool,
     next_tag: u32,
     management: Vec<Management>,
     text_tag: Option<u32>,
@@ -79,8 +77,6 @@ impl InitiatorConnection {
                     data_digest,
                 );
                 self.phase = Phase::FullFeature(logged_in.clone());
-                // Due at once: then the time is known from which silence counts.
-                self.timer = self.start;
                 self.events.push_back(InitiatorEvent::LoggedIn(logged_in));
             }
         }
@@ -94,7 +90,6 @@ impl InitiatorConnection {
 
     /// RFC 7143 §11.18: immediate, so that it passes a closed window.
     pub(super) fn ping(&mut self) {
-        self.control.pinged = true;
         let mut pdu = NopOut::new();
         pdu.opcode.set_immediate(true);
         pdu.initiator_task_tag = self.control.tag().into();
@@ -112,7 +107,6 @@ impl InitiatorConnection {
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         if pdu.initiator_task_tag.get() != RESERVED_TAG {
             self.note_status(pdu.stat_sn.get());
-            self.control.pinged = false;
         } else if pdu.target_transfer_tag.get() != RESERVED_TAG {
             // The target's ping, answered with its tag and LUN and without a tag of ours.
             let mut answer = NopOut::new();
@@ -306,7 +300,7 @@ impl InitiatorConnection {
             // The command's own response follows (§7.8).
             Opcode::DATA_OUT => {}
             // A target that does not like our pings is alive nevertheless.
-            Opcode::NOP_OUT => self.control.pinged = false,
+            Opcode::NOP_OUT => {}
             opcode => self.close(CloseReason::Protocol(format!("{opcode} rejected: {}", pdu.reason))),
         }
     }

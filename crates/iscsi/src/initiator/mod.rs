@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{Buf, SharedBuf};
 
 use crate::connection::{Cdb, CloseReason, TargetRecord};
+use crate::liveness::{Check, Liveness};
 use crate::login::{InitiatorLogin, InitiatorLoginConfig, LoggedIn};
 use crate::negotiation::Negotiated;
 use crate::pdu::{AsyncEvent, BasicHeader, Opcode, ServiceResponse, TaskAttribute, TaskManagementResult};
@@ -138,7 +139,6 @@ enum Phase {
 /// target's window is open. After [`InitiatorEvent::Closing`],
 /// [`take_unanswered`](Self::take_unanswered) gives back what was not answered.
 pub struct InitiatorConnection {
-    config: InitiatorConnectionConfig,
     phase: Phase,
     receiver: Receiver,
     transmitter: Transmitter,
@@ -152,20 +152,19 @@ pub struct InitiatorConnection {
     free: Vec<usize>,
     generation: u16,
     control: control::Control,
-    start: Instant,
-    timer: Instant,
-    /// Something arrived since the timer was set.
-    active: bool,
+    login_by: Instant,
+    liveness: Liveness,
 }
 
 impl InitiatorConnection {
     /// A connection that was just made.
     pub fn new(config: InitiatorConnectionConfig, now: Instant) -> Self {
-        let mut login = InitiatorLogin::new(config.login.clone());
+        let data_max = config.login.parameters.max_recv_data_segment_length as usize;
+        let mut login = InitiatorLogin::new(config.login);
         let first = login.first();
         let mut connection = Self {
             phase: Phase::Login(Box::new(login)),
-            receiver: Receiver::new(config.login.parameters.max_recv_data_segment_length as usize),
+            receiver: Receiver::new(data_max),
             transmitter: Transmitter::new(),
             arriving: None,
             events: VecDeque::new(),
@@ -176,10 +175,8 @@ impl InitiatorConnection {
             free: Vec::new(),
             generation: 0,
             control: control::Control::default(),
-            start: now,
-            timer: now + config.login_timeout,
-            active: false,
-            config,
+            login_by: now + config.login_timeout,
+            liveness: Liveness::new(config.nop_interval, config.nop_timeout, now),
         };
         connection.send_login(first);
         connection
@@ -193,7 +190,7 @@ impl InitiatorConnection {
     /// Announces that `bytes` have been put into [`receive_space`](Self::receive_space).
     pub fn received(&mut self, bytes: usize) {
         self.receiver.received(bytes);
-        self.active = true;
+        self.liveness.heard();
         self.take_pdus();
     }
 
@@ -221,30 +218,21 @@ impl InitiatorConnection {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing => None,
-            Phase::FullFeature(_) if self.config.nop_interval.is_zero() => None,
-            _ => Some(self.timer),
+            Phase::Login(_) => Some(self.login_by),
+            Phase::FullFeature(_) => self.liveness.next_check(),
         }
     }
 
     /// Does what is due: ends a login that takes too long, pings, misses answers to pings.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if now < self.timer {
-            return;
-        }
         match self.phase {
-            Phase::Closing => {}
-            Phase::Login(_) => self.close(CloseReason::LoginTimeout),
-            Phase::FullFeature(_) if self.config.nop_interval.is_zero() => {}
-            Phase::FullFeature(_) if self.active => {
-                self.active = false;
-                self.control.pinged = false;
-                self.timer = now + self.config.nop_interval;
-            }
-            Phase::FullFeature(_) if self.control.pinged => self.close(CloseReason::PingTimeout),
-            Phase::FullFeature(_) => {
-                self.ping();
-                self.timer = now + self.config.nop_timeout;
-            }
+            Phase::Login(_) if now >= self.login_by => self.close(CloseReason::LoginTimeout),
+            Phase::Login(_) | Phase::Closing => {}
+            Phase::FullFeature(_) => match self.liveness.check(now) {
+                Check::Fine => {}
+                Check::Ping => self.ping(),
+                Check::Gone => self.close(CloseReason::PingTimeout),
+            },
         }
     }
 

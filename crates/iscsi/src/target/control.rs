@@ -36,8 +36,6 @@ const PING_TAG: u32 = 1;
 /// What the rooms of this file keep between PDUs.
 #[derive(Default)]
 pub(super) struct Control {
-    /// A ping is out.
-    pub(super) pinged: bool,
     /// When the initiator must have logged out, once it has been asked to.
     pub(super) logout_by: Option<Instant>,
     /// Tags of task management requests in the driver's hands.
@@ -110,8 +108,6 @@ impl TargetConnection {
                     data_digest,
                 );
                 self.phase = Phase::FullFeature(logged_in.clone());
-                // Due at once: then the time is known from which silence counts.
-                self.timer = self.start;
                 self.events.push_back(TargetEvent::LoggedIn(logged_in));
             }
             TargetStep::Failed(reply) => {
@@ -132,7 +128,7 @@ impl TargetConnection {
     pub(super) fn nop_out(&mut self, head: &Head, mut data: Buf) {
         let request: &NopOut = pdu::view(&head.bhs);
         if request.initiator_task_tag.get() == RESERVED_TAG {
-            self.control.pinged &= request.target_transfer_tag.get() != PING_TAG;
+            // The answer to our ping, which was a sign of life when it arrived.
             return;
         }
         let Phase::FullFeature(logged_in) = &self.phase else { return };
@@ -146,7 +142,6 @@ impl TargetConnection {
 
     /// RFC 7143 §11.19: a ping of our own does not advance StatSN.
     pub(super) fn ping(&mut self) {
-        self.control.pinged = true;
         let mut pdu = NopIn::new();
         pdu.target_transfer_tag = PING_TAG.into();
         pdu.stat_sn = self.stat_sn.into();

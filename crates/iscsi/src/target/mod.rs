@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{Buf, SharedBuf};
 
 use crate::connection::{Cdb, CloseReason, SendTargets};
+use crate::liveness::{Check, Liveness};
 use crate::login::{LoggedIn, LoginAsk, TargetLogin};
 use crate::negotiation::Parameters;
 use crate::pdu::{
@@ -197,10 +198,8 @@ pub struct TargetConnection {
     next_transfer_tag: u32,
     control: control::Control,
     arrivals: u64,
-    start: Instant,
-    timer: Instant,
-    /// Something arrived since the timer was set.
-    active: bool,
+    login_by: Instant,
+    liveness: Liveness,
 }
 
 impl TargetConnection {
@@ -222,9 +221,8 @@ impl TargetConnection {
             next_transfer_tag: 0,
             control: control::Control::default(),
             arrivals: 0,
-            start: now,
-            timer: now + config.login_timeout,
-            active: false,
+            login_by: now + config.login_timeout,
+            liveness: Liveness::new(config.nop_interval, config.nop_timeout, now),
             config,
         }
     }
@@ -237,7 +235,7 @@ impl TargetConnection {
     /// Announces that `bytes` have been put into [`receive_space`](Self::receive_space).
     pub fn received(&mut self, bytes: usize) {
         self.receiver.received(bytes);
-        self.active = true;
+        self.liveness.heard();
         self.take_pdus();
     }
 
@@ -265,39 +263,29 @@ impl TargetConnection {
     pub fn next_timeout(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing => None,
-            Phase::FullFeature(_)
-                if self.config.nop_interval.is_zero() && self.control.logout_by.is_none() =>
-            {
-                None
+            Phase::Login(_) | Phase::Asking(_) => Some(self.login_by),
+            Phase::FullFeature(_) => {
+                self.liveness.next_check().into_iter().chain(self.control.logout_by).min()
             }
-            _ => Some(self.control.logout_by.map_or(self.timer, |by| by.min(self.timer))),
         }
     }
 
     /// Does what is due: ends a login or a logout that takes too long, pings, misses answers to pings.
     pub fn handle_timeout(&mut self, now: Instant) {
-        if self.control.logout_by.is_some_and(|by| now >= by) {
-            return self.close(CloseReason::LogoutTimeout);
-        }
-        if now < self.timer {
-            return;
-        }
         match self.phase {
             Phase::Closing => {}
-            Phase::Login(_) | Phase::Asking(_) => self.close(CloseReason::LoginTimeout),
-            Phase::FullFeature(_) if self.config.nop_interval.is_zero() => {
-                self.timer = now + Duration::from_secs(3600);
+            Phase::Login(_) | Phase::Asking(_) if now >= self.login_by => {
+                self.close(CloseReason::LoginTimeout);
             }
-            Phase::FullFeature(_) if self.active => {
-                self.active = false;
-                self.control.pinged = false;
-                self.timer = now + self.config.nop_interval;
+            Phase::Login(_) | Phase::Asking(_) => {}
+            Phase::FullFeature(_) if self.control.logout_by.is_some_and(|by| now >= by) => {
+                self.close(CloseReason::LogoutTimeout);
             }
-            Phase::FullFeature(_) if self.control.pinged => self.close(CloseReason::PingTimeout),
-            Phase::FullFeature(_) => {
-                self.ping();
-                self.timer = now + self.config.nop_timeout;
-            }
+            Phase::FullFeature(_) => match self.liveness.check(now) {
+                Check::Fine => {}
+                Check::Ping => self.ping(),
+                Check::Gone => self.close(CloseReason::PingTimeout),
+            },
         }
     }
 
