@@ -13,8 +13,8 @@ use crate::{device, terminal};
 Example:
   lunway discover iscsi://192.0.2.10")]
 pub(crate) struct Discover {
-    /// The portal: iscsi://[USER[%SECRET]@]HOST[:PORT]
-    #[arg(value_name = "URL")]
+    /// The portal.
+    #[arg(value_name = "URL", help = "The portal: iscsi://[USER[%SECRET]@]HOST[:PORT]")]
     url: String,
     /// Print the list as JSON
     #[arg(long)]
