@@ -39,6 +39,46 @@ macro_rules! login_status {
     };
 }
 
+/// Byte 1 of the login PDUs, which is the same in both directions (RFC 7143 §11.12.1–3, §11.13.3).
+macro_rules! login_flags {
+    ($name:ident) => {
+        impl $name {
+            /// The sender is ready to leave the stage.
+            pub const TRANSIT: u8 = 0x80;
+            /// The text goes on in the next PDU.
+            pub const CONTINUE: u8 = 0x40;
+
+            /// Whether the sender is ready to leave the stage.
+            pub const fn transits(&self) -> bool {
+                self.flags & Self::TRANSIT != 0
+            }
+
+            /// Whether the text goes on in the next PDU.
+            pub const fn continues(&self) -> bool {
+                self.flags & Self::CONTINUE != 0
+            }
+
+            /// The stage this PDU belongs to.
+            pub const fn current_stage(&self) -> Stage {
+                Stage(self.flags >> 2 & 0x03)
+            }
+
+            /// The stage to go to, meaningful with [`Self::TRANSIT`].
+            pub const fn next_stage(&self) -> Stage {
+                Stage(self.flags & 0x03)
+            }
+
+            /// Sets the stage, and with `next` the transit bit and the stage to go to.
+            pub const fn set_stages(&mut self, current: Stage, next: Option<Stage>) {
+                self.flags = self.flags & Self::CONTINUE | (current.0 & 0x03) << 2;
+                if let Some(next) = next {
+                    self.flags |= Self::TRANSIT | next.0 & 0x03;
+                }
+            }
+        }
+    };
+}
+
 login_status! {
     /// The login goes on or has succeeded.
     SUCCESS = 0x0000, "success";
@@ -140,41 +180,7 @@ pub struct LoginRequest {
 }
 
 pdu!(LoginRequest, Opcode::LOGIN_REQUEST);
-
-impl LoginRequest {
-    /// The sender is ready to leave the stage.
-    pub const TRANSIT: u8 = 0x80;
-    /// The text goes on in the next PDU.
-    pub const CONTINUE: u8 = 0x40;
-
-    /// Whether the sender is ready to leave the stage.
-    pub const fn transits(&self) -> bool {
-        self.flags & Self::TRANSIT != 0
-    }
-
-    /// Whether the text goes on in the next PDU.
-    pub const fn continues(&self) -> bool {
-        self.flags & Self::CONTINUE != 0
-    }
-
-    /// The stage this PDU belongs to.
-    pub const fn current_stage(&self) -> Stage {
-        Stage(self.flags >> 2 & 0x03)
-    }
-
-    /// The stage to go to, meaningful with [`Self::TRANSIT`].
-    pub const fn next_stage(&self) -> Stage {
-        Stage(self.flags & 0x03)
-    }
-
-    /// Sets the stage, and with `next` the transit bit and the stage to go to.
-    pub const fn set_stages(&mut self, current: Stage, next: Option<Stage>) {
-        self.flags = self.flags & Self::CONTINUE | (current.0 & 0x03) << 2;
-        if let Some(next) = next {
-            self.flags |= Self::TRANSIT | next.0 & 0x03;
-        }
-    }
-}
+login_flags!(LoginRequest);
 
 /// One response of a login (RFC 7143 §11.13).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -215,41 +221,7 @@ pub struct LoginResponse {
 }
 
 pdu!(LoginResponse, Opcode::LOGIN_RESPONSE);
-
-impl LoginResponse {
-    /// The sender is ready to leave the stage.
-    pub const TRANSIT: u8 = 0x80;
-    /// The text goes on in the next PDU.
-    pub const CONTINUE: u8 = 0x40;
-
-    /// Whether the sender is ready to leave the stage.
-    pub const fn transits(&self) -> bool {
-        self.flags & Self::TRANSIT != 0
-    }
-
-    /// Whether the text goes on in the next PDU.
-    pub const fn continues(&self) -> bool {
-        self.flags & Self::CONTINUE != 0
-    }
-
-    /// The stage this PDU belongs to.
-    pub const fn current_stage(&self) -> Stage {
-        Stage(self.flags >> 2 & 0x03)
-    }
-
-    /// The stage to go to, meaningful with [`Self::TRANSIT`].
-    pub const fn next_stage(&self) -> Stage {
-        Stage(self.flags & 0x03)
-    }
-
-    /// Sets the stage, and with `next` the transit bit and the stage to go to.
-    pub const fn set_stages(&mut self, current: Stage, next: Option<Stage>) {
-        self.flags = self.flags & Self::CONTINUE | (current.0 & 0x03) << 2;
-        if let Some(next) = next {
-            self.flags |= Self::TRANSIT | next.0 & 0x03;
-        }
-    }
-}
+login_flags!(LoginResponse);
 
 impl LoginResponse {
     /// The status.
