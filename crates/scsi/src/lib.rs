@@ -19,6 +19,8 @@
 //! |---|---|
 //! | [`operations`] | **the table**: what is supported, and what drives dispatch, reports and documentation |
 //! | [`ScsiTarget`], [`LogicalUnit`], [`Nexus`] | a target's map of LUNs; a disk as initiators see it; one initiator's connection to them |
+//! | [`LunView`], [`PortGroup`] | what a nexus may see and do; through which ports it is welcome |
+//! | [`StateStore`] | what outlives the process |
 //! | `device_server` | one file per family of commands |
 //! | `reservation`, `unit_attention`, `gate` | who may; what must be told first; atomic commands alone |
 //! | [`Response`], [`Status`], [`Sense`] | answers |
@@ -47,10 +49,13 @@ mod inquiry;
 mod lba_status;
 mod logical_unit;
 mod lun;
+mod lun_view;
 mod nexus;
+mod port_group;
 mod reservation;
 mod response;
 mod sense;
+mod state_store;
 mod status;
 mod target;
 mod task_management;
@@ -64,10 +69,13 @@ pub use inquiry::{Inquiry, PeripheralType};
 pub use lba_status::{LbaStatus, LbaStatusDescriptor, Provisioning};
 pub use logical_unit::{LogicalUnit, LogicalUnitOptions};
 pub use lun::{Lun, LunAddress, LunList};
+pub use lun_view::LunView;
 pub use nexus::{Nexus, PortPair};
+pub use port_group::{AccessState, PortGroup};
 pub use reservation::ReservationType;
 pub use response::Response;
 pub use sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
+pub use state_store::{MemoryStore, StateError, StateStore, item as state_item};
 pub use status::Status;
 pub use target::{LunInUse, ScsiTarget};
 pub use task_management::{Scope, TaskManagementFunction, TaskManagementOutcome, TaskManagementResponse};

@@ -11,6 +11,7 @@ use crate::identity::Identity;
 use crate::mode::ModeParameters;
 use crate::nexus::{ItlNexus, PortPair};
 use crate::reservation::Reservations;
+use crate::state_store::{StateError, StateStore};
 use crate::unit_attention::UnitAttention;
 
 /// Ports that are remembered. One that is forgotten hears POWER ON again, which costs it a check and nothing else.
@@ -40,6 +41,8 @@ pub struct LogicalUnitOptions {
     /// Offers WRITE ATOMIC (16). `None`: only on a device without a volatile cache, where what was written stays
     /// written; the atomic gate makes it indivisible for every other command, a power cut in the middle is the device's.
     pub atomic_writes: Option<bool>,
+    /// Where reservations with APTPL and saved mode pages are kept. `None`: nothing is, and initiators are told so.
+    pub state: Option<Arc<dyn StateStore>>,
 }
 
 impl LogicalUnitOptions {
@@ -60,11 +63,13 @@ impl Default for LogicalUnitOptions {
             // 4 MiB: the largest request that the benchmark's sequential profiles and Windows send.
             max_transfer: 4 << 20,
             atomic_writes: None,
+            state: None,
         }
     }
 }
 
-/// Why ordinary commands need a closer look before they run. All clear is one load on the fast path.
+/// Why ordinary commands need a closer look before they run: bits of the logical unit, and of the I_T_L nexus. All clear is
+/// one load of each on the fast path.
 pub(crate) mod obstacle {
     /// RESERVE(6) or RESERVE(10) is in force.
     pub(crate) const RESERVED: u8 = 1;
@@ -72,8 +77,10 @@ pub(crate) mod obstacle {
     pub(crate) const PERSISTENT: u8 = 2;
     /// The medium is ejected.
     pub(crate) const NO_MEDIUM: u8 = 4;
-    /// Writes are refused.
+    /// Writes are refused: to all on the logical unit, to this nexus alone on the I_T_L nexus.
     pub(crate) const PROTECTED: u8 = 8;
+    /// The target port is in an asymmetric access state that refuses commands; only on the I_T_L nexus.
+    pub(crate) const ASYMMETRIC: u8 = 16;
 }
 
 /// A disk as initiators see it.
@@ -103,8 +110,9 @@ impl AsRef<Gate> for LogicalUnit {
 }
 
 impl LogicalUnit {
-    /// Puts a logical unit in front of a device.
-    pub fn new(device: Arc<dyn BlockDevice>, options: LogicalUnitOptions) -> Arc<Self> {
+    /// Puts a logical unit in front of a device, with what [`LogicalUnitOptions::state`] keeps of it. Kept state that is
+    /// damaged is an error, not an empty start.
+    pub fn new(device: Arc<dyn BlockDevice>, options: LogicalUnitOptions) -> Result<Arc<Self>, StateError> {
         let geometry = device.geometry();
         let protected = options.read_only || geometry.read_only;
         let unit = Arc::new(Self {
@@ -124,7 +132,7 @@ impl LogicalUnit {
                 unit.establish(UnitAttention::CapacityChanged, None);
             }
         }));
-        unit
+        Ok(unit)
     }
 
     /// The device behind.

@@ -1,14 +1,16 @@
 //! I_T nexuses: who is talking to which target port, and what each logical unit owes them.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lunway_block::{Io, SharedBuf};
 
 use crate::device_server;
-use crate::logical_unit::LogicalUnit;
+use crate::logical_unit::{LogicalUnit, obstacle};
 use crate::lun::{Lun, LunAddress};
+use crate::lun_view::LunView;
+use crate::port_group::{AccessState, PortGroup};
 use crate::response::Response;
 use crate::target::ScsiTarget;
 use crate::task_management::{Scope, TaskManagementFunction, TaskManagementOutcome};
@@ -29,6 +31,8 @@ pub(crate) struct NexusIdentity {
     id: u64,
     ports: PortPair,
     target_name: String,
+    /// Tag of the target port group and code of its state, see [`Self::set_group`].
+    group: AtomicU32,
 }
 
 impl NexusIdentity {
@@ -44,15 +48,29 @@ impl NexusIdentity {
     pub(crate) fn target_name(&self) -> &str {
         &self.target_name
     }
+
+    /// The target port group that the nexus comes through, and its state. Ports of no group are active and optimized.
+    pub(crate) fn group(&self) -> (Option<u16>, AccessState) {
+        let [tag_high, tag_low, _, code] = self.group.load(Ordering::Acquire).to_be_bytes();
+        let tag = u16::from_be_bytes([tag_high, tag_low]);
+        ((tag != 0).then_some(tag), AccessState::from_code(code).unwrap_or_default())
+    }
+
+    fn set_group(&self, group: Option<&PortGroup>) {
+        let (tag, state) = group.map_or((0, AccessState::default()), |group| (group.tag, group.state));
+        self.group.store(u32::from(tag) << 16 | u32::from(state.code()), Ordering::Release);
+    }
 }
 
-/// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions and PREVENT.
+/// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions, what stands in the way of its commands
+/// alone, and PREVENT.
 #[derive(Debug)]
 pub(crate) struct ItlNexus {
     lun: u16,
     unit: Arc<LogicalUnit>,
     nexus: Arc<NexusIdentity>,
     pending: Pending,
+    obstacles: AtomicU8,
     prevents_removal: AtomicBool,
 }
 
@@ -67,6 +85,19 @@ impl ItlNexus {
 
     pub(crate) fn pending(&self) -> &Pending {
         &self.pending
+    }
+
+    /// Bits of [`obstacle`] that are this nexus's alone.
+    pub(crate) fn obstacles(&self) -> u8 {
+        self.obstacles.load(Ordering::Acquire)
+    }
+
+    fn set_obstacle(&self, bit: u8, on: bool) {
+        if on {
+            self.obstacles.fetch_or(bit, Ordering::AcqRel);
+        } else {
+            self.obstacles.fetch_and(!bit, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn prevents_removal(&self) -> bool {
@@ -85,25 +116,56 @@ impl ItlNexus {
 /// I_T nexus loss: RESERVE is released, PREVENT ALLOW MEDIUM REMOVAL undone; persistent reservations stay, and are found
 /// again by the same pair of ports.
 ///
-/// The list of logical units is the nexus's own copy, renewed when the target's changes, so that finding one on the
-/// way to an I/O meets no other core.
+/// The list of logical units is the nexus's own copy, as far as its [`LunView`] goes, renewed when the target's changes, so
+/// that finding one on the way to an I/O meets no other core.
 pub struct Nexus {
     target: Arc<ScsiTarget>,
     identity: Arc<NexusIdentity>,
-    units: RwLock<Vec<Arc<ItlNexus>>>,
+    seen: RwLock<Seen>,
     closed: AtomicBool,
 }
 
+/// What a nexus may see, and what it does see.
+struct Seen {
+    view: LunView,
+    /// In order of their numbers.
+    units: Vec<Arc<ItlNexus>>,
+}
+
+impl Seen {
+    fn position(&self, lun: u16) -> Result<usize, usize> {
+        self.units.binary_search_by_key(&lun, |itl| itl.lun)
+    }
+
+    fn establish(&self, condition: UnitAttention) {
+        self.units.iter().for_each(|itl| itl.pending.establish(condition));
+    }
+
+    fn remove(&mut self, lun: u16) -> bool {
+        let Ok(index) = self.position(lun) else { return false };
+        let gone = self.units.remove(index);
+        gone.unit.leave(&gone);
+        true
+    }
+}
+
 impl Nexus {
-    pub(crate) fn new(target: Arc<ScsiTarget>, ports: PortPair) -> Self {
+    pub(crate) fn new(
+        target: Arc<ScsiTarget>,
+        ports: PortPair,
+        view: LunView,
+        group: Option<&PortGroup>,
+    ) -> Self {
         // Counted over all targets, because a logical unit may belong to several.
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed);
         let target_name = target.name().to_owned();
+        let identity = NexusIdentity { id, ports, target_name, group: AtomicU32::default() };
+        identity.set_group(group);
         Self {
             target,
-            identity: Arc::new(NexusIdentity { id, ports, target_name }),
-            units: RwLock::default(),
+            identity: Arc::new(identity),
+            seen: RwLock::new(Seen { view, units: Vec::new() }),
             closed: AtomicBool::new(false),
         }
     }
@@ -125,14 +187,22 @@ impl Nexus {
     }
 
     fn find(&self, number: u16) -> Option<Arc<ItlNexus>> {
-        let units = self.units.read().unwrap_or_else(PoisonError::into_inner);
-        let index = units.binary_search_by_key(&number, |itl| itl.lun).ok()?;
-        Some(units[index].clone())
+        let seen = self.seen();
+        let index = seen.position(number).ok()?;
+        Some(seen.units[index].clone())
+    }
+
+    fn seen(&self) -> RwLockReadGuard<'_, Seen> {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen_mut(&self) -> RwLockWriteGuard<'_, Seen> {
+        self.seen.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The numbers of the logical units that this nexus sees, in order.
     pub fn luns(&self) -> Vec<u16> {
-        self.units.read().unwrap_or_else(PoisonError::into_inner).iter().map(|itl| itl.lun).collect()
+        self.seen().units.iter().map(|itl| itl.lun).collect()
     }
 
     /// Who it is between.
@@ -188,10 +258,48 @@ impl Nexus {
             return;
         }
         self.target.forget(self);
-        let units = std::mem::take(&mut *self.units.write().unwrap_or_else(PoisonError::into_inner));
+        let units = std::mem::take(&mut self.seen_mut().units);
         for itl in units {
             itl.unit.leave(&itl);
         }
+    }
+
+    /// What it may see.
+    pub fn view(&self) -> LunView {
+        self.seen().view.clone()
+    }
+
+    /// Changes what it may see, while it runs. It is told what changed: REPORTED LUNS DATA HAS CHANGED on the units that it
+    /// still sees, and, as WP is a mode parameter, MODE PARAMETERS CHANGED where writing became allowed or forbidden. Commands
+    /// under way on a unit that it sees no longer come to their end; what the nexus held there (RESERVE, PREVENT) goes.
+    pub fn set_view(&self, view: LunView) {
+        // Under the target's lock, so that no unit comes or goes at the same time.
+        self.target.with_units(|units| {
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            let mut seen = self.seen_mut();
+            let protection = seen.view.read_only != view.read_only;
+            seen.view = view;
+            let hidden: Vec<u16> =
+                seen.units.iter().map(|itl| itl.lun).filter(|&lun| !seen.view.shows(lun)).collect();
+            let mut changed = !hidden.is_empty();
+            for lun in hidden {
+                seen.remove(lun);
+            }
+            if protection {
+                seen.units.iter().for_each(|itl| itl.set_obstacle(obstacle::PROTECTED, seen.view.read_only));
+                seen.establish(UnitAttention::ModeParametersChanged);
+            }
+            let old = seen.units.len();
+            for (&lun, unit) in units {
+                self.insert(&mut seen, lun, unit);
+            }
+            changed |= seen.units.len() != old;
+            if changed {
+                seen.establish(UnitAttention::LunsChanged);
+            }
+        });
     }
 
     /// The target got a logical unit. `announce`: the nexus is told that its list has changed.
@@ -199,36 +307,56 @@ impl Nexus {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
-        let mut units = self.units.write().unwrap_or_else(PoisonError::into_inner);
-        let Err(index) = units.binary_search_by_key(&lun, |itl| itl.lun) else { return };
-        if announce {
-            units.iter().for_each(|itl| itl.pending.establish(UnitAttention::LunsChanged));
+        let mut seen = self.seen_mut();
+        if announce && seen.view.shows(lun) {
+            seen.establish(UnitAttention::LunsChanged);
+        }
+        self.insert(&mut seen, lun, unit);
+    }
+
+    /// Takes in a unit that the view shows and that is not there yet.
+    fn insert(&self, seen: &mut Seen, lun: u16, unit: &Arc<LogicalUnit>) {
+        let Err(index) = seen.position(lun) else { return };
+        if !seen.view.shows(lun) {
+            return;
         }
         let itl = Arc::new(ItlNexus {
             lun,
             unit: unit.clone(),
             nexus: self.identity.clone(),
             pending: Pending::default(),
+            obstacles: AtomicU8::default(),
             prevents_removal: AtomicBool::new(false),
         });
+        itl.set_obstacle(obstacle::PROTECTED, seen.view.read_only);
+        itl.set_obstacle(obstacle::ASYMMETRIC, !self.identity.group().1.is_active());
         itl.pending.establish(unit.join(&itl));
-        units.insert(index, itl);
+        seen.units.insert(index, itl);
     }
 
     /// The target lost a logical unit.
     pub(crate) fn remove(&self, lun: u16) {
-        let mut units = self.units.write().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(index) = units.binary_search_by_key(&lun, |itl| itl.lun) {
-            let gone = units.remove(index);
-            gone.unit.leave(&gone);
-            units.iter().for_each(|itl| itl.pending.establish(UnitAttention::LunsChanged));
+        let mut seen = self.seen_mut();
+        if seen.remove(lun) {
+            seen.establish(UnitAttention::LunsChanged);
+        }
+    }
+
+    /// The port group that the nexus comes through is another one now, or in another state; `announce`: it is told that some
+    /// group of the target has changed.
+    pub(crate) fn set_group(&self, group: Option<&PortGroup>, announce: bool) {
+        self.identity.set_group(group);
+        let refuses = !self.identity.group().1.is_active();
+        let seen = self.seen();
+        seen.units.iter().for_each(|itl| itl.set_obstacle(obstacle::ASYMMETRIC, refuses));
+        if announce {
+            seen.establish(UnitAttention::AsymmetricAccessChanged);
         }
     }
 
     /// REPORT LUNS told the nexus what LunsChanged would have (SPC-4 6.33).
     pub(crate) fn luns_reported(&self) {
-        let units = self.units.read().unwrap_or_else(PoisonError::into_inner);
-        units.iter().for_each(|itl| itl.pending.clear(UnitAttention::LunsChanged));
+        self.seen().units.iter().for_each(|itl| itl.pending.clear(UnitAttention::LunsChanged));
     }
 }
 

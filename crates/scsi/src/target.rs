@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::logical_unit::LogicalUnit;
 use crate::lun::Lun;
+use crate::lun_view::LunView;
 use crate::nexus::{Nexus, PortPair};
+use crate::port_group::{AccessState, PortGroup};
 
 /// A logical unit number that cannot be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,15 +21,19 @@ pub enum LunInUse {
     TooLarge(u16),
 }
 
-#[derive(Default)]
 struct Inventory {
     luns: BTreeMap<u16, Arc<LogicalUnit>>,
+    groups: Vec<PortGroup>,
     nexuses: Vec<Weak<Nexus>>,
 }
 
 impl Inventory {
     fn open_nexuses(&self) -> Vec<Arc<Nexus>> {
         self.nexuses.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn group_of(&self, port: u16) -> Option<&PortGroup> {
+        self.groups.iter().find(|group| group.ports.contains(&port))
     }
 }
 
@@ -39,9 +45,13 @@ pub struct ScsiTarget {
 }
 
 impl ScsiTarget {
-    /// A target without logical units. `name` becomes its SCSI name string in VPD page 83h: its iSCSI name.
+    /// A target without logical units, and with one port: relative target port 1 in port group 1, active/optimized. `name`
+    /// becomes its SCSI name string in VPD page 83h: its iSCSI name.
     pub fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self { name: name.to_owned(), inventory: Mutex::default() })
+        let group =
+            PortGroup { tag: 1, state: AccessState::ActiveOptimized, preferred: false, ports: vec![1] };
+        let inventory = Inventory { luns: BTreeMap::new(), groups: vec![group], nexuses: Vec::new() };
+        Arc::new(Self { name: name.to_owned(), inventory: Mutex::new(inventory) })
     }
 
     /// Its name.
@@ -91,12 +101,41 @@ impl ScsiTarget {
         self.inventory().luns.iter().map(|(&lun, unit)| (lun, unit.clone())).collect()
     }
 
-    /// A new I_T nexus. `initiator_port` is the SCSI initiator port name, for iSCSI the initiator's name, `,i,0x` and the
+    pub(crate) fn with_units<T>(&self, run: impl FnOnce(&BTreeMap<u16, Arc<LogicalUnit>>) -> T) -> T {
+        run(&self.inventory().luns)
+    }
+
+    /// Its target port groups.
+    pub fn port_groups(&self) -> Vec<PortGroup> {
+        self.inventory().groups.clone()
+    }
+
+    /// Gives the target other port groups, or the same in other states. Where anything changed, every nexus is told:
+    /// ASYMMETRIC ACCESS STATE CHANGED. A port of no group is active and optimized.
+    pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
+        let mut inventory = self.inventory();
+        let changed = inventory.groups != groups;
+        inventory.groups = groups;
+        let nexuses = inventory.open_nexuses();
+        for nexus in &nexuses {
+            nexus.set_group(inventory.group_of(nexus.ports().relative_target_port), changed);
+        }
+        drop(inventory);
+        drop(nexuses);
+    }
+
+    /// A new I_T nexus that sees what `view` shows. `initiator_port` is the SCSI initiator port name, for iSCSI the initiator's name, `,i,0x` and the
     /// ISID in hexadecimal. An older nexus between the same ports is the transport's to close first (RFC 7143 §6.3.5).
-    pub fn open_nexus(self: &Arc<Self>, initiator_port: &str, relative_target_port: u16) -> Arc<Nexus> {
+    pub fn open_nexus(
+        self: &Arc<Self>,
+        initiator_port: &str,
+        relative_target_port: u16,
+        view: LunView,
+    ) -> Arc<Nexus> {
         let ports = PortPair { initiator_port: initiator_port.to_owned(), relative_target_port };
         let mut inventory = self.inventory();
-        let nexus = Arc::new(Nexus::new(self.clone(), ports));
+        let group = inventory.group_of(relative_target_port);
+        let nexus = Arc::new(Nexus::new(self.clone(), ports, view, group));
         for (&lun, unit) in &inventory.luns {
             nexus.add(lun, unit, false);
         }

@@ -1,6 +1,6 @@
 //! Unit attention conditions: what a nexus must hear before it goes on (SAM-5 5.14).
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
@@ -28,12 +28,14 @@ pub enum UnitAttention {
     ReservationsReleased,
     /// PREEMPT removed the registration of this nexus.
     RegistrationsPreempted,
+    /// A target port group changed its asymmetric access state, or its preference.
+    AsymmetricAccessChanged,
     /// Logical units were added or removed.
     LunsChanged,
 }
 
 /// All, by bit number of [`Pending`].
-const ALL: [(UnitAttention, AdditionalSense); 11] = [
+const ALL: [(UnitAttention, AdditionalSense); 12] = [
     (UnitAttention::PowerOn, AdditionalSense::POWER_ON_OCCURRED),
     (UnitAttention::Reset, AdditionalSense::BUS_DEVICE_RESET_OCCURRED),
     (UnitAttention::NexusLoss, AdditionalSense::I_T_NEXUS_LOSS_OCCURRED),
@@ -44,6 +46,7 @@ const ALL: [(UnitAttention, AdditionalSense); 11] = [
     (UnitAttention::ReservationsPreempted, AdditionalSense::RESERVATIONS_PREEMPTED),
     (UnitAttention::ReservationsReleased, AdditionalSense::RESERVATIONS_RELEASED),
     (UnitAttention::RegistrationsPreempted, AdditionalSense::REGISTRATIONS_PREEMPTED),
+    (UnitAttention::AsymmetricAccessChanged, AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED),
     (UnitAttention::LunsChanged, AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED),
 ];
 
@@ -57,7 +60,7 @@ impl UnitAttention {
 /// The conditions pending for one I_T_L nexus: one bit each, because a condition established twice is told once. A set
 /// instead of a queue costs no allocation, cannot overflow, and is one load to find empty.
 #[derive(Debug, Default)]
-pub(crate) struct Pending(AtomicU16);
+pub(crate) struct Pending(AtomicU32);
 
 impl Pending {
     /// Establishes a condition. A reset makes earlier ones pointless (SAM-5 5.14.4): they go.

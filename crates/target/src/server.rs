@@ -14,7 +14,7 @@ use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm};
 use lunway_iscsi::login::ChapAuth;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::target::TargetConnectionConfig;
-use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget};
+use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -201,12 +201,14 @@ impl Server {
         for target in &config.targets {
             let scsi = ScsiTarget::new(target.name.as_str());
             for lun in open_luns(target, &open).await? {
-                scsi.attach(lun.id, logical_unit(target, &lun)).map_err(|error| StartError::Open {
+                let refused = |why: String| StartError::Open {
                     target: lun.target.clone(),
                     lun: lun.id,
                     device: lun.text.clone(),
-                    why: error.to_string(),
-                })?;
+                    why,
+                };
+                let unit = logical_unit(target, &lun).map_err(|error| refused(error.to_string()))?;
+                scsi.attach(lun.id, unit).map_err(|error| refused(error.to_string()))?;
                 luns.push(lun);
             }
             let auth = auth(&config, target)?;
@@ -424,7 +426,7 @@ async fn open_luns(target: &TargetConfig, open: &OpenDevice) -> Result<Vec<Lun>,
     Ok(luns)
 }
 
-fn logical_unit(target: &TargetConfig, lun: &Lun) -> Arc<LogicalUnit> {
+fn logical_unit(target: &TargetConfig, lun: &Lun) -> Result<Arc<LogicalUnit>, StateError> {
     let config = target.luns.iter().find(|config| config.id == lun.id);
     LogicalUnit::new(
         Arc::clone(&lun.device),

@@ -9,7 +9,7 @@ use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, SessionType}
 use lunway_iscsi::pdu::LoginStatus;
 use lunway_iscsi::target::TargetConnectionConfig;
 use lunway_iscsi::{SendTargets, TargetRecord};
-use lunway_scsi::{Nexus, ScsiTarget};
+use lunway_scsi::{LunView, Nexus, ScsiTarget};
 
 use crate::config::Limits;
 use crate::driver::Session;
@@ -103,7 +103,7 @@ impl Shared {
         let (_, target) = self.target(logged_in.target_name.as_deref()?)?;
         let isid: String = logged_in.isid.iter().map(|byte| format!("{byte:02x}")).collect();
         let port = format!("{},i,0x{isid}", logged_in.initiator_name.to_ascii_lowercase());
-        Some(target.scsi.open_nexus(&port, PORTAL_GROUP))
+        Some(target.scsi.open_nexus(&port, PORTAL_GROUP, LunView::ALL))
     }
 
     /// Answers SendTargets: to all, or to one by name, or to the session's own `this`. `local` is the address that the

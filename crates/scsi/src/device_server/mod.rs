@@ -101,7 +101,7 @@ impl Command {
         {
             return Some(condition.sense().into());
         }
-        match self.unit().obstacles() {
+        match self.unit().obstacles() | self.itl.obstacles() {
             0 => None,
             obstacles => self.obstructed(operation, obstacles),
         }
@@ -128,7 +128,9 @@ impl Command {
     }
 
     fn write_protected(&self) -> Response {
-        let software = !self.unit().options().read_only && self.unit().mode().software_write_protect();
+        let exported_read_only =
+            self.unit().options().read_only || self.itl.obstacles() & obstacle::PROTECTED != 0;
+        let software = !exported_read_only && self.unit().mode().software_write_protect();
         let code = if software {
             AdditionalSense::SOFTWARE_WRITE_PROTECTED
         } else {

@@ -56,7 +56,7 @@ fn sense(command: &Command, form: Form, allocation: usize) -> Answer {
         .ok_or_else(|| Sense::invalid_cdb_field(2, 5))?;
     let long = form == Form::Ten && cdb.has(1, LLBAA);
     let descriptor = if cdb.has(1, DBD) { Vec::new() } else { block_descriptor(unit, long) };
-    let protected = unit.obstacles() & obstacle::PROTECTED != 0;
+    let protected = (unit.obstacles() | command.itl.obstacles()) & obstacle::PROTECTED != 0;
     let device_specific = ModeSense::DPOFUA | if protected { ModeSense::WP } else { 0 };
 
     let mut bytes = vec![0; form.header_len()];

@@ -5,3 +5,4 @@ mod malformed;
 mod nexus;
 mod support;
 mod transfer;
+mod view;

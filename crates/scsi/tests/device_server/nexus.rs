@@ -3,8 +3,8 @@
 use crate::support::{Initiator, Rig, SECTOR};
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::{
-    AdditionalSense, LogicalUnitOptions, Lun, ReservationType, Scope, Status, TaskManagementFunction,
-    TaskManagementResponse, UnitAttention,
+    AdditionalSense, LogicalUnitOptions, Lun, LunView, ReservationType, Scope, Status,
+    TaskManagementFunction, TaskManagementResponse, UnitAttention,
 };
 
 const RESERVE_6: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
@@ -125,7 +125,7 @@ fn a_reset_releases_and_is_told_to_all() {
 #[test]
 fn request_sense_tells_a_unit_attention_once() {
     let rig = Rig::new();
-    let nexus = Initiator(rig.target.open_nexus("one", 1));
+    let nexus = Initiator(rig.target.open_nexus("one", 1, LunView::ALL));
     let sense = || lunway_scsi::Sense::parse(&nexus.good(&cdb::request_sense(18), &[]).data_in).unwrap();
     assert_eq!(sense().code, AdditionalSense::POWER_ON_OCCURRED);
     assert_eq!(sense().code, AdditionalSense::NONE);
@@ -151,7 +151,7 @@ fn a_read_only_unit_reads() {
 fn a_port_that_was_told_of_the_power_on_hears_of_a_nexus_loss_when_it_comes_back() {
     let rig = Rig::new();
     let first_sense = |name: &str, listen: bool| {
-        let nexus = rig.target.open_nexus(name, 1);
+        let nexus = rig.target.open_nexus(name, 1, LunView::ALL);
         let host = Initiator(nexus);
         listen.then(|| host.refused(&cdb::test_unit_ready(), &[]).code)
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lunway_block::{BlockDevice, Buf, Io};
 use lunway_memory::RamDisk;
 use lunway_scsi::{
-    LogicalUnit, LogicalUnitOptions, Lun, Nexus, Response, ScsiTarget, Sense, Status, UnitAttention,
+    LogicalUnit, LogicalUnitOptions, Lun, LunView, Nexus, Response, ScsiTarget, Sense, Status, UnitAttention,
 };
 
 pub(crate) const SECTOR: usize = 512;
@@ -40,7 +40,7 @@ impl Rig {
     }
 
     fn login_hearing(&self, name: &str, condition: UnitAttention) -> Initiator {
-        let initiator = Initiator(self.target.open_nexus(&format!("{name},i,0x1"), 1));
+        let initiator = Initiator(self.target.open_nexus(&format!("{name},i,0x1"), 1, LunView::ALL));
         initiator.hears(condition);
         initiator
     }
@@ -52,7 +52,8 @@ pub(crate) fn serve(
     options: LogicalUnitOptions,
 ) -> (Arc<ScsiTarget>, Arc<LogicalUnit>) {
     let target = ScsiTarget::new("iqn.2026-01.example:test");
-    let unit = LogicalUnit::new(device, LogicalUnitOptions { identity: "test/0".to_owned(), ..options });
+    let unit = LogicalUnit::new(device, LogicalUnitOptions { identity: "test/0".to_owned(), ..options })
+        .expect("no kept state is damaged");
     target.attach(0, unit.clone()).expect("a new target");
     (target, unit)
 }

@@ -213,7 +213,7 @@ impl BlockDevice for Slow {
 
 async fn over_slow(error: Option<BlockError>, cdb: cdb::Cdb, data: usize) -> lunway_scsi::Response {
     let (target, _) = serve(std::sync::Arc::new(Slow(error)), LogicalUnitOptions::default());
-    let nexus = target.open_nexus("host", 1);
+    let nexus = target.open_nexus("host", 1, lunway_scsi::LunView::ALL);
     let tur = cdb::test_unit_ready();
     nexus.execute([0; 8], &tur, SharedBuf::default()).await;
     nexus.execute([0; 8], &cdb, Buf::zeroed(data).freeze()).await

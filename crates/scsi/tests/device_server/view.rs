@@ -1,0 +1,122 @@
+//! What each nexus may see and do: LUN masking, read-only exports, and changes of both while nexuses are open.
+
+use crate::support::{Initiator, Rig, SECTOR};
+use lunway_scsi::cdb::{self, TransferFlags};
+use lunway_scsi::mode::{ModeSense, PageControl};
+use lunway_scsi::{
+    AccessState, AdditionalSense, Inquiry, Lun, LunList, LunView, PeripheralType, PortGroup, SenseKey,
+    Status, UnitAttention,
+};
+
+fn only(luns: &[u16]) -> LunView {
+    LunView { luns: Some(luns.iter().copied().collect()), read_only: false }
+}
+
+/// A target that offers the same unit as LUNs 0, 1 and 300.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    rig.target.attach(1, rig.unit.clone()).expect("a free number");
+    rig.target.attach(300, rig.unit.clone()).expect("a free number");
+    rig
+}
+
+fn open(rig: &Rig, name: &str, view: LunView) -> Initiator {
+    Initiator(rig.target.open_nexus(name, 1, view))
+}
+
+fn reported(host: &Initiator) -> Vec<Lun> {
+    LunList::parse(&host.good(&cdb::report_luns(256), &[]).data_in).expect("a list").luns
+}
+
+fn next_sense(host: &Initiator, lun: u16) -> Option<AdditionalSense> {
+    host.send_to(Lun::new(lun), &cdb::test_unit_ready(), &[]).sense.map(|sense| sense.code)
+}
+
+#[test]
+fn a_masked_unit_does_not_exist() {
+    let rig = rig();
+    let host = open(&rig, "host", only(&[1, 300, 7]));
+    let answer = host.send_to(Lun::new(300), &cdb::report_luns(256), &[]);
+    assert_eq!(LunList::parse(&answer.data_in).unwrap().luns, [Lun::new(1), Lun::new(300)]);
+    let inquiry = host.good(&cdb::inquiry(false, 0, 36), &[]).data_in;
+    assert_eq!(Inquiry::parse(&inquiry).unwrap().peripheral, PeripheralType::ABSENT);
+    let refused = host.refused(&cdb::read16(0, 1, TransferFlags::NONE), &[]);
+    assert_eq!(refused.code, AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED);
+    assert_eq!(next_sense(&host, 1), Some(AdditionalSense::POWER_ON_OCCURRED));
+    assert_eq!(next_sense(&host, 1), None);
+}
+
+#[test]
+fn a_change_of_the_view_is_told_to_its_nexus_and_to_no_other() {
+    let rig = rig();
+    let (host, other) = (open(&rig, "host", only(&[0])), rig.login("other"));
+    host.hears(UnitAttention::PowerOn);
+    host.0.set_view(only(&[0]));
+    host.is_ready();
+    host.0.set_view(only(&[0, 1]));
+    host.hears(UnitAttention::LunsChanged);
+    assert_eq!(reported(&host), [Lun::new(0), Lun::new(1)]);
+    host.0.set_view(only(&[0]));
+    host.hears(UnitAttention::LunsChanged);
+    assert_eq!(next_sense(&host, 1), Some(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED));
+    other.is_ready();
+}
+
+#[test]
+fn a_unit_that_is_attached_or_detached_concerns_only_those_who_may_see_it() {
+    let rig = rig();
+    let (host, other) = (open(&rig, "host", only(&[0])), rig.login("other"));
+    host.hears(UnitAttention::PowerOn);
+    rig.target.attach(2, rig.unit.clone()).unwrap();
+    host.is_ready();
+    other.hears(UnitAttention::LunsChanged);
+    rig.target.detach(2).unwrap();
+    host.is_ready();
+    other.hears(UnitAttention::LunsChanged);
+    host.0.set_view(LunView::ALL);
+    assert_eq!(reported(&host), [Lun::new(0), Lun::new(1), Lun::new(300)]);
+}
+
+#[test]
+fn what_a_nexus_held_on_a_unit_goes_when_that_is_masked() {
+    let rig = Rig::new();
+    let (host, other) = (rig.login("host"), rig.login("other"));
+    host.good(&[0x16, 0, 0, 0, 0, 0], &[]);
+    other.conflicts(&cdb::test_unit_ready(), &[]);
+    host.0.set_view(only(&[]));
+    other.is_ready();
+}
+
+#[test]
+fn a_read_only_nexus_reads_and_sees_wp_while_others_write() {
+    let rig = Rig::new();
+    let (host, other) = (rig.login("host"), rig.login("other"));
+    let write = cdb::write16(0, 1, TransferFlags::NONE);
+    let sense = |host: &Initiator| {
+        let data = host.good(&cdb::mode_sense6(PageControl::Current, 0x3F, 0, 255), &[]).data_in;
+        ModeSense::parse_6(&data).unwrap().write_protected
+    };
+    host.0.set_view(LunView { read_only: true, ..LunView::ALL });
+    host.hears(UnitAttention::ModeParametersChanged);
+    let refused = host.refused(&write, &[0; SECTOR]);
+    assert_eq!((refused.key, refused.code), (SenseKey::DATA_PROTECT, AdditionalSense::WRITE_PROTECTED));
+    host.good(&cdb::read16(0, 1, TransferFlags::NONE), &[]);
+    assert!(sense(&host) && !sense(&other));
+    assert_eq!(other.send(&write, &[0; SECTOR]).status, Status::GOOD);
+    host.0.set_view(LunView::ALL);
+    host.hears(UnitAttention::ModeParametersChanged);
+    host.good(&write, &[0; SECTOR]);
+}
+
+#[test]
+fn port_groups_that_change_are_told_to_every_nexus_once() {
+    let rig = Rig::new();
+    let host = rig.login("host");
+    let group = |tag, state| PortGroup { tag, state, preferred: false, ports: vec![tag] };
+    rig.target.set_port_groups(vec![group(1, AccessState::ActiveOptimized)]);
+    host.is_ready();
+    let groups = vec![group(1, AccessState::ActiveOptimized), group(2, AccessState::ActiveNonOptimized)];
+    rig.target.set_port_groups(groups.clone());
+    host.hears(UnitAttention::AsymmetricAccessChanged);
+    assert_eq!(rig.target.port_groups(), groups);
+}
