@@ -41,7 +41,7 @@ mod worker;
 pub use config::{ChapUser, Config, ConfigError, Digest, Limits, LunConfig, TargetConfig};
 pub use flags::Flags;
 pub use name::{IscsiName, NameError};
-pub use portal::ISCSI_PORT;
+pub use portal::{ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError};
 pub use secret::SecretError;
 pub use server::{
     FlushFailure, LunSummary, OpenDevice, OpenOptions, OpeningDevice, Server, ShutdownError, StartError,

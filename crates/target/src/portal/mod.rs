@@ -1,10 +1,18 @@
 //! Portals: the addresses that the target listens on, and those that it tells initiators.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `spec.rs` | [`PortalSpec`]: what `listen` says |
+
+mod spec;
 
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
+
+pub use spec::{PortalScope, PortalSpec, PortalSpecError};
 
 /// The port that IANA gave iSCSI.
 pub const ISCSI_PORT: u16 = 3260;
