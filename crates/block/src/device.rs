@@ -20,6 +20,25 @@ pub enum Zeroing {
     MayUnmap,
 }
 
+/// What a device's backing store holds, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What this device takes of it.
+    pub allocated: u64,
+    /// What everything in it takes: this device, and whatever shares the store with it.
+    pub used: u64,
+    /// What is left for this device to take.
+    pub available: u64,
+}
+
+impl Space {
+    /// How full the store is, percent, rounded up, so that 100 means that nothing is left.
+    pub fn percent(&self) -> u8 {
+        let (used, all) = (u128::from(self.used), u128::from(self.used) + u128::from(self.available));
+        (used * 100).div_ceil(all.max(1)) as u8
+    }
+}
+
 /// Called with the new geometry after a device has changed its size.
 pub type ResizeCallback = Box<dyn Fn(Geometry) + Send + Sync>;
 
@@ -67,8 +86,36 @@ pub trait BlockDevice: Send + Sync + 'static {
         }))
     }
 
-    /// Asks to be called after each change of size. A device of fixed size keeps nothing.
+    /// Changes the size, durably. What a smaller size cuts off is gone; what a larger one adds reads as zeroes.
+    /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this answers.
+    /// An operation in flight beyond a new end fails or has no effect. A device whose size is decided elsewhere takes the
+    /// size that it has by now, and no other.
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        let _ = size;
+        Io::err(BlockError::Unsupported)
+    }
+
+    /// What the backing store holds and has left; `None` where that is not known. Cheap, and therefore up to a second
+    /// old: it may be called after each write.
+    fn space(&self) -> Option<Space> {
+        None
+    }
+
+    /// Asks to be called after each change of size. A device of fixed size keeps nothing. The callback may come on any
+    /// thread, and must not call `resize` or `on_resize` of the same device.
     fn on_resize(&self, callback: ResizeCallback) {
         drop(callback);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_full_only_when_nothing_is_left() {
+        let percent = |used, available| Space { allocated: 0, used, available }.percent();
+        assert_eq!([percent(0, 0), percent(0, 100), percent(1, 999), percent(80, 20)], [0, 0, 1, 80]);
+        assert_eq!([percent(100, 0), percent(u64::MAX, u64::MAX)], [100, 50]);
     }
 }

@@ -35,6 +35,12 @@ pub enum BlockError {
     /// Nothing left to allocate.
     #[error("no space left on the device's backing store")]
     NoSpace,
+    /// The device cannot have this size.
+    #[error("the device cannot be resized: {why}")]
+    Size {
+        /// What size it was and what speaks against it.
+        why: String,
+    },
     /// The device cannot be written.
     #[error("the device is read-only")]
     ReadOnly,

@@ -43,7 +43,7 @@ pub mod size;
 pub mod spec;
 
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
-pub use device::{BlockDevice, Durability, ResizeCallback, Zeroing};
+pub use device::{BlockDevice, Durability, ResizeCallback, Space, Zeroing};
 pub use error::BlockError;
 pub use extent::{Extent, ExtentKind};
 pub use geometry::Geometry;

@@ -12,6 +12,8 @@
 //! | [`FileOptions`], [`OpenError`] | opening, locking, what the file is |
 //! | `transfer` | bytes in and out by system calls |
 //! | `space` | holes: punching, zeroing, mapping |
+//! | `size` | how large the device is, and changing it |
+//! | `store` | what the file system holds and has left |
 //! | `flush` | the memory that a flush failed |
 //! | `pool`, `answer` | threads for what blocks, and the way back |
 //! | `ring` | io_uring; the only `unsafe` code of the crate |
@@ -22,7 +24,9 @@ mod flush;
 mod open;
 mod pool;
 mod ring;
+mod size;
 mod space;
+mod store;
 mod transfer;
 
 pub use device::FileDevice;

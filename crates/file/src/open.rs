@@ -116,6 +116,8 @@ pub(crate) struct Opened {
     /// See [`reopened`].
     pub(crate) sync: OwnedFd,
     pub(crate) geometry: Geometry,
+    /// A regular file, whose size is ours to change.
+    pub(crate) regular: bool,
     /// Reads and writes never wait for a disk.
     pub(crate) in_memory: bool,
     /// Buffers must start at a multiple of this, bytes; 1 without `O_DIRECT`.
@@ -163,7 +165,8 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     };
     let sync = reopened(&file, options.read_only).or_else(|_| file.try_clone());
     let sync = sync.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
-    Ok(Opened { file, sync, geometry, in_memory, alignment: alignment as usize, ring })
+    let regular = kind == FileType::RegularFile;
+    Ok(Opened { file, sync, geometry, regular, in_memory, alignment: alignment as usize, ring })
 }
 
 fn file_type(path: &Path, stat: &Stat) -> Result<FileType, OpenError> {

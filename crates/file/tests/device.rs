@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Zeroing};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
@@ -361,4 +362,90 @@ fn ranges_are_checked_and_empty_ones_succeed() {
     assert_eq!(wait(device.unmap(0, 0)), Ok(()));
     assert_eq!(wait(device.write_zeroes(0, 0, Zeroing::KeepAllocated)), Ok(()));
     assert_eq!(wait(device.extents(0, 0)), Ok(vec![]));
+}
+
+fn resize(device: &FileDevice, size: u64) -> Result<(), BlockError> {
+    wait(device.resize(size))
+}
+
+#[test]
+fn a_resize_cuts_and_extends_the_file_and_is_announced() {
+    let file = image(1 << 20);
+    let device = open(file.path());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let ears = Arc::clone(&heard);
+    device.on_resize(Box::new(move |geometry| ears.lock().unwrap().push(geometry.size)));
+    write(&device, 0, &vec![7; 1 << 20]).unwrap();
+    resize(&device, 512 << 10).unwrap();
+    assert_eq!((device.geometry().size, fs::metadata(file.path()).unwrap().len()), (512 << 10, 512 << 10));
+    assert!(matches!(read(&device, 512 << 10, 512), Err(BlockError::OutOfRange { .. })));
+    resize(&device, 2 << 20).unwrap();
+    resize(&device, 2 << 20).unwrap();
+    let buf = read(&device, 0, 2 << 20).unwrap();
+    assert!(buf[..512 << 10].iter().all(|&byte| byte == 7));
+    assert!(buf[512 << 10..].iter().all(|&byte| byte == 0), "what was cut off does not come back");
+    assert_eq!(*heard.lock().unwrap(), [512 << 10, 2 << 20]);
+    for size in [0, 1000, u64::MAX / 512 * 512] {
+        assert!(matches!(resize(&device, size), Err(BlockError::Size { .. })), "{size}");
+    }
+    assert_eq!(device.geometry().size, 2 << 20);
+}
+
+#[test]
+fn a_size_that_somebody_else_gave_the_file_is_taken_by_a_resize_to_it() {
+    let file = image(1 << 20);
+    let options = FileOptions { read_only: true, ..FileOptions::default() };
+    let device = FileDevice::open(file.path(), &options).unwrap();
+    file.as_file().set_len((2 << 20) + 100).unwrap();
+    assert_eq!(device.geometry().size, 1 << 20, "not before it is told");
+    assert_eq!(resize(&device, 1 << 20), Err(BlockError::ReadOnly));
+    resize(&device, 2 << 20).unwrap();
+    assert_eq!(read(&device, (2 << 20) - 512, 512).unwrap().len(), 512);
+    assert_eq!(fs::metadata(file.path()).unwrap().len(), (2 << 20) + 100, "the file is as it was");
+}
+
+#[test]
+fn writes_and_reads_that_race_with_resizes_end_and_leave_nothing_behind_the_end() {
+    let memory = NamedTempFile::new_in("/dev/shm").unwrap();
+    memory.as_file().set_len(1 << 20).unwrap();
+    let disk = image(1 << 20);
+    for file in [&disk, &memory] {
+        let device = open(file.path());
+        std::thread::scope(|scope| {
+            for index in 0..2_u64 {
+                let device = &device;
+                scope.spawn(move || {
+                    for round in 0..200 {
+                        let offset = (round * 7 + index) % 16 * 65_536;
+                        let written = write(device, offset, &[9; 65_536]);
+                        assert!(
+                            matches!(written, Ok(()) | Err(BlockError::OutOfRange { .. })),
+                            "{written:?}"
+                        );
+                        let buf = read(device, offset, 65_536);
+                        assert!(matches!(buf, Ok(_) | Err(BlockError::OutOfRange { .. })), "{buf:?}");
+                    }
+                });
+            }
+            for _ in 0..20 {
+                resize(&device, 4096).unwrap();
+                resize(&device, 1 << 20).unwrap();
+            }
+        });
+        resize(&device, 4096).unwrap();
+        assert_eq!(fs::metadata(file.path()).unwrap().len(), 4096);
+        resize(&device, 1 << 20).unwrap();
+        let buf = read(&device, 4096, (1 << 20) - 4096).unwrap();
+        assert!(buf.iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn a_file_knows_what_it_takes_and_what_is_left() {
+    let file = NamedTempFile::new_in("/dev/shm").unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    file.as_file().write_all_at(&[1; 65_536], 0).unwrap();
+    let space = open(file.path()).space().unwrap();
+    assert_eq!(space.allocated, 65_536);
+    assert!(space.used >= space.allocated && space.available > 0, "{space:?}");
 }

@@ -487,6 +487,17 @@ impl BlockDevice for IscsiDevice {
         }
     }
 
+    /// The size is the target's to decide: a new one is noticed with the next command, and taken without a call.
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        let actual = self.unit.shape().geometry.size;
+        if size == actual {
+            return Io::ok(());
+        }
+        let why =
+            format!("{size} bytes were asked for, and its target says that it has {actual}: resize it there");
+        Io::err(BlockError::Size { why })
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.unit.on_resize(callback);
     }

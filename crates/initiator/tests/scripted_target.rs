@@ -339,6 +339,9 @@ async fn a_disk_that_grows_says_so() {
     }
     assert_eq!((heard.lock().unwrap()[..].to_vec(), device.geometry().size), (vec![65536], 65536));
     device.read(65536 - 512, Buf::zeroed(512)).await.unwrap();
+    device.resize(65536).await.unwrap();
+    let refused = device.resize(32768).await.unwrap_err();
+    assert!(refused.to_string().contains("resize it there"), "{refused}");
 }
 
 #[tokio::test]

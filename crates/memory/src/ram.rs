@@ -1,12 +1,12 @@
 //! A sparse disk of memory.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
-    Zeroing,
+    Space, Zeroing,
 };
 
 use crate::ShapeError;
@@ -28,6 +28,8 @@ use crate::table::{self, CHUNK, SIZE_MAX, Table};
 ///   that a flush would empty. [`Durability::Stable`] and flush promise what memory can.
 pub struct RamDisk {
     table: Table,
+    /// Chunks that hold memory.
+    held: AtomicUsize,
     size: AtomicU64,
     /// All but the size.
     shape: Geometry,
@@ -75,26 +77,23 @@ impl RamDisk {
             unmap_zeroes: true,
             ..Geometry::plain(size).with_sector(logical_sector)
         };
-        Ok(Self { table: Table::new(), size: AtomicU64::new(size), shape, callbacks: Mutex::default() })
+        Ok(Self {
+            table: Table::new(),
+            held: AtomicUsize::new(0),
+            size: AtomicU64::new(size),
+            shape,
+            callbacks: Mutex::default(),
+        })
     }
 
     /// Memory that the data takes now, bytes.
     pub fn allocated(&self) -> u64 {
-        let held = self
-            .table
-            .walk(0..chunks_of(self.size()))
-            .filter(|(_, slot)| slot.is_some_and(|slot| table::read(slot).is_some()));
-        held.count() as u64 * CHUNK as u64
+        self.held.load(Ordering::Relaxed) as u64 * CHUNK as u64
     }
 
-    /// Changes the size. What a smaller size cuts off is gone, and reads as zeroes should the disk grow
-    /// again. Callbacks are called before this returns; they must not resize this disk again.
-    ///
-    /// # Errors
-    ///
-    /// [`ShapeError`], and then nothing has changed.
-    pub fn resize(&self, new_size: u64) -> Result<(), ShapeError> {
-        check_shape(new_size, self.shape.logical_sector)?;
+    fn change_size(&self, new_size: u64) -> Result<(), BlockError> {
+        check_shape(new_size, self.shape.logical_sector)
+            .map_err(|why| BlockError::Size { why: why.to_string() })?;
         let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
         // First the size, then the data: a write that has passed its check against the old size looks again
         // under the chunk's lock (`write`), so that nothing is left behind the new end for a later growth to
@@ -128,6 +127,7 @@ impl RamDisk {
             let mut chunk = table::write(slot);
             if zeroing == Zeroing::MayUnmap && to - from == CHUNK {
                 freed = chunk.take();
+                self.held.fetch_sub(usize::from(freed.is_some()), Ordering::Relaxed);
             } else if let Some(bytes) = &mut *chunk {
                 bytes[from..to].fill(0);
             }
@@ -190,7 +190,10 @@ impl BlockDevice for RamDisk {
             let chunk = match &mut *slot {
                 Some(chunk) => chunk,
                 hole => match table::allocate() {
-                    Ok(chunk) => hole.insert(chunk),
+                    Ok(chunk) => {
+                        self.held.fetch_add(1, Ordering::Relaxed);
+                        hole.insert(chunk)
+                    }
                     Err(error) => return Io::err(error),
                 },
             };
@@ -226,6 +229,15 @@ impl BlockDevice for RamDisk {
             Extent { offset: from, len: to - from, kind }.push_onto(&mut list);
         }
         Io::ok(list)
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        Io::Ready(self.change_size(size))
+    }
+
+    fn space(&self) -> Option<Space> {
+        let allocated = self.allocated();
+        Some(Space { allocated, used: allocated, available: self.size().saturating_sub(allocated) })
     }
 
     fn on_resize(&self, callback: ResizeCallback) {
@@ -267,6 +279,8 @@ mod tests {
         ready(disk.unmap(512, 2 * chunk - 512)).unwrap();
         assert_eq!(disk.allocated(), 2 * chunk, "only the second chunk was unmapped as a whole");
         assert_eq!(read(&disk, chunk - 512, 1024), [0; 1024], "and what was unmapped reads as zeroes");
+        let space = Space { allocated: 2 * chunk, used: 2 * chunk, available: SIZE_MAX - 2 * chunk };
+        assert_eq!(disk.space(), Some(space));
         ready(disk.unmap(0, SIZE_MAX)).unwrap();
         assert_eq!(disk.allocated(), 0);
     }
@@ -307,14 +321,14 @@ mod tests {
         let log = seen.clone();
         disk.on_resize(Box::new(move |geometry| log.lock().unwrap().push(geometry.size)));
         write(&disk, 0, 4 * CHUNK, 7);
-        disk.resize(CHUNK as u64 + 512).unwrap();
+        ready(disk.resize(CHUNK as u64 + 512)).unwrap();
         assert_eq!(disk.allocated(), 2 * CHUNK as u64);
         assert!(matches!(
             ready(disk.read(2 * CHUNK as u64, Buf::zeroed(512))),
             Err(BlockError::OutOfRange { .. })
         ));
-        disk.resize(4 * CHUNK as u64).unwrap();
-        disk.resize(4 * CHUNK as u64).unwrap();
+        ready(disk.resize(4 * CHUNK as u64)).unwrap();
+        ready(disk.resize(4 * CHUNK as u64)).unwrap();
         let kept = CHUNK + 512;
         assert_eq!(read(&disk, 0, kept), vec![7; kept]);
         assert_eq!(read(&disk, kept as u64, 4 * CHUNK - kept), vec![0; 4 * CHUNK - kept]);
@@ -328,7 +342,9 @@ mod tests {
         assert!(matches!(RamDisk::new(0, 512), Err(ShapeError::NotSectors { .. })));
         assert!(matches!(RamDisk::new(SIZE_MAX + 512, 512), Err(ShapeError::TooLarge { .. })));
         let disk = RamDisk::new(512, 512).unwrap();
-        assert!(disk.resize(100).is_err());
+        for size in [0, 100, SIZE_MAX + 512] {
+            assert!(matches!(ready(disk.resize(size)), Err(BlockError::Size { .. })));
+        }
         assert_eq!(disk.geometry().size, 512);
     }
 

@@ -91,7 +91,7 @@ fn run(ops: &[Op]) {
                 assert!(range.is_none() || next == at + len);
             }
             Op::Resize { sectors } => {
-                disk.resize(sectors * SECTOR).unwrap();
+                ready(disk.resize(sectors * SECTOR)).unwrap();
                 model.resize((sectors * SECTOR) as usize, 0);
             }
         }
@@ -152,9 +152,9 @@ fn writes_racing_with_a_shrink_leave_nothing_behind_the_end() {
                 }
             })
         };
-        disk.resize(4096).unwrap();
+        ready(disk.resize(4096)).unwrap();
         writer.join().unwrap();
-        disk.resize(1 << 20).unwrap();
+        ready(disk.resize(1 << 20)).unwrap();
         let buf = ready(disk.read(4096, Buf::zeroed((1 << 20) - 4096))).unwrap();
         assert!(buf.iter().all(|&byte| byte == 0));
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 /// Adds a fixed service time to each operation: `delay:TIME:DEVICE`.
@@ -74,6 +74,14 @@ impl BlockDevice for Delay {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         self.inner.extents(offset, len)
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        self.delayed(self.inner.resize(size))
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::spec::{FaultOp, FaultRule, FaultSpec};
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 /// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system
@@ -124,6 +124,14 @@ impl BlockDevice for Fault {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         self.inner.extents(offset, len)
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        self.inner.resize(size)
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 /// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
@@ -91,6 +91,14 @@ impl BlockDevice for Rate {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         self.inner.extents(offset, len)
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        self.inner.resize(size)
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
@@ -53,6 +53,14 @@ impl BlockDevice for ReadOnly {
         self.inner.extents(offset, len)
     }
 
+    fn resize(&self, _size: u64) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.inner.on_resize(Box::new(move |geometry| callback(protected(geometry))));
     }
@@ -74,6 +82,7 @@ mod tests {
             device.write(0, SharedBuf::default(), Durability::Volatile),
             device.unmap(0, 512),
             device.write_zeroes(0, 512, Zeroing::MayUnmap),
+            device.resize(8192),
         ] {
             assert!(matches!(refused, Io::Ready(Err(BlockError::ReadOnly))));
         }
@@ -89,7 +98,7 @@ mod tests {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         ReadOnly::new(inner.clone()).on_resize(Box::new(move |geometry| log.lock().unwrap().push(geometry)));
-        inner.resize(8192);
+        assert!(matches!(inner.resize(8192), Io::Ready(Ok(()))));
         let seen = seen.lock().unwrap();
         assert_eq!(seen.iter().map(|g| (g.size, g.read_only)).collect::<Vec<_>>(), [(8192, true)]);
     }

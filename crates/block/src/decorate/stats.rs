@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 /// Counts completed operations, their bytes, errors and time: `stats:DEVICE`.
@@ -162,6 +162,14 @@ impl BlockDevice for Stats {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         self.inner.extents(offset, len)
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        self.inner.resize(size)
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

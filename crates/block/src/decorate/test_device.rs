@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::{
     BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
-    Zeroing,
+    Space, Zeroing,
 };
 
 pub(crate) struct TestDevice {
@@ -35,11 +35,6 @@ impl TestDevice {
 
     pub(crate) fn shared(self) -> Arc<dyn BlockDevice> {
         Arc::new(self)
-    }
-
-    pub(crate) fn resize(&self, size: usize) {
-        self.data.lock().unwrap().resize(size, 0);
-        self.callbacks.lock().unwrap().iter().for_each(|callback| callback(self.geometry()));
     }
 
     fn answer<T: Send + 'static>(&self, answer: T) -> Io<T> {
@@ -111,6 +106,16 @@ impl BlockDevice for TestDevice {
         self.answer(Ok(vec![Extent { offset, len, kind: ExtentKind::Zero }]))
     }
 
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        self.data.lock().unwrap().resize(size as usize, 0);
+        self.callbacks.lock().unwrap().iter().for_each(|callback| callback(self.geometry()));
+        self.answer(Ok(()))
+    }
+
+    fn space(&self) -> Option<Space> {
+        Some(Space { allocated: self.geometry().size, used: 7, available: 9 })
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.callbacks.lock().unwrap().push(callback);
     }
@@ -136,7 +141,8 @@ pub(crate) async fn passes_everything_on(wrap: impl Fn(Arc<dyn BlockDevice>) -> 
         let seen = Arc::new(AtomicU64::new(0));
         let size = Arc::clone(&seen);
         device.on_resize(Box::new(move |geometry| size.store(geometry.size, Ordering::Relaxed)));
-        inner.resize(8192);
-        assert_eq!(seen.load(Ordering::Relaxed), 8192);
+        device.resize(8192).await.unwrap();
+        assert_eq!((seen.load(Ordering::Relaxed), inner.geometry().size), (8192, 8192));
+        assert_eq!(device.space(), inner.space());
     }
 }

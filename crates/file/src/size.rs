@@ -1,0 +1,111 @@
+//! How large the device is, and changing it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lunway_block::{BlockError, Geometry, ResizeCallback};
+use rustix::fs::{SeekFrom, fsync, ftruncate, seek};
+use rustix::io::Errno;
+
+use crate::transfer::meaning;
+
+/// The size of an open file as its device promises it.
+///
+/// I/O takes no lock. A write that passed its check before a shrink may reach the file after it, and make it longer again.
+/// So each write looks at the size once more when it is done and cuts what it added ([`cut_again`](Self::cut_again)); and a
+/// growth first cuts at the old end, for the sake of writes that nobody waited for. What a growth adds is therefore
+/// always a hole.
+pub(crate) struct Size {
+    bytes: AtomicU64,
+    /// The file's length is ours to change. A block device has the size that it has.
+    regular: bool,
+    /// Held while the size changes, so that callbacks see sizes in their order.
+    callbacks: Mutex<Vec<ResizeCallback>>,
+}
+
+impl Size {
+    pub(crate) fn new(bytes: u64, regular: bool) -> Self {
+        Self { bytes: AtomicU64::new(bytes), regular, callbacks: Mutex::default() }
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<ResizeCallback>> {
+        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn on_change(&self, callback: ResizeCallback) {
+        self.lock().push(callback);
+    }
+
+    /// Cuts what writes have added behind the end.
+    pub(crate) fn cut_again(&self, file: BorrowedFd<'_>) {
+        let _resizing = self.lock();
+        if self.regular {
+            // Where it fails, the next growth does it.
+            let _ = truncate(file, self.get());
+        }
+    }
+
+    /// Gives the device `size` bytes, durably, and tells who wants to know. Blocks.
+    pub(crate) fn change(&self, file: BorrowedFd<'_>, shape: &Geometry, size: u64) -> Result<(), BlockError> {
+        let sector = u64::from(shape.logical_sector);
+        if size == 0 || !size.is_multiple_of(sector) {
+            let why = format!("{size} bytes are not whole sectors of {sector} bytes, and at least one");
+            return Err(BlockError::Size { why });
+        }
+        let callbacks = self.lock();
+        let before = self.get();
+        let actual = length(file)?;
+        if actual / sector * sector == size {
+            // It has that size already: ours to know, not to change.
+        } else if !self.regular {
+            let why = format!("{size} bytes were asked for, and the block device has {actual}");
+            return Err(BlockError::Size { why });
+        } else if shape.read_only {
+            return Err(BlockError::ReadOnly);
+        } else if size < before {
+            // First the promise, then the data.
+            self.bytes.store(size, Ordering::SeqCst);
+            if let Err(error) = truncate(file, size) {
+                self.bytes.store(before, Ordering::SeqCst);
+                return Err(error);
+            }
+        } else {
+            if actual > before {
+                truncate(file, before)?;
+            }
+            truncate(file, size)?;
+        }
+        self.bytes.store(size, Ordering::SeqCst);
+        if size != before {
+            let geometry = Geometry { size, ..*shape };
+            callbacks.iter().for_each(|callback| callback(geometry));
+        }
+        Ok(())
+    }
+}
+
+/// The size of a file or block device as the kernel knows it now.
+fn length(file: BorrowedFd<'_>) -> Result<u64, BlockError> {
+    seek(file, SeekFrom::End(0)).map_err(|errno| meaning(errno, 0))
+}
+
+fn truncate(file: BorrowedFd<'_>, size: u64) -> Result<(), BlockError> {
+    let result = loop {
+        match ftruncate(file, size) {
+            Err(Errno::INTR) => {}
+            result => break result,
+        }
+    };
+    match result.and_then(|()| fsync(file)) {
+        Ok(()) => Ok(()),
+        Err(Errno::FBIG | Errno::INVAL) => {
+            Err(BlockError::Size { why: format!("the file system has no files of {size} bytes") })
+        }
+        Err(errno) => Err(meaning(errno, size)),
+    }
+}
