@@ -35,8 +35,9 @@ async fn serve(extra: &str) -> (Server, SocketAddr) {
     );
     let open: OpenDevice = Arc::new(|text, _| {
         Box::pin(async move {
-            let disk = RamDisk::new(32 << 20, text.parse().unwrap()).map_err(|error| error.to_string())?;
-            Ok(Arc::new(disk) as Arc<dyn BlockDevice>)
+            let disk = RamDisk::new(32 << 20, text.as_written().parse().unwrap())
+                .map_err(|error| error.to_string())?;
+            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
         })
     });
     let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.expect("start");

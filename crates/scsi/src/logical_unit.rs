@@ -1,7 +1,7 @@
 //! A logical unit: a device with identity, mode parameters, reservations and the nexuses that see it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lunway_block::{BlockDevice, Durability, Geometry};
@@ -93,6 +93,8 @@ pub(crate) mod obstacle {
 pub struct LogicalUnit {
     device: Arc<dyn BlockDevice>,
     options: LogicalUnitOptions,
+    /// Writes are refused by the administrator; begins as [`LogicalUnitOptions::read_only`].
+    read_only: AtomicBool,
     identity: Identity,
     mode: ModeParameters,
     obstacles: AtomicU8,
@@ -124,6 +126,7 @@ impl LogicalUnit {
             greeted: Mutex::default(),
             gate: Gate::default(),
             device,
+            read_only: AtomicBool::new(options.read_only),
             options,
         });
         let weak = Arc::downgrade(&unit);
@@ -189,10 +192,22 @@ impl LogicalUnit {
         (before & bit != 0) != on
     }
 
-    /// SWP of the control mode page changed: PROTECTED follows, unless the unit is read-only for good.
+    /// Writes are refused by the administrator, or by the device.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire) || self.geometry().read_only
+    }
+
+    /// Refuses writes from now on, or takes them again where the device does. Every nexus hears it: WP is a mode parameter.
+    pub fn set_read_only(&self, read_only: bool) {
+        if self.read_only.swap(read_only, Ordering::AcqRel) != read_only {
+            self.refresh_protection();
+            self.establish(UnitAttention::ModeParametersChanged, None);
+        }
+    }
+
+    /// SWP of the control mode page changed, or who may write: PROTECTED follows.
     pub(crate) fn refresh_protection(&self) {
-        let protected =
-            self.options.read_only || self.geometry().read_only || self.mode.software_write_protect();
+        let protected = self.is_read_only() || self.mode.software_write_protect();
         self.set_obstacle(obstacle::PROTECTED, protected);
     }
 

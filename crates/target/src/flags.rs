@@ -1,7 +1,10 @@
 //! What `lunway serve` takes on the command line instead of a file, or beside one.
 
-use crate::config::{COMMAND_LINE, ChapUser, Config, ConfigError, LunConfig, TargetConfig, portal};
+use lunway_block::spec::SpecError;
+
+use crate::config::{COMMAND_LINE, ChapUser, Config, ConfigError, DeviceName, LunConfig, TargetConfig};
 use crate::name::IscsiName;
+use crate::portal::PortalSpecError;
 
 /// What the command line may say; see [`Config::with_flags`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +17,7 @@ pub struct Flags {
     pub chap: Vec<String>,
     /// `--mutual-chap USER:SECRETFILE`.
     pub mutual_chap: Option<String>,
-    /// `--lun ID=DEVICE[,sector=4096][,read-only][,removable][,serial=S]`.
+    /// `--lun ID=DEVICE[,sector=4096][,physical-sector=4096][,read-only][,removable][,serial=S]`.
     pub luns: Vec<String>,
     /// `--cores N`.
     pub cores: Option<usize>,
@@ -27,18 +30,20 @@ impl Config {
         if !flags.listen.is_empty() {
             let portals = flags.listen.iter();
             self.listen = portals
-                .map(|text| portal(text).map_err(|why| flag_error("--listen", text, why)))
+                .map(|text| {
+                    text.parse()
+                        .map_err(|error: PortalSpecError| flag_error("--listen", text, error.to_string()))
+                })
                 .collect::<Result<_, _>>()?;
         }
         self.cores = flags.cores.or(self.cores);
+        let name = match &flags.iqn {
+            Some(name) => {
+                IscsiName::parse(name).map_err(|error| flag_error("--iqn", name, error.to_string()))?
+            }
+            None => default_name(),
+        };
         let target = TargetConfig {
-            name: match &flags.iqn {
-                Some(name) => {
-                    IscsiName::parse(name).map_err(|error| flag_error("--iqn", name, error.to_string()))?
-                }
-                None => default_name(),
-            },
-            alias: None,
             chap: flags.chap.iter().map(|text| chap_flag("--chap", text)).collect::<Result<_, _>>()?,
             mutual_chap: flags
                 .mutual_chap
@@ -46,6 +51,7 @@ impl Config {
                 .map(|text| chap_flag("--mutual-chap", text))
                 .transpose()?,
             luns: flags.luns.iter().map(|text| lun_flag(text)).collect::<Result<_, _>>()?,
+            ..TargetConfig::new(name)
         };
         if flags.iqn.is_some()
             || !target.chap.is_empty()
@@ -89,30 +95,33 @@ fn chap_flag(flag: &str, text: &str) -> Result<ChapUser, ConfigError> {
 
 /// `ID=DEVICE[,OPTION]…`. Options are taken from the end while they are known, as a device may have commas of its own.
 fn lun_flag(text: &str) -> Result<LunConfig, ConfigError> {
+    // The text is not repeated as soon as it may hold a secret.
     let wrong = |why: &str| flag_error("--lun", text, why);
     let (id, mut device) = text.split_once('=').ok_or_else(|| wrong("write ID=DEVICE, such as 0=ram:1G"))?;
     let id = id.parse().map_err(|_| wrong("the LUN before '=' must be a number from 0 to 16383"))?;
-    let mut lun = LunConfig {
-        id,
-        device: String::new(),
-        sector: None,
-        read_only: false,
-        removable: false,
-        serial: None,
-    };
+    let mut options = Vec::new();
     while let Some((rest, option)) = device.rsplit_once(',') {
-        match option.split_once('=').unwrap_or((option, "")) {
-            ("read-only", "") => lun.read_only = true,
-            ("removable", "") => lun.removable = true,
-            ("serial", serial) => lun.serial = Some(serial.to_owned()),
-            ("sector", sector) => {
-                lun.sector = Some(sector.parse().map_err(|_| wrong("sector= must be 512 or 4096"))?);
-            }
-            _ => break,
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        if !["read-only", "removable", "serial", "sector", "physical-sector"].contains(&key) {
+            break;
         }
+        options.push((key, value));
         device = rest;
     }
-    device.clone_into(&mut lun.device);
+    let device: DeviceName = device
+        .parse()
+        .map_err(|error: SpecError| flag_error("--lun", &format!("{id}=…"), error.to_string()))?;
+    let mut lun = LunConfig::new(id, device);
+    for (key, value) in options {
+        let number = || value.parse().map_err(|_| wrong(&format!("{key}= must be 512 or 4096")));
+        match key {
+            "read-only" => lun.read_only = true,
+            "removable" => lun.removable = true,
+            "serial" => lun.serial = Some(value.to_owned()),
+            "sector" => lun.sector = Some(number()?),
+            _ => lun.physical_sector = Some(number()?),
+        }
+    }
     Ok(lun)
 }
 
@@ -129,7 +138,7 @@ mod tests {
             iqn: Some("iqn.2026-11.com.example:F".to_owned()),
             luns: vec![
                 "0=ram:1G".to_owned(),
-                "7=fault:a,b:file:/x,y,sector=4096,read-only,removable,serial=9".to_owned(),
+                "7=fault:read=0.01,seed=7:file:/x,y,sector=4096,read-only,removable,serial=9".to_owned(),
             ],
             cores: Some(1),
             ..Flags::default()
@@ -139,10 +148,10 @@ mod tests {
         assert_eq!(config.listen, ["127.0.0.1:0".parse().unwrap()]);
         assert_eq!(config.targets[0].name.as_str(), "iqn.2026-11.com.example:f");
         let [first, second] = &config.targets[0].luns[..] else { panic!("two LUNs") };
-        assert_eq!((first.id, first.device.as_str(), first.read_only), (0, "ram:1G", false));
+        assert_eq!((first.id, first.device.as_written(), first.read_only), (0, "ram:1G", false));
         assert_eq!(
-            (second.id, second.device.as_str(), second.sector),
-            (7, "fault:a,b:file:/x,y", Some(4096))
+            (second.id, second.device.as_written(), second.sector),
+            (7, "fault:read=0.01,seed=7:file:/x,y", Some(4096))
         );
         assert!(second.read_only && second.removable);
         assert_eq!(second.serial.as_deref(), Some("9"));
@@ -168,7 +177,10 @@ mod tests {
             ),
             (Flags { luns: vec!["x=ram:1G".to_owned()], ..Flags::default() }, "must be a number"),
             (Flags { luns: vec!["0=ram:1G,sector=big".to_owned()], ..Flags::default() }, "sector= must be"),
-            (Flags { listen: vec!["nowhere".to_owned()], ..Flags::default() }, "--listen = \"nowhere\""),
+            (
+                Flags { listen: vec!["192.0.2.256".to_owned()], ..Flags::default() },
+                "--listen = \"192.0.2.256\"",
+            ),
             (Flags { iqn: Some("disk".to_owned()), ..Flags::default() }, "--iqn = \"disk\""),
         ] {
             let message = Config::default().with_flags(&flags).unwrap_err().to_string();

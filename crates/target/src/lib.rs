@@ -38,12 +38,16 @@ mod server;
 mod shared;
 mod worker;
 
-pub use config::{ChapUser, Config, ConfigError, Digest, Limits, LunConfig, TargetConfig};
+pub use config::{
+    AccessRule, AccessState, ApiConfig, Change, ChangeKind, ChapUser, Config, ConfigError, DeviceName,
+    Digest, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, PortalGroupConfig, Redirect, TargetConfig,
+    TargetPortalGroup,
+};
 pub use flags::Flags;
 pub use name::{IscsiName, NameError};
 pub use portal::{ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError};
 pub use secret::SecretError;
 pub use server::{
-    FlushFailure, LunSummary, OpenDevice, OpenOptions, OpeningDevice, Server, ShutdownError, StartError,
-    TargetSummary,
+    ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunSummary, OpenDevice, OpenOptions,
+    OpenedDevice, OpeningDevice, Persist, Server, ShutdownError, StartError, TargetSummary,
 };

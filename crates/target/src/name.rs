@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Longest name, bytes (RFC 7143 §4.2.7.1).
 const NAME_MAX: usize = 223;
@@ -12,8 +12,8 @@ const NAME_MAX: usize = 223;
 /// Two names are the same node exactly if their normal forms have the same bytes, so comparing values of this type is
 /// right. Normalising is RFC 3722's stringprep as far as ASCII goes: capitals become small. Beyond ASCII the name is
 /// taken as it comes: its author must have normalised it, as §4.2.7.1 asks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct IscsiName(String);
 
 /// Why a name is none.
@@ -91,6 +91,12 @@ impl TryFrom<String> for IscsiName {
 
     fn try_from(text: String) -> Result<Self, NameError> {
         Self::parse(&text)
+    }
+}
+
+impl From<IscsiName> for String {
+    fn from(name: IscsiName) -> Self {
+        name.0
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum Order {
     Close(Cause),
     /// Ask the initiator to log out within this time (RFC 7143 §11.9.1, event 1).
     RequestLogout(Duration),
+    /// See whether the session may still do what it could: the configuration of its target has changed.
+    Reconsider,
     /// Give up tasks without an answer.
     AbortTasks {
         scope: AbortScope,
@@ -48,6 +50,9 @@ pub(crate) enum Cause {
     /// TARGET COLD RESET.
     #[error("the target was reset")]
     ColdReset,
+    /// The configuration no longer has it.
+    #[error("the target was removed or disabled")]
+    Removed,
     /// The daemon ends.
     #[error("the target shuts down")]
     Shutdown,
@@ -91,8 +96,6 @@ pub(crate) struct SessionKey {
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
-    sessions_max: usize,
-    before_login_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +111,8 @@ struct Inner {
     tsihs: HashSet<u16>,
     last_tsih: u16,
     closed: bool,
+    sessions_max: usize,
+    before_login_max: usize,
 }
 
 #[derive(Debug)]
@@ -147,7 +152,16 @@ pub(crate) struct Ticket {
 
 impl Registry {
     pub(crate) fn new(sessions_max: usize, before_login_max: usize) -> Arc<Self> {
-        Arc::new(Self { inner: Mutex::default(), sessions_max, before_login_max })
+        let registry = Self { inner: Mutex::default() };
+        registry.set_limits(sessions_max, before_login_max);
+        Arc::new(registry)
+    }
+
+    /// Other limits from now on. Nobody who is there has to go.
+    pub(crate) fn set_limits(&self, sessions_max: usize, before_login_max: usize) {
+        let mut inner = self.lock();
+        inner.sessions_max = sessions_max;
+        inner.before_login_max = before_login_max;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -166,7 +180,7 @@ impl Registry {
         let (to_connection, orders) = mpsc::unbounded_channel();
         let (sender, ended) = watch::channel(());
         let handle = Arc::new(Handle { id: inner.last_id, orders: to_connection, ended });
-        let crowded = inner.before_login.len() >= self.before_login_max;
+        let crowded = inner.before_login.len() >= inner.before_login_max;
         let oldest = if crowded { inner.before_login.pop_first().map(|(_, oldest)| oldest) } else { None };
         inner.before_login.insert(handle.id, Arc::clone(&handle));
         drop(inner);
@@ -215,7 +229,7 @@ impl Ticket {
             return Ok(tsih);
         }
         let renews = key.is_none_or(|key| inner.by_key.contains_key(key));
-        if !renews && inner.sessions.len() >= self.registry.sessions_max {
+        if !renews && inner.sessions.len() >= inner.sessions_max {
             return Err(Refusal::Full);
         }
         // Numbers go round, so that one is not used again soon after its session.
@@ -237,7 +251,7 @@ impl Ticket {
             return Err(Refusal::ShuttingDown);
         }
         let predecessor = inner.by_key.get(&key).copied();
-        if predecessor.is_none() && inner.sessions.len() >= self.registry.sessions_max {
+        if predecessor.is_none() && inner.sessions.len() >= inner.sessions_max {
             return Err(Refusal::Full);
         }
         let id = self.handle.id;

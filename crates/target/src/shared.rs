@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, SessionType};
 use lunway_iscsi::pdu::LoginStatus;
@@ -11,37 +11,69 @@ use lunway_iscsi::target::TargetConnectionConfig;
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, ScsiTarget};
 
-use crate::config::Limits;
+use crate::config::{Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
 use crate::portal;
 use crate::registry::{Handle, Refusal, Registry, SessionKey, Ticket};
+use crate::server::LunSummary;
 
 /// Every portal belongs to this portal group; its number is the relative target port as well.
 pub(crate) const PORTAL_GROUP: u16 = 1;
 
-/// One target.
+/// One target as it is served. Replaced as a whole when its configuration changes; its SCSI target stays.
 #[derive(Debug)]
 pub(crate) struct Target {
-    pub(crate) alias: Option<String>,
+    pub(crate) config: TargetConfig,
     /// `None`: everybody may log in.
     pub(crate) auth: Option<ChapAuth>,
     pub(crate) scsi: Arc<ScsiTarget>,
 }
 
-/// What all connections share. Nothing in it changes but the registry and the log limits, which lock for a moment when
-/// sessions come and go.
+impl Target {
+    /// Its logical units as initiators see them.
+    pub(crate) fn luns(&self) -> Vec<LunSummary> {
+        let luns = self.scsi.luns().into_iter();
+        luns.filter_map(|(id, unit)| {
+            let geometry = unit.device().geometry();
+            Some(LunSummary {
+                id,
+                device: self.config.lun(id)?.device.to_string(),
+                size: geometry.size,
+                sector: geometry.logical_sector,
+                read_only: unit.is_read_only(),
+                serial: unit.identity().serial().to_owned(),
+            })
+        })
+        .collect()
+    }
+}
+
+/// What is served, in the form that connections need. Replaced as a whole when the configuration changes.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Serving {
     /// By name in its normal form.
-    pub(crate) targets: BTreeMap<String, Target>,
-    /// Where connections are accepted, with real ports.
-    pub(crate) portals: Vec<SocketAddr>,
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) targets: BTreeMap<String, Arc<Target>>,
     pub(crate) limits: Limits,
     pub(crate) connection: TargetConnectionConfig,
     /// Bytes that one session may have with its devices.
     pub(crate) bytes_executing_max: usize,
+}
+
+impl Serving {
+    /// A target that initiators may know of.
+    fn target(&self, name: &str) -> Option<&Arc<Target>> {
+        self.targets.get(&name.to_ascii_lowercase())
+    }
+}
+
+/// What all connections share: locked for a moment when sessions come and go, never for I/O.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) serving: RwLock<Arc<Serving>>,
+    /// Where connections are accepted, with real ports.
+    pub(crate) portals: Vec<SocketAddr>,
+    pub(crate) registry: Arc<Registry>,
     /// Lines about sessions.
     pub(crate) session_log: LogLimit,
     /// Lines about connections that came to nothing.
@@ -49,8 +81,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn target(&self, name: &str) -> Option<(&String, &Target)> {
-        self.targets.get_key_value(&name.to_ascii_lowercase())
+    /// What is served now.
+    pub(crate) fn serving(&self) -> Arc<Serving> {
+        Arc::clone(&self.serving.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Serves something else from now on.
+    pub(crate) fn serve(&self, serving: Serving) {
+        *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
     /// Decides on a login.
@@ -62,18 +100,23 @@ impl Shared {
                 false => LoginStatus::SESSION_DOES_NOT_EXIST,
             });
         }
+        let serving = self.serving();
         let (key, target) = match ask.session_type {
             SessionType::Discovery => (None, None),
             SessionType::Normal => {
                 let name = ask.target_name.as_deref().ok_or(LoginStatus::MISSING_PARAMETER)?;
-                let (name, target) = self.target(name).ok_or(LoginStatus::NOT_FOUND)?;
+                let target = serving.target(name).ok_or(LoginStatus::NOT_FOUND)?;
+                if !target.config.enabled {
+                    return Err(LoginStatus::SERVICE_UNAVAILABLE);
+                }
+                let name = target.config.name.as_str();
                 (Some(session_key(&ask.initiator_name, ask.isid, name)), Some(target))
             }
         };
         Ok(LoginGrant {
             tsih: ticket.reserve_tsih(key.as_ref())?,
             target_portal_group_tag: PORTAL_GROUP,
-            target_alias: target.and_then(|target| target.alias.clone()),
+            target_alias: target.and_then(|target| target.config.alias.clone()),
             auth: target.and_then(|target| target.auth.clone()),
         })
     }
@@ -86,24 +129,29 @@ impl Shared {
         ticket: &mut Ticket,
     ) -> Result<(Session, Option<Arc<Handle>>), Refusal> {
         let initiator = logged_in.initiator_name.clone();
-        let target = logged_in.target_name.as_deref().and_then(|name| self.target(name));
-        let (Some((target, _)), SessionType::Normal) = (target, logged_in.session_type) else {
+        let (Some(target), SessionType::Normal) = (&logged_in.target_name, logged_in.session_type) else {
             ticket.establish_discovery()?;
             return Ok((Session { nexus: None, initiator, target: None }, None));
         };
-        let predecessor = ticket.establish(session_key(&initiator, logged_in.isid, target))?;
-        Ok((Session { nexus: None, initiator, target: Some(target.clone()) }, predecessor))
+        let target = target.to_ascii_lowercase();
+        let predecessor = ticket.establish(session_key(&initiator, logged_in.isid, &target))?;
+        Ok((Session { nexus: None, initiator, target: Some(target) }, predecessor))
     }
 
-    /// The nexus of a normal session. The initiator port's name is RFC 7143 §4.4.2's: name, `,i,0x`, ISID.
+    /// What a session may see and do as things are now; `None`: it may not be.
+    pub(crate) fn admit(&self, logged_in: &LoggedIn) -> Option<(Arc<Target>, LunView)> {
+        let serving = self.serving();
+        let target = serving.target(logged_in.target_name.as_deref()?)?;
+        target.config.enabled.then(|| (Arc::clone(target), LunView::ALL))
+    }
+
+    /// The nexus of a normal session; `None` if it may not be any longer since the login was granted. The initiator
+    /// port's name is RFC 7143 §4.4.2's: name, `,i,0x`, ISID.
     pub(crate) fn open_nexus(&self, logged_in: &LoggedIn) -> Option<Arc<Nexus>> {
-        if logged_in.session_type == SessionType::Discovery {
-            return None;
-        }
-        let (_, target) = self.target(logged_in.target_name.as_deref()?)?;
+        let (target, view) = self.admit(logged_in)?;
         let isid: String = logged_in.isid.iter().map(|byte| format!("{byte:02x}")).collect();
         let port = format!("{},i,0x{isid}", logged_in.initiator_name.to_ascii_lowercase());
-        Some(target.scsi.open_nexus(&port, PORTAL_GROUP, LunView::ALL))
+        Some(target.scsi.open_nexus(&port, PORTAL_GROUP, view))
     }
 
     /// Answers SendTargets: to all, or to one by name, or to the session's own `this`. `local` is the address that the
@@ -114,14 +162,16 @@ impl Shared {
         this: Option<&str>,
         local: SocketAddr,
     ) -> Vec<TargetRecord> {
+        let serving = self.serving();
         let portals = portal::reported(&self.portals, local);
-        let record = |name: &String| TargetRecord {
-            name: name.clone(),
+        let record = |target: &Arc<Target>| TargetRecord {
+            name: target.config.name.to_string(),
             addresses: portals.iter().map(|portal| (portal.to_string(), PORTAL_GROUP)).collect(),
         };
-        let one = |name: &str| self.target(name).map(|(name, _)| record(name)).into_iter().collect();
+        let shown = |target: &&Arc<Target>| target.config.enabled;
+        let one = |name: &str| serving.target(name).filter(shown).map(record).into_iter().collect();
         match which {
-            SendTargets::All => self.targets.keys().map(record).collect(),
+            SendTargets::All => serving.targets.values().filter(shown).map(record).collect(),
             SendTargets::Named(name) => one(name),
             SendTargets::This => this.map_or_else(Vec::new, one),
         }

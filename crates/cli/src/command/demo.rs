@@ -88,7 +88,6 @@ type Shown = (Vec<Outcome>, Vec<String>, Vec<(String, String)>);
 /// A server on threads of its own, and where it is.
 struct Demonstration {
     server: Server,
-    devices: serve::Devices,
     address: String,
 }
 
@@ -102,7 +101,7 @@ impl Demonstration {
             ..Flags::default()
         };
         let config = Config::default().with_flags(&flags).map_err(Failure::failed)?;
-        let (server, devices) = serve::start(config).await?;
+        let server = serve::start(config).await?;
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         terminal::print(&format!(
             "{}\n  target {NAME} at {address}\n  lun 0: {}, sectors of 512 bytes\n  lun 1: {}, sectors of 4096 bytes",
@@ -110,13 +109,11 @@ impl Demonstration {
             HumanSize(LUN_SIZE),
             HumanSize(LUN_SIZE),
         ))?;
-        Ok(Self { server, devices, address })
+        Ok(Self { server, address })
     }
 
     async fn stop(self) -> Result<(), Failure> {
-        self.server.shutdown(Duration::from_secs(2)).await.map_err(Failure::failed)?;
-        self.devices.close().await;
-        Ok(())
+        self.server.shutdown(Duration::from_secs(2)).await.map_err(Failure::failed)
     }
 
     async fn open(&self, lun: u16) -> Result<Opened, Failure> {

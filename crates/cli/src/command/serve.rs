@@ -1,18 +1,15 @@
 //! `lunway serve`.
 
-use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use lunway_block::size::HumanSize;
-use lunway_block::spec::DeviceSpec;
-use lunway_device::Opened;
 use lunway_target::{
-    Config, ConfigError, Flags, OpenDevice, OpeningDevice, Server, StartError, TargetSummary,
+    Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError, TargetSummary,
 };
 use serde_json::json;
 
@@ -50,7 +47,10 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "USER:SECRETFILE")]
     mutual_chap: Option<String>,
     /// Serve this device under this number
-    #[arg(long, value_name = "ID=DEVICE[,sector=4096][,read-only][,removable][,serial=S]")]
+    #[arg(
+        long,
+        value_name = "ID=DEVICE[,sector=4096][,physical-sector=4096][,read-only][,removable][,serial=S]"
+    )]
     lun: Vec<String>,
     /// Serve with this many cores [default: all]
     #[arg(long, value_name = "N")]
@@ -66,7 +66,7 @@ impl Serve {
         let config = self.config()?;
         device::run(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
-            let (server, devices) = start(config).await?;
+            let server = start(config).await?;
             match announce(&server, json) {
                 // Nobody listens any more: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -80,7 +80,6 @@ impl Serve {
                     "stopped before all initiators had logged out and all devices were flushed"
                 ))),
             }
-            devices.close().await;
             Ok(())
         })
     }
@@ -103,13 +102,11 @@ impl Serve {
 }
 
 /// Starts a server on the devices that the configuration names.
-pub(crate) async fn start(mut config: Config) -> Result<(Server, Devices), Failure> {
-    let devices = Devices::take_from(&mut config)?;
-    let server = Server::start(config, devices.opener()).await.map_err(|error| match error {
+pub(crate) async fn start(config: Config) -> Result<Server, Failure> {
+    Server::start(config, Arc::new(open)).await.map_err(|error| match error {
         StartError::Config(error) => config_failure(error),
         error => Failure::failed(error),
-    })?;
-    Ok((server, devices))
+    })
 }
 
 fn config_failure(error: ConfigError) -> Failure {
@@ -119,61 +116,16 @@ fn config_failure(error: ConfigError) -> Failure {
     }
 }
 
-/// The devices behind a server.
-///
-/// The server logs and prints the names of its devices, so it gets them without secrets; what they stand for is kept here.
-#[derive(Clone)]
-pub(crate) struct Devices {
-    specs: Arc<HashMap<String, DeviceSpec>>,
-    opened: Arc<Mutex<Vec<Opened>>>,
-}
-
-impl Devices {
-    fn take_from(config: &mut Config) -> Result<Self, Failure> {
-        let mut specs = HashMap::new();
-        for target in &mut config.targets {
-            for lun in &mut target.luns {
-                let spec = DeviceSpec::parse(&lun.device).map_err(|error| {
-                    Failure::Usage(format!("target {}, lun {}: {error}", target.name, lun.id))
-                })?;
-                let mut name = spec.to_string();
-                // Two addresses that differ only in their secrets are still two devices.
-                while specs.get(&name).is_some_and(|other| *other != spec) {
-                    name.push('\'');
-                }
-                lun.device.clone_from(&name);
-                specs.insert(name, spec);
-            }
-        }
-        Ok(Self { specs: Arc::new(specs), opened: Arc::default() })
-    }
-
-    fn opener(&self) -> OpenDevice {
-        let devices = self.clone();
-        Arc::new(move |name: String, options: lunway_target::OpenOptions| -> OpeningDevice {
-            let devices = devices.clone();
-            Box::pin(async move {
-                let spec = devices.specs.get(&name).ok_or("no device has this name")?;
-                let options = lunway_device::OpenOptions {
-                    sector: options.sector,
-                    read_only: options.read_only,
-                    ..lunway_device::OpenOptions::default()
-                };
-                let opened = lunway_device::open(spec, &options).await.map_err(|error| error.to_string())?;
-                let device = opened.device.clone();
-                devices.opened.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
-                Ok(device)
-            })
-        })
-    }
-
-    /// Takes leave of all of them, once the server has stopped.
-    pub(crate) async fn close(&self) {
-        let opened: Vec<_> = self.opened.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
-        for device in opened {
-            device.close().await;
-        }
-    }
+fn open(name: DeviceName, options: lunway_target::OpenOptions) -> OpeningDevice {
+    Box::pin(async move {
+        let options = lunway_device::OpenOptions {
+            sector: options.sector,
+            read_only: options.read_only,
+            ..lunway_device::OpenOptions::default()
+        };
+        let opened = lunway_device::open(name.spec(), &options).await.map_err(|error| error.to_string())?;
+        Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close())) })
+    })
 }
 
 fn announce(server: &Server, json: bool) -> Result<(), Failure> {

@@ -129,7 +129,7 @@ impl Command {
 
     fn write_protected(&self) -> Response {
         let exported_read_only =
-            self.unit().options().read_only || self.itl.obstacles() & obstacle::PROTECTED != 0;
+            self.unit().is_read_only() || self.itl.obstacles() & obstacle::PROTECTED != 0;
         let software = !exported_read_only && self.unit().mode().software_write_protect();
         let code = if software {
             AdditionalSense::SOFTWARE_WRITE_PROTECTED

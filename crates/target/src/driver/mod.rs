@@ -27,7 +27,7 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
 use crate::polling::Polling;
-use crate::registry::{Handle, Order, Ticket};
+use crate::registry::{Cause, Handle, Order, Ticket};
 use crate::shared::Shared;
 use end::End;
 use task_management::{Managed, Waiter};
@@ -46,6 +46,9 @@ const POSTPONEMENT: Duration = Duration::from_secs(1);
 /// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
 /// again.
 const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
+
+/// How long an initiator has to log out that may not stay.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
 
 /// Something that a connection waits for, other than its socket.
 enum Work {
@@ -175,8 +178,9 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let local = stream.local_addr()?;
+        let serving = shared.serving();
         Ok(Self {
-            core: TargetConnection::new(shared.connection.clone(), Instant::now()),
+            core: TargetConnection::new(serving.connection.clone(), Instant::now()),
             ticket,
             session: None,
             work: FuturesUnordered::new(),
@@ -192,12 +196,12 @@ impl Connection {
             unpolled: false,
             commands_executing: 0,
             bytes_executing: 0,
-            bytes_executing_max: shared.bytes_executing_max,
+            bytes_executing_max: serving.bytes_executing_max,
             predecessor: None,
             mute: false,
             asked: None,
             ending: None,
-            polling: Polling::new(shared.limits.poll()),
+            polling: Polling::new(serving.limits.poll()),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
             armed: None,
             postponed: None,
@@ -371,7 +375,28 @@ impl Connection {
 
     fn open_nexus(&mut self) {
         let (Some(logged_in), Some(session)) = (self.core.logged_in(), &mut self.session) else { return };
+        if session.target.is_none() {
+            return;
+        }
         session.nexus = self.shared.open_nexus(logged_in);
+        if session.nexus.is_none() {
+            self.end(End::Ordered(Cause::Removed));
+        }
+    }
+
+    /// The configuration of the target has changed: what the session may see and do follows, or it has to go.
+    fn reconsider(&mut self) {
+        let Some(logged_in) = self.core.logged_in() else { return };
+        let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
+        match (self.shared.admit(logged_in), nexus) {
+            (Some((_, view)), Some(nexus)) => nexus.set_view(view),
+            // A session that waits for its predecessor opens its nexus as things are then.
+            (Some(_), None) => {}
+            (None, _) => {
+                self.core.request_logout(LEAVE_TIME, Instant::now());
+                self.eventful = true;
+            }
+        }
     }
 
     /// Writes answers until there are none or the socket is full.
@@ -503,6 +528,7 @@ impl Connection {
                 self.core.request_logout(within, Instant::now());
                 self.eventful = true;
             }
+            Order::Reconsider => self.reconsider(),
             Order::AbortTasks { scope, done } => self.abort_for_another(scope, done),
         }
     }

@@ -66,10 +66,7 @@ impl Connection {
                 }
                 Aborted::Dropped => (Vec::new(), None),
                 Aborted::Executing(task) => {
-                    // Aborted for the second time, it is in the list already.
-                    if !self.aborted.contains(&task) {
-                        self.aborted.push(task);
-                    }
+                    self.aborted.push(task);
                     (vec![task], None)
                 }
             },

@@ -1,7 +1,7 @@
 //! What `listen` says.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -63,6 +63,10 @@ pub enum PortalSpecError {
 }
 
 impl PortalSpec {
+    /// Every IPv4 address, with the port that IANA gave iSCSI.
+    pub const EVERY_IPV4: Self =
+        Self { scope: PortalScope::Address(IpAddr::V4(Ipv4Addr::UNSPECIFIED)), port: ISCSI_PORT };
+
     /// Which addresses are meant.
     pub fn scope(&self) -> &PortalScope {
         &self.scope

@@ -175,11 +175,12 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
     Arc::new(move |name, options| {
         let slow: Arc<dyn BlockDevice> = slow.clone();
         Box::pin(async move {
-            match name.as_str() {
+            match name.as_written() {
                 "ram" => {
-                    Ok(Arc::new(RamDisk::new(64 << 20, options.sector.unwrap_or(512)).unwrap()) as Arc<_>)
+                    let disk = RamDisk::new(64 << 20, options.sector.unwrap_or(512)).unwrap();
+                    Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
                 }
-                "slow" => Ok(slow),
+                "slow" => Ok(slow.into()),
                 _ => Err("no such device here".to_owned()),
             }
         })

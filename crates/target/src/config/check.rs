@@ -1,0 +1,267 @@
+//! What cannot be served.
+
+use std::collections::HashSet;
+
+use lunway_iscsi::chap::Secret;
+
+use super::{
+    AccessRule, ApiConfig, ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, LunConfig, TargetConfig,
+};
+use crate::portal::PortalSpec;
+use crate::secret;
+
+/// Largest LUN that flat addressing can name (SAM-5 4.7.5.4).
+const LUN_MAX: u16 = 0x3fff;
+/// Longest alias, bytes (RFC 7143 §13.8).
+const ALIAS_MAX: usize = 255;
+/// Longest time that makes sense anywhere, seconds: a day.
+const TIME_MAX_S: u64 = 86_400;
+
+impl Config {
+    /// Refuses what cannot be served, from duplicate LUNs to unreadable secret files.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.targets.is_empty() && self.api.is_none() {
+            return Err(ConfigError::NoTargets { origin: self.origin.clone() });
+        }
+        if self.listen.is_empty() {
+            return Err(self.wrong("listen", "[]", "at least one address is needed"));
+        }
+        self.check_portals()?;
+        if let Some(cores) = self.cores.filter(|cores| !(1..=1024).contains(cores)) {
+            return Err(self.wrong("cores", &cores, "1 to 1024 are possible"));
+        }
+        self.check_limits()?;
+        if let Some(api) = &self.api {
+            self.check_api(api)?;
+        }
+        let mut names = HashSet::new();
+        for target in &self.targets {
+            if !names.insert(&target.name) {
+                return Err(self.wrong("target: name", &target.name, "two targets have this name"));
+            }
+            self.check_target(target)?;
+        }
+        Ok(())
+    }
+
+    fn check_portals(&self) -> Result<(), ConfigError> {
+        let (mut portals, mut tags) = (HashSet::<&PortalSpec>::new(), HashSet::from([FIRST_PORTAL_GROUP]));
+        for group in &self.portal_groups {
+            if group.tag == 0 || !tags.insert(group.tag) {
+                let why = "2 to 65535 are possible, each once; 1 is the group of the top-level `listen`";
+                return Err(self.wrong("portal_group: tag", &group.tag, why));
+            }
+            if group.listen.is_empty() {
+                let key = format!("portal_group {}: listen", group.tag);
+                return Err(self.wrong(&key, "[]", "at least one address is needed"));
+            }
+        }
+        let further = self.portal_groups.iter().flat_map(|group| &group.listen);
+        for portal in self.listen.iter().chain(further).filter(|portal| portal.port() != 0) {
+            if !portals.insert(portal) {
+                return Err(self.wrong("listen", portal, "it is there twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_api(&self, api: &ApiConfig) -> Result<(), ConfigError> {
+        match (&api.listen, &api.token_file) {
+            (Some(listen), None) => {
+                let why = "whoever can reach a TCP address could manage the daemon: add a token_file";
+                Err(self.wrong("api: listen", listen, why))
+            }
+            _ if api.socket.is_none() && api.listen.is_none() => {
+                Err(self.wrong("api", "{}", "name a socket, or an address to listen on"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let Limits { sessions, connections_before_login, login_timeout_s, command_window, .. } = self.limits;
+        let least_one = "at least 1 is needed";
+        if sessions == 0 || sessions > usize::from(u16::MAX) {
+            return Err(self.wrong(
+                "limits: sessions",
+                &sessions,
+                "1 to 65535 can be told apart (RFC 7143 §11.12.6)",
+            ));
+        }
+        if !(1..=8).contains(&self.limits.connections_per_session) {
+            let value = self.limits.connections_per_session;
+            return Err(self.wrong("limits: connections_per_session", &value, "1 to 8 are possible"));
+        }
+        let Limits { nop_interval_s, nop_timeout_s, .. } = self.limits;
+        for (key, time) in [
+            ("login_timeout_s", login_timeout_s),
+            ("nop_interval_s", nop_interval_s),
+            ("nop_timeout_s", nop_timeout_s),
+        ] {
+            if time > TIME_MAX_S {
+                return Err(self.wrong(&format!("limits: {key}"), &time, format!("at most {TIME_MAX_S}")));
+            }
+        }
+        if connections_before_login == 0 {
+            return Err(self.wrong("limits: connections_before_login", &0, least_one));
+        }
+        if login_timeout_s == 0 {
+            return Err(self.wrong("limits: login_timeout_s", &0, least_one));
+        }
+        if !(1..=4096).contains(&command_window) {
+            return Err(self.wrong("limits: command_window", &command_window, "1 to 4096 are possible"));
+        }
+        if !(16..=65536).contains(&self.limits.session_memory_mib) {
+            let value = &self.limits.session_memory_mib;
+            return Err(self.wrong("limits: session_memory_mib", value, "16 to 65536 are possible"));
+        }
+        if self.limits.nop_interval_s != 0 && self.limits.nop_timeout_s == 0 {
+            return Err(self.wrong("limits: nop_timeout_s", &0, least_one));
+        }
+        if self.limits.poll_us > 1000 {
+            return Err(self.wrong("limits: poll_us", &self.limits.poll_us, "0 to 1000 make sense"));
+        }
+        Ok(())
+    }
+
+    fn check_target(&self, target: &TargetConfig) -> Result<(), ConfigError> {
+        let at = |key: &str| format!("target {}: {key}", target.name);
+        if let Some(alias) =
+            target.alias.as_ref().filter(|alias| alias.len() > ALIAS_MAX || alias.contains('\0'))
+        {
+            return Err(self.wrong(
+                &at("alias"),
+                alias,
+                format!("an alias has at most {ALIAS_MAX} bytes, none of them 0"),
+            ));
+        }
+        let mut users = HashSet::new();
+        let mut secrets = Vec::new();
+        for chap in &target.chap {
+            if !users.insert(&chap.user) {
+                return Err(self.wrong(&at("chap: user"), &chap.user, "it is there twice"));
+            }
+            secrets.push(self.secret(target, "chap", chap)?);
+        }
+        if let Some(mutual) = &target.mutual_chap {
+            if target.chap.is_empty() {
+                let why =
+                    "initiators can ask the target for proof only after their own: add a [[target.chap]]";
+                return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
+            }
+            if secrets.contains(&self.secret(target, "mutual_chap", mutual)?) {
+                let file = &mutual.secret_file.display();
+                let why = "the secrets of the two directions must differ (RFC 7143 §9.2.1)";
+                return Err(self.wrong(&at("mutual_chap: secret_file"), file, why));
+            }
+        }
+        let known = self.portal_group_tags();
+        let mut tags = HashSet::new();
+        for group in &target.portal_groups {
+            if !known.contains(&group.tag) || !tags.insert(group.tag) {
+                let why = "each may be there once, and must be the tag of a [[portal_group]], or 1";
+                return Err(self.wrong(&at("portal_group: tag"), &group.tag, why));
+            }
+        }
+        let mut rules = HashSet::new();
+        for rule in &target.acl {
+            if let Some(name) = &rule.name
+                && (name.is_empty() || !rules.insert(name))
+            {
+                return Err(self.wrong(&at("acl: name"), name, "it must not be empty, nor there twice"));
+            }
+            self.check_rule(target, rule, &users)?;
+        }
+        let mut ids = HashSet::new();
+        for lun in &target.luns {
+            if !ids.insert(lun.id) {
+                return Err(self.wrong(&at("lun: id"), &lun.id, "two LUNs have this number"));
+            }
+            self.check_lun(target, lun)?;
+        }
+        Ok(())
+    }
+
+    fn check_rule(
+        &self,
+        target: &TargetConfig,
+        rule: &AccessRule,
+        users: &HashSet<&String>,
+    ) -> Result<(), ConfigError> {
+        let at = |key: &str| format!("target {}: acl: {key}", target.name);
+        let in_names = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-.:*".contains(c);
+        for pattern in &rule.initiators {
+            if pattern.is_empty() || !pattern.chars().all(in_names) {
+                let why = "write the name of an initiator, where * may stand for any characters";
+                return Err(self.wrong(&at("initiators"), pattern, why));
+            }
+        }
+        if let Some(user) = rule.users.iter().find(|user| !users.contains(user)) {
+            return Err(self.wrong(&at("users"), user, "no [[target.chap]] of this target has that user"));
+        }
+        if let Some(lun) = rule.luns.iter().flatten().find(|lun| **lun > LUN_MAX) {
+            return Err(self.wrong(&at("luns"), lun, format!("0 to {LUN_MAX} can be addressed")));
+        }
+        Ok(())
+    }
+
+    fn check_lun(&self, target: &TargetConfig, lun: &LunConfig) -> Result<(), ConfigError> {
+        let at = |key: &str| format!("target {}: lun {}: {key}", target.name, lun.id);
+        if lun.id > LUN_MAX {
+            return Err(self.wrong(&at("id"), &lun.id, format!("0 to {LUN_MAX} can be addressed")));
+        }
+        if let Some(sector) = lun.sector.filter(|sector| ![512, 4096].contains(sector)) {
+            return Err(self.wrong(&at("sector"), &sector, "512 and 4096 are possible"));
+        }
+        if let Some(physical) = lun.physical_sector {
+            let least = lun.sector.unwrap_or(512);
+            if !physical.is_power_of_two() || !(least..=1 << 20).contains(&physical) {
+                let why = "a power of two from `sector` to 1048576 is possible";
+                return Err(self.wrong(&at("physical_sector"), &physical, why));
+            }
+        }
+        if let Some(percent) = lun.threshold_percent.filter(|percent| !(1..=99).contains(percent)) {
+            return Err(self.wrong(&at("threshold_percent"), &percent, "1 to 99 make sense"));
+        }
+        if let Some(serial) = &lun.serial {
+            let fits = (1..=32).contains(&serial.len()) && serial.bytes().all(|b| b.is_ascii_graphic());
+            if !fits {
+                return Err(self.wrong(
+                    &at("serial"),
+                    serial,
+                    "1 to 32 visible ASCII characters are possible",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the secret of a CHAP entry in section `section` of `target`.
+    pub(crate) fn secret(
+        &self,
+        target: &TargetConfig,
+        section: &str,
+        chap: &ChapUser,
+    ) -> Result<Secret, ConfigError> {
+        let at = |key: &str| format!("target {}: {section}: {key}", target.name);
+        if chap.user.is_empty() || chap.user.len() > 255 || chap.user.contains('\0') {
+            return Err(self.wrong(&at("user"), &chap.user, "a name has 1 to 255 bytes, none of them 0"));
+        }
+        secret::read(&chap.secret_file)
+            .map_err(|error| self.wrong(&at("secret_file"), &chap.secret_file.display(), error.to_string()))
+    }
+
+    pub(crate) fn wrong(
+        &self,
+        key: &str,
+        value: &(impl ToString + ?Sized),
+        why: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::Value {
+            origin: self.origin.clone(),
+            key: key.to_owned(),
+            value: value.to_string(),
+            why: why.into(),
+        }
+    }
+}

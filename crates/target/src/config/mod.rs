@@ -1,0 +1,436 @@
+//! What to serve: a TOML file, flags, or both.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | [`Config`]: reading, writing, errors |
+//! | `target.rs`, `device.rs`, `limits.rs` | its parts |
+//! | `check.rs` | what cannot be served |
+//! | `change.rs` | [`Change`]: how two configurations differ |
+
+mod change;
+mod check;
+mod device;
+mod limits;
+mod target;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use lunway_iscsi::negotiation::DigestPolicy;
+use serde::{Deserialize, Serialize};
+
+use crate::portal::PortalSpec;
+
+pub use change::{Change, ChangeKind};
+pub use device::DeviceName;
+pub use limits::Limits;
+pub use target::{AccessRule, AccessState, ChapUser, LunConfig, Redirect, TargetConfig, TargetPortalGroup};
+
+/// The tag of the portal group that [`Config::listen`] describes.
+pub const FIRST_PORTAL_GROUP: u16 = 1;
+
+/// Everything that a [`Server`](crate::Server) needs to know, from one file:
+///
+/// ```toml
+/// listen = ["0.0.0.0:3260", "[::]:3260"]    # port 3260 where none is written
+/// cores = 2                                 # default: all that the process may use
+/// state_dir = "/var/lib/lunway"             # keeps what must outlive the process: reservations with APTPL, saved mode pages
+/// header_digest = "allow"                   # CRC32C: "never", "allow" if the initiator wants it, or "require"
+/// data_digest = "allow"
+///
+/// [[portal_group]]                          # `listen` is portal group 1; others are target ports of their own
+/// tag = 2
+/// listen = ["192.0.2.2"]
+///
+/// [api]
+/// socket = "/run/lunway/lunway.sock"        # how `lunway target`, `lunway lun` and the like reach the daemon
+///
+/// [[target]]
+/// name = "iqn.2026-11.com.example:disks"
+/// alias = "the fast ones"
+///
+/// [[target.portal_group]]                   # access states (ALUA); default: every group, active-optimized
+/// tag = 2
+/// state = "active-non-optimized"
+///
+/// [[target.acl]]                            # with any of these, the first that matches decides
+/// initiators = ["iqn.2026-11.com.example:host-*"]
+/// from = ["192.0.2.0/24"]
+/// luns = [0]
+///
+/// [[target.chap]]                           # with any of these, initiators must prove to be one of them
+/// user = "host-1"
+/// secret_file = "/etc/lunway/host-1.secret"
+///
+/// [target.mutual_chap]                      # how the target proves itself to those that ask
+/// user = "disks"
+/// secret_file = "/etc/lunway/disks.secret"
+///
+/// [[target.lun]]
+/// id = 0
+/// device = "ram:1G"                         # any device that the command line takes
+/// sector = 4096
+/// read_only = false
+/// removable = false
+/// serial = "4F2A"                           # default: derived from the target's name and the LUN
+///
+/// [limits]
+/// sessions = 256
+/// ```
+///
+/// Nothing in it may be unknown, and each [`ConfigError`] says where and what is wrong. Secrets stand in files of their
+/// own, never here: this file may be shown and shared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The portals. Port 0 lets the kernel choose: [`Server::addresses`](crate::Server::addresses) says what it chose.
+    #[serde(default = "default_listen")]
+    pub listen: Vec<PortalSpec>,
+    /// Number of cores that serve connections; `None`: all that this process may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<usize>,
+    /// Where what must outlive the process is kept; `None`: nothing is, and initiators are told so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_dir: Option<PathBuf>,
+    /// What initiators get that ask for CRC32C over headers.
+    #[serde(default)]
+    pub header_digest: Digest,
+    /// What initiators get that ask for CRC32C over data.
+    #[serde(default)]
+    pub data_digest: Digest,
+    /// What a peer can make this process spend.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How the running daemon is managed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiConfig>,
+    /// Where the targets are registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isns: Option<IsnsConfig>,
+    /// Portal groups besides the first, which is `listen`.
+    #[serde(default, rename = "portal_group", skip_serializing_if = "Vec::is_empty")]
+    pub portal_groups: Vec<PortalGroupConfig>,
+    /// What is served.
+    #[serde(default, rename = "target", skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetConfig>,
+    /// Where this came from, for messages: a file's name, or "the command line".
+    #[serde(skip)]
+    pub origin: String,
+}
+
+/// Portals that belong together: a target port (RFC 7143 §4.2.5, SPC-4 3.1.182). Its tag is the relative target port
+/// identifier and the tag of the ALUA target port group as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortalGroupConfig {
+    /// 2 to 65535; 1 is the group of [`Config::listen`].
+    pub tag: u16,
+    /// Its portals.
+    pub listen: Vec<PortalSpec>,
+}
+
+/// How the running daemon is managed: HTTP with JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// A Unix socket, for the user that the daemon runs as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// A TCP address as well; whoever comes by it must know the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// The file whose only line is the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// An iSNS server (RFC 4171).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IsnsConfig {
+    /// Its address; the port is usually 3205.
+    pub server: SocketAddr,
+}
+
+/// Whether sessions use a digest (RFC 7143 §13.1). The initiator offers, so there is nothing to prefer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Digest {
+    /// Initiators that insist on it are refused.
+    Never,
+    /// Whoever wants it gets it: it costs a pass over the data.
+    #[default]
+    Allow,
+    /// Initiators that cannot do it are refused.
+    Require,
+}
+
+impl From<Digest> for DigestPolicy {
+    fn from(digest: Digest) -> Self {
+        match digest {
+            Digest::Never => Self::Never,
+            Digest::Allow => Self::Allow,
+            Digest::Require => Self::Require,
+        }
+    }
+}
+
+/// What is wrong with a configuration, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {file}: {source}")]
+    Read {
+        /// The file.
+        file: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or has a key that nobody knows, or a value of the wrong kind.
+    #[error("{file}, line {line}{key}: {message}", key = .key.as_ref().map_or(String::new(), |key| format!(", {key}")))]
+    Syntax {
+        /// The file.
+        file: String,
+        /// The line, counted from 1.
+        line: usize,
+        /// The key on that line.
+        key: Option<String>,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value that cannot be.
+    #[error("{origin}: {key} = {value:?}: {why}")]
+    Value {
+        /// The file, or the command line.
+        origin: String,
+        /// The key or flag, with the target and LUN it belongs to.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is wrong with it, and what would be right.
+        why: String,
+    },
+    /// It cannot be written as TOML: a path that is not UTF-8.
+    #[error("{origin} cannot be written as TOML: {why}")]
+    Unwritable {
+        /// Where it came from.
+        origin: String,
+        /// What stands in the way.
+        why: String,
+    },
+    /// Nothing to serve.
+    #[error(
+        "{origin} names no target: add a [[target]] with a name and a [[target.lun]], or a flag such as --lun 0=ram:1G"
+    )]
+    NoTargets {
+        /// The file, or the command line.
+        origin: String,
+    },
+}
+
+/// The origin of what flags say.
+pub(crate) const COMMAND_LINE: &str = "the command line";
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: default_listen(),
+            cores: None,
+            state_dir: None,
+            header_digest: Digest::default(),
+            data_digest: Digest::default(),
+            limits: Limits::default(),
+            api: None,
+            isns: None,
+            portal_groups: Vec::new(),
+            targets: Vec::new(),
+            origin: COMMAND_LINE.to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let file = path.display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => Self::from_toml(&text, &file),
+            Err(source) => Err(ConfigError::Read { file, source }),
+        }
+    }
+
+    /// Parses the text of a file; `origin` is its name in errors. Not yet [checked](Self::check).
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        match toml::from_str::<Self>(text) {
+            Ok(config) => Ok(Self { origin: origin.to_owned(), ..config }),
+            Err(error) => Err(syntax_error(&error, text, origin)),
+        }
+    }
+
+    /// The text of a file that says the same: what [`from_toml`](Self::from_toml) reads back. Names of devices are as they
+    /// were written, secrets in them included.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(self)
+            .map_err(|error| ConfigError::Unwritable { origin: self.origin.clone(), why: error.to_string() })
+    }
+
+    /// The same without the secrets that addresses of devices may hold: for people to see.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        let mut shown = self.clone();
+        for lun in shown.targets.iter_mut().flat_map(|target| &mut target.luns) {
+            lun.device = lun.device.redacted();
+        }
+        shown
+    }
+
+    /// The target of this name.
+    pub fn target(&self, name: &str) -> Option<&TargetConfig> {
+        self.targets.iter().find(|target| target.name.as_str() == name)
+    }
+
+    /// The tags of all portal groups.
+    pub fn portal_group_tags(&self) -> Vec<u16> {
+        let further = self.portal_groups.iter().map(|group| group.tag);
+        std::iter::once(FIRST_PORTAL_GROUP).chain(further).collect()
+    }
+}
+
+fn default_listen() -> Vec<PortalSpec> {
+    vec![PortalSpec::EVERY_IPV4]
+}
+
+/// Says line and key of what the parser did not like. Its own message is kept, its excerpt of the file is not: someone
+/// may have written a secret there.
+fn syntax_error(error: &toml::de::Error, text: &str, file: &str) -> ConfigError {
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = text.get(..start).unwrap_or("");
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line = text.get(line_start..).and_then(|rest| rest.lines().next()).unwrap_or("");
+    let key = line.split_once('=').map(|(key, _)| key.trim().to_owned()).filter(|key| !key.is_empty());
+    ConfigError::Syntax {
+        file: file.to_owned(),
+        line: before.matches('\n').count() + 1,
+        key,
+        message: error.message().replace('\n', "; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        let config = Config::from_toml(text, "lunway.toml")?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn error(text: &str) -> String {
+        parse(text).expect_err(text).to_string()
+    }
+
+    fn secret_file(secret: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "{secret}").unwrap();
+        file
+    }
+
+    const TARGET: &str = "[[target]]\nname = \"iqn.2026-11.com.example:a\"\n";
+
+    #[test]
+    fn a_file_with_everything_in_it_is_understood() {
+        let (one, two) = (secret_file("sesame open one"), secret_file("sesame open two"));
+        let text = format!(
+            "listen = [\"127.0.0.1\", \"[::1]:3261\"]\ncores = 2\nheader_digest = \"require\"\n[limits]\nsessions = 7\npoll_us = 0\n{TARGET}alias = \"A\"\n\
+             [[target.chap]]\nuser = \"u\"\nsecret_file = \"{}\"\n[target.mutual_chap]\nuser = \"t\"\nsecret_file = \"{}\"\n\
+             [[target.lun]]\nid = 5\ndevice = \"ram:1G\"\nsector = 4096\nread_only = true\nremovable = true\nserial = \"S1\"\n",
+            one.path().display(),
+            two.path().display(),
+        );
+        let config = parse(&text).unwrap();
+        assert_eq!(config.listen, ["127.0.0.1:3260".parse().unwrap(), "[::1]:3261".parse().unwrap()]);
+        assert_eq!((config.cores, config.limits.sessions, config.limits.poll_us), (Some(2), 7, 0));
+        assert_eq!(config.limits.command_window, Limits::default().command_window);
+        assert_eq!((config.header_digest, config.data_digest), (Digest::Require, Digest::Allow));
+        let target = &config.targets[0];
+        assert_eq!(
+            (target.chap[0].user.as_str(), target.mutual_chap.as_ref().unwrap().user.as_str()),
+            ("u", "t")
+        );
+        let lun = &target.luns[0];
+        assert_eq!((lun.id, lun.device.as_written(), lun.sector), (5, "ram:1G", Some(4096)));
+        assert!(lun.read_only && lun.removable);
+        assert_eq!(lun.serial.as_deref(), Some("S1"));
+    }
+
+    #[test]
+    fn errors_name_the_file_the_line_and_the_key() {
+        assert_eq!(
+            error("listen = [\"127.0.0.1\"]\ncores = \"two\"\n"),
+            "lunway.toml, line 2, cores: invalid type: string \"two\", expected usize"
+        );
+        let unknown = error(&format!("{TARGET}colour = \"red\"\n"));
+        assert!(
+            unknown.starts_with("lunway.toml, line 3, colour: unknown field `colour`, expected one of"),
+            "{unknown}"
+        );
+        let name = error("[[target]]\nname = \"disk\"\n");
+        assert!(name.starts_with("lunway.toml, line 2, name: \"disk\" starts neither"), "{name}");
+        let address = error("listen = [\"192.0.2.256\"]\n");
+        assert!(
+            address.starts_with("lunway.toml, line 1, listen: \"192.0.2.256\" is no address"),
+            "{address}"
+        );
+    }
+
+    #[test]
+    fn a_secret_in_the_file_is_refused_and_not_repeated() {
+        let message = error(&format!("{TARGET}[[target.chap]]\nuser = \"u\"\nsecret = \"hunter2hunter2\"\n"));
+        assert!(message.contains("line 5, secret: unknown field `secret`"), "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn values_that_cannot_be_are_refused_with_place_and_value() {
+        let lun = "[[target.lun]]\nid = 0\ndevice = \"ram:1G\"\n";
+        for (text, part) in [
+            (String::new(), "lunway.toml names no target"),
+            (format!("{TARGET}{lun}{lun}"), "target iqn.2026-11.com.example:a: lun: id = \"0\": two LUNs"),
+            (format!("{TARGET}{TARGET}"), "name = \"iqn.2026-11.com.example:a\": two targets"),
+            (format!("{TARGET}{lun}sector = 513"), "lun 0: sector = \"513\": 512 and 4096"),
+            (format!("{TARGET}{lun}serial = \"a b\""), "serial = \"a b\""),
+            (
+                format!("{TARGET}[[target.lun]]\nid = 20000\ndevice = \"ram:1G\""),
+                "id = \"20000\": 0 to 16383",
+            ),
+            (format!("listen = []\n{TARGET}"), "listen"),
+            (format!("listen = [\"1.2.3.4\", \"1.2.3.4:3260\"]\n{TARGET}"), "it is there twice"),
+            (format!("cores = 0\n{TARGET}"), "cores = \"0\""),
+            (format!("data_digest = \"maybe\"\n{TARGET}"), "line 1, data_digest: unknown variant `maybe`"),
+            (format!("{TARGET}[limits]\nsessions = 0"), "limits: sessions = \"0\""),
+            (format!("{TARGET}[limits]\ncommand_window = 5000"), "command_window"),
+            (
+                format!("{TARGET}[[target.chap]]\nuser = \"u\"\nsecret_file = \"/nonexistent/secret\""),
+                "chap: secret_file = \"/nonexistent/secret\": cannot read it: No such file",
+            ),
+        ] {
+            let message = error(&text);
+            assert!(message.contains(part), "{text}\n{message}");
+        }
+    }
+
+    #[test]
+    fn the_secrets_of_the_two_directions_must_differ() {
+        let (one, same) = (secret_file("sesame open one"), secret_file("sesame open one"));
+        let message = error(&format!(
+            "{TARGET}[[target.chap]]\nuser = \"u\"\nsecret_file = \"{}\"\n[target.mutual_chap]\nuser = \"t\"\nsecret_file = \"{}\"",
+            one.path().display(),
+            same.path().display()
+        ));
+        assert!(message.contains("must differ"), "{message}");
+    }
+}

@@ -1,0 +1,330 @@
+//! Another configuration while the server runs: whole, or not at all.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_scsi::{AccessState as ScsiAccessState, PortGroup, ScsiTarget};
+use serde::Serialize;
+
+use super::error::{ChangeError, StartError};
+use super::lun::{Lun, Succession};
+use super::{Luns, Server, all_ended, settings};
+use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, TargetConfig};
+use crate::registry::{Handle, Order};
+use crate::shared::{Serving, Target};
+
+/// How long the initiators of a target that goes have to log out.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// How much longer the connections may take that did not.
+const DRAIN_SLACK: Duration = Duration::from_secs(1);
+/// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
+const FIXED: [&str; 3] = ["cores", "state_dir", "listen"];
+
+/// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
+pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);
+
+/// How to make a change.
+#[derive(Clone, Copy, Default)]
+pub struct ChangeOptions<'a> {
+    /// Find out what would change and whether it could, and change nothing.
+    pub dry_run: bool,
+    /// Change only this generation.
+    pub generation: Option<u64>,
+    /// Keeps the new configuration for good, when everything is ready and before anything has changed.
+    pub persist: Option<Persist<'a>>,
+}
+
+/// What a change came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The generation that is served now.
+    pub generation: u64,
+    /// What is different; empty: nothing, and then the generation is the same as before.
+    pub changes: Vec<Change>,
+}
+
+/// What only changes touch.
+pub(super) struct Transaction {
+    luns: Luns,
+    closed: bool,
+}
+
+/// All that a new configuration needs, had before anything is changed.
+struct Prepared {
+    targets: BTreeMap<String, Arc<Target>>,
+    /// Logical units that are new or take another's place.
+    new: Vec<Lun>,
+    /// Logical units whose device stays, with what is in front of it then.
+    renewed: Vec<((String, u16), Arc<lunway_scsi::LogicalUnit>)>,
+    /// Logical units that stay, with a new size.
+    resized: Vec<((String, u16), u64)>,
+    /// Secrets that were read anew and are others.
+    secrets: Vec<Change>,
+}
+
+impl Transaction {
+    pub(super) fn new(luns: Luns) -> Self {
+        Self { luns, closed: false }
+    }
+
+    /// The end: no change is made any longer.
+    pub(super) fn take_luns(&mut self) -> Luns {
+        self.closed = true;
+        std::mem::take(&mut self.luns)
+    }
+}
+
+impl Server {
+    /// What would be different with `new`.
+    pub fn plan(&self, new: &Config) -> Result<Vec<Change>, ConfigError> {
+        new.check()?;
+        self.config().changes(new)
+    }
+
+    /// Serves what `edit` makes of the present configuration.
+    ///
+    /// In this order: `edit`; checks; everything that can fail (devices opened, secrets read); `persist`; then the change
+    /// itself, which cannot fail. An error before that leaves everything as it was. Changes are made one at a time; a
+    /// configuration that differs in nothing is no change. Sessions with what does not change notice nothing.
+    ///
+    /// Files with secrets are read again, so that one that was replaced counts from the next login on.
+    pub async fn change(
+        &self,
+        edit: impl FnOnce(&mut Config) -> Result<(), ChangeError>,
+        options: ChangeOptions<'_>,
+    ) -> Result<Changed, ChangeError> {
+        let mut transaction = self.transaction.lock().await;
+        if transaction.closed {
+            return Err(ChangeError::ShuttingDown);
+        }
+        let (old, generation) = (self.config(), self.generation());
+        if let Some(expected) = options.generation.filter(|expected| *expected != generation) {
+            return Err(ChangeError::Generation { expected, is: generation });
+        }
+        let mut new = Config::clone(&old);
+        edit(&mut new)?;
+        new.check()?;
+        let mut changes = old.changes(&new)?;
+        if let Some(key) = FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key))) {
+            return Err(ChangeError::NeedsRestart((*key).to_owned()));
+        }
+        let prepared = self.prepare(&transaction.luns, &new).await?;
+        changes.extend(prepared.secrets.iter().cloned());
+        if changes.is_empty() || options.dry_run {
+            discard(prepared).await;
+            return Ok(Changed { generation, changes });
+        }
+        if let Some(persist) = options.persist
+            && let Err(error) = persist(&new)
+        {
+            discard(prepared).await;
+            return Err(ChangeError::Persist(error));
+        }
+        let generation = generation + 1;
+        {
+            let mut current = self.current();
+            current.config = Arc::new(new.clone());
+            current.generation = generation;
+        }
+        for change in &changes {
+            tracing::info!(generation, "{change}");
+        }
+        self.commit(&mut transaction.luns, prepared, &new).await;
+        Ok(Changed { generation, changes })
+    }
+
+    /// Gets everything that `new` needs. Of what is served nothing changes.
+    async fn prepare(&self, luns: &Luns, new: &Config) -> Result<Prepared, ChangeError> {
+        let serving = self.shared.serving();
+        let mut prepared = Prepared {
+            targets: BTreeMap::new(),
+            new: Vec::new(),
+            renewed: Vec::new(),
+            resized: Vec::new(),
+            secrets: Vec::new(),
+        };
+        for config in &new.targets {
+            let result = self.prepare_target(&serving, luns, new, config, &mut prepared).await;
+            if let Err(error) = result {
+                discard(prepared).await;
+                return Err(error.into());
+            }
+        }
+        Ok(prepared)
+    }
+
+    async fn prepare_target(
+        &self,
+        serving: &Serving,
+        luns: &Luns,
+        new: &Config,
+        config: &TargetConfig,
+        prepared: &mut Prepared,
+    ) -> Result<(), StartError> {
+        let name = config.name.as_str();
+        let old = serving.targets.get(name);
+        let auth = settings::auth(new, config)?;
+        if let Some(old) = old
+            && old.config.chap == config.chap
+            && old.config.mutual_chap == config.mutual_chap
+            && old.auth != auth
+        {
+            prepared.secrets.push(Change {
+                kind: ChangeKind::Changed,
+                place: format!("target {name}"),
+                key: Some("a secret".to_owned()),
+                from: None,
+                to: None,
+            });
+        }
+        for lun in &config.luns {
+            let key = (name.to_owned(), lun.id);
+            match luns.get(&key).map(|old| (old, old.succession(lun))) {
+                Some((_, Succession::Kept { resize })) => {
+                    prepared.resized.extend(resize.map(|size| (key, size)));
+                }
+                Some((old, Succession::NewUnit)) => {
+                    let unit = self.maker.unit(config, lun, &old.device)?;
+                    prepared.renewed.push((key, unit));
+                }
+                None | Some((_, Succession::NewDevice)) => {
+                    prepared.new.push(self.maker.make(config, lun).await?);
+                }
+            }
+        }
+        let scsi = old.map_or_else(|| ScsiTarget::new(name), |old| Arc::clone(&old.scsi));
+        prepared.targets.insert(name.to_owned(), Arc::new(Target { config: config.clone(), auth, scsi }));
+        Ok(())
+    }
+
+    /// Makes the change. What can still go wrong here are devices that do not do as they are told, which is logged.
+    async fn commit(&self, luns: &mut Luns, prepared: Prepared, new: &Config) {
+        let old = self.shared.serving();
+        let limits = settings::fit_descriptors(new.limits);
+        self.shared.registry.set_limits(limits.sessions, limits.connections_before_login);
+        // From here on logins meet the new configuration.
+        self.shared.serve(Serving {
+            targets: prepared.targets.clone(),
+            limits,
+            connection: settings::connection(new),
+            bytes_executing_max: settings::memory_of_a_direction(&limits),
+        });
+        let leaving = self.reconsider_sessions(&old, &prepared.targets);
+        for target in prepared.targets.values() {
+            target.scsi.set_port_groups(port_groups(new, &target.config));
+        }
+        all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
+
+        for (key, size) in prepared.resized {
+            if let Some(lun) = luns.get_mut(&key) {
+                lun.resize(size).await;
+            }
+        }
+        let mut retired = Vec::new();
+        for (key, unit) in prepared.renewed {
+            if let (Some(lun), Some(target)) = (luns.get_mut(&key), prepared.targets.get(&key.0)) {
+                withdraw(&target.scsi, key.1);
+                lun.unit = unit;
+                log_refused(attach(&target.scsi, lun));
+            }
+        }
+        let gone = |key: &(String, u16)| new.target(&key.0).and_then(|target| target.lun(key.1)).is_none();
+        let replaced = |key: &(String, u16)| prepared.new.iter().any(|lun| lun.key() == *key);
+        let keys: Vec<_> = luns.keys().filter(|key| gone(key) || replaced(key)).cloned().collect();
+        for key in keys {
+            let scsi = prepared.targets.get(&key.0).or_else(|| old.targets.get(&key.0));
+            if let (Some(target), Some(lun)) = (scsi, luns.remove(&key)) {
+                withdraw(&target.scsi, key.1);
+                retired.push(lun);
+            }
+        }
+        for lun in prepared.new {
+            if let Some(target) = prepared.targets.get(&lun.target) {
+                log_refused(attach(&target.scsi, &lun));
+                lun.log();
+                luns.insert(lun.key(), lun);
+            }
+        }
+        for target in &new.targets {
+            for config in &target.luns {
+                if let Some(lun) = luns.get_mut(&(target.name.to_string(), config.id)) {
+                    lun.reconfigure(config);
+                }
+            }
+        }
+        for lun in retired {
+            if let Err(error) = lun.retire().await {
+                tracing::error!("{error}");
+            }
+        }
+    }
+
+    /// Tells the sessions of targets that are different now to look at what they may still do. Returns those that have
+    /// to go because their target does.
+    fn reconsider_sessions(&self, old: &Serving, new: &BTreeMap<String, Arc<Target>>) -> Vec<Arc<Handle>> {
+        let mut leaving = Vec::new();
+        for (name, target) in &old.targets {
+            let sessions = || self.shared.registry.sessions_with(name, 0);
+            match new.get(name) {
+                Some(new) if new.config == target.config => {}
+                Some(new) if new.config.enabled => sessions().iter().for_each(|s| s.send(Order::Reconsider)),
+                _ => {
+                    let sessions = sessions();
+                    sessions.iter().for_each(|session| session.send(Order::RequestLogout(DRAIN_TIME)));
+                    leaving.extend(sessions);
+                }
+            }
+        }
+        leaving
+    }
+}
+
+/// Gives back what a change that is not made has taken.
+async fn discard(prepared: Prepared) {
+    for lun in prepared.new {
+        lun.close().await;
+    }
+}
+
+/// Offers a logical unit.
+pub(super) fn attach(scsi: &ScsiTarget, lun: &Lun) -> Result<(), StartError> {
+    scsi.attach(lun.config.id, Arc::clone(&lun.unit)).map_err(|error| StartError::Open {
+        target: lun.target.clone(),
+        lun: lun.config.id,
+        device: lun.config.device.to_string(),
+        why: error.to_string(),
+    })
+}
+
+/// Numbers were checked, and the place is free: this is to be seen if it is not so.
+fn log_refused(attached: Result<(), StartError>) {
+    if let Err(error) = attached {
+        tracing::error!("{error}");
+    }
+}
+
+fn withdraw(scsi: &ScsiTarget, lun: u16) {
+    drop(scsi.detach(lun));
+}
+
+/// The portal groups of a target as target port groups: one port each, of the same number (SPC-4 5.15.2.1).
+pub(super) fn port_groups(config: &Config, target: &TargetConfig) -> Vec<PortGroup> {
+    let group = |tag: u16, state: AccessState, preferred: bool| PortGroup {
+        tag,
+        state: match state {
+            AccessState::ActiveOptimized => ScsiAccessState::ActiveOptimized,
+            AccessState::ActiveNonOptimized => ScsiAccessState::ActiveNonOptimized,
+            AccessState::Standby => ScsiAccessState::Standby,
+            AccessState::Unavailable => ScsiAccessState::Unavailable,
+        },
+        preferred,
+        ports: vec![tag],
+    };
+    if target.portal_groups.is_empty() {
+        let all = config.portal_group_tags().into_iter();
+        return all.map(|tag| group(tag, AccessState::ActiveOptimized, false)).collect();
+    }
+    target.portal_groups.iter().map(|of| group(of.tag, of.state, of.preferred)).collect()
+}

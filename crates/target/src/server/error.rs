@@ -1,0 +1,144 @@
+//! What can go wrong with a server as a whole.
+
+use std::io;
+use std::net::SocketAddr;
+
+use lunway_block::BlockError;
+
+use crate::config::ConfigError;
+
+/// Why a server did not start, or a change was not made: then everything is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A portal.
+    #[error("cannot listen on {address}: {source}; {advice}")]
+    Bind {
+        /// Its address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: io::Error,
+        /// What to do.
+        advice: String,
+    },
+    /// A device.
+    #[error("target {target}, lun {lun}: cannot open {device}: {why}")]
+    Open {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// The device.
+        device: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// No thread or no runtime.
+    #[error("cannot start a thread for connections: {0}")]
+    Thread(io::Error),
+}
+
+/// Why a change was not made. Everything is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The new configuration cannot be, or something that it names cannot be had.
+    #[error(transparent)]
+    Unfit(#[from] StartError),
+    /// What was to be changed is not there.
+    #[error("there is no {0}")]
+    NotFound(String),
+    /// Someone else made a change in between.
+    #[error(
+        "the configuration has changed meanwhile: it has generation {is}, not {expected}; look again and repeat"
+    )]
+    Generation {
+        /// The one that the caller knew.
+        expected: u64,
+        /// The one that it has.
+        is: u64,
+    },
+    /// Values that hold for as long as the process runs.
+    #[error("{0} can be changed only by a restart of the daemon")]
+    NeedsRestart(String),
+    /// A device does not take its new size.
+    #[error("target {target}, lun {lun}: cannot resize {device}: {error}")]
+    Resize {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// The device.
+        device: String,
+        /// What it said.
+        error: BlockError,
+    },
+    /// It cannot be kept.
+    #[error("cannot save the configuration: {0}")]
+    Persist(io::Error),
+    /// The server stops.
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+}
+
+impl From<ConfigError> for ChangeError {
+    fn from(error: ConfigError) -> Self {
+        Self::Unfit(error.into())
+    }
+}
+
+/// A device whose data may not be on stable storage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("target {target}, lun {lun}: flushing {device} failed: {error}")]
+pub struct FlushFailure {
+    /// The target.
+    pub target: String,
+    /// The LUN.
+    pub lun: u16,
+    /// The device.
+    pub device: String,
+    /// What went wrong.
+    pub error: BlockError,
+}
+
+/// What did not go well when a server stopped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+pub struct ShutdownError {
+    /// Sessions whose commands the devices did not end in time.
+    pub unfinished: usize,
+    /// Devices that could not be flushed.
+    pub flushes: Vec<FlushFailure>,
+}
+
+impl ShutdownError {
+    fn sentence(&self) -> String {
+        let sessions = (self.unfinished > 0).then(|| {
+            format!("the devices did not end the commands of {} connection(s) in time", self.unfinished)
+        });
+        let parts = sessions.into_iter().chain(self.flushes.iter().map(ToString::to_string));
+        parts.collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_went_wrong_at_the_end_is_said_in_one_sentence() {
+        let flush = FlushFailure {
+            target: "iqn.t".to_owned(),
+            lun: 3,
+            device: "file:/x".to_owned(),
+            error: BlockError::NoSpace,
+        };
+        let error = ShutdownError { unfinished: 1, flushes: vec![flush] };
+        assert_eq!(
+            error.to_string(),
+            "the devices did not end the commands of 1 connection(s) in time; \
+             target iqn.t, lun 3: flushing file:/x failed: no space left on the device's backing store"
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! A logical unit as it is served: the device, how it was opened, and its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::spec::DeviceSpec;
+use lunway_block::{BlockDevice, BlockError};
+use lunway_scsi::{LogicalUnit, LogicalUnitOptions, StateStore};
+use tokio::runtime::Handle;
+
+use super::error::{FlushFailure, StartError};
+use super::opening::{Closing, OpenDevice, OpenOptions};
+use crate::config::{LunConfig, TargetConfig};
+
+/// How long commands may take to end after their logical unit is withdrawn.
+const QUIET_TIME: Duration = Duration::from_secs(30);
+/// How often it is seen whether they have.
+const QUIET_POLL: Duration = Duration::from_millis(2);
+
+/// A logical unit that initiators see, and the device behind it.
+pub(super) struct Lun {
+    pub(super) target: String,
+    pub(super) config: LunConfig,
+    pub(super) device: Arc<dyn BlockDevice>,
+    pub(super) unit: Arc<LogicalUnit>,
+    /// The device was opened for reading only.
+    opened_read_only: bool,
+    close: Option<Closing>,
+}
+
+/// What becomes of a logical unit when its configuration changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Succession {
+    /// It stays what it is; only its size may change, in place.
+    Kept {
+        /// Its new size, where that is part of the device's name.
+        resize: Option<u64>,
+    },
+    /// The device stays, and initiators see another disk in front of it.
+    NewUnit,
+    /// Another device.
+    NewDevice,
+}
+
+/// What opening and making logical units needs.
+#[derive(Clone)]
+pub(super) struct Maker {
+    pub(super) open: OpenDevice,
+    /// Carries the devices.
+    pub(super) runtime: Handle,
+    pub(super) state: Option<Arc<dyn StateStore>>,
+}
+
+impl Maker {
+    /// Opens the device and puts a logical unit in front of it.
+    pub(super) async fn make(&self, target: &TargetConfig, lun: &LunConfig) -> Result<Lun, StartError> {
+        let refused = |why: String| refused(target, lun, why);
+        let options = OpenOptions { sector: lun.sector, read_only: lun.read_only };
+        // On the server's own runtime, whoever asks: the device must live as long as that.
+        let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
+        let opened = opening.map_err(|error| refused(error.to_string()))?.map_err(refused)?;
+        let unit = self.unit(target, lun, &opened.device)?;
+        Ok(Lun {
+            target: target.name.to_string(),
+            config: lun.clone(),
+            device: opened.device,
+            unit,
+            opened_read_only: lun.read_only,
+            close: opened.close,
+        })
+    }
+
+    /// A logical unit in front of a device that is open.
+    pub(super) fn unit(
+        &self,
+        target: &TargetConfig,
+        lun: &LunConfig,
+        device: &Arc<dyn BlockDevice>,
+    ) -> Result<Arc<LogicalUnit>, StartError> {
+        let options = LogicalUnitOptions {
+            // The same after every start, so that initiators find their disk again.
+            identity: format!("{}/{}", target.name, lun.id),
+            serial: lun.serial.clone().unwrap_or_default(),
+            removable: lun.removable,
+            read_only: lun.read_only,
+            state: self.state.clone(),
+            ..LogicalUnitOptions::default()
+        };
+        LogicalUnit::new(Arc::clone(device), options).map_err(|error| refused(target, lun, error.to_string()))
+    }
+}
+
+fn refused(target: &TargetConfig, lun: &LunConfig, why: String) -> StartError {
+    StartError::Open { target: target.name.to_string(), lun: lun.id, device: lun.device.to_string(), why }
+}
+
+impl Lun {
+    pub(super) fn read_only(&self) -> bool {
+        self.config.read_only || self.device.geometry().read_only
+    }
+
+    pub(super) fn key(&self) -> (String, u16) {
+        (self.target.clone(), self.config.id)
+    }
+
+    /// Says that it is served.
+    pub(super) fn log(&self) {
+        let size = self.device.geometry().size;
+        tracing::info!(target = %self.target, lun = self.config.id, device = %self.config.device, size, "serving");
+    }
+
+    /// Takes over what a kept unit can change in place.
+    pub(super) fn reconfigure(&mut self, new: &LunConfig) {
+        self.unit.set_read_only(new.read_only);
+        self.config = new.clone();
+    }
+
+    /// Gives the device another size; initiators hear that its capacity has changed.
+    pub(super) async fn resize(&self, size: u64) {
+        if let Err(error) = self.device.resize(size).await {
+            let (target, lun) = (&self.target, self.config.id);
+            tracing::error!(%target, lun, device = %self.config.device, size, "cannot resize: {error}");
+        }
+    }
+
+    /// What a new configuration of the same number asks for.
+    pub(super) fn succession(&self, new: &LunConfig) -> Succession {
+        let old = &self.config;
+        let (same_device, resize) = match sizes(old.device.spec(), new.device.spec()) {
+            _ if old.device == new.device => (true, None),
+            Some((_, size)) => (true, Some(size)),
+            None => (false, None),
+        };
+        let opens_as_well = !self.opened_read_only || new.read_only;
+        if !same_device || old.sector != new.sector || !opens_as_well {
+            return Succession::NewDevice;
+        }
+        let LunConfig { read_only, threshold_percent, .. } = new;
+        let in_place = LunConfig {
+            device: new.device.clone(),
+            read_only: *read_only,
+            threshold_percent: *threshold_percent,
+            ..old.clone()
+        };
+        if in_place == *new { Succession::Kept { resize } } else { Succession::NewUnit }
+    }
+
+    /// Flushes what is written.
+    pub(super) async fn flush(&self) -> Result<(), FlushFailure> {
+        if self.read_only() {
+            return Ok(());
+        }
+        self.device.flush().await.map_err(|error| self.flush_failure(error))
+    }
+
+    fn flush_failure(&self, error: BlockError) -> FlushFailure {
+        FlushFailure {
+            target: self.target.clone(),
+            lun: self.config.id,
+            device: self.config.device.to_string(),
+            error,
+        }
+    }
+
+    /// Waits until no command of a withdrawn unit is under way any longer, up to a time.
+    pub(super) async fn quiet(unit: &Arc<LogicalUnit>) -> bool {
+        // Whoever has a command at the device holds the unit; nobody finds it any more.
+        let quiet = async {
+            while Arc::strong_count(unit) > 1 {
+                tokio::time::sleep(QUIET_POLL).await;
+            }
+        };
+        tokio::time::timeout(QUIET_TIME, quiet).await.is_ok()
+    }
+
+    /// Takes leave of a unit that has been withdrawn: its commands end, its data is made durable, its device is closed.
+    pub(super) async fn retire(self) -> Result<(), FlushFailure> {
+        if !Self::quiet(&self.unit).await {
+            tracing::warn!(target = %self.target, lun = self.config.id, "the device has not ended all commands");
+        }
+        let flushed = self.flush().await;
+        self.close().await;
+        flushed
+    }
+
+    /// Closes the device.
+    pub(super) async fn close(self) {
+        let Self { device, unit, close, .. } = self;
+        drop((device, unit));
+        if let Some(close) = close {
+            close.await;
+        }
+    }
+}
+
+/// The sizes of two memory devices that differ in nothing else, decorators included.
+fn sizes(old: &DeviceSpec, new: &DeviceSpec) -> Option<(u64, u64)> {
+    match (old, new) {
+        (DeviceSpec::Ram { size: old }, DeviceSpec::Ram { size: new })
+        | (DeviceSpec::Null { size: old }, DeviceSpec::Null { size: new }) => Some((*old, *new)),
+        (DeviceSpec::Delay { time: old, inner: a }, DeviceSpec::Delay { time: new, inner: b })
+            if old == new =>
+        {
+            sizes(a, b)
+        }
+        (
+            DeviceSpec::Rate { bytes_per_second: old, inner: a },
+            DeviceSpec::Rate { bytes_per_second: new, inner: b },
+        ) if old == new => sizes(a, b),
+        (DeviceSpec::Fault { spec: old, inner: a }, DeviceSpec::Fault { spec: new, inner: b })
+            if old == new =>
+        {
+            sizes(a, b)
+        }
+        (DeviceSpec::ReadOnly { inner: a }, DeviceSpec::ReadOnly { inner: b })
+        | (DeviceSpec::Stats { inner: a }, DeviceSpec::Stats { inner: b }) => sizes(a, b),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_another_size_is_the_same_memory() {
+        let spec = |text: &str| DeviceSpec::parse(text).unwrap();
+        assert_eq!(sizes(&spec("ram:1M"), &spec("ram:2M")), Some((1 << 20, 2 << 20)));
+        assert_eq!(
+            sizes(&spec("stats:delay:1ms:ram:1M"), &spec("stats:delay:1ms:ram:2M")),
+            Some((1 << 20, 2 << 20))
+        );
+        for (old, new) in [("ram:1M", "null:1M"), ("delay:1ms:ram:1M", "delay:2ms:ram:1M"), ("/a", "/b")] {
+            assert_eq!(sizes(&spec(old), &spec(new)), None);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Start, change, stop.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | [`Server`]: start, stop, and what is served |
+//! | `change.rs` | another configuration while it runs |
+//! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
+//! | `settings.rs` | what connections need of a configuration |
+//! | `acceptor.rs` | accepting connections |
+//! | `summary.rs`, `error.rs` | what is said about it |
+
+mod acceptor;
+mod change;
+mod error;
+mod lun;
+mod opening;
+mod settings;
+mod summary;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lunway_scsi::ScsiTarget;
+use tokio::runtime::Handle as Runtime;
+
+use crate::config::Config;
+use crate::log_limit::LogLimit;
+use crate::portal::{self, PortalScope, PortalSpec};
+use crate::registry::{Cause, Handle, Order, Registry};
+use crate::shared::{Serving, Shared, Target};
+use crate::worker::{self, Worker};
+use acceptor::Acceptor;
+use change::Transaction;
+use lun::{Lun, Maker};
+
+pub use change::{ChangeOptions, Changed, Persist};
+pub use error::{ChangeError, FlushFailure, ShutdownError, StartError};
+pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
+pub use summary::{LunSummary, TargetSummary};
+
+/// How long devices have to end their commands when the server stops, beyond the time given to initiators.
+const FINISH_TIME: Duration = Duration::from_secs(30);
+
+/// Logical units by target and number.
+type Luns = BTreeMap<(String, u16), Lun>;
+
+/// A running iSCSI target server.
+///
+/// One thread accepts; one thread per core serves. Every connection is given to the core that has the fewest and stays
+/// there. None of them is the caller's: [`start`](Self::start), [`change`](Self::change) and [`shutdown`](Self::shutdown) are the
+/// only places where the caller's runtime (tokio, with time) does anything. The runtime that `start` was called on carries the
+/// devices.
+///
+/// What is served is a [`Config`] with a generation number. [`change`](Self::change) replaces it by another, whole or not at all.
+///
+/// A server that is dropped without `shutdown` breaks all connections and flushes nothing.
+pub struct Server {
+    shared: Arc<Shared>,
+    maker: Maker,
+    /// One change at a time: held for as long as a change takes.
+    transaction: tokio::sync::Mutex<Transaction>,
+    /// What is served now, for who only looks.
+    current: Mutex<Current>,
+    workers: Arc<[Worker]>,
+    acceptor: Option<Acceptor>,
+}
+
+/// What is served now.
+struct Current {
+    config: Arc<Config>,
+    generation: u64,
+}
+
+impl Server {
+    /// Binds all portals, opens all devices, and begins to serve.
+    pub async fn start(config: Config, open: OpenDevice) -> Result<Self, StartError> {
+        config.check()?;
+        let limits = settings::fit_descriptors(config.limits);
+        let mut listeners = Vec::new();
+        let mut portals = Vec::new();
+        for address in config.listen.iter().filter_map(fixed_address) {
+            let listener = portal::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+            let (real, listener) = listener.map_err(|source| {
+                let advice = portal::bind_advice(address, &source);
+                StartError::Bind { address, source, advice }
+            })?;
+            portals.push(real);
+            listeners.push(listener);
+        }
+
+        let maker = Maker { open, runtime: Runtime::current(), state: None };
+        let mut targets = BTreeMap::new();
+        let mut luns = Luns::new();
+        for target in &config.targets {
+            let scsi = ScsiTarget::new(target.name.as_str());
+            for lun in &target.luns {
+                let lun = maker.make(target, lun).await?;
+                change::attach(&scsi, &lun)?;
+                luns.insert((lun.target.clone(), lun.config.id), lun);
+            }
+            scsi.set_port_groups(change::port_groups(&config, target));
+            let auth = settings::auth(&config, target)?;
+            targets.insert(target.name.to_string(), Arc::new(Target { config: target.clone(), auth, scsi }));
+        }
+
+        let serving = Serving {
+            targets,
+            limits,
+            connection: settings::connection(&config),
+            bytes_executing_max: settings::memory_of_a_direction(&limits),
+        };
+        let shared = Arc::new(Shared {
+            registry: Registry::new(limits.sessions, limits.connections_before_login),
+            serving: Arc::new(serving).into(),
+            portals,
+            session_log: LogLimit::default(),
+            reject_log: LogLimit::default(),
+        });
+        let cores = worker::allowed_cores();
+        let count = config.cores.unwrap_or(cores.len()).max(1);
+        let workers = (0..count).map(|index| Worker::start(index, cores[index % cores.len()]));
+        let workers: Arc<[Worker]> = workers.collect::<io::Result<_>>().map_err(StartError::Thread)?;
+        let acceptor = Acceptor::start(listeners, &shared, &workers).map_err(StartError::Thread)?;
+        for lun in luns.values() {
+            lun.log();
+        }
+        for portal in &shared.portals {
+            tracing::info!(%portal, cores = count, "listening");
+        }
+        Ok(Self {
+            shared,
+            maker,
+            transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
+            current: Mutex::new(Current { config: Arc::new(config), generation: 1 }),
+            workers,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
+        // Both fields are stored together, and nothing can panic between.
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration that is served now.
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.current().config)
+    }
+
+    /// Its number: each change makes it larger by one.
+    pub fn generation(&self) -> u64 {
+        self.current().generation
+    }
+
+    /// The portals, with the ports that the kernel chose where the configuration said 0.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.shared.portals
+    }
+
+    /// What is served, in the order of names.
+    pub fn targets(&self) -> Vec<TargetSummary> {
+        let serving = self.shared.serving();
+        let summary = |target: &Arc<Target>| TargetSummary {
+            name: target.config.name.to_string(),
+            alias: target.config.alias.clone(),
+            enabled: target.config.enabled,
+            authenticated: target.auth.is_some(),
+            sessions: self.shared.registry.sessions_with(target.config.name.as_str(), 0).len(),
+            luns: target.luns(),
+        };
+        serving.targets.values().map(summary).collect()
+    }
+
+    /// Sessions now, those for discovery not among them.
+    pub fn sessions(&self) -> usize {
+        self.shared.registry.sessions()
+    }
+
+    /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is
+    /// left, lets the devices end their commands, flushes every device and closes it.
+    pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
+        self.acceptor = None;
+        let (idle, sessions) = self.shared.registry.close();
+        tracing::info!(sessions = sessions.len(), "shutting down");
+        for connection in &idle {
+            connection.send(Order::Close(Cause::Shutdown));
+        }
+        for session in &sessions {
+            session.send(Order::RequestLogout(grace));
+        }
+        let connections: Vec<_> = idle.into_iter().chain(sessions).collect();
+        all_ended(&connections, grace).await;
+        // No session can have begun since the registry was closed; those that did not log out are closed now.
+        for connection in &connections {
+            connection.send(Order::Close(Cause::Shutdown));
+        }
+        let unfinished = all_ended(&connections, FINISH_TIME).await;
+
+        let luns = self.transaction.lock().await.take_luns();
+        let mut flushes = Vec::new();
+        for lun in luns.values() {
+            flushes.extend(lun.flush().await.err());
+        }
+        self.stop_workers();
+        for (_, lun) in luns {
+            lun.close().await;
+        }
+        tracing::info!("shut down");
+        if unfinished == 0 && flushes.is_empty() {
+            Ok(())
+        } else {
+            Err(ShutdownError { unfinished, flushes })
+        }
+    }
+
+    fn stop_workers(&mut self) {
+        // The acceptor is gone, which had the only other handle.
+        for worker in Arc::get_mut(&mut self.workers).into_iter().flatten() {
+            worker.stop();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.acceptor = None;
+        self.stop_workers();
+    }
+}
+
+/// The address of an entry that names one.
+fn fixed_address(spec: &PortalSpec) -> Option<SocketAddr> {
+    match spec.scope() {
+        PortalScope::Address(ip) => Some(SocketAddr::new(*ip, spec.port())),
+        PortalScope::Interface(_) | PortalScope::Network(_) => None,
+    }
+}
+
+/// Waits for connections to end, up to a time. Returns how many have not.
+async fn all_ended(connections: &[Arc<Handle>], within: Duration) -> usize {
+    let by = tokio::time::Instant::now() + within;
+    let mut left = 0;
+    for connection in connections {
+        left += usize::from(tokio::time::timeout_at(by, connection.ended()).await.is_err());
+    }
+    left
+}

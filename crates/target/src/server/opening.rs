@@ -1,0 +1,42 @@
+//! Devices as the server gets them: opened by a function from outside, because this crate knows only [`BlockDevice`].
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use lunway_block::BlockDevice;
+
+use crate::config::DeviceName;
+
+/// How a device is to be opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Bytes of a logical sector; `None`: what the device says.
+    pub sector: Option<u32>,
+    /// It will only be read.
+    pub read_only: bool,
+}
+
+/// An open device, and how to take leave of it.
+pub struct OpenedDevice {
+    /// The device.
+    pub device: Arc<dyn BlockDevice>,
+    /// Awaited when the device is flushed and no longer needed: a device that is reached over a network logs out.
+    pub close: Option<Closing>,
+}
+
+/// The end of a device.
+pub type Closing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl From<Arc<dyn BlockDevice>> for OpenedDevice {
+    fn from(device: Arc<dyn BlockDevice>) -> Self {
+        Self { device, close: None }
+    }
+}
+
+/// A device being opened; the error is a sentence.
+pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, String>> + Send>>;
+
+/// Opens what the device grammar describes. It is called on the runtime that the server was started on, which carries
+/// the device as long as it is open.
+pub type OpenDevice = Arc<dyn Fn(DeviceName, OpenOptions) -> OpeningDevice + Send + Sync>;
