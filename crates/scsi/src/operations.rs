@@ -5,7 +5,9 @@
 
 use std::fmt::Write as _;
 
-use crate::device_server::{Handler, access, atomic, identify, medium, mode, report, thin, transfer, verify};
+use crate::device_server::{
+    Cdb, Handler, access, atomic, identify, medium, mode, report, thin, transfer, verify,
+};
 use crate::logical_unit::LogicalUnit;
 use crate::opcode::{self as op, service_action as sa};
 
@@ -27,10 +29,26 @@ pub(crate) enum Access {
     Free,
     /// Refused under RESERVE only.
     Query,
+    /// PERSISTENT RESERVE IN and OUT: refused under RESERVE, to its holder as well (SPC-2 5.5.1). What persistent
+    /// reservations do to them depends on keys.
+    Persistent,
     /// Refused under RESERVE and under exclusive access.
     Read,
     /// Refused under RESERVE and under every persistent reservation.
     Write,
+}
+
+/// Through which target ports a command is carried out (SPC-4 5.16.2.4, 5.16.2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// Active ones.
+    Active,
+    /// Those in standby as well.
+    Standby,
+    /// Those that are unavailable as well.
+    Unavailable,
+    /// Those in transition as well: every one.
+    Every,
 }
 
 /// When a command exists.
@@ -48,6 +66,7 @@ enum Offered {
 struct Kind {
     passage: Passage,
     access: Access,
+    reach: Reach,
     /// Needs a medium.
     medium: bool,
     /// Changes the medium: refused where that is protected.
@@ -59,20 +78,29 @@ struct Kind {
 const IDENTIFY: Kind = Kind {
     passage: Passage::None,
     access: Access::Free,
+    reach: Reach::Every,
     medium: false,
     writes: false,
     with_unit_attention: true,
 };
-const FREE: Kind = Kind { with_unit_attention: false, ..IDENTIFY };
+const FREE: Kind = Kind { reach: Reach::Active, with_unit_attention: false, ..IDENTIFY };
 const QUERY: Kind = Kind { access: Access::Query, ..FREE };
 const QUERY_MEDIUM: Kind = Kind { medium: true, ..QUERY };
 const READ: Kind = Kind { passage: Passage::Shared, access: Access::Read, medium: true, ..FREE };
-const INSPECT: Kind = Kind { medium: false, passage: Passage::None, access: Access::Write, ..FREE };
+const CONTROL: Kind = Kind { access: Access::Write, ..FREE };
+/// Mode and log parameters, diagnostics: what a port in standby must take as well. INSPECT changes them, DESCRIBE tells.
+const INSPECT: Kind = Kind { reach: Reach::Standby, ..CONTROL };
+/// REPORT SUPPORTED OPERATION CODES is not on the standard's list for standby and may be taken: a host that finds the unit
+/// through such a port would otherwise never learn what it can do.
+const DESCRIBE: Kind = Kind { access: Access::Read, ..INSPECT };
+/// The same reason: without its size, a disk found through a port in standby is one without a medium.
+const CAPACITY: Kind = Kind { reach: Reach::Standby, medium: true, ..FREE };
+const PERSISTENT: Kind = Kind { access: Access::Persistent, reach: Reach::Standby, ..FREE };
 const FLUSH: Kind = Kind { access: Access::Write, ..READ };
 const WRITE: Kind = Kind { writes: true, ..FLUSH };
 const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
 /// PREEMPT AND ABORT waits until no command is inside: none of the preempted nexus can still change the medium.
-const FENCE: Kind = Kind { passage: Passage::Exclusive, ..QUERY };
+const FENCE: Kind = Kind { passage: Passage::Exclusive, ..PERSISTENT };
 
 /// One supported command.
 pub struct Operation {
@@ -147,8 +175,22 @@ impl Operation {
         self.kind.passage
     }
 
-    pub(crate) fn access(&self) -> Access {
-        self.kind.access
+    /// What reservations do to this command. Two commands are refused only where they ask for more than nothing
+    /// (SBC-4 table 13): START STOP UNIT that does not start, PREVENT ALLOW MEDIUM REMOVAL that prevents.
+    pub(crate) fn access(&self, cdb: &Cdb) -> Access {
+        const START: u8 = 0x01;
+        const POWER_CONDITION: u8 = 0xF0;
+        const PREVENT: u8 = 0x03;
+        let asks_for_nothing = match self.opcode {
+            op::START_STOP_UNIT => cdb.has(4, START) && !cdb.has(4, POWER_CONDITION),
+            op::PREVENT_ALLOW_MEDIUM_REMOVAL => !cdb.has(4, PREVENT),
+            _ => false,
+        };
+        if asks_for_nothing { Access::Free } else { self.kind.access }
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        self.kind.reach
     }
 
     pub(crate) fn needs_medium(&self) -> bool {
@@ -210,11 +252,11 @@ pub static OPERATIONS: &[Operation] = &[
     row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Unit(mode::select_6)),
     row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
     row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
-    row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], INSPECT, Unit(mode::sense_6)),
-    row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], INSPECT, Unit(medium::start_stop_unit)),
+    row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(mode::sense_6)),
+    row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Unit(medium::start_stop_unit)),
     row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0x04, 0, 0, 0, 0], INSPECT, Unit(report::send_diagnostic)),
-    row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], QUERY, Unit(medium::prevent_allow)),
-    row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], QUERY_MEDIUM, Unit(identify::read_capacity_10)),
+    row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Unit(medium::prevent_allow)),
+    row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Unit(identify::read_capacity_10)),
     row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(transfer::read_10)).tolerating(OLD_FUA_NV_RARC),
     row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(transfer::write_10)).tolerating(OLD_FUA_NV),
     row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Unit(verify::write_and_verify_10)),
@@ -227,18 +269,18 @@ pub static OPERATIONS: &[Operation] = &[
     row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::select_10)),
     row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
     row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
-    row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::sense_10)),
-    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::read_keys)).acting(),
-    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::read_reservation)).acting(),
-    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::report_capabilities)).acting(),
-    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], QUERY, Unit(access::read_full_status)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], DESCRIBE, Unit(mode::sense_10)),
+    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::read_keys)).acting(),
+    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::read_reservation)).acting(),
+    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::report_capabilities)).acting(),
+    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::read_full_status)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], FENCE, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], QUERY, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
     row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
     row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),
@@ -249,10 +291,10 @@ pub static OPERATIONS: &[Operation] = &[
     row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Unit(transfer::synchronize_cache_16)).tolerating(0x05),
     row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(thin::write_same_16)),
     row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites),
-    row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY_MEDIUM, Unit(identify::read_capacity_16)).acting(),
+    row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Unit(identify::read_capacity_16)).acting(),
     row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Unit(thin::get_lba_status)).acting(),
     row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Nexus(identify::report_luns)),
-    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(report::supported_operation_codes)).acting(),
+    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Unit(report::supported_operation_codes)).acting(),
     row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
     row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
     row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(verify::write_and_verify_12)),

@@ -1,4 +1,7 @@
-//! Target port groups and their asymmetric access states (SPC-4 5.15).
+//! Target port groups and their asymmetric access states (SPC-4 5.16).
+
+use crate::operations::Reach;
+use crate::sense::AdditionalSense;
 
 /// ASYMMETRIC ACCESS STATE (SPC-4 6.37, table 247).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +36,17 @@ impl AccessState {
     /// The field.
     pub fn code(self) -> u8 {
         self as u8
+    }
+
+    /// Why a command of this reach is not carried out through a port in this state.
+    pub(crate) fn refuses(self, reach: Reach) -> Option<AdditionalSense> {
+        let (least, code) = match self {
+            Self::ActiveOptimized | Self::ActiveNonOptimized => return None,
+            Self::Standby => (Reach::Standby, AdditionalSense::TARGET_PORT_STANDBY),
+            Self::Unavailable => (Reach::Unavailable, AdditionalSense::TARGET_PORT_UNAVAILABLE),
+            Self::Transitioning => (Reach::Every, AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION),
+        };
+        (reach < least).then_some(code)
     }
 
     /// Every command is carried out.

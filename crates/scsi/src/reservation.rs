@@ -163,7 +163,7 @@ impl Reservations {
         if access == Access::Free {
             return false;
         }
-        if self.reserved_by.is_some_and(|holder| holder != nexus) {
+        if self.reserved_by.is_some_and(|holder| holder != nexus || access == Access::Persistent) {
             return true;
         }
         let Some(held) = &self.held else { return false };
@@ -172,7 +172,7 @@ impl Reservations {
             return false;
         }
         match access {
-            Access::Free | Access::Query => false,
+            Access::Free | Access::Query | Access::Persistent => false,
             Access::Read => !held.kind.lets_others_read(),
             Access::Write => true,
         }

@@ -86,10 +86,28 @@ impl Pending {
 
     /// The most important one, which is no longer pending.
     pub(crate) fn take(&self) -> Option<UnitAttention> {
+        self.take_of(u32::MAX)
+    }
+
+    /// A reset, or what is like one. Only these are told before a reservation conflict (SAM-5 5.3.3).
+    pub(crate) fn take_reset(&self) -> Option<UnitAttention> {
+        const RESETS: u32 = 1 << UnitAttention::PowerOn as u8
+            | 1 << UnitAttention::Reset as u8
+            | 1 << UnitAttention::NexusLoss as u8;
+        self.take_of(RESETS)
+    }
+
+    fn take_of(&self, kinds: u32) -> Option<UnitAttention> {
         let mut bits = self.0.load(Ordering::Acquire);
-        while bits != 0 {
-            match self.0.compare_exchange_weak(bits, bits & (bits - 1), Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return ALL.get(bits.trailing_zeros() as usize).map(|&(condition, _)| condition),
+        while bits & kinds != 0 {
+            let first = (bits & kinds).trailing_zeros();
+            match self.0.compare_exchange_weak(
+                bits,
+                bits & !(1 << first),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return ALL.get(first as usize).map(|&(condition, _)| condition),
                 Err(now) => bits = now,
             }
         }

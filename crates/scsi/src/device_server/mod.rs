@@ -92,29 +92,35 @@ impl Command {
         self.itl.unit()
     }
 
-    /// What may not run now, in the order of SAM-5 5.3.3 and 5.14: unit attention, reservation, medium, protection.
+    /// What may not run now. On the fast path: no unit attention, no obstacle.
     fn refusal(&self) -> Option<Response> {
-        let operation = self.operation;
-        if !operation.runs_with_unit_attention()
-            && !self.itl.pending().is_empty()
-            && let Some(condition) = self.itl.pending().take()
-        {
-            return Some(condition.sense().into());
-        }
-        match self.unit().obstacles() | self.itl.obstacles() {
-            0 => None,
-            obstacles => self.obstructed(operation, obstacles),
-        }
+        let attention = !self.operation.runs_with_unit_attention() && !self.itl.pending().is_empty();
+        let obstacles = self.unit().obstacles() | self.itl.obstacles();
+        if attention || obstacles != 0 { self.obstructed(attention, obstacles) } else { None }
     }
 
+    /// In the order of SAM-5 5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the
+    /// port, the medium and its protection let the command through.
     #[cold]
-    fn obstructed(&self, operation: &Operation, obstacles: u8) -> Option<Response> {
+    fn obstructed(&self, attention: bool, obstacles: u8) -> Option<Response> {
+        let operation = self.operation;
+        if attention && let Some(condition) = self.itl.pending().take_reset() {
+            return Some(condition.sense().into());
+        }
         if obstacles & (obstacle::RESERVED | obstacle::PERSISTENT) != 0 {
             let nexus = self.itl.nexus();
             let reservations = self.unit().reservations();
-            if reservations.conflicts(operation.access(), nexus.id(), nexus.ports()) {
+            if reservations.conflicts(operation.access(&self.cdb), nexus.id(), nexus.ports()) {
                 return Some(Response::status(Status::RESERVATION_CONFLICT));
             }
+        }
+        if attention && let Some(condition) = self.itl.pending().take() {
+            return Some(condition.sense().into());
+        }
+        if obstacles & obstacle::ASYMMETRIC != 0
+            && let Some(code) = self.itl.nexus().group().1.refuses(operation.reach())
+        {
+            return Some(Sense::new(SenseKey::NOT_READY, code).into());
         }
         if operation.needs_medium() && obstacles & obstacle::NO_MEDIUM != 0 {
             return Some(
