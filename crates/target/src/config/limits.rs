@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What peers can make this process spend.
 ///
 /// In the worst case the memory is about `sessions × session_memory_mib`, plus 64 KiB for each connection that is not
 /// logged in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Sessions at the same time, not counting those for discovery. One more is told "out of resources".

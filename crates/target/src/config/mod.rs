@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use lunway_iscsi::negotiation::DigestPolicy;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::portal::PortalSpec;
@@ -81,11 +82,12 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 ///
 /// Nothing in it may be unknown, and each [`ConfigError`] says where and what is wrong. Secrets stand in files of their
 /// own, never here: this file may be shown and shared.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The portals. Port 0 lets the kernel choose: [`Server::addresses`](crate::Server::addresses) says what it chose.
     #[serde(default = "default_listen")]
+    #[schemars(with = "Vec<String>")]
     pub listen: Vec<PortalSpec>,
     /// Number of cores that serve connections; `None`: all that this process may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,17 +123,18 @@ pub struct Config {
 
 /// Portals that belong together: a target port (RFC 7143 §4.2.5, SPC-4 3.1.182). Its tag is the relative target port
 /// identifier and the tag of the ALUA target port group as well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortalGroupConfig {
     /// 2 to 65535; 1 is the group of [`Config::listen`].
     pub tag: u16,
     /// Its portals.
+    #[schemars(with = "Vec<String>")]
     pub listen: Vec<PortalSpec>,
 }
 
 /// How the running daemon is managed: HTTP with JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiConfig {
     /// A Unix socket, for the user that the daemon runs as.
@@ -139,6 +142,7 @@ pub struct ApiConfig {
     pub socket: Option<PathBuf>,
     /// A TCP address as well; whoever comes by it must know the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
     /// The file whose only line is the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,15 +150,16 @@ pub struct ApiConfig {
 }
 
 /// An iSNS server (RFC 4171).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IsnsConfig {
     /// Its address; the port is usually 3205.
+    #[schemars(with = "String")]
     pub server: SocketAddr,
 }
 
 /// Whether sessions use a digest (RFC 7143 §13.1). The initiator offers, so there is nothing to prefer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Digest {
     /// Initiators that insist on it are refused.

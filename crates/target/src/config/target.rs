@@ -4,16 +4,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceName;
 use crate::name::IscsiName;
 
 /// One target: a name that initiators log in to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetConfig {
     /// Its name.
+    #[schemars(with = "String")]
     pub name: IscsiName,
     /// A name for people, told at login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,10 +67,11 @@ impl TargetConfig {
 }
 
 /// Where initiators of a target are sent (RFC 7143 §11.13.5, status class 1).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
     /// `ADDRESS:PORT`.
+    #[schemars(with = "String")]
     pub to: SocketAddr,
     /// Initiators may remember it.
     #[serde(default, skip_serializing_if = "is_no")]
@@ -76,7 +79,7 @@ pub struct Redirect {
 }
 
 /// A name and a secret for CHAP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChapUser {
     /// CHAP_N.
@@ -86,7 +89,7 @@ pub struct ChapUser {
 }
 
 /// A portal group as one target offers it: a target port, and its access state (SPC-4 5.15).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetPortalGroup {
     /// Its tag.
@@ -100,7 +103,7 @@ pub struct TargetPortalGroup {
 }
 
 /// Target port asymmetric access states (SPC-4 5.15.2.4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessState {
     /// The way to use.
@@ -115,7 +118,7 @@ pub enum AccessState {
 }
 
 /// Who may do what with a target.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessRule {
     /// A name for people and for the management interface.
@@ -126,6 +129,7 @@ pub struct AccessRule {
     pub initiators: Vec<String>,
     /// Networks that they come from; empty: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>")]
     pub from: Vec<IpNet>,
     /// CHAP users; empty: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -142,12 +146,13 @@ pub struct AccessRule {
 }
 
 /// A logical unit and the device behind it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunConfig {
     /// Its number, 0 to 16383.
     pub id: u16,
     /// The device, in the grammar of the command line.
+    #[schemars(with = "String")]
     pub device: DeviceName,
     /// Bytes of a logical sector, 512 or 4096; `None`: what the device says.
     #[serde(default, skip_serializing_if = "Option::is_none")]

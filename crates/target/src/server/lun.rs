@@ -1,6 +1,6 @@
 //! A logical unit as it is served: the device, how it was opened, and its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
@@ -25,7 +25,8 @@ pub(super) struct Lun {
     pub(super) unit: Arc<LogicalUnit>,
     /// The device was opened for reading only.
     opened_read_only: bool,
-    close: Option<Closing>,
+    /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await must be.
+    close: Mutex<Option<Closing>>,
 }
 
 /// What becomes of a logical unit when its configuration changes.
@@ -66,7 +67,7 @@ impl Maker {
             device: opened.device,
             unit,
             opened_read_only: lun.read_only,
-            close: opened.close,
+            close: Mutex::new(opened.close),
         })
     }
 
@@ -187,7 +188,7 @@ impl Lun {
     pub(super) async fn close(self) {
         let Self { device, unit, close, .. } = self;
         drop((device, unit));
-        if let Some(close) = close {
+        if let Some(close) = close.into_inner().unwrap_or_else(PoisonError::into_inner) {
             close.await;
         }
     }
