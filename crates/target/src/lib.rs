@@ -49,5 +49,5 @@ pub use portal::{ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError};
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunSummary, OpenDevice, OpenOptions,
-    OpenedDevice, OpeningDevice, Persist, Server, ShutdownError, StartError, TargetSummary,
+    OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError, StartError, TargetSummary,
 };

@@ -1,11 +1,13 @@
 //! Who is connected: connections before login, and sessions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lunway_iscsi::pdu::{Isid, LoginStatus};
 use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::server::SessionSummary;
 
 /// Discovery sessions at a time: each lasts a moment where nobody means harm.
 const DISCOVERIES_MAX: usize = 64;
@@ -53,6 +55,9 @@ pub(crate) enum Cause {
     /// The configuration no longer has it.
     #[error("the target was removed or disabled")]
     Removed,
+    /// The administrator.
+    #[error("the administrator ended the session")]
+    Dropped,
     /// The daemon ends.
     #[error("the target shuts down")]
     Shutdown,
@@ -65,9 +70,15 @@ pub(crate) struct Handle {
     pub(crate) id: u64,
     orders: mpsc::UnboundedSender<Order>,
     ended: watch::Receiver<()>,
+    session: OnceLock<SessionSummary>,
 }
 
 impl Handle {
+    /// Says who the session is with, once.
+    pub(crate) fn describe(&self, session: SessionSummary) {
+        let _ = self.session.set(session);
+    }
+
     /// Queues an order. A connection that has ended ignores it, and drops what it contains.
     pub(crate) fn send(&self, order: Order) {
         let _ = self.orders.send(order);
@@ -179,7 +190,8 @@ impl Registry {
         inner.last_id += 1;
         let (to_connection, orders) = mpsc::unbounded_channel();
         let (sender, ended) = watch::channel(());
-        let handle = Arc::new(Handle { id: inner.last_id, orders: to_connection, ended });
+        let session = OnceLock::new();
+        let handle = Arc::new(Handle { id: inner.last_id, orders: to_connection, ended, session });
         let crowded = inner.before_login.len() >= inner.before_login_max;
         let oldest = if crowded { inner.before_login.pop_first().map(|(_, oldest)| oldest) } else { None };
         inner.before_login.insert(handle.id, Arc::clone(&handle));
@@ -201,6 +213,19 @@ impl Registry {
         let with = |session: &&Session| session.key.target == target;
         let sessions = inner.sessions.values().filter(with).map(|session| &session.handle);
         sessions.filter(|handle| handle.id != except).cloned().collect()
+    }
+
+    /// Who the normal sessions are with, the oldest first.
+    pub(crate) fn summaries(&self) -> Vec<SessionSummary> {
+        let inner = self.lock();
+        inner.sessions.values().filter_map(|session| session.handle.session.get().cloned()).collect()
+    }
+
+    /// The session with this TSIH.
+    pub(crate) fn session(&self, tsih: u16) -> Option<Arc<Handle>> {
+        let inner = self.lock();
+        let mut handles = inner.sessions.values().map(|session| &session.handle);
+        handles.find(|handle| handle.session.get().is_some_and(|session| session.tsih == tsih)).cloned()
     }
 
     /// Number of normal sessions.

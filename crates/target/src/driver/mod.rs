@@ -28,6 +28,7 @@ use tokio::time::Sleep;
 
 use crate::polling::Polling;
 use crate::registry::{Cause, Handle, Order, Ticket};
+use crate::server::SessionSummary;
 use crate::shared::Shared;
 use end::End;
 use task_management::{Managed, Waiter};
@@ -358,6 +359,9 @@ impl Connection {
         self.shared.session_log.info(|suppressed| {
             tracing::info!(?initiator, %target, peer = %self.peer, suppressed, "logged in");
         });
+        if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
+            self.ticket.handle.describe(SessionSummary::new(logged_in, self.peer, self.local));
+        }
         self.session = Some(session);
         let Some(predecessor) = predecessor else { return self.open_nexus() };
         self.predecessor = Some(Arc::clone(&predecessor));

@@ -69,6 +69,10 @@ impl Transaction {
         Self { luns, closed: false }
     }
 
+    pub(super) fn lun(&self, target: &str, lun: u16) -> Option<&Lun> {
+        self.luns.get(&(target.to_owned(), lun))
+    }
+
     /// The end: no change is made any longer.
     pub(super) fn take_luns(&mut self) -> Luns {
         self.closed = true;
@@ -218,8 +222,10 @@ impl Server {
         all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
 
         for (key, size) in prepared.resized {
-            if let Some(lun) = luns.get_mut(&key) {
-                lun.resize(size).await;
+            if let Some(lun) = luns.get(&key)
+                && let Err(error) = lun.resize(size).await
+            {
+                tracing::error!("{error}");
             }
         }
         let mut retired = Vec::new();

@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError};
 use lunway_scsi::{LogicalUnit, LogicalUnitOptions, StateStore};
 use tokio::runtime::Handle;
 
-use super::error::{FlushFailure, StartError};
+use super::error::{ChangeError, FlushFailure, StartError};
 use super::opening::{Closing, OpenDevice, OpenOptions};
 use crate::config::{LunConfig, TargetConfig};
 
@@ -117,11 +117,13 @@ impl Lun {
     }
 
     /// Gives the device another size; initiators hear that its capacity has changed.
-    pub(super) async fn resize(&self, size: u64) {
-        if let Err(error) = self.device.resize(size).await {
-            let (target, lun) = (&self.target, self.config.id);
-            tracing::error!(%target, lun, device = %self.config.device, size, "cannot resize: {error}");
-        }
+    pub(super) async fn resize(&self, size: u64) -> Result<(), ChangeError> {
+        self.device.resize(size).await.map_err(|error| ChangeError::Resize {
+            target: self.target.clone(),
+            lun: self.config.id,
+            device: self.config.device.to_string(),
+            error,
+        })
     }
 
     /// What a new configuration of the same number asks for.

@@ -39,7 +39,7 @@ use lun::{Lun, Maker};
 pub use change::{ChangeOptions, Changed, Persist};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError};
 pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
-pub use summary::{LunSummary, TargetSummary};
+pub use summary::{LunSummary, SessionSummary, TargetSummary};
 
 /// How long devices have to end their commands when the server stops, beyond the time given to initiators.
 const FINISH_TIME: Duration = Duration::from_secs(30);
@@ -174,9 +174,38 @@ impl Server {
         serving.targets.values().map(summary).collect()
     }
 
-    /// Sessions now, those for discovery not among them.
+    /// Number of sessions now, those for discovery not among them.
     pub fn sessions(&self) -> usize {
         self.shared.registry.sessions()
+    }
+
+    /// Who the sessions are with, the oldest first.
+    pub fn session_list(&self) -> Vec<SessionSummary> {
+        self.shared.registry.summaries()
+    }
+
+    /// Asks an initiator to log out, and closes the session if it has not after `within`. The initiator may come back.
+    /// `false`: there is no such session.
+    pub fn log_out(&self, tsih: u16, within: Duration) -> bool {
+        self.order(tsih, Order::RequestLogout(within))
+    }
+
+    /// Ends a session at once. The initiator may come back. `false`: there is no such session.
+    pub fn drop_session(&self, tsih: u16) -> bool {
+        self.order(tsih, Order::Close(Cause::Dropped))
+    }
+
+    fn order(&self, tsih: u16, order: Order) -> bool {
+        let session = self.shared.registry.session(tsih);
+        session.map(|session| session.send(order)).is_some()
+    }
+
+    /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices
+    /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name.
+    pub async fn resize_lun(&self, target: &str, lun: u16, size: u64) -> Result<(), ChangeError> {
+        let transaction = self.transaction.lock().await;
+        let not_found = || ChangeError::NotFound(format!("target {target}, lun {lun}"));
+        transaction.lun(target, lun).ok_or_else(not_found)?.resize(size).await
     }
 
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is

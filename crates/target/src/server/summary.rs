@@ -1,5 +1,9 @@
 //! What is served, for people and programs that ask.
 
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lunway_iscsi::login::LoggedIn;
 use serde::Serialize;
 
 /// A target as it is served.
@@ -34,4 +38,50 @@ pub struct LunSummary {
     pub read_only: bool,
     /// The unit serial number (VPD page 80h).
     pub serial: String,
+}
+
+/// A session as it is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SessionSummary {
+    /// Its handle at the target (TSIH), which names it while it lives.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// What the initiator calls itself.
+    pub initiator_alias: Option<String>,
+    /// The initiator's part of the session's identity, in hexadecimal.
+    pub isid: String,
+    /// The target's name.
+    pub target: String,
+    /// The CHAP user that the initiator proved to be.
+    pub user: Option<String>,
+    /// Where it comes from.
+    pub peer: SocketAddr,
+    /// The portal that it came by.
+    pub portal: SocketAddr,
+    /// The portal group of that.
+    pub portal_group: u16,
+    /// CRC32C over headers, over data.
+    pub digests: [bool; 2],
+    /// When it logged in, seconds of Unix time.
+    pub since: u64,
+}
+
+impl SessionSummary {
+    pub(crate) fn new(logged_in: &LoggedIn, peer: SocketAddr, portal: SocketAddr) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self {
+            tsih: logged_in.tsih,
+            initiator: logged_in.initiator_name.clone(),
+            initiator_alias: logged_in.initiator_alias.clone(),
+            isid: logged_in.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+            target: logged_in.target_name.clone().unwrap_or_default(),
+            user: logged_in.user.clone(),
+            peer,
+            portal,
+            portal_group: logged_in.target_portal_group_tag.unwrap_or_default(),
+            digests: [logged_in.negotiated.header_digest, logged_in.negotiated.data_digest],
+            since,
+        }
+    }
 }

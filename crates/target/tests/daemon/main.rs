@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
+mod changing;
 mod hostile;
 mod login;
 mod reading_and_writing;

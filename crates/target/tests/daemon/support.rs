@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
 use lunway_iscsi::initiator::{
     Completed, InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission,
@@ -18,7 +19,7 @@ use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::TaskAttribute;
 use lunway_iscsi::{Cdb, CloseReason};
 use lunway_memory::RamDisk;
-use lunway_target::{Config, OpenDevice, Server, ShutdownError};
+use lunway_target::{ChangeError, ChangeOptions, Changed, Config, OpenDevice, Server, ShutdownError};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -161,6 +162,15 @@ impl Daemon {
         self.runtime.block_on(server.shutdown(grace))
     }
 
+    /// Serves what `edit` makes of the configuration.
+    pub(crate) fn change(&self, edit: impl FnOnce(&mut Config)) -> Result<Changed, ChangeError> {
+        let edit = |config: &mut Config| {
+            edit(config);
+            Ok(())
+        };
+        self.runtime.block_on(self.server().change(edit, ChangeOptions::default()))
+    }
+
     pub(crate) fn await_sessions(&self, count: usize) {
         until("the number of sessions", || self.server().sessions() == count);
     }
@@ -174,13 +184,15 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
     let slow = Arc::clone(slow);
     Arc::new(move |name, options| {
         let slow: Arc<dyn BlockDevice> = slow.clone();
+        let ram = move |size| {
+            let disk = RamDisk::new(size, options.sector.unwrap_or(512)).unwrap();
+            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
+        };
         Box::pin(async move {
-            match name.as_written() {
-                "ram" => {
-                    let disk = RamDisk::new(64 << 20, options.sector.unwrap_or(512)).unwrap();
-                    Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
-                }
-                "slow" => Ok(slow.into()),
+            match (name.as_written(), name.spec()) {
+                ("ram", _) => ram(64 << 20),
+                (_, DeviceSpec::Ram { size }) => ram(*size),
+                ("slow", _) => Ok(slow.into()),
                 _ => Err("no such device here".to_owned()),
             }
         })

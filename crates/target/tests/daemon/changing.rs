@@ -1,0 +1,225 @@
+//! Other configurations while the server runs: what initiators see of them, and what they do not.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lunway_iscsi::CloseReason;
+use lunway_iscsi::initiator::InitiatorEvent;
+use lunway_iscsi::login::LoginError;
+use lunway_target::{ChangeError, ChangeOptions, Config, DeviceName, LunConfig, TargetConfig};
+
+use crate::support::*;
+
+const OTHER: &str = "iqn.2026-11.com.example:other";
+
+fn device(text: &str) -> DeviceName {
+    text.parse().unwrap()
+}
+
+fn target_of(config: &mut Config) -> &mut TargetConfig {
+    &mut config.targets[0]
+}
+
+/// The sense key and the additional sense code of a check condition.
+fn sense(client: &mut Client, lun: u8, cdb: &[u8], data_out: &[u8]) -> (u8, u16) {
+    let completed = client.execute(lun, cdb, data_out, 0);
+    assert_eq!(completed.status, 2, "CHECK CONDITION");
+    (completed.sense[2] & 0xf, u16::from_be_bytes([completed.sense[12], completed.sense[13]]))
+}
+
+/// Bytes of a logical unit by READ CAPACITY (10), sectors of 512.
+fn capacity(client: &mut Client, lun: u8) -> u64 {
+    let completed = client.execute(lun, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 8);
+    assert_eq!(completed.status, 0);
+    let last = completed.data_in[..4].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    (last + 1) * BLOCK as u64
+}
+
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const LUNS_CHANGED: (u8, u16) = (6, 0x3f0e);
+const NO_SUCH_LUN: (u8, u16) = (5, 0x2500);
+
+#[test]
+fn a_lun_comes_and_goes_and_the_others_notice_nothing_but_that() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.write(0, 0, &pattern(8, 3));
+    let added = daemon.change(|config| target_of(config).luns.push(LunConfig::new(5, device("ram:1M"))));
+    let added = added.unwrap();
+    assert_eq!(added.generation, 2);
+    let lines: Vec<_> = added.changes.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, [format!("+ target {TARGET}, lun 5: device = ram:1M")]);
+    assert_eq!(sense(&mut client, 0, &TEST_UNIT_READY, &[]), LUNS_CHANGED);
+    assert_eq!(client.read(0, 0, 8), pattern(8, 3));
+    client.execute(5, &TEST_UNIT_READY, &[], 0);
+    assert_eq!(capacity(&mut client, 5), 1 << 20);
+
+    daemon.change(|config| target_of(config).luns.retain(|lun| lun.id != 5)).unwrap();
+    assert_eq!(sense(&mut client, 5, &TEST_UNIT_READY, &[]), NO_SUCH_LUN);
+    assert_eq!(sense(&mut client, 0, &TEST_UNIT_READY, &[]), LUNS_CHANGED);
+    assert_eq!(client.read(0, 0, 8), pattern(8, 3));
+}
+
+impl Client {
+    /// Reads past a unit attention.
+    fn read_after_attention(&mut self, lun: u8, blocks: u16) -> Vec<u8> {
+        self.execute(lun, &TEST_UNIT_READY, &[], 0);
+        self.read(lun, 0, blocks)
+    }
+}
+
+#[test]
+fn a_lun_that_goes_is_flushed_after_its_commands_have_ended() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    let write = client.submit_write(1, 0, &pattern(1, 9));
+    daemon.slow.await_waiting(1);
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| daemon_change(&daemon));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!removal.is_finished());
+        assert_eq!(daemon.slow.flushes.load(Ordering::SeqCst), 0);
+        daemon.slow.release();
+        removal.join().unwrap();
+    });
+    assert_eq!(daemon.slow.flushes.load(Ordering::SeqCst), 1);
+    assert_eq!(client.wait(write).status, 0, "the write is answered although its LUN is gone");
+}
+
+fn daemon_change(daemon: &Daemon) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let edit = |config: &mut Config| {
+        target_of(config).luns.retain(|lun| lun.id != 1);
+        Ok(())
+    };
+    runtime.block_on(daemon.server().change(edit, ChangeOptions::default())).unwrap();
+}
+
+#[test]
+fn memory_of_another_size_keeps_what_it_holds_and_initiators_hear_of_it() {
+    let daemon = Daemon::start_with(&format!(
+        "[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n[[target.lun]]\nid = 1\ndevice = \"ram:1M\"\n"
+    ));
+    let mut client = daemon.log_in().ready();
+    client.write(0, 0, &pattern(4, 7));
+    daemon.change(|config| target_of(config).luns[0].device = device("ram:3M")).unwrap();
+    assert_eq!(sense(&mut client, 0, &TEST_UNIT_READY, &[]), (6, 0x2a09));
+    assert_eq!(capacity(&mut client, 0), 3 << 20);
+    assert_eq!(client.read(0, 0, 4), pattern(4, 7));
+}
+
+#[test]
+fn a_lun_becomes_read_only_and_writable_again_in_place() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.write(0, 0, &pattern(1, 1));
+    daemon.change(|config| target_of(config).luns[0].read_only = true).unwrap();
+    assert_eq!(sense(&mut client, 0, &TEST_UNIT_READY, &[]), (6, 0x2a01));
+    assert_eq!(sense(&mut client, 0, &cdb10(0x2a, 0, 1), &pattern(1, 2)), (7, 0x2700));
+    assert_eq!(client.read(0, 0, 1), pattern(1, 1));
+    daemon.change(|config| target_of(config).luns[0].read_only = false).unwrap();
+    assert_eq!(client.read_after_attention(0, 1), pattern(1, 1));
+    client.write(0, 0, &pattern(1, 2));
+}
+
+#[test]
+fn a_change_that_cannot_be_leaves_everything_as_it_was() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    let before = daemon.server().config();
+    let refused = daemon.change(|config| {
+        target_of(config).luns.remove(0);
+        target_of(config).luns.push(LunConfig::new(7, device("tape")));
+    });
+    let message = refused.unwrap_err().to_string();
+    assert_eq!(message, format!("target {TARGET}, lun 7: cannot open tape: no such device here"));
+    let fails = |_: &Config| Err(io::Error::other("the disk is full"));
+    let options = ChangeOptions { persist: Some(&fails), ..ChangeOptions::default() };
+    let edit = |config: &mut Config| {
+        target_of(config).luns.remove(0);
+        Ok(())
+    };
+    let refused = daemon.runtime.block_on(daemon.server().change(edit, options));
+    assert_eq!(refused.unwrap_err().to_string(), "cannot save the configuration: the disk is full");
+    assert!(matches!(daemon.change(|config| config.cores = Some(1)), Err(ChangeError::NeedsRestart(_))));
+    assert_eq!((daemon.server().config(), daemon.server().generation()), (before, 1));
+    client.read(0, 0, 1);
+}
+
+#[test]
+fn nothing_changed_is_no_change_and_a_trial_changes_nothing() {
+    let daemon = Daemon::start("");
+    assert_eq!(daemon.change(|_| {}).unwrap().generation, 1);
+    let saved = AtomicBool::new(false);
+    let persist = |_: &Config| {
+        saved.store(true, Ordering::SeqCst);
+        Ok(())
+    };
+    let edit = |config: &mut Config| {
+        target_of(config).alias = Some("A".to_owned());
+        Ok(())
+    };
+    let server = daemon.server();
+    let trial = ChangeOptions { dry_run: true, generation: Some(1), persist: Some(&persist) };
+    let changed = daemon.runtime.block_on(server.change(edit, trial)).unwrap();
+    assert_eq!((changed.generation, changed.changes.len(), server.generation()), (1, 1, 1));
+    assert!(!saved.load(Ordering::SeqCst));
+    let changed =
+        daemon.runtime.block_on(server.change(edit, ChangeOptions { dry_run: false, ..trial })).unwrap();
+    assert_eq!((changed.generation, saved.load(Ordering::SeqCst)), (2, true));
+    let late = daemon.runtime.block_on(server.change(|_| Ok(()), trial));
+    assert!(matches!(late, Err(ChangeError::Generation { expected: 1, is: 2 })));
+}
+
+#[test]
+fn a_target_that_goes_asks_its_sessions_to_log_out_and_others_stay() {
+    let more = format!("[[target]]\nname = \"{OTHER}\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n");
+    let daemon = Daemon::start_with(&format!("[[target]]\nname = \"{TARGET}\"\n{}{more}", luns()));
+    let mut stays = daemon.log_in().ready();
+    let mut login = login(2);
+    login.target_name = Some(OTHER.to_owned());
+    let mut goes = Client::log_in(daemon.address, login.clone()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!(matches!(goes.other_event(), Some(InitiatorEvent::AsyncMessage(_))));
+            goes.core.logout();
+            goes.flush();
+            goes.assert_closed();
+        });
+        daemon.change(|config| config.targets.retain(|target| target.name.as_str() != OTHER)).unwrap();
+    });
+    assert_eq!(daemon.server().sessions(), 1);
+    stays.read(0, 0, 1);
+    let refused = Client::log_in(daemon.address, login).map(|_| ());
+    assert!(matches!(refused, Err(CloseReason::LoginFailed(LoginError::NotFound))), "{refused:?}");
+}
+
+#[test]
+fn sessions_are_listed_and_one_can_be_dropped_without_another_noticing() {
+    let daemon = Daemon::start("");
+    let mut dropped = daemon.log_in_as(1).ready();
+    let mut stays = daemon.log_in_as(2).ready();
+    let sessions = daemon.server().session_list();
+    assert_eq!(sessions.len(), 2);
+    let first = sessions.iter().find(|session| session.isid == "800000000001").unwrap();
+    assert_eq!((first.initiator.as_str(), first.target.as_str()), (INITIATOR, TARGET));
+    assert_eq!((first.portal, first.peer), (daemon.address, dropped.stream.local_addr().unwrap()));
+    assert!(daemon.server().drop_session(first.tsih));
+    dropped.assert_closed();
+    daemon.await_sessions(1);
+    assert!(!daemon.server().drop_session(first.tsih));
+    stays.read(0, 0, 1);
+}
+
+#[test]
+fn a_session_that_does_not_log_out_when_asked_is_closed() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    let tsih = daemon.server().session_list()[0].tsih;
+    assert!(daemon.server().log_out(tsih, Duration::from_millis(200)));
+    assert!(matches!(client.other_event(), Some(InitiatorEvent::AsyncMessage(_))));
+    client.assert_closed();
+    daemon.await_sessions(0);
+}
