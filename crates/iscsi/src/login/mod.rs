@@ -20,7 +20,7 @@ mod tests;
 pub use initiator::{
     InitiatorChap, InitiatorLogin, InitiatorLoginConfig, InitiatorStep, LoginError, LoginMessage,
 };
-pub use target::{ChapAuth, LoginAsk, LoginGrant, LoginReply, TargetLogin, TargetStep};
+pub use target::{ChapAuth, LoginAsk, LoginGrant, LoginRefusal, LoginReply, TargetLogin, TargetStep};
 
 use crate::negotiation::Negotiated;
 use crate::pdu::Isid;

@@ -160,6 +160,32 @@ pub struct LoginGrant {
     pub auth: Option<ChapAuth>,
 }
 
+/// Why somebody may not log in, and where to go instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoginRefusal {
+    /// What is answered.
+    pub status: LoginStatus,
+    /// TargetAddress of a redirection: `host[:port]`, IPv6 in brackets, without portal group tag (RFC 7143 §13.8).
+    pub target_address: Option<String>,
+}
+
+impl LoginRefusal {
+    /// The target is elsewhere, for good or for now (RFC 7143 §11.13.5, class 1).
+    pub fn moved(target_address: impl Into<String>, permanent: bool) -> Self {
+        let status = match permanent {
+            true => LoginStatus::TARGET_MOVED_PERMANENTLY,
+            false => LoginStatus::TARGET_MOVED_TEMPORARILY,
+        };
+        Self { status, target_address: Some(target_address.into()) }
+    }
+}
+
+impl From<LoginStatus> for LoginRefusal {
+    fn from(status: LoginStatus) -> Self {
+        Self { status, target_address: None }
+    }
+}
+
 /// The CHAP a login must pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChapAuth {
@@ -216,11 +242,16 @@ impl TargetLogin {
         self.process(&text).unwrap_or_else(|status| self.refuse(status))
     }
 
-    /// Ends the login with this status.
-    pub fn refuse(&mut self, status: LoginStatus) -> TargetStep {
+    /// Ends the login with this status, and with the address of a redirection.
+    pub fn refuse(&mut self, refusal: impl Into<LoginRefusal>) -> TargetStep {
+        let refusal = refusal.into();
         self.state = State::Over;
-        let mut reply = self.reply(Vec::new(), None);
-        reply.header.set_status(status);
+        let mut text = Builder::new();
+        if let Some(address) = &refusal.target_address {
+            text.pair(Key::TargetAddress.rule().name, address);
+        }
+        let mut reply = self.reply(text.into_bytes(), None);
+        reply.header.set_status(refusal.status);
         TargetStep::Failed(reply)
     }
 
@@ -555,16 +586,16 @@ impl ChapAuth {
         let proven = self
             .accounts
             .iter()
-            .any(|a| a.user == name && challenge.is_answered_by(algorithm, &a.secret, &response));
-        if !proven || name.len() > TEXT_VALUE_LEN_MAX {
-            return Err(failure);
-        }
+            .find(|a| a.user == name && challenge.is_answered_by(algorithm, &a.secret, &response))
+            .filter(|_| name.len() <= TEXT_VALUE_LEN_MAX)
+            .ok_or(failure)?;
         match (security.identifier, security.challenge) {
             (None, None) => {}
             (Some(identifier), Some(theirs)) => {
                 let theirs = Challenge::from_text(identifier, theirs).map_err(|_| failure)?;
                 let mutual = self.mutual.as_ref().ok_or(failure)?;
-                if theirs.is_reflection_of(challenge) {
+                // §9.2.1: with one secret for both directions each side could be made to answer for the other.
+                if theirs.is_reflection_of(challenge) || mutual.secret == proven.secret {
                     return Err(failure);
                 }
                 out.pair(Key::ChapN.rule().name, &mutual.user);

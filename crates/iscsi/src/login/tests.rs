@@ -568,13 +568,25 @@ fn a_refusal_carries_its_status_to_the_initiator_as_a_meaning() {
 fn a_redirection_tells_where_and_for_how_long() {
     for (status, permanent) in [(0x0101, false), (0x0102, true)] {
         let mut initiator = InitiatorLogin::new(config());
-        initiator.first();
-        let mut header = LoginResponse::new();
-        header.set_status(LoginStatus(status));
-        let step = initiator.response(&header, b"TargetAddress=[::1]:3260,1\0");
+        let mut target = TargetLogin::new(Parameters::default());
+        let message = initiator.first();
+        assert!(matches!(target.request(&message.header, &message.data), TargetStep::Ask(_)));
+        let step = target.refuse(LoginRefusal::moved("[2001:db8::1]:3260", permanent));
+        let TargetStep::Failed(refusal) = step else { panic!("a redirection ends the login") };
+        assert_eq!(refusal.header.status(), LoginStatus(status));
+        let step = initiator.response(&refusal.header, &refusal.data);
         let InitiatorStep::Failed(error) = step else { panic!("a redirection ends the login") };
-        assert_eq!(error, LoginError::Redirected { address: "[::1]:3260,1".into(), permanent });
+        assert_eq!(error, LoginError::Redirected { address: "[2001:db8::1]:3260".into(), permanent });
     }
+}
+
+#[test]
+fn one_secret_for_both_directions_is_refused_even_if_it_is_known() {
+    let same = ChapAuth { mutual: Some(account("target", "correct horse")), ..auth() };
+    let mut config = config();
+    config.chap = chap(Some(account("target", "correct horse")));
+    let (status, _) = login(config, &grant(Some(same))).expect_failure();
+    assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE);
 }
 
 /// A response written by hand.

@@ -32,19 +32,22 @@ pub(super) enum IscsiSense {
     UnexpectedUnsolicitedData,
     IncorrectAmountOfData,
     ProtocolServiceCrcError,
+    /// Not a condition of RFC 7143 but of SPC-4 4.5.6: no command here moves data both ways.
+    InvalidOperationCode,
 }
 
 impl IscsiSense {
-    /// Fixed format, sense key ABORTED COMMAND (SPC-4 §4.5.3).
+    /// Fixed format (SPC-4 §4.5.3). Sense key ABORTED COMMAND, but for what can never be carried out.
     fn to_bytes(self) -> Vec<u8> {
-        let (asc, ascq) = match self {
-            Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
-            Self::IncorrectAmountOfData => (0x0c, 0x0d),
-            Self::ProtocolServiceCrcError => (0x47, 0x05),
+        let (key, asc, ascq) = match self {
+            Self::UnexpectedUnsolicitedData => (0x0b, 0x0c, 0x0c),
+            Self::IncorrectAmountOfData => (0x0b, 0x0c, 0x0d),
+            Self::ProtocolServiceCrcError => (0x0b, 0x47, 0x05),
+            Self::InvalidOperationCode => (0x05, 0x20, 0x00),
         };
         let mut sense = vec![0; 18];
         sense[0] = 0x70;
-        sense[2] = 0x0b;
+        sense[2] = key;
         sense[7] = 10;
         sense[12] = asc;
         sense[13] = ascq;
@@ -53,9 +56,12 @@ impl IscsiSense {
 }
 
 /// What was expected and not transferred, or would have been and was not expected.
+#[derive(Default)]
 struct Residual {
     flags: u8,
     count: u32,
+    /// Of the read half of a bidirectional command.
+    read_count: u32,
 }
 
 impl Residual {
@@ -65,11 +71,11 @@ impl Residual {
         let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         // The flags are the same bits in Data-In and SCSI Response.
         if wanted > expected && moved == expected {
-            Self { flags: ScsiResponse::OVERFLOW, count: count(wanted - expected) }
+            Self { flags: ScsiResponse::OVERFLOW, count: count(wanted - expected), ..Self::default() }
         } else if moved < expected {
-            Self { flags: ScsiResponse::UNDERFLOW, count: count(expected - moved) }
+            Self { flags: ScsiResponse::UNDERFLOW, count: count(expected - moved), ..Self::default() }
         } else {
-            Self { flags: 0, count: 0 }
+            Self::default()
         }
     }
 }
@@ -77,7 +83,9 @@ impl Residual {
 impl TargetConnection {
     /// Answers a command. One that has been aborted in the meantime is ignored.
     pub fn complete(&mut self, id: TaskId, completion: Completion) {
-        let Some(task) = self.end_task(id) else { return };
+        let Some(task) = self.end_task(id) else {
+            return self.aborted.retain(|(aborted, _)| *aborted != id);
+        };
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;
         }
@@ -99,7 +107,11 @@ impl TargetConnection {
     /// Ends a task by a condition of iSCSI's own.
     pub(super) fn fail(&mut self, id: TaskId, sense: IscsiSense) {
         let Some(task) = self.end_task(id) else { return };
-        let residual = Residual::of(task.expected_length, 0, 0);
+        let mut residual = Residual::of(task.expected_length, 0, 0);
+        if let Some(expected) = task.bidirectional_read_length.filter(|expected| *expected > 0) {
+            residual.flags |= ScsiResponse::BIDIRECTIONAL_READ_UNDERFLOW;
+            residual.read_count = expected;
+        }
         self.scsi_response(&task, CHECK_CONDITION, &sense.to_bytes(), &residual);
     }
 
@@ -141,6 +153,7 @@ impl TargetConnection {
         let mut pdu = ScsiResponse::new();
         pdu.flags |= residual.flags;
         pdu.residual_count = residual.count.into();
+        pdu.bidirectional_read_residual_count = residual.read_count.into();
         pdu.status = status;
         pdu.initiator_task_tag = task.initiator_task_tag.into();
         number_status!(self, pdu);

@@ -50,10 +50,8 @@ impl TargetConnection {
         if !numbered && self.immediate_tasks == IMMEDIATE_MAX {
             return self.reject(head, RejectReason::IMMEDIATE_COMMAND_REJECT);
         }
-        let cdb = match full_cdb(command, &head.ahs) {
-            Some(cdb) if !(command.is_read() && command.is_write()) => cdb,
-            // Bidirectional commands, and header segments nobody knows.
-            _ => return self.reject(head, RejectReason::COMMAND_NOT_SUPPORTED),
+        let Some((cdb, bidirectional_read_length)) = additional_segments(command, &head.ahs) else {
+            return self.reject(head, RejectReason::INVALID_PDU_FIELD);
         };
         let expected_length = command.expected_data_transfer_length.get();
         let arrival = self.next_arrival();
@@ -66,6 +64,7 @@ impl TargetConnection {
             write: command.is_write(),
             numbered,
             expected_length,
+            bidirectional_read_length,
             arrival,
             reserved: 0,
             state: TaskState::Executing,
@@ -74,6 +73,9 @@ impl TargetConnection {
             self.window.started();
         } else {
             self.immediate_tasks += 1;
+        }
+        if command.is_read() && command.is_write() {
+            return self.fail(task, IscsiSense::InvalidOperationCode);
         }
         let Some(negotiated) = self.negotiated() else { return };
         let first_burst = negotiated.first_burst_length as usize;
@@ -298,9 +300,11 @@ impl TargetConnection {
 
     /// Gives up the task that ABORT TASK names. It will not be answered.
     pub fn abort_task(&mut self, referenced_task_tag: u32) -> Aborted {
-        match self.tasks.find(referenced_task_tag) {
-            None => Aborted::NotFound,
-            Some(id) => self.abort(id),
+        let earlier = self.aborted.iter().rfind(|(_, tag)| *tag == referenced_task_tag);
+        match (self.tasks.find(referenced_task_tag), earlier) {
+            (Some(id), _) => self.abort(id),
+            (None, Some((id, _))) => Aborted::Executing(*id),
+            (None, None) => Aborted::NotFound,
         }
     }
 
@@ -329,20 +333,32 @@ impl TargetConnection {
             self.events.remove(index);
         }
         match self.end_task(id) {
-            Some(Task { state: TaskState::Executing, .. }) if queued.is_none() => Aborted::Executing(id),
+            Some(Task { state: TaskState::Executing, initiator_task_tag, .. }) if queued.is_none() => {
+                self.aborted.push((id, initiator_task_tag));
+                Aborted::Executing(id)
+            }
             _ => Aborted::Dropped,
         }
     }
 }
 
-/// The CDB with its extension, unless there is an additional header segment that is not one.
-fn full_cdb(command: &ScsiCommand, ahs: &[u8]) -> Option<Cdb> {
+/// The CDB with its extension, and what a bidirectional command is to read (RFC 7143 §11.2.2); `None` where a segment is
+/// broken, unknown, there twice, or has no place with this command.
+fn additional_segments(command: &ScsiCommand, ahs: &[u8]) -> Option<(Cdb, Option<u32>)> {
     if ahs.is_empty() {
-        return Some(Cdb::new(&command.cdb));
+        return Some((Cdb::new(&command.cdb), None));
     }
     let mut whole = command.cdb.to_vec();
+    let mut read_length = None;
     for segment in AhsIter::new(ahs) {
-        whole.extend_from_slice(segment.ok()?.extended_cdb()?);
+        let segment = segment.ok()?;
+        match (segment.extended_cdb(), segment.bidirectional_read_length()) {
+            (Some(rest), _) if whole.len() == command.cdb.len() => whole.extend_from_slice(rest),
+            (None, Some(length)) if read_length.is_none() && command.is_read() && command.is_write() => {
+                read_length = Some(length);
+            }
+            _ => return None,
+        }
     }
-    Some(Cdb::new(&whole))
+    Some((Cdb::new(&whole), read_length))
 }

@@ -6,10 +6,11 @@ use lunway_block::Buf;
 
 use super::{Phase, TargetConnection, TargetEvent};
 use crate::connection::{CloseReason, SendTargets, TargetRecord};
-use crate::login::{LoginGrant, LoginReply, SessionType, TargetStep};
+use crate::keys::{Key, ResultFunction, ValueType};
+use crate::login::{LoginGrant, LoginRefusal, LoginReply, SessionType, TargetStep};
 use crate::pdu::{
-    self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LoginStatus, LogoutReason, LogoutRequest,
-    LogoutResponse, LogoutResult, NopIn, NopOut, RESERVED_TAG, Reject, RejectReason, TaskManagementFunction,
+    self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LogoutReason, LogoutRequest, LogoutResponse,
+    LogoutResult, NopIn, NopOut, RESERVED_TAG, Reject, RejectReason, TaskManagementFunction,
     TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest, TextResponse,
 };
 use crate::receive::{Data, Head};
@@ -72,8 +73,8 @@ impl TargetConnection {
     }
 
     /// Answers [`TargetEvent::Login`]: this one may not.
-    pub fn refuse_login(&mut self, status: LoginStatus) {
-        self.answer_login(|login| login.refuse(status));
+    pub fn refuse_login(&mut self, refusal: impl Into<LoginRefusal>) {
+        self.answer_login(|login| login.refuse(refusal));
     }
 
     fn answer_login(&mut self, answer: impl FnOnce(&mut crate::login::TargetLogin) -> TargetStep) {
@@ -150,7 +151,7 @@ impl TargetConnection {
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
     }
 
-    /// RFC 7143 §11.10. Of all keys only SendTargets means something after login.
+    /// RFC 7143 §11.10. Of all keys SendTargets and MaxRecvDataSegmentLength mean something after login.
     pub(super) fn text_request(&mut self, head: &Head, data: &[u8]) {
         let request: &TextRequest = pdu::view(&head.bhs);
         let tag = request.initiator_task_tag.get();
@@ -192,9 +193,17 @@ impl TargetConnection {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         let discovery = logged_in.session_type == SessionType::Discovery;
         let mut answer = text::Builder::new();
+        let (mut longest, mut targets) = (None, None);
         for (key, value) in pairs {
             if *key != "SendTargets" {
-                answer.pair(key, "NotUnderstood");
+                match Key::find(key).map(|key| (key, key.rule().function)) {
+                    None => answer.pair(key, text::answer::NOT_UNDERSTOOD),
+                    // §13.12: the one parameter that may change now. A declaration gets no answer, a wrong one leaves
+                    // things as they are.
+                    Some((Key::MaxRecvDataSegmentLength, _)) => longest = longest.or(segment_length(value)),
+                    Some((_, ResultFunction::Declarative)) => {}
+                    Some(_) => answer.pair(key, text::answer::REJECT),
+                }
                 continue;
             }
             // Appendix C: All only in discovery sessions, the empty value only in normal ones.
@@ -202,17 +211,23 @@ impl TargetConnection {
                 "All" if discovery => SendTargets::All,
                 "" if !discovery => SendTargets::This,
                 "" | "All" => {
-                    answer.pair(key, "Reject");
+                    answer.pair(key, text::answer::REJECT);
                     continue;
                 }
                 name => SendTargets::Named(name.into()),
             };
-            if let Some(out) = &self.control.text_out {
-                let request = TextId(out.target_transfer_tag);
-                return self.events.push_back(TargetEvent::SendTargets { request, which });
-            }
+            targets = Some(which);
         }
-        self.set_text_answer(answer);
+        if let (Some(longest), Phase::FullFeature(logged_in)) = (longest, &mut self.phase) {
+            logged_in.negotiated.max_recv_peer = longest;
+        }
+        match (targets, &self.control.text_out) {
+            (Some(which), Some(out)) => {
+                let request = TextId(out.target_transfer_tag);
+                self.events.push_back(TargetEvent::SendTargets { request, which });
+            }
+            _ => self.set_text_answer(answer),
+        }
     }
 
     /// Answers [`TargetEvent::SendTargets`].
@@ -354,4 +369,10 @@ impl TargetConnection {
         self.reject(head, RejectReason::DATA_DIGEST_ERROR);
         self.close(CloseReason::Protocol("a data digest does not match".into()));
     }
+}
+
+/// A MaxRecvDataSegmentLength within its range.
+fn segment_length(value: &str) -> Option<u32> {
+    let ValueType::Number { min, max, .. } = Key::MaxRecvDataSegmentLength.rule().value else { return None };
+    u32::try_from(text::number(value).ok()?).ok().filter(|length| (min..=max).contains(length))
 }

@@ -141,7 +141,8 @@ pub enum Aborted {
     NotFound,
     /// It was still waiting for data and is gone.
     Dropped,
-    /// The driver has it. It will not be answered, but may still have its effect until the driver says otherwise.
+    /// The driver has it, perhaps aborted already. It will not be answered, but may still have its effect until the driver
+    /// says otherwise by `complete`.
     Executing(TaskId),
 }
 
@@ -191,6 +192,8 @@ pub struct TargetConnection {
     held: Vec<Held>,
     tasks: TaskTable,
     immediate_tasks: usize,
+    /// Aborted tasks that the driver has not completed yet, with their tags: whoever aborts one again has to wait as well.
+    aborted: Vec<(TaskId, u32)>,
     /// Bytes of `data_out_budget` in use.
     reserved: usize,
     /// Tasks that wait for budget before they may ask for data.
@@ -216,6 +219,7 @@ impl TargetConnection {
             held: Vec::new(),
             tasks: TaskTable::default(),
             immediate_tasks: 0,
+            aborted: Vec::new(),
             reserved: 0,
             unreserved: VecDeque::new(),
             next_transfer_tag: 0,

@@ -62,6 +62,8 @@ pub(super) struct Task {
     pub(super) numbered: bool,
     /// Expected Data Transfer Length, bytes.
     pub(super) expected_length: u32,
+    /// Of a bidirectional command, what it is expected to read, bytes.
+    pub(super) bidirectional_read_length: Option<u32>,
     /// Counts up with each command and task management request of the connection.
     pub(super) arrival: u64,
     /// Bytes of the connection's Data-Out budget that it holds.

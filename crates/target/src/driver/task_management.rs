@@ -66,7 +66,10 @@ impl Connection {
                 }
                 Aborted::Dropped => (Vec::new(), None),
                 Aborted::Executing(task) => {
-                    self.aborted.push(task);
+                    // Aborted for the second time, it is in the list already.
+                    if !self.aborted.contains(&task) {
+                        self.aborted.push(task);
+                    }
                     (vec![task], None)
                 }
             },

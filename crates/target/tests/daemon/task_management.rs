@@ -52,6 +52,23 @@ fn an_aborted_task_is_not_answered_and_the_response_waits_for_the_device() {
 }
 
 #[test]
+fn a_task_that_is_aborted_again_is_waited_for_again_while_the_device_has_it() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    let aborted = client.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    let function = TaskManagementFunction::ABORT_TASK;
+    client.core.manage_task(899, function, SLOW, Some(aborted));
+    client.flush();
+    let result = response_after_release(&daemon, &mut client, function, Some(aborted));
+    assert_eq!(result, TaskManagementResult::COMPLETE, "not: does not exist");
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+    client.core.manage_task(901, function, SLOW, Some(aborted));
+    assert_eq!(done(&mut client), TaskManagementResult::TASK_DOES_NOT_EXIST);
+}
+
+#[test]
 fn a_task_that_is_not_there_cannot_be_aborted() {
     let daemon = Daemon::start("");
     let mut client = daemon.log_in().ready();

@@ -1,12 +1,13 @@
 //! Conversations of the two cores with each other.
 
+mod commands;
 mod wire;
 
 use std::time::Duration;
 
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
 use lunway_iscsi::pdu::{
-    AsyncEvent, Opcode, Pdu, ServiceResponse, TaskManagementFunction, TaskManagementResult, view,
+    AsyncEvent, Opcode, ServiceResponse, TaskManagementFunction, TaskManagementResult, view,
 };
 use lunway_iscsi::{CloseReason, SendTargets, TargetRecord};
 use proptest::prelude::*;
@@ -131,50 +132,6 @@ proptest! {
         pair.hold = true;
         pair.run();
     }
-}
-
-/// Gives the target what is in the pipe, so that its answers can be looked at.
-fn feed(pair: &mut Pair, len: usize) {
-    let mut left = len;
-    while left > 0 {
-        let mut moved = 0;
-        for mut slice in pair.target.receive_space() {
-            let n = slice.len().min(left).min(pair.to_target.len());
-            for (to, from) in slice.iter_mut().zip(pair.to_target.drain(..n)) {
-                *to = from;
-            }
-            left -= n;
-            moved += n;
-        }
-        if moved == 0 {
-            return;
-        }
-        pair.target.received(moved);
-        pair.target_events();
-    }
-}
-
-/// Sends one PDU of the test's own making to the target and gives the opcodes of its answers.
-fn answers_to<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<(Opcode, Vec<u8>)> {
-    let mut bytes = lunway_iscsi::pdu::to_bytes(pdu).to_vec();
-    bytes[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
-    bytes.extend_from_slice(data);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    pair.to_target.extend(&bytes);
-    feed(pair, bytes.len());
-    let mut slices = Vec::new();
-    pair.target.gather(&mut slices, 1000);
-    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
-    pair.target.sent(bytes.len());
-    let mut answers = Vec::new();
-    let mut rest = &bytes[..];
-    while !rest.is_empty() {
-        let len = usize::from(rest[5]) << 16 | usize::from(rest[6]) << 8 | usize::from(rest[7]);
-        let (pdu, after) = rest.split_at(48 + len.next_multiple_of(4));
-        answers.push((Opcode(pdu[0] & 0x3f), pdu.to_vec()));
-        rest = after;
-    }
-    answers
 }
 
 #[test]

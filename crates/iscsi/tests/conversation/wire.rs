@@ -8,7 +8,7 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::initiator::*;
 use lunway_iscsi::login::*;
 use lunway_iscsi::negotiation::Parameters;
-use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{Opcode, Pdu, TaskAttribute, TaskManagementFunction, TaskManagementResult};
 use lunway_iscsi::target::*;
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
 
@@ -316,4 +316,53 @@ pub(crate) fn command(token: u64, opcode: u8, at: usize, data_out: SharedBuf, le
         data_in: Buf::for_overwrite(len_in),
         attribute: TaskAttribute::SIMPLE,
     }
+}
+
+/// Gives the target what is in the pipe, so that its answers can be looked at.
+pub(crate) fn feed(pair: &mut Pair, len: usize) {
+    let mut left = len;
+    while left > 0 {
+        let mut moved = 0;
+        for mut slice in pair.target.receive_space() {
+            let n = slice.len().min(left).min(pair.to_target.len());
+            for (to, from) in slice.iter_mut().zip(pair.to_target.drain(..n)) {
+                *to = from;
+            }
+            left -= n;
+            moved += n;
+        }
+        if moved == 0 {
+            return;
+        }
+        pair.target.received(moved);
+        pair.target_events();
+    }
+}
+
+/// Sends one PDU of the test's own making to the target and gives the opcodes of its answers.
+pub(crate) fn answers_to<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<(Opcode, Vec<u8>)> {
+    let mut bytes = lunway_iscsi::pdu::to_bytes(pdu).to_vec();
+    bytes[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    answers_to_bytes(pair, &bytes)
+}
+
+/// Sends bytes to the target and gives its answers, which must be without digests.
+pub(crate) fn answers_to_bytes(pair: &mut Pair, bytes: &[u8]) -> Vec<(Opcode, Vec<u8>)> {
+    pair.to_target.extend(bytes);
+    feed(pair, bytes.len());
+    let mut slices = Vec::new();
+    pair.target.gather(&mut slices, 1000);
+    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+    pair.target.sent(bytes.len());
+    let mut answers = Vec::new();
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let len = usize::from(rest[5]) << 16 | usize::from(rest[6]) << 8 | usize::from(rest[7]);
+        let (pdu, after) = rest.split_at(48 + len.next_multiple_of(4));
+        answers.push((Opcode(pdu[0] & 0x3f), pdu.to_vec()));
+        rest = after;
+    }
+    answers
 }

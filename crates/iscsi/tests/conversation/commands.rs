@@ -1,0 +1,98 @@
+//! SCSI commands that are unlike the usual ones.
+
+use lunway_iscsi::pdu::{Ahs, AhsType, Opcode, RejectReason, ScsiCommand, TextRequest};
+
+use crate::wire::*;
+
+/// A command PDU with additional header segments: CmdSN 1, tag 5.
+fn command(flags: u8, segments: &[(AhsType, &[u8])]) -> Vec<u8> {
+    let mut pdu = ScsiCommand::new();
+    pdu.flags = 0x80 | flags;
+    pdu.initiator_task_tag = 5.into();
+    pdu.expected_data_transfer_length = 512.into();
+    pdu.cmd_sn = 1.into();
+    pdu.cdb[0] = 0x7f;
+    let mut ahs = Vec::new();
+    for &(ahs_type, data) in segments {
+        Ahs { ahs_type, data }.append_to(&mut ahs).expect("short enough");
+    }
+    let mut bytes = lunway_iscsi::pdu::to_bytes(&pdu).to_vec();
+    bytes[4] = (ahs.len() / 4) as u8;
+    bytes.extend(ahs);
+    bytes
+}
+
+#[test]
+fn a_bidirectional_command_gets_sense_data_and_both_residuals() {
+    let mut pair = Setup::default().log_in();
+    let length = 1024u32.to_be_bytes();
+    let extension = [9; 16];
+    let segments =
+        [(AhsType::EXTENDED_CDB, &extension[..]), (AhsType::BIDIRECTIONAL_READ_LENGTH, &length[..])];
+    let answers = answers_to_bytes(&mut pair, &command(0x40 | 0x20, &segments));
+    let (opcode, response) = &answers[0];
+    assert_eq!((answers.len(), *opcode), (1, Opcode::SCSI_RESPONSE));
+    assert_eq!(response[1], 0x80 | 0x08 | 0x02, "both directions fell short");
+    assert_eq!(response[3], 0x02, "CHECK CONDITION");
+    assert_eq!(response[40..48], [0, 0, 4, 0, 0, 0, 2, 0], "read residual, then write residual");
+    assert_eq!(
+        (response[50 + 2], &response[50 + 12..50 + 14]),
+        (5, &[0x20, 0][..]),
+        "invalid operation code"
+    );
+    pair.submit(read(1, 0, 100));
+    pair.run();
+    assert!(pair.target_closed.is_none(), "the session goes on");
+}
+
+#[test]
+fn an_extended_cdb_reaches_the_driver_whole() {
+    for len in [1usize, 16, 244] {
+        let mut pair = Setup::default().log_in();
+        pair.hold = true;
+        let extension: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        let answers = answers_to_bytes(&mut pair, &command(0x40, &[(AhsType::EXTENDED_CDB, &extension)]));
+        assert_eq!(answers, []);
+        assert_eq!(pair.held[0].cdb[16..], extension[..]);
+        assert_eq!(pair.held[0].cdb[0], 0x7f);
+    }
+}
+
+#[test]
+fn header_segments_that_are_unknown_double_or_out_of_place_are_rejected_and_the_session_goes_on() {
+    let cdb: (AhsType, &[u8]) = (AhsType::EXTENDED_CDB, &[1; 16]);
+    let length: (AhsType, &[u8]) = (AhsType::BIDIRECTIONAL_READ_LENGTH, &[0, 0, 2, 0]);
+    for segments in [&[(AhsType(9), &[0; 4][..])][..], &[cdb, cdb], &[length], &[cdb, length]] {
+        let mut pair = Setup::default().log_in();
+        let answers = answers_to_bytes(&mut pair, &command(0x40, segments));
+        assert_eq!(answers[0].0, Opcode::REJECT);
+        assert_eq!(answers[0].1[2], RejectReason::INVALID_PDU_FIELD.0);
+        let mut next = ScsiCommand::new();
+        next.flags = 0x80;
+        next.cmd_sn = 2.into();
+        assert_eq!(answers_to(&mut pair, &next, &[])[0].0, Opcode::SCSI_RESPONSE);
+    }
+}
+
+#[test]
+fn the_longest_data_segment_may_change_in_full_feature_phase_and_nothing_else_may() {
+    let mut pair = Setup::default().log_in();
+    let mut text = TextRequest::new();
+    text.flags = 0x80;
+    text.opcode.0 |= 0x40;
+    text.cmd_sn = 1.into();
+    let keys = b"MaxRecvDataSegmentLength=512\0MaxBurstLength=4096\0X-com.example=1\0";
+    let answers = answers_to(&mut pair, &text, keys);
+    let answer = &answers[0].1;
+    assert_eq!(answers[0].0, Opcode::TEXT_RESPONSE);
+    let expected = b"MaxBurstLength=Reject\0X-com.example=NotUnderstood\0";
+    assert_eq!(&answer[48..48 + expected.len()], expected);
+    let mut read = ScsiCommand::new();
+    read.flags = 0x80 | 0x40;
+    read.cmd_sn = 1.into();
+    read.expected_data_transfer_length = 1024.into();
+    read.cdb[0] = READ;
+    let data_in = answers_to(&mut pair, &read, &[]);
+    let lengths: Vec<u8> = data_in.iter().map(|(_, pdu)| pdu[6]).collect();
+    assert_eq!(lengths, [2, 2], "two segments of 512 bytes");
+}
