@@ -45,7 +45,7 @@ pub use config::{
 };
 pub use flags::Flags;
 pub use name::{IscsiName, NameError};
-pub use portal::{ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError};
+pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunSummary, OpenDevice, OpenOptions,

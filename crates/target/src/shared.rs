@@ -14,7 +14,7 @@ use lunway_scsi::{LunView, Nexus, ScsiTarget};
 use crate::config::{Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
-use crate::portal;
+use crate::portal::PortalTable;
 use crate::registry::{Handle, Refusal, Registry, SessionKey, Ticket};
 use crate::server::LunSummary;
 
@@ -31,6 +31,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Whether it can be reached through this portal group.
+    fn is_offered_by(&self, group: u16) -> bool {
+        let groups = &self.config.portal_groups;
+        groups.is_empty() || groups.iter().any(|of| of.tag == group)
+    }
+
     /// Its logical units as initiators see them.
     pub(crate) fn luns(&self) -> Vec<LunSummary> {
         let luns = self.scsi.luns().into_iter();
@@ -71,8 +77,8 @@ impl Serving {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) serving: RwLock<Arc<Serving>>,
-    /// Where connections are accepted, with real ports.
-    pub(crate) portals: Vec<SocketAddr>,
+    /// Where connections are accepted, and what initiators are told of it.
+    pub(crate) portals: Arc<PortalTable>,
     pub(crate) registry: Arc<Registry>,
     /// Lines about sessions.
     pub(crate) session_log: LogLimit,
@@ -163,10 +169,13 @@ impl Shared {
         local: SocketAddr,
     ) -> Vec<TargetRecord> {
         let serving = self.serving();
-        let portals = portal::reported(&self.portals, local);
-        let record = |target: &Arc<Target>| TargetRecord {
-            name: target.config.name.to_string(),
-            addresses: portals.iter().map(|portal| (portal.to_string(), PORTAL_GROUP)).collect(),
+        let portals = self.portals.now();
+        let record = |target: &Arc<Target>| {
+            let told = portals.told(local, |group| target.is_offered_by(group)).into_iter();
+            TargetRecord {
+                name: target.config.name.to_string(),
+                addresses: told.map(|portal| (portal.address.to_string(), portal.tag)).collect(),
+            }
         };
         let shown = |target: &&Arc<Target>| target.config.enabled;
         let one = |name: &str| serving.target(name).filter(shown).map(record).into_iter().collect();

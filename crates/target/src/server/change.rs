@@ -12,6 +12,7 @@ use super::error::{ChangeError, StartError};
 use super::lun::{Lun, Succession};
 use super::{Luns, Server, all_ended, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, TargetConfig};
+use crate::portal::PreparedListeners;
 use crate::registry::{Handle, Order};
 use crate::shared::{Serving, Target};
 
@@ -20,7 +21,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
-const FIXED: [&str; 3] = ["cores", "state_dir", "listen"];
+const FIXED: [&str; 2] = ["cores", "state_dir"];
 
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
 pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);
@@ -62,6 +63,8 @@ struct Prepared {
     resized: Vec<((String, u16), u64)>,
     /// Secrets that were read anew and are others.
     secrets: Vec<Change>,
+    /// Bound.
+    sockets: PreparedListeners,
 }
 
 impl Transaction {
@@ -148,6 +151,7 @@ impl Server {
             renewed: Vec::new(),
             resized: Vec::new(),
             secrets: Vec::new(),
+            sockets: self.listeners.prepare(settings::portal_groups(new)).map_err(StartError::from)?,
         };
         for config in &new.targets {
             let result = self.prepare_target(&serving, luns, new, config, &mut prepared).await;
@@ -215,6 +219,7 @@ impl Server {
             connection: settings::connection(new),
             bytes_executing_max: settings::memory_of_a_direction(&limits),
         });
+        self.listeners.commit(prepared.sockets);
         let leaving = self.reconsider_sessions(&old, &prepared.targets);
         for target in prepared.targets.values() {
             target.scsi.set_port_groups(port_groups(new, &target.config));

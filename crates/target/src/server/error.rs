@@ -1,11 +1,11 @@
 //! What can go wrong with a server as a whole.
 
 use std::io;
-use std::net::SocketAddr;
 
 use lunway_block::BlockError;
 
 use crate::config::ConfigError;
+use crate::portal::BindError;
 
 /// Why a server did not start, or a change was not made: then everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -14,15 +14,8 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A portal.
-    #[error("cannot listen on {address}: {source}; {advice}")]
-    Bind {
-        /// Its address.
-        address: SocketAddr,
-        /// What the kernel said.
-        source: io::Error,
-        /// What to do.
-        advice: String,
-    },
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// A device.
     #[error("target {target}, lun {lun}: cannot open {device}: {why}")]
     Open {

@@ -6,10 +6,8 @@
 //! | `change.rs` | another configuration while it runs |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
 //! | `settings.rs` | what connections need of a configuration |
-//! | `acceptor.rs` | accepting connections |
 //! | `summary.rs`, `error.rs` | what is said about it |
 
-mod acceptor;
 mod change;
 mod error;
 mod lun;
@@ -28,11 +26,10 @@ use tokio::runtime::Handle as Runtime;
 
 use crate::config::Config;
 use crate::log_limit::LogLimit;
-use crate::portal::{self, PortalScope, PortalSpec};
+use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Serving, Shared, Target};
 use crate::worker::{self, Worker};
-use acceptor::Acceptor;
 use change::Transaction;
 use lun::{Lun, Maker};
 
@@ -65,7 +62,7 @@ pub struct Server {
     /// What is served now, for who only looks.
     current: Mutex<Current>,
     workers: Arc<[Worker]>,
-    acceptor: Option<Acceptor>,
+    listeners: Listeners,
 }
 
 /// What is served now.
@@ -79,17 +76,8 @@ impl Server {
     pub async fn start(config: Config, open: OpenDevice) -> Result<Self, StartError> {
         config.check()?;
         let limits = settings::fit_descriptors(config.limits);
-        let mut listeners = Vec::new();
-        let mut portals = Vec::new();
-        for address in config.listen.iter().filter_map(fixed_address) {
-            let listener = portal::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
-            let (real, listener) = listener.map_err(|source| {
-                let advice = portal::bind_advice(address, &source);
-                StartError::Bind { address, source, advice }
-            })?;
-            portals.push(real);
-            listeners.push(listener);
-        }
+        let listeners = Listeners::new().map_err(StartError::Thread)?;
+        let sockets = listeners.prepare(settings::portal_groups(&config))?;
 
         let maker = Maker { open, runtime: Runtime::current(), state: None };
         let mut targets = BTreeMap::new();
@@ -115,7 +103,7 @@ impl Server {
         let shared = Arc::new(Shared {
             registry: Registry::new(limits.sessions, limits.connections_before_login),
             serving: Arc::new(serving).into(),
-            portals,
+            portals: Arc::clone(listeners.table()),
             session_log: LogLimit::default(),
             reject_log: LogLimit::default(),
         });
@@ -123,20 +111,20 @@ impl Server {
         let count = config.cores.unwrap_or(cores.len()).max(1);
         let workers = (0..count).map(|index| Worker::start(index, cores[index % cores.len()]));
         let workers: Arc<[Worker]> = workers.collect::<io::Result<_>>().map_err(StartError::Thread)?;
-        let acceptor = Acceptor::start(listeners, &shared, &workers).map_err(StartError::Thread)?;
         for lun in luns.values() {
             lun.log();
         }
-        for portal in &shared.portals {
-            tracing::info!(%portal, cores = count, "listening");
-        }
+        listeners.commit(sockets);
+        let acceptor = Acceptor { shared: Arc::clone(&shared), workers: Arc::clone(&workers) };
+        listeners.serve(acceptor);
+        portal::close_unwanted();
         Ok(Self {
             shared,
             maker,
             transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
             current: Mutex::new(Current { config: Arc::new(config), generation: 1 }),
             workers,
-            acceptor: Some(acceptor),
+            listeners,
         })
     }
 
@@ -155,9 +143,14 @@ impl Server {
         self.current().generation
     }
 
-    /// The portals, with the ports that the kernel chose where the configuration said 0.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.shared.portals
+    /// Where is listened now, with the ports that the kernel chose where the configuration said 0.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.listeners.addresses()
+    }
+
+    /// The entries of `listen`, and what they stand for now.
+    pub fn portals(&self) -> Vec<PortalSummary> {
+        self.listeners.summaries()
     }
 
     /// What is served, in the order of names.
@@ -211,7 +204,7 @@ impl Server {
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is
     /// left, lets the devices end their commands, flushes every device and closes it.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
-        self.acceptor = None;
+        self.listeners.stop();
         let (idle, sessions) = self.shared.registry.close();
         tracing::info!(sessions = sessions.len(), "shutting down");
         for connection in &idle {
@@ -255,16 +248,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.acceptor = None;
+        self.listeners.stop();
         self.stop_workers();
-    }
-}
-
-/// The address of an entry that names one.
-fn fixed_address(spec: &PortalSpec) -> Option<SocketAddr> {
-    match spec.scope() {
-        PortalScope::Address(ip) => Some(SocketAddr::new(*ip, spec.port())),
-        PortalScope::Interface(_) | PortalScope::Network(_) => None,
     }
 }
 

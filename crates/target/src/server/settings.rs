@@ -8,7 +8,8 @@ use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::target::TargetConnectionConfig;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::config::{ChapUser, Config, ConfigError, Limits, TargetConfig};
+use crate::config::{ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, TargetConfig};
+use crate::portal::PortalGroup;
 use crate::secret;
 
 /// File descriptors that are not connections: devices, sockets that listen, runtimes.
@@ -31,6 +32,14 @@ pub(super) fn auth(config: &Config, target: &TargetConfig) -> Result<Option<Chap
     let algorithms =
         vec![ChapAlgorithm::Sha3, ChapAlgorithm::Sha256, ChapAlgorithm::Sha1, ChapAlgorithm::Md5];
     Ok(Some(ChapAuth { accounts, mutual, algorithms }))
+}
+
+/// The portal groups: `listen`, and the others.
+pub(super) fn portal_groups(config: &Config) -> Vec<PortalGroup> {
+    let first = PortalGroup { tag: FIRST_PORTAL_GROUP, listen: config.listen.clone() };
+    let further = config.portal_groups.iter();
+    let further = further.map(|group| PortalGroup { tag: group.tag, listen: group.listen.clone() });
+    std::iter::once(first).chain(further).collect()
 }
 
 /// Half for what initiators write, half for what they read, bytes each.

@@ -1,0 +1,363 @@
+//! The sockets that listen, kept as they ought to be while the machine and the configuration change.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+
+use super::acceptor::Acceptor;
+use super::machine::{Machine, MachineAddress};
+use super::plan::{Plan, PortalGroup, Portals, SocketKey, assumed, meant, plan};
+use super::socket::{self, BindError};
+use super::spec::PortalSpec;
+
+/// The pause before something that failed is tried again: first, and then twice the last up to the longest.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LONGEST: Duration = Duration::from_secs(1);
+
+/// The portals as connections see them: exchanged as a whole when they change.
+#[derive(Debug, Default)]
+pub(crate) struct PortalTable(RwLock<Arc<Portals>>);
+
+impl PortalTable {
+    pub(crate) fn now(&self) -> Arc<Portals> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn publish(&self, portals: Portals) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(portals);
+    }
+}
+
+/// Listens on what `listen` says, on a thread of its own, which ends when this is dropped.
+///
+/// [`prepare`](Self::prepare) binds what a new configuration needs and can fail; [`commit`](Self::commit) makes it the
+/// one that counts and cannot; dropping what was prepared leaves everything as it was. Connections are accepted from
+/// [`serve`](Self::serve) on; those that come before wait.
+///
+/// The machine is followed: an address that appears is listened on and told to initiators, one that goes is not any
+/// longer. What cannot be bound (another program has the port) is tried again, and said once. Connections are never
+/// touched: an address that goes and comes back within TCP's patience has cost its sessions nothing.
+///
+/// The state is locked for the time of a few system calls, when something changes; connections read the
+/// [`PortalTable`].
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    sockets: Arc<Sockets>,
+    thread: Option<Thread>,
+}
+
+#[derive(Debug)]
+struct Sockets {
+    runtime: Handle,
+    table: Arc<PortalTable>,
+    state: Mutex<State>,
+    /// There may be something to try again.
+    committed: Notify,
+}
+
+#[derive(Debug)]
+struct Thread {
+    /// It ends when this is dropped.
+    stop: oneshot::Sender<()>,
+    join: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    groups: Vec<PortalGroup>,
+    machine: Machine,
+    /// `None`: they cannot be read.
+    addresses: Option<Vec<MachineAddress>>,
+    open: BTreeMap<SocketKey, Open>,
+    failed: BTreeMap<SocketKey, BindError>,
+    acceptor: Option<Arc<Acceptor>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    listener: Arc<TcpListener>,
+    /// With its real port.
+    address: SocketAddr,
+    /// `None`: nobody accepts yet.
+    accepts: Option<AbortHandle>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // The task holds the socket until it is dropped, which is soon. The port is free now.
+        let _ = socket2::SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
+        if let Some(task) = &self.accepts {
+            task.abort();
+        }
+    }
+}
+
+/// Sockets bound for a configuration that does not count yet; dropping them is the way back.
+#[derive(Debug)]
+pub(crate) struct PreparedListeners {
+    groups: Vec<PortalGroup>,
+    sockets: BTreeMap<SocketKey, Open>,
+}
+
+/// An entry of `listen`, and what it stands for now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortalSummary {
+    /// The entry.
+    pub listen: PortalSpec,
+    /// The tag of its portal group.
+    pub group: u16,
+    /// The portals that it stands for, with real ports.
+    pub portals: Vec<SocketAddr>,
+    /// Why there are none, or not all.
+    pub waiting: Option<String>,
+}
+
+impl Listeners {
+    /// Nothing listens yet.
+    pub(crate) fn new() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let machine = {
+            let _context = runtime.enter();
+            Machine::watch()
+        };
+        let state = State {
+            groups: Vec::new(),
+            addresses: machine.addresses().inspect_err(cannot_read).ok(),
+            machine,
+            open: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            acceptor: None,
+        };
+        let sockets = Arc::new(Sockets {
+            runtime: runtime.handle().clone(),
+            table: Arc::default(),
+            state: Mutex::new(state),
+            committed: Notify::new(),
+        });
+        let (stop, stopped) = oneshot::channel();
+        let followed = Arc::clone(&sockets);
+        let join = thread::Builder::new().name("lunway-accept".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    // Ends with an error, when the sender is dropped.
+                    _ = stopped => {}
+                    () = followed.follow() => {}
+                }
+            });
+        })?;
+        Ok(Self { sockets, thread: Some(Thread { stop, join }) })
+    }
+
+    /// What connections read.
+    pub(crate) fn table(&self) -> &Arc<PortalTable> {
+        &self.sockets.table
+    }
+
+    /// Binds what these groups need and is not bound. An address that the machine does not have is no error, nor is one that
+    /// could not be bound before: these are tried until they can be.
+    pub(crate) fn prepare(&self, groups: Vec<PortalGroup>) -> Result<PreparedListeners, BindError> {
+        let state = self.sockets.lock();
+        let known = state.plan();
+        let mut sockets = BTreeMap::new();
+        for key in plan(&groups, &state.addresses_for(&groups)).into_keys() {
+            if state.open.contains_key(&key) {
+                continue;
+            }
+            match self.sockets.open(key, &state.open) {
+                Ok(open) => _ = sockets.insert(key, open),
+                Err(error) if error.is_for_now() || known.contains_key(&key) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(PreparedListeners { groups, sockets })
+    }
+
+    /// From now on these groups count.
+    pub(crate) fn commit(&self, prepared: PreparedListeners) {
+        let mut state = self.sockets.lock();
+        state.groups = prepared.groups;
+        for (key, open) in prepared.sockets {
+            state.open.entry(key).or_insert(open);
+        }
+        self.sockets.reconcile(&mut state);
+        self.sockets.committed.notify_one();
+    }
+
+    /// Begins to accept.
+    pub(crate) fn serve(&self, acceptor: Acceptor) {
+        let mut state = self.sockets.lock();
+        state.acceptor = Some(Arc::new(acceptor));
+        self.sockets.accept(&mut state);
+    }
+
+    /// Stops listening, and returns when the thread has ended.
+    pub(crate) fn stop(&mut self) {
+        if let Some(Thread { stop, join }) = self.thread.take() {
+            drop(stop);
+            let _ = join.join();
+        }
+        let mut state = self.sockets.lock();
+        state.open.clear();
+        state.acceptor = None;
+        self.sockets.table.publish(Portals::default());
+    }
+
+    /// Where is listened, with real ports.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.lock().open.values().map(|open| open.address).collect()
+    }
+
+    /// Each entry of `listen`, and what it stands for.
+    pub(crate) fn summaries(&self) -> Vec<PortalSummary> {
+        let state = self.sockets.lock();
+        let portals = self.sockets.table.now();
+        let entries = state.groups.iter().flat_map(|group| group.listen.iter().map(|spec| (group.tag, spec)));
+        entries.map(|(group, spec)| state.summary(group, spec, &portals)).collect()
+    }
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Sockets {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change of it is complete before anything can panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for changes of the machine, and for the time to try again.
+    async fn follow(&self) {
+        let mut pause = RETRY_FIRST;
+        loop {
+            let (failed, change) = {
+                let state = self.lock();
+                (!state.failed.is_empty() || state.addresses.is_none(), state.machine.changed())
+            };
+            tokio::select! {
+                () = change => pause = RETRY_FIRST,
+                () = self.committed.notified() => pause = RETRY_FIRST,
+                () = tokio::time::sleep(pause), if failed => pause = (pause * 2).min(RETRY_LONGEST),
+            }
+            let mut state = self.lock();
+            match state.machine.addresses() {
+                Ok(addresses) => state.addresses = Some(addresses),
+                Err(error) => cannot_read(&error),
+            }
+            self.reconcile(&mut state);
+        }
+    }
+
+    /// Opens and closes until everything is as planned, or has failed, and tells everybody.
+    fn reconcile(&self, state: &mut State) {
+        let plan = state.plan();
+        // First the new, so that where one socket takes over from others nobody is refused in between.
+        let mut failed = BTreeMap::new();
+        for key in plan.keys() {
+            if state.open.contains_key(key) {
+                continue;
+            }
+            match self.open(*key, &state.open) {
+                Ok(open) => _ = state.open.insert(*key, open),
+                Err(error) => {
+                    if !state.failed.contains_key(key) && !error.is_for_now() {
+                        tracing::warn!("{error}; trying again");
+                    }
+                    failed.insert(*key, error);
+                }
+            }
+        }
+        state.failed = failed;
+        state.open.retain(|key, _| plan.contains_key(key));
+        self.accept(state);
+        self.publish(state, &plan);
+    }
+
+    fn open(&self, key: SocketKey, others: &BTreeMap<SocketKey, Open>) -> Result<Open, BindError> {
+        let others: Vec<_> = others.values().map(|open| &*open.listener).collect();
+        let _context = self.runtime.enter();
+        let bound = socket::bind_beside(key.address, &others);
+        let open = bound.and_then(|listener| {
+            let listener = TcpListener::from_std(listener)?;
+            let address = listener.local_addr()?;
+            Ok(Open { listener: Arc::new(listener), address, accepts: None })
+        });
+        open.map_err(|source| BindError { address: key.address, source })
+    }
+
+    /// Starts to accept where nobody does yet.
+    fn accept(&self, state: &mut State) {
+        let Some(acceptor) = &state.acceptor else { return };
+        for open in state.open.values_mut().filter(|open| open.accepts.is_none()) {
+            let accepting = Arc::clone(acceptor).run(Arc::clone(&open.listener));
+            open.accepts = Some(self.runtime.spawn(accepting).abort_handle());
+        }
+    }
+
+    fn publish(&self, state: &State, plan: &Plan) {
+        let mut portals = Portals::default();
+        for (key, open) in &state.open {
+            if let Some(socket) = plan.get(key) {
+                portals.add(*key, open.address.port(), socket);
+            }
+        }
+        let before = self.table.now();
+        if *before == portals {
+            return;
+        }
+        for portal in portals.iter().filter(|portal| !before.iter().any(|other| other == *portal)) {
+            tracing::info!(address = %portal.address, group = portal.tag, "portal opened");
+        }
+        for portal in before.iter().filter(|portal| !portals.iter().any(|other| other == *portal)) {
+            tracing::info!(address = %portal.address, group = portal.tag, "portal closed");
+        }
+        self.table.publish(portals);
+    }
+}
+
+impl State {
+    fn plan(&self) -> Plan {
+        plan(&self.groups, &self.addresses_for(&self.groups))
+    }
+
+    fn addresses_for(&self, groups: &[PortalGroup]) -> Vec<MachineAddress> {
+        self.addresses.clone().unwrap_or_else(|| assumed(groups))
+    }
+
+    fn summary(&self, group: u16, spec: &PortalSpec, portals: &Portals) -> PortalSummary {
+        let mut addresses = Vec::new();
+        let mut waiting = None;
+        let meant = meant(spec.scope(), &self.addresses_for(&self.groups));
+        for (key, open) in &self.open {
+            if key.address.port() == spec.port() {
+                let ips = meant.iter().filter(|ip| key.takes(**ip));
+                let all = ips.map(|ip| SocketAddr::new(*ip, open.address.port()));
+                addresses.extend(all.filter(|address| portals.tag_of(*address) == Some(group)));
+            }
+        }
+        for (key, error) in &self.failed {
+            if key.address.port() == spec.port() && meant.iter().any(|ip| key.takes(*ip)) {
+                waiting = Some(error.to_string());
+            }
+        }
+        if addresses.is_empty() && meant.is_empty() {
+            waiting.get_or_insert_with(|| "this machine has no such address now".to_owned());
+        }
+        PortalSummary { listen: spec.clone(), group, portals: addresses, waiting }
+    }
+}
+
+fn cannot_read(error: &io::Error) {
+    tracing::warn!("cannot read this machine's addresses: {error}");
+}

@@ -1,0 +1,378 @@
+//! From what `listen` says and the addresses that the machine has: where to listen, and what initiators are told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::machine::MachineAddress;
+use super::spec::{PortalScope, PortalSpec};
+
+/// A portal group as configured: the portals of one SCSI target port (RFC 7143 §4.4.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortalGroup {
+    pub(crate) tag: u16,
+    pub(crate) listen: Vec<PortalSpec>,
+}
+
+/// A socket that is to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SocketKey {
+    pub(crate) address: SocketAddr,
+    /// Tells those apart for which the kernel chooses the port.
+    pub(crate) nth: usize,
+}
+
+impl SocketKey {
+    /// Whether connections to `ip` come to it.
+    pub(crate) fn takes(&self, ip: IpAddr) -> bool {
+        let own = self.address.ip();
+        own == ip || own == unspecified_like(ip)
+    }
+}
+
+/// What a socket stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlannedSocket {
+    /// The group of connections to addresses that are not among the portals: possible where the socket takes those to
+    /// every address, also to one that the machine got a moment ago.
+    pub(crate) tag: u16,
+    /// The addresses, each with its group.
+    pub(crate) portals: Vec<(IpAddr, u16)>,
+}
+
+/// Where to listen.
+pub(crate) type Plan = BTreeMap<SocketKey, PlannedSocket>;
+
+/// Says where to listen.
+///
+/// Sockets and portals are not the same. Where an entry means every address, one socket takes them all, and more particular
+/// entries with its port need none of their own (the kernel would not even let them have one beside it). Which group an
+/// address belongs to is decided by the most particular entry that means it: itself, then the smallest network, then
+/// the interface, then every address; among equals the lowest tag.
+pub(crate) fn plan(groups: &[PortalGroup], machine: &[MachineAddress]) -> Plan {
+    let mut plan = Plan::new();
+    let mut wildcards = BTreeMap::<SocketAddr, u16>::new();
+    let mut chosen = BTreeMap::<(IpAddr, u16), (u8, u16)>::new();
+    let mut any_port = 0;
+    for (group, spec) in groups.iter().flat_map(|group| group.listen.iter().map(move |spec| (group, spec))) {
+        let meant = meant(spec.scope(), machine);
+        if let (PortalScope::Address(ip), 0) = (spec.scope(), spec.port()) {
+            any_port += 1;
+            let key = SocketKey { address: SocketAddr::new(*ip, 0), nth: any_port };
+            if ip.is_unspecified() || !meant.is_empty() {
+                let portals = meant.into_iter().map(|ip| (ip, group.tag)).collect();
+                plan.insert(key, PlannedSocket { tag: group.tag, portals });
+            }
+            continue;
+        }
+        if let PortalScope::Address(ip) = spec.scope()
+            && ip.is_unspecified()
+        {
+            let tag = wildcards.entry(SocketAddr::new(*ip, spec.port())).or_insert(group.tag);
+            *tag = group.tag.min(*tag);
+        }
+        let rank = rank(spec.scope());
+        for ip in meant {
+            let best = chosen.entry((ip, spec.port())).or_insert((rank, group.tag));
+            *best = (rank, group.tag).min(*best);
+        }
+    }
+    for (address, tag) in &wildcards {
+        let key = SocketKey { address: *address, nth: 0 };
+        plan.insert(key, PlannedSocket { tag: *tag, portals: Vec::new() });
+    }
+    for ((ip, port), (_, tag)) in chosen {
+        let everything = SocketAddr::new(unspecified_like(ip), port);
+        let address =
+            if wildcards.contains_key(&everything) { everything } else { SocketAddr::new(ip, port) };
+        let socket = plan.entry(SocketKey { address, nth: 0 }).or_default();
+        if address.ip() == ip {
+            socket.tag = tag;
+        }
+        socket.portals.push((ip, tag));
+    }
+    plan
+}
+
+/// The addresses that are asked for by name: what the machine has, as far as can be known where it does not say.
+pub(super) fn assumed(groups: &[PortalGroup]) -> Vec<MachineAddress> {
+    let named = |spec: &PortalSpec| match spec.scope() {
+        PortalScope::Address(ip) if !ip.is_unspecified() => Some(MachineAddress {
+            ip: *ip,
+            network: (*ip).into(),
+            interface: String::new(),
+            loopback: false,
+            deprecated: false,
+        }),
+        _ => None,
+    };
+    groups.iter().flat_map(|group| &group.listen).filter_map(named).collect()
+}
+
+fn unspecified_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The more particular, the lower.
+fn rank(scope: &PortalScope) -> u8 {
+    match scope {
+        PortalScope::Address(ip) if ip.is_unspecified() => u8::MAX,
+        PortalScope::Address(_) => 0,
+        // 1 to 129.
+        PortalScope::Network(network) => network.max_prefix_len() - network.prefix_len() + 1,
+        PortalScope::Interface(_) => u8::MAX - 1,
+    }
+}
+
+/// The addresses of the machine that an entry means.
+pub(super) fn meant(scope: &PortalScope, machine: &[MachineAddress]) -> BTreeSet<IpAddr> {
+    let those = |condition: &dyn Fn(&MachineAddress) -> bool| {
+        let fit = |address: &&MachineAddress| is_told(address) && condition(address);
+        machine.iter().filter(fit).map(|address| address.ip).collect()
+    };
+    match scope {
+        PortalScope::Address(every) if every.is_unspecified() => {
+            those(&|address| address.ip.is_ipv4() == every.is_ipv4())
+        }
+        PortalScope::Address(ip) => {
+            // Asked for by name: whatever else is known about it.
+            let is_it = |address: &MachineAddress| {
+                address.ip == *ip || (address.loopback && address.network.contains(ip))
+            };
+            machine.iter().any(is_it).then_some(*ip).into_iter().collect()
+        }
+        PortalScope::Interface(name) => those(&|address| address.interface == *name),
+        PortalScope::Network(network) => those(&|address| network.contains(&address.ip)),
+    }
+}
+
+/// Whether initiators can be told an address that nobody asked for by name.
+fn is_told(address: &MachineAddress) -> bool {
+    let link_local = match address.ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !link_local && !address.deprecated
+}
+
+/// A portal that can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Portal {
+    pub(crate) address: SocketAddr,
+    pub(crate) tag: u16,
+}
+
+/// The portals that are listened on, with real ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Portals {
+    known: Vec<Portal>,
+    /// Sockets that take connections to every address, by that unspecified address.
+    everything: Vec<Portal>,
+}
+
+impl Portals {
+    /// Adds a socket that listens, with the port it really has.
+    pub(crate) fn add(&mut self, key: SocketKey, port: u16, socket: &PlannedSocket) {
+        let ip = key.address.ip();
+        if ip.is_unspecified() {
+            self.everything.push(Portal { address: SocketAddr::new(ip, port), tag: socket.tag });
+        }
+        let portals = socket.portals.iter();
+        self.known.extend(portals.map(|(ip, tag)| Portal { address: SocketAddr::new(*ip, port), tag: *tag }));
+    }
+
+    /// All, those that stand for every address among them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Portal> {
+        self.everything.iter().chain(&self.known)
+    }
+
+    /// The group of a connection, by the local address that it came to.
+    pub(crate) fn tag_of(&self, local: SocketAddr) -> Option<u16> {
+        let (ip, port) = (local.ip(), local.port());
+        let is_it = |portal: &&Portal| portal.address.ip() == ip && portal.address.port() == port;
+        let takes_it =
+            |portal: &&Portal| portal.address.is_ipv4() == local.is_ipv4() && portal.address.port() == port;
+        let found = self.known.iter().find(is_it).or_else(|| self.everything.iter().find(takes_it));
+        found.map(|portal| portal.tag)
+    }
+
+    /// What an initiator is told in answer to SendTargets, the portal that it `came_by` first, of the groups that are
+    /// `offered` only. Loopback and link-local addresses mean nothing to another machine and are told only to who came
+    /// by one.
+    pub(crate) fn told(&self, came_by: SocketAddr, offered: impl Fn(u16) -> bool) -> Vec<Portal> {
+        let here = came_by.ip();
+        let useful =
+            |ip: IpAddr| ip == here || (is_loopback_like(here) && ip.is_loopback()) || !is_loopback_like(ip);
+        let came_by = Portal { address: SocketAddr::new(here, came_by.port()), tag: 0 };
+        let came_by = self.tag_of(came_by.address).map(|tag| Portal { tag, ..came_by });
+        let mut all: Vec<Portal> = Vec::new();
+        for portal in came_by.iter().chain(&self.known) {
+            let known = all.iter().any(|other| other.address == portal.address);
+            if !known && useful(portal.address.ip()) && offered(portal.tag) {
+                all.push(*portal);
+            }
+        }
+        all
+    }
+}
+
+fn is_loopback_like(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_loopback() || ip.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(tag: u16, listen: &[&str]) -> PortalGroup {
+        PortalGroup { tag, listen: listen.iter().map(|text| text.parse().unwrap()).collect() }
+    }
+
+    fn address(interface: &str, network: &str) -> MachineAddress {
+        let network: ipnet::IpNet = network.parse().unwrap();
+        MachineAddress {
+            ip: network.addr(),
+            network,
+            interface: interface.to_owned(),
+            loopback: interface == "lo",
+            deprecated: false,
+        }
+    }
+
+    fn machine() -> Vec<MachineAddress> {
+        vec![
+            address("lo", "127.0.0.1/8"),
+            address("lo", "::1/128"),
+            address("eth0", "10.0.0.1/24"),
+            address("eth0", "fe80::1/64"),
+            address("eth0", "fd00::1/64"),
+            address("eth1", "10.0.1.1/24"),
+            address("eth1", "169.254.0.7/16"),
+        ]
+    }
+
+    /// Sockets, and behind each its portals with their groups.
+    fn shown(groups: &[PortalGroup], machine: &[MachineAddress]) -> Vec<String> {
+        let plan = plan(groups, machine);
+        let line = |(key, socket): (SocketKey, PlannedSocket)| {
+            let portals: Vec<_> = socket.portals.iter().map(|(ip, tag)| format!("{ip},{tag}")).collect();
+            format!("{}: {}", key.address, portals.join(" "))
+        };
+        plan.into_iter().map(line).collect()
+    }
+
+    fn told(groups: &[PortalGroup], machine: &[MachineAddress], came_by: &str) -> Vec<String> {
+        let mut portals = Portals::default();
+        for (key, socket) in plan(groups, machine) {
+            portals.add(key, key.address.port(), &socket);
+        }
+        let told = portals.told(came_by.parse().unwrap(), |_| true);
+        told.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect()
+    }
+
+    #[test]
+    fn one_socket_takes_every_address_and_particular_entries_only_choose_the_group() {
+        let groups = [group(1, &["0.0.0.0", "10.0.0.1:3261"]), group(2, &["10.0.1.1"])];
+        assert_eq!(
+            shown(&groups, &machine()),
+            ["0.0.0.0:3260: 10.0.0.1,1 10.0.1.1,2 127.0.0.1,1", "10.0.0.1:3261: 10.0.0.1,1"]
+        );
+        let after = shown(&groups, &machine()[..3]);
+        assert_eq!(after, ["0.0.0.0:3260: 10.0.0.1,1 127.0.0.1,1", "10.0.0.1:3261: 10.0.0.1,1"]);
+    }
+
+    #[test]
+    fn the_most_particular_entry_decides_on_the_group() {
+        let groups = [
+            group(1, &["0.0.0.0", "10.0.0.0/8"]),
+            group(2, &["eth0", "eth1"]),
+            group(3, &["10.0.1.0/24"]),
+            group(4, &["10.0.0.1"]),
+            group(5, &["10.0.0.1"]),
+        ];
+        assert_eq!(
+            shown(&groups, &machine()),
+            ["0.0.0.0:3260: 10.0.0.1,4 10.0.1.1,3 127.0.0.1,1", "[fd00::1]:3260: fd00::1,2"]
+        );
+    }
+
+    #[test]
+    fn interfaces_and_networks_stand_for_addresses_that_initiators_can_be_told() {
+        assert_eq!(
+            shown(&[group(1, &["eth0", "eth1:3261"])], &machine()),
+            ["10.0.0.1:3260: 10.0.0.1,1", "10.0.1.1:3261: 10.0.1.1,1", "[fd00::1]:3260: fd00::1,1"]
+        );
+        assert_eq!(shown(&[group(1, &["fd00::/8"])], &machine()), ["[fd00::1]:3260: fd00::1,1"]);
+        let mut deprecated = machine();
+        deprecated.iter_mut().for_each(|address| address.deprecated = true);
+        assert!(shown(&[group(1, &["eth0", "10.0.0.0/8"])], &deprecated).is_empty());
+        assert_eq!(shown(&[group(1, &["10.0.0.1"])], &deprecated).len(), 1);
+    }
+
+    #[test]
+    fn an_address_that_the_machine_does_not_have_is_waited_for() {
+        let groups = [group(1, &["10.0.0.9", "127.0.0.5", "[fd00::9]:0", "eth7"])];
+        assert_eq!(shown(&groups, &machine()), ["127.0.0.5:3260: 127.0.0.5,1"]);
+        let mut more = machine();
+        more.push(address("eth7", "10.0.0.9/24"));
+        more.push(address("eth7", "fd00::9/64"));
+        assert_eq!(
+            shown(&groups, &more),
+            [
+                "10.0.0.9:3260: 10.0.0.9,1",
+                "127.0.0.5:3260: 127.0.0.5,1",
+                "[fd00::9]:0: fd00::9,1",
+                "[fd00::9]:3260: fd00::9,1"
+            ]
+        );
+    }
+
+    #[test]
+    fn two_entries_with_any_free_port_are_two_sockets() {
+        let groups = [group(1, &["127.0.0.1:0", "127.0.0.1:0"])];
+        assert_eq!(shown(&groups, &machine()), ["127.0.0.1:0: 127.0.0.1,1", "127.0.0.1:0: 127.0.0.1,1"]);
+    }
+
+    #[test]
+    fn an_initiator_is_told_the_portal_it_came_by_and_then_the_others() {
+        let groups = [group(1, &["0.0.0.0"])];
+        assert_eq!(told(&groups, &machine(), "10.0.1.1:3260"), ["10.0.1.1:3260,1", "10.0.0.1:3260,1"]);
+    }
+
+    #[test]
+    fn loopback_and_link_local_addresses_are_told_only_to_who_came_by_them() {
+        let groups = [group(1, &["127.0.0.1", "10.0.0.1", "[::]:3261"])];
+        assert_eq!(told(&groups, &machine(), "10.0.0.1:3260"), ["10.0.0.1:3260,1", "[fd00::1]:3261,1"]);
+        assert_eq!(
+            told(&groups, &machine(), "127.0.0.1:3260"),
+            ["127.0.0.1:3260,1", "10.0.0.1:3260,1", "[::1]:3261,1", "[fd00::1]:3261,1"]
+        );
+        assert_eq!(
+            told(&[group(1, &["0.0.0.0"])], &machine(), "169.254.0.7:3260"),
+            ["169.254.0.7:3260,1", "10.0.0.1:3260,1", "10.0.1.1:3260,1", "127.0.0.1:3260,1"]
+        );
+    }
+
+    #[test]
+    fn an_address_that_is_not_known_yet_belongs_to_the_socket_that_took_it() {
+        let groups = [group(7, &["0.0.0.0"]), group(8, &["10.0.0.1"])];
+        assert_eq!(told(&groups, &[], "10.0.0.9:3260"), ["10.0.0.9:3260,7"]);
+        assert_eq!(told(&groups, &machine(), "10.0.0.9:9999").first().unwrap(), "10.0.0.1:3260,8");
+    }
+
+    #[test]
+    fn only_groups_that_are_offered_are_told() {
+        let mut portals = Portals::default();
+        for (key, socket) in plan(&[group(1, &["10.0.0.1"]), group(2, &["10.0.1.1"])], &machine()) {
+            portals.add(key, key.address.port(), &socket);
+        }
+        let told = portals.told("10.0.0.1:3260".parse().unwrap(), |tag| tag == 2);
+        assert_eq!(told, [Portal { address: "10.0.1.1:3260".parse().unwrap(), tag: 2 }]);
+        assert_eq!(portals.tag_of("10.0.1.1:3260".parse().unwrap()), Some(2));
+    }
+}
