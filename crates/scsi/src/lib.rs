@@ -72,11 +72,13 @@ pub use lun::{Lun, LunAddress, LunList};
 pub use lun_view::LunView;
 pub use nexus::{Nexus, PortPair};
 pub use port_group::{AccessState, PortGroup};
-pub use reservation::ReservationType;
+pub use reservation::{RegistrationSummary, ReservationSummary, ReservationType};
 pub use response::Response;
 pub use sense::{AdditionalSense, Sense, SenseBytes, SenseKey};
 pub use state_store::{MemoryStore, StateError, StateStore, item as state_item};
 pub use status::Status;
 pub use target::{LunInUse, ScsiTarget};
-pub use task_management::{Scope, TaskManagementFunction, TaskManagementOutcome, TaskManagementResponse};
+pub use task_management::{
+    NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome, TaskManagementResponse,
+};
 pub use unit_attention::UnitAttention;

@@ -10,7 +10,7 @@ use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::mode::ModeParameters;
 use crate::nexus::{ItlNexus, PortPair};
-use crate::reservation::Reservations;
+use crate::reservation::{Keeper, Reservations};
 use crate::state_store::{StateError, StateStore};
 use crate::unit_attention::UnitAttention;
 
@@ -98,7 +98,7 @@ pub struct LogicalUnit {
     identity: Identity,
     mode: ModeParameters,
     obstacles: AtomicU8,
-    reservations: Mutex<Reservations>,
+    keeper: Keeper,
     nexuses: Mutex<Vec<Weak<ItlNexus>>>,
     /// Ports that were told that the unit is on, oldest first.
     greeted: Mutex<VecDeque<PortPair>>,
@@ -117,11 +117,12 @@ impl LogicalUnit {
     pub fn new(device: Arc<dyn BlockDevice>, options: LogicalUnitOptions) -> Result<Arc<Self>, StateError> {
         let geometry = device.geometry();
         let protected = options.read_only || geometry.read_only;
+        let keeper = Keeper::load(state_of(&options))?;
         let unit = Arc::new(Self {
             identity: Identity::derive(&options),
             mode: ModeParameters::new(geometry.volatile_cache),
             obstacles: AtomicU8::new(if protected { obstacle::PROTECTED } else { 0 }),
-            reservations: Mutex::default(),
+            keeper,
             nexuses: Mutex::default(),
             greeted: Mutex::default(),
             gate: Gate::default(),
@@ -135,6 +136,8 @@ impl LogicalUnit {
                 unit.establish(UnitAttention::CapacityChanged, None);
             }
         }));
+        // What was kept is in force from the first command on.
+        unit.change_reservations(|_| ());
         Ok(unit)
     }
 
@@ -165,17 +168,17 @@ impl LogicalUnit {
         &self.gate
     }
 
-    pub(crate) fn reservations(&self) -> MutexGuard<'_, Reservations> {
-        self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The store for what outlives the process, and the name under which it is kept there.
+    pub(crate) fn state(&self) -> Option<(&Arc<dyn StateStore>, &str)> {
+        state_of(&self.options)
     }
 
-    /// Changes reservations and keeps the obstacle bits in step with them, under the same lock.
-    pub(crate) fn change_reservations<T>(&self, change: impl FnOnce(&mut Reservations) -> T) -> T {
-        let mut reservations = self.reservations();
-        let result = change(&mut reservations);
-        self.set_obstacle(obstacle::RESERVED, reservations.reserved_by().is_some());
-        self.set_obstacle(obstacle::PERSISTENT, reservations.is_held());
-        result
+    pub(crate) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    pub(crate) fn reservations(&self) -> MutexGuard<'_, Reservations> {
+        self.keeper.lock()
     }
 
     pub(crate) fn obstacles(&self) -> u8 {
@@ -226,9 +229,15 @@ impl LogicalUnit {
         self.options.atomic_writes.unwrap_or_else(|| !self.geometry().volatile_cache)
     }
 
-    fn nexuses(&self) -> Vec<Arc<ItlNexus>> {
+    /// The nexuses that see it.
+    pub(crate) fn itl_nexuses(&self) -> Vec<Arc<ItlNexus>> {
         let list = self.nexuses.lock().unwrap_or_else(PoisonError::into_inner);
         list.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The ports of the nexuses that see it.
+    pub(crate) fn ports(&self) -> Vec<PortPair> {
+        self.itl_nexuses().iter().map(|itl| itl.nexus().ports().clone()).collect()
     }
 
     /// Takes in a new nexus; gives the unit attention that it starts with.
@@ -251,7 +260,7 @@ impl LogicalUnit {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|other| other.strong_count() > 0 && !std::ptr::eq(other.as_ptr(), itl));
-        self.change_reservations(|reservations| reservations.release(itl.nexus().id()));
+        self.change_reservations(|reservations| reservations.nexus_lost(itl.nexus().id()));
         if !itl.pending().has(UnitAttention::PowerOn) {
             let mut greeted = self.greeted();
             if !greeted.contains(itl.nexus().ports()) {
@@ -265,7 +274,7 @@ impl LogicalUnit {
 
     /// Establishes a unit attention on every nexus but `except`.
     pub(crate) fn establish(&self, condition: UnitAttention, except: Option<&ItlNexus>) {
-        for itl in self.nexuses() {
+        for itl in self.itl_nexuses() {
             if !except.is_some_and(|except| std::ptr::eq(except, &raw const *itl)) {
                 itl.pending().establish(condition);
             }
@@ -274,12 +283,15 @@ impl LogicalUnit {
 
     /// Establishes a unit attention on the nexuses that `select` names.
     pub(crate) fn establish_on(&self, condition: UnitAttention, select: impl Fn(&ItlNexus) -> bool) {
-        self.nexuses().iter().filter(|itl| select(itl)).for_each(|itl| itl.pending().establish(condition));
+        self.itl_nexuses()
+            .iter()
+            .filter(|itl| select(itl))
+            .for_each(|itl| itl.pending().establish(condition));
     }
 
     /// Some nexus has PREVENT ALLOW MEDIUM REMOVAL in force.
     pub(crate) fn removal_prevented(&self) -> bool {
-        self.nexuses().iter().any(|itl| itl.prevents_removal())
+        self.itl_nexuses().iter().any(|itl| itl.prevents_removal())
     }
 
     /// Logical unit reset (SAM-5 6.3.3): RESERVE is released, removal allowed, mode parameters back to their defaults,
@@ -288,11 +300,16 @@ impl LogicalUnit {
         self.change_reservations(Reservations::release_any);
         self.mode.reset();
         self.refresh_protection();
-        for itl in self.nexuses() {
+        for itl in self.itl_nexuses() {
             itl.set_prevents_removal(false);
             itl.pending().establish(UnitAttention::Reset);
         }
     }
+}
+
+fn state_of(options: &LogicalUnitOptions) -> Option<(&Arc<dyn StateStore>, &str)> {
+    // Without a name, two units would share what is kept.
+    options.state.as_ref().filter(|_| !options.identity.is_empty()).map(|store| (store, &*options.identity))
 }
 
 impl std::fmt::Debug for LogicalUnit {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lunway_block::{Io, SharedBuf};
 
@@ -13,7 +13,7 @@ use crate::lun_view::LunView;
 use crate::port_group::{AccessState, PortGroup};
 use crate::response::Response;
 use crate::target::ScsiTarget;
-use crate::task_management::{Scope, TaskManagementFunction, TaskManagementOutcome};
+use crate::task_management::{NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome};
 use crate::unit_attention::{Pending, UnitAttention};
 
 /// Who a nexus is between. What persistent reservations are registered to: it outlives the nexus itself.
@@ -30,7 +30,9 @@ pub struct PortPair {
 pub(crate) struct NexusIdentity {
     id: u64,
     ports: PortPair,
-    target_name: String,
+    target: Arc<ScsiTarget>,
+    /// Where its commands are.
+    tasks: OnceLock<Arc<dyn NexusTasks>>,
     /// Tag of the target port group and code of its state, see [`Self::set_group`].
     group: AtomicU32,
 }
@@ -45,8 +47,8 @@ impl NexusIdentity {
         &self.ports
     }
 
-    pub(crate) fn target_name(&self) -> &str {
-        &self.target_name
+    pub(crate) fn target(&self) -> &Arc<ScsiTarget> {
+        &self.target
     }
 
     /// The target port group that the nexus comes through, and its state. Ports of no group are active and optimized.
@@ -87,6 +89,11 @@ impl ItlNexus {
         &self.pending
     }
 
+    /// Has the transport drop every command of the nexus on this unit.
+    pub(crate) fn abort_tasks(&self) -> Io<()> {
+        self.nexus.tasks.get().map_or(Io::Ready(()), |tasks| tasks.abort(self.lun))
+    }
+
     /// Bits of [`obstacle`] that are this nexus's alone.
     pub(crate) fn obstacles(&self) -> u8 {
         self.obstacles.load(Ordering::Acquire)
@@ -119,7 +126,6 @@ impl ItlNexus {
 /// The list of logical units is the nexus's own copy, as far as its [`LunView`] goes, renewed when the target's changes, so
 /// that finding one on the way to an I/O meets no other core.
 pub struct Nexus {
-    target: Arc<ScsiTarget>,
     identity: Arc<NexusIdentity>,
     seen: RwLock<Seen>,
     closed: AtomicBool,
@@ -159,11 +165,10 @@ impl Nexus {
         // Counted over all targets, because a logical unit may belong to several.
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         let id = LAST_ID.fetch_add(1, Ordering::Relaxed);
-        let target_name = target.name().to_owned();
-        let identity = NexusIdentity { id, ports, target_name, group: AtomicU32::default() };
+        let identity =
+            NexusIdentity { id, ports, target, tasks: OnceLock::new(), group: AtomicU32::default() };
         identity.set_group(group);
         Self {
-            target,
             identity: Arc::new(identity),
             seen: RwLock::new(Seen { view, units: Vec::new() }),
             closed: AtomicBool::new(false),
@@ -212,7 +217,13 @@ impl Nexus {
 
     /// The target it belongs to.
     pub fn target(&self) -> &Arc<ScsiTarget> {
-        &self.target
+        &self.identity.target
+    }
+
+    /// Tells where its commands are, so that they can be aborted when another nexus preempts this one. To be called once, before
+    /// the first command; without it such commands come to their end.
+    pub fn set_tasks(&self, tasks: Arc<dyn NexusTasks>) {
+        let _ = self.identity.tasks.set(tasks);
     }
 
     /// Carries out what a task management function does to logical units and nexuses (SAM-5 7). The commands
@@ -221,7 +232,7 @@ impl Nexus {
         use TaskManagementFunction as Function;
         match function {
             Function::TargetWarmReset | Function::TargetColdReset => {
-                for (_, unit) in self.target.luns() {
+                for (_, unit) in self.target().luns() {
                     unit.reset();
                 }
                 return TaskManagementOutcome::complete(Scope::Target);
@@ -257,7 +268,7 @@ impl Nexus {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.target.forget(self);
+        self.target().forget(self);
         let units = std::mem::take(&mut self.seen_mut().units);
         for itl in units {
             itl.unit.leave(&itl);
@@ -274,7 +285,7 @@ impl Nexus {
     /// under way on a unit that it sees no longer come to their end; what the nexus held there (RESERVE, PREVENT) goes.
     pub fn set_view(&self, view: LunView) {
         // Under the target's lock, so that no unit comes or goes at the same time.
-        self.target.with_units(|units| {
+        self.target().with_units(|units| {
             if self.closed.load(Ordering::Acquire) {
                 return;
             }

@@ -99,8 +99,6 @@ const PERSISTENT: Kind = Kind { access: Access::Persistent, reach: Reach::Standb
 const FLUSH: Kind = Kind { access: Access::Write, ..READ };
 const WRITE: Kind = Kind { writes: true, ..FLUSH };
 const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
-/// PREEMPT AND ABORT waits until no command is inside: none of the preempted nexus can still change the medium.
-const FENCE: Kind = Kind { passage: Passage::Exclusive, ..PERSISTENT };
 
 /// One supported command.
 pub struct Operation {
@@ -279,8 +277,9 @@ pub static OPERATIONS: &[Operation] = &[
     row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], FENCE, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
     row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
     row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),

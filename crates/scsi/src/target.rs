@@ -110,6 +110,11 @@ impl ScsiTarget {
         self.inventory().groups.clone()
     }
 
+    /// Relative identifiers of all its ports.
+    pub(crate) fn ports(&self) -> Vec<u16> {
+        self.inventory().groups.iter().flat_map(|group| group.ports.iter().copied()).collect()
+    }
+
     /// Gives the target other port groups, or the same in other states. Where anything changed, every nexus is told:
     /// ASYMMETRIC ACCESS STATE CHANGED. A port of no group is active and optimized.
     pub fn set_port_groups(&self, groups: Vec<PortGroup>) {

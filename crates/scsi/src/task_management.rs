@@ -1,6 +1,9 @@
 //! Task management functions and what they come to (SAM-5 7).
 
+use std::fmt;
 use std::sync::Arc;
+
+use lunway_block::Io;
 
 use crate::logical_unit::LogicalUnit;
 
@@ -32,6 +35,15 @@ pub enum TaskManagementResponse {
     IncorrectLun,
     /// Not a function of this target.
     NotSupported,
+}
+
+/// The commands of a nexus, which its transport keeps: what the device server asks of it when another nexus preempts this one
+/// and aborts (SPC-4 5.13.11.2.6).
+pub trait NexusTasks: fmt::Debug + Send + Sync {
+    /// Drops every command of the nexus on a logical unit without a response, like CLEAR TASK SET of another nexus, and tells
+    /// the nexus by [`Nexus::commands_cleared`](crate::Nexus::commands_cleared) if there were any. Answers when none of
+    /// them can have an effect any longer, also where the nexus ends meanwhile.
+    fn abort(&self, lun: u16) -> Io<()>;
 }
 
 /// Which commands the transport has to drop without a response.

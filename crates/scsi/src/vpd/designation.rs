@@ -93,7 +93,7 @@ impl DeviceIdentification {
         put_ascii(&mut t10, 0, 8, &itl.unit().options().vendor);
         t10.extend(identity.serial().bytes());
         let port = itl.nexus().ports().relative_target_port;
-        let target = itl.nexus().target_name();
+        let target = itl.nexus().target().name();
         let entry = |association, kind, code_set, bytes| Designator { association, kind, code_set, bytes };
         use Association::{LogicalUnit, TargetDevice, TargetPort};
         use DesignatorType as Kind;

@@ -3,6 +3,7 @@
 mod identity;
 mod malformed;
 mod nexus;
+mod reservation;
 mod support;
 mod transfer;
 mod view;
