@@ -20,6 +20,7 @@
 //! | `driver` | **the hot path**: a connection's read – execute – write loop; task management; its end |
 //! | `polling` | when to poll instead of sleeping |
 //! | `shared` | decisions at login, SendTargets |
+//! | `metrics` | what is counted, and what Prometheus reads |
 //! | `registry` | connections and sessions, reinstatement, their limits |
 //! | `worker` | a core's thread |
 //! | `portal` | listening, and the addresses that initiators are told |
@@ -29,6 +30,7 @@ mod config;
 mod driver;
 mod flags;
 mod log_limit;
+mod metrics;
 mod name;
 mod polling;
 mod portal;
@@ -44,6 +46,7 @@ pub use config::{
     TargetPortalGroup,
 };
 pub use flags::Flags;
+pub use metrics::{LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading, SessionReading};
 pub use name::{IscsiName, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;

@@ -14,6 +14,7 @@ use lunway_scsi::{LunView, Nexus, ScsiTarget};
 use crate::config::{Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
+use crate::metrics::Metrics;
 use crate::portal::PortalTable;
 use crate::registry::{Handle, Refusal, Registry, SessionKey, Ticket};
 use crate::server::LunSummary;
@@ -80,6 +81,7 @@ pub(crate) struct Shared {
     /// Where connections are accepted, and what initiators are told of it.
     pub(crate) portals: Arc<PortalTable>,
     pub(crate) registry: Arc<Registry>,
+    pub(crate) metrics: Arc<Metrics>,
     /// Lines about sessions.
     pub(crate) session_log: LogLimit,
     /// Lines about connections that came to nothing.
@@ -95,6 +97,12 @@ impl Shared {
     /// Serves something else from now on.
     pub(crate) fn serve(&self, serving: Serving) {
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
+    }
+
+    /// A connection ended without a login: counted, and logged if there were not too many.
+    pub(crate) fn no_login(&self, write: impl FnOnce(u64)) {
+        self.metrics.login(false);
+        self.reject_log.info(write);
     }
 
     /// Decides on a login.
@@ -137,11 +145,11 @@ impl Shared {
         let initiator = logged_in.initiator_name.clone();
         let (Some(target), SessionType::Normal) = (&logged_in.target_name, logged_in.session_type) else {
             ticket.establish_discovery()?;
-            return Ok((Session { nexus: None, initiator, target: None }, None));
+            return Ok((Session { nexus: None, counters: None, initiator, target: None }, None));
         };
         let target = target.to_ascii_lowercase();
         let predecessor = ticket.establish(session_key(&initiator, logged_in.isid, &target))?;
-        Ok((Session { nexus: None, initiator, target: Some(target) }, predecessor))
+        Ok((Session { nexus: None, counters: None, initiator, target: Some(target) }, predecessor))
     }
 
     /// What a session may see and do as things are now; `None`: it may not be.

@@ -106,7 +106,7 @@ impl Connection {
                     tracing::info!(?initiator, %target, %peer, suppressed, "session over: {end}");
                 });
             }
-            None => self.shared.reject_log.info(|suppressed| match asked {
+            None => self.shared.no_login(|suppressed| match asked {
                 Some(ask) => {
                     // Names come from the peer: shown escaped.
                     let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());

@@ -26,6 +26,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
+use crate::metrics::{Addressed, Counted, SessionCounters};
 use crate::polling::Polling;
 use crate::registry::{Cause, Handle, Order, Ticket};
 use crate::server::SessionSummary;
@@ -58,6 +59,7 @@ enum Work {
         task: TaskId,
         /// What it counts against the limit of executing bytes.
         bytes: usize,
+        counted: Counted,
         response: Pin<Box<dyn Future<Output = Response> + Send>>,
     },
     /// Something that other connections do.
@@ -69,6 +71,7 @@ enum Done {
     Command {
         task: TaskId,
         bytes: usize,
+        counted: Counted,
         response: Response,
     },
     /// Commands that a task management function aborts have ended.
@@ -84,9 +87,9 @@ impl Future for Work {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
         match self.get_mut() {
-            Self::Command { task, bytes, response } => {
+            Self::Command { task, bytes, counted, response } => {
                 let response = ready!(response.as_mut().poll(cx));
-                Poll::Ready(Done::Command { task: *task, bytes: *bytes, response })
+                Poll::Ready(Done::Command { task: *task, bytes: *bytes, counted: *counted, response })
             }
             Self::Elsewhere(future) => future.as_mut().poll(cx),
         }
@@ -97,6 +100,8 @@ impl Future for Work {
 pub(crate) struct Session {
     /// `None`: discovery.
     pub(crate) nexus: Option<Arc<Nexus>>,
+    /// `None`: discovery.
+    pub(crate) counters: Option<SessionCounters>,
     /// Who it is with, for the log.
     pub(crate) initiator: String,
     pub(crate) target: Option<String>,
@@ -219,7 +224,13 @@ impl Connection {
             {
                 return end;
             }
+            if let Some(counters) = self.counters() {
+                counters.begin_round();
+            }
             self.execute();
+            if let Some(counters) = self.counters() {
+                counters.end_round();
+            }
             if self.unpolled {
                 // The device may begin only when it is asked for the first time.
                 self.unpolled = false;
@@ -320,21 +331,35 @@ impl Connection {
 
     fn command(&mut self, command: Command) {
         // The core gives commands in normal sessions only.
-        let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) else { return };
+        let Some(Session { nexus: Some(nexus), counters: Some(counters), .. }) = &mut self.session else {
+            return;
+        };
+        let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };
         match nexus.execute(command.lun, &command.cdb, command.data_out) {
-            Io::Ready(response) => self.core.complete(command.task, completion(response)),
+            Io::Ready(response) => {
+                counters.answered(nexus, to, &response);
+                self.core.complete(command.task, completion(response));
+            }
             Io::Pending(response) => {
+                let counted = counters.queued(nexus, to);
                 let bytes = command.expected_length as usize;
                 self.commands_executing += 1;
                 self.bytes_executing += bytes;
-                self.push_work(Work::Command { task: command.task, bytes, response });
+                self.push_work(Work::Command { task: command.task, bytes, counted, response });
             }
         }
     }
 
+    fn counters(&mut self) -> Option<&mut SessionCounters> {
+        self.session.as_mut()?.counters.as_mut()
+    }
+
     fn done(&mut self, done: Done) {
         match done {
-            Done::Command { task, bytes, response } => {
+            Done::Command { task, bytes, counted, response } => {
+                if let Some(counters) = self.counters() {
+                    counters.done(counted, &response);
+                }
                 self.commands_executing -= 1;
                 self.bytes_executing -= bytes;
                 self.core.complete(task, completion(response));
@@ -354,13 +379,16 @@ impl Connection {
     }
 
     /// Full feature phase begins, after the end of the session whose place this one takes.
-    fn begin(&mut self, session: Session, predecessor: Option<Arc<Handle>>) {
+    fn begin(&mut self, mut session: Session, predecessor: Option<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
         self.shared.session_log.info(|suppressed| {
             tracing::info!(?initiator, %target, peer = %self.peer, suppressed, "logged in");
         });
+        self.shared.metrics.login(true);
         if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
-            self.ticket.handle.describe(SessionSummary::new(logged_in, self.peer, self.local));
+            let summary = SessionSummary::new(logged_in, self.peer, self.local);
+            self.ticket.handle.describe(summary.clone());
+            session.counters = Some(self.shared.metrics.open(summary));
         }
         self.session = Some(session);
         let Some(predecessor) = predecessor else { return self.open_nexus() };

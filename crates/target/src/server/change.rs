@@ -265,6 +265,7 @@ impl Server {
                 }
             }
         }
+        self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
         for lun in retired {
             if let Err(error) = lun.retire().await {
                 tracing::error!("{error}");

@@ -26,6 +26,7 @@ use tokio::runtime::Handle as Runtime;
 
 use crate::config::Config;
 use crate::log_limit::LogLimit;
+use crate::metrics::MetricsSnapshot;
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Serving, Shared, Target};
@@ -103,6 +104,7 @@ impl Server {
         let shared = Arc::new(Shared {
             registry: Registry::new(limits.sessions, limits.connections_before_login),
             serving: Arc::new(serving).into(),
+            metrics: Arc::default(),
             portals: Arc::clone(listeners.table()),
             session_log: LogLimit::default(),
             reject_log: LogLimit::default(),
@@ -175,6 +177,11 @@ impl Server {
     /// Who the sessions are with, the oldest first.
     pub fn session_list(&self) -> Vec<SessionSummary> {
         self.shared.registry.summaries()
+    }
+
+    /// All counters as they are now.
+    pub fn metrics(&self) -> MetricsSnapshot {
+        self.shared.metrics.snapshot()
     }
 
     /// Asks an initiator to log out, and closes the session if it has not after `within`. The initiator may come back.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::login::LoginError;
-use lunway_target::{ChangeError, ChangeOptions, Config, DeviceName, LunConfig, TargetConfig};
+use lunway_target::{ChangeError, ChangeOptions, Config, DeviceName, LunConfig, LunMetrics, TargetConfig};
 
 use crate::support::*;
 
@@ -222,4 +222,38 @@ fn a_session_that_does_not_log_out_when_asked_is_closed() {
     assert!(matches!(client.other_event(), Some(InitiatorEvent::AsyncMessage(_))));
     client.assert_closed();
     daemon.await_sessions(0);
+}
+
+#[test]
+fn what_a_session_does_is_counted_by_lun_session_and_portal_and_kept_when_it_ends() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.write(0, 0, &pattern(8, 1));
+    client.read(0, 0, 4);
+    daemon.slow.hold();
+    let waits = client.submit_read(1, 0, 2);
+    daemon.slow.await_waiting(1);
+    let now = daemon.server().metrics();
+    let of = |metrics: &LunMetrics, operation: &str| {
+        metrics
+            .operations
+            .iter()
+            .find(|of| of.operation == operation)
+            .map(|of| (of.operations, of.bytes))
+            .unwrap()
+    };
+    let lun = |lun: u16| &now.luns.iter().find(|of| of.lun == lun).unwrap().metrics;
+    assert_eq!((of(lun(0), "write"), of(lun(0), "read")), ((1, 8 * 512), (1, 4 * 512)));
+    assert_eq!((lun(1).queue, of(lun(1), "read")), (1, (0, 0)));
+    assert_eq!((now.sessions.len(), now.portals[0].portal, now.portals[0].sessions), (1, daemon.address, 1));
+    daemon.slow.release();
+    client.wait(waits);
+    drop(client);
+    daemon.await_sessions(0);
+    until("the counters of the session", || daemon.server().metrics().sessions.is_empty());
+    let then = daemon.server().metrics();
+    assert_eq!(of(&then.portals[0].metrics, "read"), (2, 6 * 512));
+    let page = then.prometheus();
+    let line = format!("lunway_lun_bytes_total{{target=\"{TARGET}\",lun=\"1\",operation=\"read\"}} 1024");
+    assert!(page.contains(&line), "{page}");
 }

@@ -1,0 +1,173 @@
+//! The text that Prometheus reads (exposition format 0.0.4).
+
+use std::fmt::{self, Write as _};
+
+use super::{LunMetrics, MetricsSnapshot, OperationMetrics};
+
+/// The name of a counted thing and how it is told apart from others of its kind.
+type Labels<'a> = Vec<(&'a str, String)>;
+/// Reads one counter.
+type Value = fn(&OperationMetrics) -> u64;
+
+impl MetricsSnapshot {
+    /// All counters as text, media type `text/plain; version=0.0.4`. Latencies are cumulated histograms in seconds.
+    pub fn prometheus(&self) -> String {
+        let luns = self.luns.iter();
+        let luns = luns
+            .map(|lun| (vec![("target", lun.target.clone()), ("lun", lun.lun.to_string())], &lun.metrics));
+        let sessions = self.sessions.iter().map(|reading| {
+            let session = &reading.session;
+            let labels = vec![
+                ("target", session.target.clone()),
+                ("initiator", session.initiator.clone()),
+                ("isid", session.isid.clone()),
+                ("peer", session.peer.to_string()),
+            ];
+            (labels, &reading.metrics)
+        });
+        let portals = self.portals.iter();
+        let portals = portals.map(|portal| (vec![("portal", portal.portal.to_string())], &portal.metrics));
+
+        let mut page = Page::default();
+        page.family("lunway_sessions", "gauge", "Sessions now.");
+        page.line("lunway_sessions", &[], self.sessions.len());
+        page.family("lunway_logins_total", "counter", "Logins by their result.");
+        for (result, count) in [("succeeded", self.logins), ("refused", self.logins_refused)] {
+            page.line("lunway_logins_total", &[("result", result.to_owned())], count);
+        }
+        page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
+        for portal in &self.portals {
+            page.line("lunway_portal_sessions", &[("portal", portal.portal.to_string())], portal.sessions);
+        }
+        page.metrics("lun", &luns.collect::<Vec<_>>());
+        page.metrics("session", &sessions.collect::<Vec<_>>());
+        page.metrics("portal", &portals.collect::<Vec<_>>());
+        page.0
+    }
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.write(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, String)], value: impl fmt::Display) {
+        self.write(format_args!("{name}"));
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let open = if at == 0 { '{' } else { ',' };
+            // Names of initiators are the peers' own: nothing in them may end the quotes.
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            self.write(format_args!("{open}{label}=\"{text}\""));
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        self.write(format_args!("{close} {value}\n"));
+    }
+
+    fn write(&mut self, arguments: fmt::Arguments<'_>) {
+        self.0.write_fmt(arguments).expect("writing to a String does not fail");
+    }
+
+    /// The same families for logical units, sessions and portals.
+    fn metrics(&mut self, of: &str, readings: &[(Labels<'_>, &LunMetrics)]) {
+        let counters: [(&str, &str, Value); 4] = [
+            ("operations", "Commands that have ended.", |of| of.operations),
+            ("bytes", "Bytes of commands that succeeded.", |of| of.bytes),
+            ("failed", "Commands that the device could not carry out.", |of| of.failed),
+            ("refused", "Commands refused: mistakes, unit attentions, reservations.", |of| of.refused),
+        ];
+        for (what, help, value) in counters {
+            let name = format!("lunway_{of}_{what}_total");
+            self.family(&name, "counter", help);
+            for (labels, operation) in operations(readings) {
+                self.line(&name, &labels, value(operation));
+            }
+        }
+        let name = format!("lunway_{of}_queue");
+        self.family(&name, "gauge", "Commands that the device has now.");
+        for (labels, metrics) in readings {
+            self.line(&name, labels, metrics.queue);
+        }
+        let name = format!("lunway_{of}_latency_seconds");
+        self.family(&name, "histogram", "Time from a command's arrival to its answer.");
+        for (labels, operation) in operations(readings).filter(|(_, of)| of.operations > 0) {
+            self.histogram(&name, &labels, operation);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &Labels<'_>, operation: &OperationMetrics) {
+        let bucket = format!("{name}_bucket");
+        let within = |bound: String| {
+            let mut labels = labels.clone();
+            labels.push(("le", bound));
+            labels
+        };
+        let (mut sum, last) = (0, operation.latency_us_log2.len().saturating_sub(1));
+        for (at, count) in operation.latency_us_log2[..last].iter().enumerate() {
+            sum += count;
+            self.line(&bucket, &within(seconds(1 << at)), sum);
+        }
+        sum += operation.latency_us_log2.get(last).unwrap_or(&0);
+        self.line(&bucket, &within("+Inf".to_owned()), sum);
+        self.line(&format!("{name}_sum"), labels, seconds(operation.latency_us_total));
+        self.line(&format!("{name}_count"), labels, sum);
+    }
+}
+
+/// Every kind of operation of every reading, with its label.
+fn operations<'a>(
+    readings: &'a [(Labels<'a>, &'a LunMetrics)],
+) -> impl Iterator<Item = (Labels<'a>, &'a OperationMetrics)> {
+    readings.iter().flat_map(|(labels, metrics)| {
+        metrics.operations.iter().map(|operation| {
+            let mut labels = labels.clone();
+            labels.push(("operation", operation.operation.to_owned()));
+            (labels, operation)
+        })
+    })
+}
+
+/// Microseconds as seconds, exactly.
+fn seconds(micros: u64) -> String {
+    format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::counters::{Counters, Ending, Kind};
+    use super::super::{LunReading, MetricsSnapshot};
+    use std::time::Duration;
+
+    #[test]
+    fn histograms_are_cumulated_and_labels_cannot_break_out_of_their_quotes() {
+        let counters = Counters::default();
+        for micros in [1, 100, 100, u64::MAX / 2] {
+            counters.ended(Kind::Read, Ending::Good, 4096);
+            counters.took(Kind::Read, 1, Duration::from_micros(micros));
+        }
+        let lun = LunReading { target: "a\"b\\c".to_owned(), lun: 3, metrics: counters.snapshot() };
+        let snapshot = MetricsSnapshot {
+            luns: vec![lun],
+            sessions: Vec::new(),
+            portals: Vec::new(),
+            logins: 5,
+            logins_refused: 1,
+        };
+        let page = snapshot.prometheus();
+        let labels = "target=\"a\\\"b\\\\c\",lun=\"3\"";
+        for line in [
+            "lunway_sessions 0".to_owned(),
+            "lunway_logins_total{result=\"refused\"} 1".to_owned(),
+            format!("lunway_lun_operations_total{{{labels},operation=\"read\"}} 4"),
+            format!("lunway_lun_bytes_total{{{labels},operation=\"read\"}} 16384"),
+            format!("lunway_lun_latency_seconds_bucket{{{labels},operation=\"read\",le=\"0.000001\"}} 1"),
+            format!("lunway_lun_latency_seconds_bucket{{{labels},operation=\"read\",le=\"0.000128\"}} 3"),
+            format!("lunway_lun_latency_seconds_bucket{{{labels},operation=\"read\",le=\"+Inf\"}} 4"),
+            format!("lunway_lun_latency_seconds_count{{{labels},operation=\"read\"}} 4"),
+        ] {
+            assert!(page.lines().any(|have| have == line), "{line}\n{page}");
+        }
+    }
+}

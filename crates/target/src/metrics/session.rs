@@ -1,0 +1,154 @@
+//! A session's counters, as its connection uses them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use lunway_scsi::{Nexus, Response, SenseKey, Status};
+
+use super::Metrics;
+use super::counters::{Counters, Ending, Kind, LunMetrics};
+use crate::server::SessionSummary;
+
+/// What says that the device failed, not the command.
+const FAILURES: [SenseKey; 4] =
+    [SenseKey::MEDIUM_ERROR, SenseKey::HARDWARE_ERROR, SenseKey::ABORTED_COMMAND, SenseKey::DATA_PROTECT];
+/// No logical unit has this number: they have 14 bits.
+const NOWHERE: u16 = u16::MAX;
+
+/// What others can read of a session's counters.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) session: SessionSummary,
+    /// Locked when a session uses a logical unit for the first time, and to read.
+    counters: Mutex<Vec<(u16, Arc<Counters>)>>,
+}
+
+impl Shelf {
+    pub(super) fn new(session: SessionSummary) -> Self {
+        Self { session, counters: Mutex::default() }
+    }
+
+    pub(super) fn read(&self) -> Vec<(u16, LunMetrics)> {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.iter().map(|(lun, counters)| (*lun, counters.snapshot())).collect()
+    }
+}
+
+/// Counts what one connection does.
+///
+/// The clock is read twice in a round of the connection, not for each command: what is answered at once took, for the
+/// counters, from the round's read to the end of its executions. At depth 1 that is the command's own time, at depth 32 the
+/// time until its answer could be sent.
+pub(crate) struct SessionCounters {
+    shelf: Arc<Shelf>,
+    metrics: Arc<Metrics>,
+    /// The session's own list, which it reads without the lock. The first entry is for numbers that it does not see, which
+    /// nobody is shown: there are too many of them to count apart.
+    luns: Vec<(u16, Arc<Counters>)>,
+    /// Commands that were answered at once in this round, by place in `luns` and kind.
+    round: Vec<(usize, Kind, u64)>,
+    round_start: Instant,
+}
+
+/// What a command is addressed to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addressed {
+    pub(crate) lun: [u8; 8],
+    pub(crate) opcode: u8,
+}
+
+/// A command that the device has, to the counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    place: usize,
+    kind: Kind,
+    start: Instant,
+}
+
+impl SessionCounters {
+    pub(super) fn new(shelf: Arc<Shelf>, metrics: Arc<Metrics>) -> Self {
+        let luns = vec![(NOWHERE, Arc::default())];
+        Self { shelf, metrics, luns, round: Vec::new(), round_start: Instant::now() }
+    }
+
+    /// A round begins: commands may have arrived.
+    pub(crate) fn begin_round(&mut self) {
+        self.round_start = Instant::now();
+    }
+
+    /// All commands of the round are executed.
+    pub(crate) fn end_round(&mut self) {
+        if self.round.is_empty() {
+            return;
+        }
+        let latency = self.round_start.elapsed();
+        for (place, kind, count) in self.round.drain(..) {
+            self.luns[place].1.took(kind, count, latency);
+        }
+    }
+
+    /// A command was answered at once.
+    pub(crate) fn answered(&mut self, nexus: &Nexus, to: Addressed, response: &Response) {
+        let (place, kind) = (self.place(nexus, to.lun), Kind::of(to.opcode));
+        let (ending, bytes) = outcome(response);
+        self.luns[place].1.ended(kind, ending, bytes);
+        match self.round.iter_mut().find(|(at, of, _)| (*at, *of) == (place, kind)) {
+            Some((_, _, count)) => *count += 1,
+            None => self.round.push((place, kind, 1)),
+        }
+    }
+
+    /// The device needs time for a command.
+    pub(crate) fn queued(&mut self, nexus: &Nexus, to: Addressed) -> Counted {
+        let place = self.place(nexus, to.lun);
+        self.luns[place].1.queued(1);
+        Counted { place, kind: Kind::of(to.opcode), start: self.round_start }
+    }
+
+    /// The device has ended it.
+    pub(crate) fn done(&mut self, counted: Counted, response: &Response) {
+        let Counted { place, kind, start } = counted;
+        let (ending, bytes) = outcome(response);
+        let counters = &self.luns[place].1;
+        counters.queued(-1);
+        counters.ended(kind, ending, bytes);
+        counters.took(kind, 1, start.elapsed());
+    }
+
+    fn place(&mut self, nexus: &Nexus, lun: [u8; 8]) -> usize {
+        // Up to 255 in peripheral, beyond in flat space addressing (SAM-5 4.7.7): the low 14 bits either way.
+        let number = u16::from_be_bytes([lun[0], lun[1]]) & 0x3fff;
+        match self.luns.iter().position(|(of, _)| *of == number) {
+            Some(place) => place,
+            None => self.add(nexus, number),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, nexus: &Nexus, number: u16) -> usize {
+        if !nexus.luns().contains(&number) {
+            return 0;
+        }
+        let counters = Arc::<Counters>::default();
+        self.luns.push((number, Arc::clone(&counters)));
+        self.shelf.counters.lock().unwrap_or_else(PoisonError::into_inner).push((number, counters));
+        self.luns.len() - 1
+    }
+}
+
+/// How it ended, and the bytes that it moved.
+fn outcome(response: &Response) -> (Ending, u64) {
+    let ending = match (response.status, &response.sense) {
+        (Status::GOOD, _) => Ending::Good,
+        (_, Some(sense)) if FAILURES.contains(&sense.key) => Ending::Failed,
+        _ => Ending::Refused,
+    };
+    (ending, response.wanted_in + response.wanted_out)
+}
+
+impl Drop for SessionCounters {
+    fn drop(&mut self) {
+        self.end_round();
+        self.metrics.close(&self.shelf);
+    }
+}
