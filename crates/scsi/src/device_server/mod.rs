@@ -191,7 +191,8 @@ pub(crate) fn execute(nexus: &Nexus, itl: Arc<ItlNexus>, cdb: &[u8], data_out: S
     };
     let cdb = Cdb::padded(cdb);
     if let Handler::Nexus(handler) = operation.handler() {
-        return Io::Ready(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal));
+        let d_sense = itl.unit().mode().descriptor_sense();
+        return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
     }
     let command = Command { itl, cdb, data_out, operation };
     match operation.passage() {

@@ -82,15 +82,12 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
     if unmap && !geometry.thin {
         return Err(Sense::invalid_cdb_field(1, 3).into());
     }
-    let out_of_range =
-        || Response::from(Sense::illegal(AdditionalSense::LBA_OUT_OF_RANGE).with_information(lba));
     // WSNZ: no count would mean "to the last block", which is more than anyone should ask for by leaving out a number.
     if count == 0 || count > WRITE_SAME_BLOCKS_MAX {
         return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_CDB).into());
     }
-    if lba.checked_add(count).is_none_or(|end| end > geometry.sectors()) {
-        return Err(out_of_range());
-    }
+    // WSNZ and the maximum above leave 16 bits.
+    let (offset, len) = Blocks { lba, count: count as u32 }.on(&geometry)?;
     let sector = geometry.logical_sector as usize;
     let wanted = if without_data { 0 } else { sector };
     // One block, exactly: of another length it is not known what is to be the same.
@@ -98,7 +95,6 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
         let refusal = Sense::illegal(AdditionalSense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
         return Err(Response { wanted_out: wanted as u64, ..refusal.into() });
     }
-    let (offset, len) = (lba * sector as u64, count * sector as u64);
     stepwise(async move {
         let unit = command.unit();
         let fail = |error| failure(unit, &error);
@@ -147,7 +143,10 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
             }
             let extents = unit.device().extents(at, len).await.map_err(|error| failure(unit, &error))?;
             for extent in extents {
-                status.push(extent.offset / sector, extent.len / sector, Provisioning::of(extent.kind));
+                // Fully provisioned: every block is mapped (SBC-4 4.7.2), whatever the device leaves out below.
+                let provisioning =
+                    if geometry.thin { Provisioning::of(extent.kind) } else { Provisioning::MAPPED };
+                status.push(extent.offset / sector, extent.len / sector, provisioning);
             }
             at += len;
         }

@@ -1,0 +1,187 @@
+//! How CDBs look, written down from SPC-4 and SBC-4 a second time.
+
+/// What a reservation of another nexus does (SPC-4 table 68, SBC-4 table 13, SPC-2 7.21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Always allowed.
+    Free,
+    /// Refused under RESERVE.
+    Query,
+    /// PERSISTENT RESERVE IN and OUT: refused under RESERVE, to its holder as well (SPC-2 5.5.1).
+    Persistent,
+    /// Reads the medium.
+    Read,
+    /// Changes the medium, or what it is like.
+    Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    TestUnitReady,
+    RequestSense,
+    Inquiry,
+    ReportLuns,
+    ReadCapacity10,
+    ReadCapacity16,
+    Read,
+    Write,
+    Verify,
+    WriteAndVerify,
+    WriteSame,
+    Unmap,
+    CompareAndWrite,
+    OrWrite,
+    WriteAtomic,
+    GetLbaStatus,
+    PreFetch,
+    SynchronizeCache,
+    ModeSense,
+    ModeSelect,
+    Reserve,
+    Release,
+    ReadKeys,
+    ReadReservation,
+    ReadFullStatus,
+    ReserveOut,
+    StartStop,
+    PreventAllow,
+}
+
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) command: Command,
+    pub(crate) action: Option<u8>,
+    /// Operation code, then the bits of each byte that mean something, CONTROL last.
+    pub(crate) fields: &'static [u8],
+    /// Obsolete bits of byte 1, which may be set and mean nothing.
+    obsolete: u8,
+    access: Access,
+    pub(crate) medium: bool,
+    pub(crate) writes: bool,
+}
+
+const fn layout(command: Command, fields: &'static [u8], access: Access, medium: bool) -> Layout {
+    let writes = medium && matches!(access, Access::Write);
+    Layout { command, action: None, fields, obsolete: 0, access, medium, writes }
+}
+
+impl Layout {
+    const fn action(mut self, action: u8) -> Self {
+        self.action = Some(action);
+        self
+    }
+
+    const fn obsolete(mut self, bits: u8) -> Self {
+        self.obsolete = bits;
+        self
+    }
+
+    const fn harmless(mut self) -> Self {
+        self.writes = false;
+        self
+    }
+
+    /// START STOP UNIT that starts and PREVENT ALLOW MEDIUM REMOVAL that allows are always allowed (SBC-4 table 13).
+    pub(crate) fn access(&self, cdb: &[u8]) -> Access {
+        match self.command {
+            Command::StartStop if cdb[4] & 0xF1 == 1 => Free,
+            Command::PreventAllow if cdb[4] & 3 == 0 => Free,
+            _ => self.access,
+        }
+    }
+
+    /// Bits are set that mean nothing. Of CONTROL only NACA counts (SAM-5 5.2).
+    pub(crate) fn has_reserved_bits(&self, cdb: &[u8]) -> bool {
+        let last = self.fields.len() - 1;
+        (1..=last).any(|at| {
+            let allowed = match at {
+                1 if self.action.is_some() => self.fields[1] | 0x1F,
+                1 => self.fields[1] | self.obsolete,
+                at if at == last => !0x04,
+                at => self.fields[at],
+            };
+            cdb[at] & !allowed != 0
+        })
+    }
+}
+
+use Access::{Free, Persistent, Query, Read, Write};
+
+#[rustfmt::skip]
+pub(crate) const LAYOUTS: &[Layout] = &[
+    layout(Command::TestUnitReady, &[0x00, 0, 0, 0, 0, 0], Query, true),
+    layout(Command::RequestSense, &[0x03, 0x01, 0, 0, 0xFF, 0], Free, false),
+    layout(Command::Inquiry, &[0x12, 0x01, 0xFF, 0xFF, 0xFF, 0], Free, false),
+    layout(Command::ReportLuns, &[0xA0, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], Free, false),
+    layout(Command::ReadCapacity10, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], Free, true),
+    layout(Command::ReadCapacity16, &[0x9E, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], Free, true).action(0x10),
+    layout(Command::GetLbaStatus, &[0x9E, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], Read, true).action(0x12),
+    layout(Command::Read, &[0x08, 0x1F, 0xFF, 0xFF, 0xFF, 0], Read, true),
+    layout(Command::Read, &[0x28, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Read, true).obsolete(0x07),
+    layout(Command::Read, &[0xA8, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Read, true).obsolete(0x07),
+    layout(Command::Read, &[0x88, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Read, true).obsolete(0x07),
+    layout(Command::Write, &[0x0A, 0x1F, 0xFF, 0xFF, 0xFF, 0], Write, true),
+    layout(Command::Write, &[0x2A, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Write, true).obsolete(0x03),
+    layout(Command::Write, &[0xAA, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true).obsolete(0x03),
+    layout(Command::Write, &[0x8A, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true).obsolete(0x03),
+    layout(Command::Verify, &[0x2F, 0x16, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Read, true),
+    layout(Command::Verify, &[0xAF, 0x16, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Read, true),
+    layout(Command::Verify, &[0x8F, 0x16, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Read, true),
+    layout(Command::WriteAndVerify, &[0x2E, 0x16, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Write, true),
+    layout(Command::WriteAndVerify, &[0xAE, 0x16, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true),
+    layout(Command::WriteAndVerify, &[0x8E, 0x16, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true),
+    layout(Command::WriteSame, &[0x41, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Write, true),
+    layout(Command::WriteSame, &[0x93, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true),
+    layout(Command::Unmap, &[0x42, 0, 0, 0, 0, 0, 0x3F, 0xFF, 0xFF, 0], Write, true),
+    layout(Command::CompareAndWrite, &[0x89, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0x3F, 0], Write, true).obsolete(0x03),
+    layout(Command::OrWrite, &[0x8B, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true).obsolete(0x03),
+    layout(Command::WriteAtomic, &[0x9C, 0x18, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, 0x3F, 0], Write, true),
+    layout(Command::PreFetch, &[0x34, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Read, true),
+    layout(Command::PreFetch, &[0x90, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Read, true),
+    layout(Command::SynchronizeCache, &[0x35, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0xFF, 0xFF, 0], Write, true).obsolete(0x05).harmless(),
+    layout(Command::SynchronizeCache, &[0x91, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x3F, 0], Write, true).obsolete(0x05).harmless(),
+    layout(Command::ModeSense, &[0x1A, 0x08, 0xFF, 0xFF, 0xFF, 0], Read, false),
+    layout(Command::ModeSense, &[0x5A, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], Read, false),
+    layout(Command::ModeSelect, &[0x15, 0x11, 0, 0, 0xFF, 0], Write, false),
+    layout(Command::ModeSelect, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Write, false),
+    layout(Command::Reserve, &[0x16, 0, 0, 0, 0, 0], Free, false),
+    layout(Command::Reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Free, false),
+    layout(Command::Release, &[0x17, 0, 0, 0, 0, 0], Free, false),
+    layout(Command::Release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Free, false),
+    layout(Command::ReadKeys, &[0x5E, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Persistent, false).action(0),
+    layout(Command::ReadReservation, &[0x5E, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Persistent, false).action(1),
+    layout(Command::ReadFullStatus, &[0x5E, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Persistent, false).action(3),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(0),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(1),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(2),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(3),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(4),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(5),
+    layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(6),
+    layout(Command::StartStop, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], Write, false),
+    layout(Command::PreventAllow, &[0x1E, 0, 0, 0, 0x03, 0], Write, false),
+];
+
+/// The layout of a CDB by its operation code and service action.
+pub(crate) fn find(cdb: &[u8]) -> Option<&'static Layout> {
+    let (first, second) = (*cdb.first()?, cdb.get(1).copied().unwrap_or(0));
+    LAYOUTS.iter().find(|layout| {
+        layout.fields[0] == first && layout.action.is_none_or(|action| second & 0x1F == action)
+    })
+}
+
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+/// Logical block address and count of a command that has both.
+pub(crate) fn blocks(cdb: &[u8]) -> (u64, u64) {
+    match (cdb[0], cdb.len()) {
+        (_, 6) => (number(&cdb[1..4]) & 0x1F_FFFF, if cdb[4] == 0 { 256 } else { cdb[4].into() }),
+        (_, 10) => (number(&cdb[2..6]), number(&cdb[7..9])),
+        (_, 12) => (number(&cdb[2..6]), number(&cdb[6..10])),
+        (0x89, _) => (number(&cdb[2..10]), cdb[13].into()),
+        (0x9C, _) => (number(&cdb[2..10]), number(&cdb[12..14])),
+        _ => (number(&cdb[2..10]), number(&cdb[10..14])),
+    }
+}
