@@ -64,6 +64,7 @@ impl Inquiry {
         let options = unit.options();
         Self {
             removable: options.removable,
+            third_party_copy: true,
             vendor: options.vendor.clone(),
             product: options.product.clone(),
             revision: options.revision.clone(),

@@ -8,6 +8,7 @@ use lunway_block::{BlockDevice, Durability, Geometry};
 
 use crate::gate::Gate;
 use crate::identity::Identity;
+use crate::medium_operation::{Background, MediumOperation, MediumWork, Phase};
 use crate::mode::ModeParameters;
 use crate::nexus::{ItlNexus, PortPair};
 use crate::reservation::{Keeper, Reservations};
@@ -43,6 +44,11 @@ pub struct LogicalUnitOptions {
     pub atomic_writes: Option<bool>,
     /// Where reservations with APTPL and saved mode pages are kept. `None`: nothing is, and initiators are told so.
     pub state: Option<Arc<dyn StateStore>>,
+    /// Bytes of a physical block to tell where that is larger than the device's: a whole multiple of its logical blocks. 512e
+    /// is a device of 512-byte blocks that says 4096 here.
+    pub physical_sector: Option<u32>,
+    /// Where sanitize and format operations run. `None`: within their commands, which then answer only at the end, IMMED or not.
+    pub background: Option<Arc<dyn Background>>,
 }
 
 impl LogicalUnitOptions {
@@ -60,10 +66,12 @@ impl Default for LogicalUnitOptions {
             revision: "0001".to_owned(),
             removable: false,
             read_only: false,
-            // 4 MiB: the largest request that the benchmark's sequential profiles and Windows send.
-            max_transfer: 4 << 20,
+            // 8 MiB: the largest request that is seen (2,048 blocks of 4 KiB, as conformance tests and backup programs send).
+            max_transfer: 8 << 20,
             atomic_writes: None,
             state: None,
+            physical_sector: None,
+            background: None,
         }
     }
 }
@@ -81,6 +89,8 @@ pub(crate) mod obstacle {
     pub(crate) const PROTECTED: u8 = 8;
     /// The target port is in an asymmetric access state that refuses commands; only on the I_T_L nexus.
     pub(crate) const ASYMMETRIC: u8 = 16;
+    /// An operation has the medium for itself, or left it unusable.
+    pub(crate) const MEDIUM_OPERATION: u8 = 32;
 }
 
 /// A disk as initiators see it.
@@ -103,6 +113,7 @@ pub struct LogicalUnit {
     /// Ports that were told that the unit is on, oldest first.
     greeted: Mutex<VecDeque<PortPair>>,
     gate: Gate,
+    medium_operation: MediumOperation,
 }
 
 impl AsRef<Gate> for LogicalUnit {
@@ -126,6 +137,7 @@ impl LogicalUnit {
             nexuses: Mutex::default(),
             greeted: Mutex::default(),
             gate: Gate::default(),
+            medium_operation: MediumOperation::default(),
             device,
             read_only: AtomicBool::new(options.read_only),
             options,
@@ -157,7 +169,9 @@ impl LogicalUnit {
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
-        self.device.geometry()
+        let geometry = self.device.geometry();
+        let told = self.options.physical_sector.unwrap_or(0);
+        Geometry { physical_sector: geometry.physical_sector.max(told), ..geometry }
     }
 
     pub(crate) fn mode(&self) -> &ModeParameters {
@@ -171,6 +185,24 @@ impl LogicalUnit {
     /// The store for what outlives the process, and the name under which it is kept there.
     pub(crate) fn state(&self) -> Option<(&Arc<dyn StateStore>, &str)> {
         state_of(&self.options)
+    }
+
+    pub(crate) fn medium_operation(&self) -> &MediumOperation {
+        &self.medium_operation
+    }
+
+    /// Takes the medium for an operation, for the command of a nexus; the caller is alone behind the gate.
+    pub(crate) fn begin_medium_operation(&self, work: MediumWork, nexus: u64) -> bool {
+        let begun = self.medium_operation.begin(work, nexus);
+        if begun {
+            self.set_obstacle(obstacle::MEDIUM_OPERATION, true);
+        }
+        begun
+    }
+
+    pub(crate) fn end_medium_operation(&self, phase: Phase) {
+        self.set_obstacle(obstacle::MEDIUM_OPERATION, phase != Phase::Idle);
+        self.medium_operation.end(phase);
     }
 
     pub(crate) fn keeper(&self) -> &Keeper {
@@ -300,8 +332,10 @@ impl LogicalUnit {
         self.change_reservations(Reservations::release_any);
         self.mode.reset();
         self.refresh_protection();
+        self.medium_operation.release(None);
         for itl in self.itl_nexuses() {
             itl.set_prevents_removal(false);
+            itl.copies().cancel();
             itl.pending().establish(UnitAttention::Reset);
         }
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 
 use lunway_block::{Io, SharedBuf};
 
+use crate::copy_record::CopyRecords;
 use crate::device_server;
 use crate::logical_unit::{LogicalUnit, obstacle};
 use crate::lun::{Lun, LunAddress};
@@ -74,6 +75,7 @@ pub(crate) struct ItlNexus {
     pending: Pending,
     obstacles: AtomicU8,
     prevents_removal: AtomicBool,
+    copies: CopyRecords,
 }
 
 impl ItlNexus {
@@ -105,6 +107,11 @@ impl ItlNexus {
         } else {
             self.obstacles.fetch_and(!bit, Ordering::AcqRel);
         }
+    }
+
+    /// The copies that were asked for here.
+    pub(crate) fn copies(&self) -> &CopyRecords {
+        &self.copies
     }
 
     pub(crate) fn prevents_removal(&self) -> bool {
@@ -210,6 +217,19 @@ impl Nexus {
         self.seen().units.iter().map(|itl| itl.lun).collect()
     }
 
+    /// The logical units that it sees, for a copy manager.
+    pub(crate) fn units(&self) -> Vec<Arc<ItlNexus>> {
+        self.seen().units.clone()
+    }
+
+    /// Lets go the commands that only wait for an operation which goes on without them, such as a SANITIZE without IMMED. The
+    /// transport calls it when nobody is there any more to hear their answers.
+    pub fn release_waiting(&self) {
+        for itl in &self.seen().units {
+            itl.unit.medium_operation().release(Some(self.identity.id));
+        }
+    }
+
     /// Who it is between.
     pub fn ports(&self) -> &PortPair {
         &self.identity.ports
@@ -244,6 +264,11 @@ impl Nexus {
             return TaskManagementOutcome::INCORRECT_LUN;
         };
         let Some(itl) = self.find(number) else { return TaskManagementOutcome::INCORRECT_LUN };
+        // One that waits for an operation of the unit's would keep the function from ending; the operation goes on.
+        itl.unit.medium_operation().release(Some(self.identity.id));
+        if function == Function::AbortTaskSet {
+            itl.copies.cancel();
+        }
         TaskManagementOutcome::complete(match function {
             Function::AbortTask => Scope::Task,
             Function::AbortTaskSet => Scope::NexusUnit { lun: number },
@@ -338,6 +363,7 @@ impl Nexus {
             pending: Pending::default(),
             obstacles: AtomicU8::default(),
             prevents_removal: AtomicBool::new(false),
+            copies: CopyRecords::default(),
         });
         itl.set_obstacle(obstacle::PROTECTED, seen.view.read_only);
         itl.set_obstacle(obstacle::ASYMMETRIC, !self.identity.group().1.is_active());

@@ -4,6 +4,8 @@
 pub const TEST_UNIT_READY: u8 = 0x00;
 /// REQUEST SENSE.
 pub const REQUEST_SENSE: u8 = 0x03;
+/// FORMAT UNIT.
+pub const FORMAT_UNIT: u8 = 0x04;
 /// READ (6).
 pub const READ_6: u8 = 0x08;
 /// WRITE (6).
@@ -44,6 +46,8 @@ pub const READ_DEFECT_DATA_10: u8 = 0x37;
 pub const WRITE_SAME_10: u8 = 0x41;
 /// UNMAP.
 pub const UNMAP: u8 = 0x42;
+/// SANITIZE; the service action says how.
+pub const SANITIZE: u8 = 0x48;
 /// MODE SELECT (10).
 pub const MODE_SELECT_10: u8 = 0x55;
 /// RESERVE (10).
@@ -56,6 +60,10 @@ pub const MODE_SENSE_10: u8 = 0x5A;
 pub const PERSISTENT_RESERVE_IN: u8 = 0x5E;
 /// PERSISTENT RESERVE OUT; the service action says which.
 pub const PERSISTENT_RESERVE_OUT: u8 = 0x5F;
+/// THIRD-PARTY COPY OUT; see [`service_action`].
+pub const THIRD_PARTY_COPY_OUT: u8 = 0x83;
+/// THIRD-PARTY COPY IN; see [`service_action`].
+pub const THIRD_PARTY_COPY_IN: u8 = 0x84;
 /// READ (16).
 pub const READ_16: u8 = 0x88;
 /// COMPARE AND WRITE.
@@ -95,6 +103,22 @@ pub const READ_DEFECT_DATA_12: u8 = 0xB7;
 
 /// Service actions.
 pub mod service_action {
+    /// SANITIZE: OVERWRITE.
+    pub const OVERWRITE: u8 = 0x01;
+    /// SANITIZE: BLOCK ERASE.
+    pub const BLOCK_ERASE: u8 = 0x02;
+    /// SANITIZE: EXIT FAILURE MODE.
+    pub const EXIT_FAILURE_MODE: u8 = 0x1F;
+    /// EXTENDED COPY (LID1), of THIRD-PARTY COPY OUT.
+    pub const EXTENDED_COPY_LID1: u8 = 0x00;
+    /// RECEIVE COPY STATUS (LID1), of THIRD-PARTY COPY IN.
+    pub const COPY_STATUS: u8 = 0x00;
+    /// RECEIVE COPY DATA (LID1), of THIRD-PARTY COPY IN.
+    pub const RECEIVE_DATA: u8 = 0x01;
+    /// RECEIVE COPY OPERATING PARAMETERS, of THIRD-PARTY COPY IN.
+    pub const OPERATING_PARAMETERS: u8 = 0x03;
+    /// RECEIVE COPY FAILURE DETAILS (LID1), of THIRD-PARTY COPY IN.
+    pub const FAILED_SEGMENT_DETAILS: u8 = 0x04;
     /// READ CAPACITY (16), of SERVICE ACTION IN (16).
     pub const READ_CAPACITY_16: u8 = 0x10;
     /// GET LBA STATUS, of SERVICE ACTION IN (16).

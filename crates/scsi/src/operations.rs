@@ -6,7 +6,8 @@
 use std::fmt::Write as _;
 
 use crate::device_server::{
-    Cdb, Handler, access, atomic, identify, medium, mode, report, thin, transfer, verify,
+    Cdb, Handler, access, atomic, copy_results, extended_copy, format, identify, medium, mode, report,
+    sanitize, thin, transfer, verify,
 };
 use crate::logical_unit::LogicalUnit;
 use crate::opcode::{self as op, service_action as sa};
@@ -73,6 +74,10 @@ struct Kind {
     writes: bool,
     /// Runs although a unit attention is pending (SPC-4 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
     with_unit_attention: bool,
+    /// Runs beside an operation that has the medium for itself (SBC-4 4.11.2).
+    beside_medium_operation: bool,
+    /// Reaches other logical units than the one it is sent to.
+    reaches: bool,
 }
 
 const IDENTIFY: Kind = Kind {
@@ -82,8 +87,11 @@ const IDENTIFY: Kind = Kind {
     medium: false,
     writes: false,
     with_unit_attention: true,
+    beside_medium_operation: true,
+    reaches: false,
 };
-const FREE: Kind = Kind { reach: Reach::Active, with_unit_attention: false, ..IDENTIFY };
+const FREE: Kind =
+    Kind { reach: Reach::Active, with_unit_attention: false, beside_medium_operation: false, ..IDENTIFY };
 const QUERY: Kind = Kind { access: Access::Query, ..FREE };
 const QUERY_MEDIUM: Kind = Kind { medium: true, ..QUERY };
 const READ: Kind = Kind { passage: Passage::Shared, access: Access::Read, medium: true, ..FREE };
@@ -91,14 +99,18 @@ const CONTROL: Kind = Kind { access: Access::Write, ..FREE };
 /// Mode and log parameters, diagnostics: what a port in standby must take as well. INSPECT changes them, DESCRIBE tells.
 const INSPECT: Kind = Kind { reach: Reach::Standby, ..CONTROL };
 /// REPORT SUPPORTED OPERATION CODES is not on the standard's list for standby and may be taken: a host that finds the unit
-/// through such a port would otherwise never learn what it can do.
-const DESCRIBE: Kind = Kind { access: Access::Read, ..INSPECT };
+/// through such a port would otherwise never learn what it can do. What they tell does not change while the medium is taken.
+const DESCRIBE: Kind = Kind { access: Access::Read, beside_medium_operation: true, ..INSPECT };
 /// The same reason: without its size, a disk found through a port in standby is one without a medium.
 const CAPACITY: Kind = Kind { reach: Reach::Standby, medium: true, ..FREE };
 const PERSISTENT: Kind = Kind { access: Access::Persistent, reach: Reach::Standby, ..FREE };
 const FLUSH: Kind = Kind { access: Access::Write, ..READ };
 const WRITE: Kind = Kind { writes: true, ..FLUSH };
 const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
+/// SANITIZE and FORMAT UNIT pass the gate by themselves: who waits for their end must not keep it closed. They look at an
+/// operation under way or failed by themselves, too.
+const OWN_MEDIUM: Kind = Kind { passage: Passage::None, beside_medium_operation: true, ..WRITE };
+const COPY: Kind = Kind { reaches: true, ..CONTROL };
 
 /// One supported command.
 pub struct Operation {
@@ -203,6 +215,14 @@ impl Operation {
         self.kind.with_unit_attention
     }
 
+    pub(crate) fn runs_beside_medium_operation(&self) -> bool {
+        self.kind.beside_medium_operation
+    }
+
+    pub(crate) fn reaches_other_units(&self) -> bool {
+        self.kind.reaches
+    }
+
     pub(crate) fn handler(&self) -> Handler {
         self.handler
     }
@@ -244,6 +264,7 @@ use Handler::{Nexus, Unit};
 pub static OPERATIONS: &[Operation] = &[
     row("TEST UNIT READY", "SPC-4 6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Unit(medium::test_unit_ready)),
     row("REQUEST SENSE", "SPC-4 6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Unit(identify::request_sense)),
+    row("FORMAT UNIT", "SBC-4 5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Unit(format::format_unit)),
     row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Unit(transfer::read_6)),
     row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Unit(transfer::write_6)),
     row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Unit(identify::inquiry)),
@@ -264,6 +285,9 @@ pub static OPERATIONS: &[Operation] = &[
     row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], READ, Unit(report::read_defect_data_10)),
     row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::write_same_10)),
     row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::unmap)).offered(Offered::Thin),
+    row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::overwrite_all)).acting(),
+    row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin),
+    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::exit_failure_mode)).acting(),
     row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::select_10)),
     row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
     row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
@@ -280,6 +304,11 @@ pub static OPERATIONS: &[Operation] = &[
     row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
+    row("EXTENDED COPY (LID1)", "SPC-4 6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Unit(extended_copy::extended_copy)).acting(),
+    row("RECEIVE COPY STATUS (LID1)", "SPC-4 6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::copy_status)).acting(),
+    row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::receive_data)).acting(),
+    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::operating_parameters)).acting(),
+    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::failed_segment_details)).acting(),
     row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
     row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
     row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),

@@ -2,6 +2,7 @@
 
 mod block_limits;
 mod designation;
+mod third_party_copy;
 
 pub use block_limits::{BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning};
 pub use designation::{Association, Designator, DesignatorType, DeviceIdentification};
@@ -20,6 +21,8 @@ pub mod page {
     pub const DEVICE_IDENTIFICATION: u8 = 0x83;
     /// Extended INQUIRY data.
     pub const EXTENDED_INQUIRY: u8 = 0x86;
+    /// Third-party copy.
+    pub const THIRD_PARTY_COPY: u8 = 0x8F;
     /// Block limits.
     pub const BLOCK_LIMITS: u8 = 0xB0;
     /// Block device characteristics.
@@ -29,11 +32,12 @@ pub mod page {
 }
 
 /// The pages of a disk, in ascending order as page 00h wants them.
-const PAGES: [u8; 7] = [
+const PAGES: [u8; 8] = [
     page::SUPPORTED,
     page::UNIT_SERIAL_NUMBER,
     page::DEVICE_IDENTIFICATION,
     page::EXTENDED_INQUIRY,
+    page::THIRD_PARTY_COPY,
     page::BLOCK_LIMITS,
     page::BLOCK_DEVICE_CHARACTERISTICS,
     page::LOGICAL_BLOCK_PROVISIONING,
@@ -69,6 +73,7 @@ pub(crate) fn build(code: u8, itl: &ItlNexus) -> Option<Vec<u8>> {
         page::UNIT_SERIAL_NUMBER => unit.identity().serial().as_bytes().to_vec(),
         page::DEVICE_IDENTIFICATION => DeviceIdentification::of(itl).build_body(),
         page::EXTENDED_INQUIRY => extended_inquiry(unit.geometry().volatile_cache),
+        page::THIRD_PARTY_COPY => third_party_copy::build_body(),
         page::BLOCK_LIMITS => BlockLimits::of(unit).build_body().to_vec(),
         page::BLOCK_DEVICE_CHARACTERISTICS => {
             BlockDeviceCharacteristics::of(&unit.geometry()).build_body().to_vec()

@@ -26,6 +26,7 @@
 //! | `portal` | listening, and the addresses that initiators are told |
 //! | `secret`, `log_limit` | CHAP secrets in files; log lines that peers can cause |
 
+mod background;
 mod config;
 mod driver;
 mod flags;

@@ -75,7 +75,11 @@ fn sense_data(cdb: &Cdb, sense: &Sense) -> Response {
 pub(crate) fn request_sense(command: Command) -> Answer {
     let sense = match command.itl.pending().take() {
         Some(condition) => condition.sense(),
-        None => Sense::new(SenseKey::NO_SENSE, AdditionalSense::NONE),
+        // PROGRESS INDICATION of an operation that has the medium (SBC-4 4.11.2).
+        None => match command.unit().medium_operation().sense() {
+            Some(sense) => sense,
+            None => Sense::new(SenseKey::NO_SENSE, AdditionalSense::NONE),
+        },
     };
     Ok(Io::Ready(sense_data(&command.cdb, &sense)))
 }

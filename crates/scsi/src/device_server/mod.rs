@@ -5,14 +5,19 @@
 
 pub(crate) mod access;
 pub(crate) mod atomic;
+pub(crate) mod copy_results;
+pub(crate) mod extended_copy;
+pub(crate) mod format;
 pub(crate) mod identify;
 pub(crate) mod medium;
 pub(crate) mod mode;
 pub(crate) mod report;
+pub(crate) mod sanitize;
 pub(crate) mod thin;
 pub(crate) mod transfer;
 pub(crate) mod verify;
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -84,6 +89,8 @@ pub(crate) struct Command {
     pub(crate) itl: Arc<ItlNexus>,
     pub(crate) cdb: Cdb,
     pub(crate) data_out: SharedBuf,
+    /// The units that a copy manager may reach: all that the nexus sees. Empty for other commands.
+    pub(crate) reachable: Vec<Arc<ItlNexus>>,
     operation: &'static Operation,
 }
 
@@ -103,46 +110,16 @@ impl Command {
     /// port, the medium and its protection let the command through.
     #[cold]
     fn obstructed(&self, attention: bool, obstacles: u8) -> Option<Response> {
-        let operation = self.operation;
         if attention && let Some(condition) = self.itl.pending().take_reset() {
             return Some(condition.sense().into());
         }
-        if obstacles & (obstacle::RESERVED | obstacle::PERSISTENT) != 0 {
-            let nexus = self.itl.nexus();
-            let reservations = self.unit().reservations();
-            if reservations.conflicts(operation.access(&self.cdb), nexus.id(), nexus.ports()) {
-                return Some(Response::status(Status::RESERVATION_CONFLICT));
-            }
+        if let Some(conflict) = conflict(&self.itl, self.operation, &self.cdb, obstacles) {
+            return Some(conflict);
         }
         if attention && let Some(condition) = self.itl.pending().take() {
             return Some(condition.sense().into());
         }
-        if obstacles & obstacle::ASYMMETRIC != 0
-            && let Some(code) = self.itl.nexus().group().1.refuses(operation.reach())
-        {
-            return Some(Sense::new(SenseKey::NOT_READY, code).into());
-        }
-        if operation.needs_medium() && obstacles & obstacle::NO_MEDIUM != 0 {
-            return Some(
-                Sense::new(SenseKey::NOT_READY, AdditionalSense::MEDIUM_NOT_PRESENT_TRAY_OPEN).into(),
-            );
-        }
-        if operation.writes() && obstacles & obstacle::PROTECTED != 0 {
-            return Some(self.write_protected());
-        }
-        None
-    }
-
-    fn write_protected(&self) -> Response {
-        let exported_read_only =
-            self.unit().is_read_only() || self.itl.obstacles() & obstacle::PROTECTED != 0;
-        let software = !exported_read_only && self.unit().mode().software_write_protect();
-        let code = if software {
-            AdditionalSense::SOFTWARE_WRITE_PROTECTED
-        } else {
-            AdditionalSense::WRITE_PROTECTED
-        };
-        Sense::new(SenseKey::DATA_PROTECT, code).into()
+        closed(&self.itl, self.operation, obstacles)
     }
 
     /// The first `len` bytes of data-out, which the CDB promises: a parameter list. Shorter is a mistake of the
@@ -172,6 +149,56 @@ impl Command {
     }
 }
 
+/// What a command of the nexus would be refused for, unit attentions aside: for a copy manager that acts in its place.
+pub(crate) fn refusal_of(itl: &ItlNexus, cdb: &[u8]) -> Option<Response> {
+    let obstacles = itl.unit().obstacles() | itl.obstacles();
+    if obstacles == 0 {
+        return None;
+    }
+    let operation = find(cdb).ok()?;
+    conflict(itl, operation, &Cdb::padded(cdb), obstacles).or_else(|| closed(itl, operation, obstacles))
+}
+
+/// Another nexus's reservation.
+fn conflict(itl: &ItlNexus, operation: &Operation, cdb: &Cdb, obstacles: u8) -> Option<Response> {
+    if obstacles & (obstacle::RESERVED | obstacle::PERSISTENT) == 0 {
+        return None;
+    }
+    let nexus = itl.nexus();
+    let conflicts = itl.unit().reservations().conflicts(operation.access(cdb), nexus.id(), nexus.ports());
+    conflicts.then(|| Response::status(Status::RESERVATION_CONFLICT))
+}
+
+/// The port, the medium, what the medium is taken for, its protection.
+fn closed(itl: &ItlNexus, operation: &Operation, obstacles: u8) -> Option<Response> {
+    if obstacles & obstacle::ASYMMETRIC != 0
+        && let Some(code) = itl.nexus().group().1.refuses(operation.reach())
+    {
+        return Some(Sense::new(SenseKey::NOT_READY, code).into());
+    }
+    if obstacles & obstacle::MEDIUM_OPERATION != 0
+        && !operation.runs_beside_medium_operation()
+        && let Some(sense) = itl.unit().medium_operation().sense()
+    {
+        return Some(sense.into());
+    }
+    if operation.needs_medium() && obstacles & obstacle::NO_MEDIUM != 0 {
+        return Some(Sense::new(SenseKey::NOT_READY, AdditionalSense::MEDIUM_NOT_PRESENT_TRAY_OPEN).into());
+    }
+    if operation.writes() && obstacles & obstacle::PROTECTED != 0 {
+        return Some(write_protected(itl));
+    }
+    None
+}
+
+fn write_protected(itl: &ItlNexus) -> Response {
+    let exported_read_only = itl.unit().is_read_only() || itl.obstacles() & obstacle::PROTECTED != 0;
+    let software = !exported_read_only && itl.unit().mode().software_write_protect();
+    let code =
+        if software { AdditionalSense::SOFTWARE_WRITE_PROTECTED } else { AdditionalSense::WRITE_PROTECTED };
+    Sense::new(SenseKey::DATA_PROTECT, code).into()
+}
+
 fn in_format(mut response: Response, d_sense: bool) -> Response {
     if let Some(sense) = &mut response.sense {
         sense.descriptor_format = d_sense;
@@ -194,7 +221,8 @@ pub(crate) fn execute(nexus: &Nexus, itl: Arc<ItlNexus>, cdb: &[u8], data_out: S
         let d_sense = itl.unit().mode().descriptor_sense();
         return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
     }
-    let command = Command { itl, cdb, data_out, operation };
+    let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
+    let command = Command { itl, cdb, data_out, reachable, operation };
     match operation.passage() {
         Passage::None => command.run(),
         Passage::Shared => run_shared(command),
@@ -278,6 +306,19 @@ pub(crate) fn settle(future: impl Future<Output = Response> + Send + 'static) ->
         Poll::Ready(response) => Io::Ready(response),
         Poll::Pending => Io::Pending(future),
     }
+}
+
+/// Lets others on this core go first: between the steps of long work on devices that answer inline.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// [`settle`] for a handler that can refuse on the way.

@@ -124,25 +124,37 @@ pub struct BlockDeviceCharacteristics {
     pub rotation_rate: u16,
     /// NOMINAL FORM FACTOR: 0 not said.
     pub form_factor: u8,
+    /// WABEREQ, what reads do after SANITIZE: BLOCK ERASE: 0 not said, 1 they succeed, 2 they fail, 3 they fail until written.
+    pub after_block_erase: u8,
 }
 
 impl BlockDeviceCharacteristics {
     /// What a geometry says: 7,200 stands for every rotating disk.
     pub fn of(geometry: &Geometry) -> Self {
-        Self { rotation_rate: if geometry.rotational { 7200 } else { 1 }, form_factor: 0 }
+        Self {
+            rotation_rate: if geometry.rotational { 7200 } else { 1 },
+            form_factor: 0,
+            // Offered where space can be given back; what was erased reads as zeroes.
+            after_block_erase: u8::from(geometry.thin),
+        }
     }
 
     pub(crate) fn build_body(&self) -> [u8; 60] {
         let mut body = [0; 60];
         put(&mut body, 0, self.rotation_rate.to_be_bytes());
-        body[3] = self.form_factor & 0xF;
+        body[3] = self.after_block_erase << 6 | (self.form_factor & 0xF);
         body
     }
 
     /// Reads the page.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let body = body(bytes, page::BLOCK_DEVICE_CHARACTERISTICS)?;
-        Some(Self { rotation_rate: u16_at(body, 0)?, form_factor: u8_at(body, 3).unwrap_or(0) & 0xF })
+        let flags = u8_at(body, 3).unwrap_or(0);
+        Some(Self {
+            rotation_rate: u16_at(body, 0)?,
+            form_factor: flags & 0xF,
+            after_block_erase: flags >> 6,
+        })
     }
 }
 
@@ -249,7 +261,7 @@ mod tests {
 
     #[test]
     fn rotation_comes_back() {
-        let page = BlockDeviceCharacteristics { rotation_rate: 7200, form_factor: 3 };
+        let page = BlockDeviceCharacteristics { rotation_rate: 7200, form_factor: 3, after_block_erase: 1 };
         let bytes = framed(PeripheralType::DISK, page::BLOCK_DEVICE_CHARACTERISTICS, &page.build_body());
         assert_eq!(BlockDeviceCharacteristics::parse(&bytes), Some(page));
     }

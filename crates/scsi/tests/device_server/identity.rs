@@ -52,7 +52,7 @@ fn the_pages_say_what_the_unit_does() {
     let page_of = |code| host.good(&cdb::inquiry(true, code, 1024), &[]).data_in;
     assert_eq!(UnitSerialNumber::parse(&page_of(page::UNIT_SERIAL_NUMBER)).unwrap().0, "SN-7");
     let limits = BlockLimits::parse(&page_of(page::BLOCK_LIMITS)).unwrap();
-    assert_eq!(limits.transfer_max as usize * SECTOR, 4 << 20);
+    assert_eq!(limits.transfer_max as usize * SECTOR, 8 << 20);
     assert_eq!(limits.compare_and_write_max, 255);
     let thin = LogicalBlockProvisioning::parse(&page_of(page::LOGICAL_BLOCK_PROVISIONING)).unwrap();
     assert!(thin.unmap && thin.read_zeroes == 1);

@@ -1,7 +1,9 @@
 //! The device server from outside: CDBs in, responses out, read with the initiator's types.
 
+mod extended_copy;
 mod identity;
 mod malformed;
+mod medium_operation;
 mod nexus;
 mod reservation;
 mod support;

@@ -15,7 +15,7 @@ fn check(host: &Initiator, lun: Lun, cdb: &[u8], data_out: &[u8]) {
     let response = host.send_to(lun, cdb, data_out);
     let sense = response.sense_bytes();
     assert_eq!(sense.is_some(), response.status == Status::CHECK_CONDITION, "{cdb:02x?}");
-    assert!(response.data_in.len() <= 4 << 20);
+    assert!(response.data_in.len() <= 8 << 20);
     assert_eq!(response.wanted_in, response.data_in.len() as u64);
 }
 

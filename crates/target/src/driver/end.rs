@@ -84,6 +84,9 @@ impl Connection {
         if let Some(stream) = &stream {
             let _ = socket2::SockRef::from(stream).shutdown(Shutdown::Write);
         }
+        if let Some(nexus) = session.as_ref().and_then(|session| session.nexus.as_ref()) {
+            nexus.release_waiting();
+        }
         while commands_executing > 0
             && let Some(done) = work.next().await
         {

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::error::{ChangeError, FlushFailure, StartError};
 use super::opening::{Closing, OpenDevice, OpenOptions};
+use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
 
 /// How long commands may take to end after their logical unit is withdrawn.
@@ -85,6 +86,8 @@ impl Maker {
             removable: lun.removable,
             read_only: lun.read_only,
             state: self.state.clone(),
+            physical_sector: lun.physical_sector,
+            background: Some(Arc::new(Threads)),
             ..LogicalUnitOptions::default()
         };
         LogicalUnit::new(Arc::clone(device), options).map_err(|error| refused(target, lun, error.to_string()))
