@@ -24,6 +24,7 @@
 //! | `registry` | connections and sessions, reinstatement, their limits |
 //! | `worker` | a core's thread |
 //! | `portal` | listening, and the addresses that initiators are told |
+//! | [`FileStore`] | what outlives the process: reservations, mode pages, access states |
 //! | `secret`, `log_limit` | CHAP secrets in files; log lines that peers can cause |
 
 mod background;
@@ -39,6 +40,7 @@ mod registry;
 mod secret;
 mod server;
 mod shared;
+mod state;
 mod worker;
 
 pub use config::{
@@ -55,3 +57,4 @@ pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunSummary, OpenDevice, OpenOptions,
     OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError, StartError, TargetSummary,
 };
+pub use state::{FileStore, StateDirError};

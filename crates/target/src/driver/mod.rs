@@ -32,7 +32,7 @@ use crate::registry::{Cause, Handle, Order, Ticket};
 use crate::server::SessionSummary;
 use crate::shared::Shared;
 use end::End;
-use task_management::{Managed, Waiter};
+use task_management::{Managed, SessionTasks, Waiter};
 
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice that. The
 /// kernel takes 1024.
@@ -411,8 +411,9 @@ impl Connection {
             return;
         }
         session.nexus = self.shared.open_nexus(logged_in);
-        if session.nexus.is_none() {
-            self.end(End::Ordered(Cause::Removed));
+        match &session.nexus {
+            Some(nexus) => nexus.set_tasks(Arc::new(SessionTasks(Arc::clone(&self.ticket.handle)))),
+            None => self.end(End::Ordered(Cause::Removed)),
         }
     }
 

@@ -5,16 +5,18 @@
 //! devices have ended every dropped command: until then it could still have its effect, and the initiator may send it
 //! again elsewhere as soon as it has the response.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use lunway_block::Io;
 use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
 use lunway_iscsi::target::{Aborted, TaskId, TaskManagementId};
-use lunway_scsi::{Lun, Scope, TaskManagementFunction as ScsiFunction, TaskManagementResponse};
+use lunway_scsi::{Lun, NexusTasks, Scope, TaskManagementFunction as ScsiFunction, TaskManagementResponse};
 use tokio::sync::oneshot;
 
 use super::end::End;
 use super::{Connection, Done, Work};
-use crate::registry::{AbortScope, Cause, Order};
+use crate::registry::{AbortScope, Cause, Handle, Order};
 
 /// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
 /// reset something larger.
@@ -32,6 +34,21 @@ pub(super) struct Waiter {
 pub(super) struct Managed {
     function: TaskManagementFunction,
     in_time: bool,
+}
+
+/// The tasks of a session, for the logical units that another session preempts it from.
+#[derive(Debug)]
+pub(super) struct SessionTasks(pub(super) Arc<Handle>);
+
+impl NexusTasks for SessionTasks {
+    fn abort(&self, lun: u16) -> Io<()> {
+        let (done, end) = oneshot::channel();
+        self.0.send(Order::AbortTasks { scope: AbortScope::Cleared { lun }, done });
+        Io::pending(async move {
+            // Dropped when they have ended, and when the session has.
+            let _ = end.await;
+        })
+    }
 }
 
 impl Connection {

@@ -3,9 +3,11 @@
 use std::io;
 
 use lunway_block::BlockError;
+use lunway_scsi::StateError;
 
 use crate::config::ConfigError;
 use crate::portal::BindError;
+use crate::state::StateDirError;
 
 /// Why a server did not start, or a change was not made: then everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +30,12 @@ pub enum StartError {
         /// What went wrong.
         why: String,
     },
+    /// What was kept, or the directory for it.
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
+    /// What was kept of a target.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// No thread or no runtime.
     #[error("cannot start a thread for connections: {0}")]
     Thread(io::Error),

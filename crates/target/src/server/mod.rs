@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lunway_scsi::ScsiTarget;
+use lunway_scsi::{ScsiTarget, StateStore};
 use tokio::runtime::Handle as Runtime;
 
 use crate::config::Config;
@@ -30,6 +30,7 @@ use crate::metrics::MetricsSnapshot;
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Serving, Shared, Target};
+use crate::state::FileStore;
 use crate::worker::{self, Worker};
 use change::Transaction;
 use lun::{Lun, Maker};
@@ -80,7 +81,9 @@ impl Server {
         let listeners = Listeners::new().map_err(StartError::Thread)?;
         let sockets = listeners.prepare(settings::portal_groups(&config))?;
 
-        let maker = Maker { open, runtime: Runtime::current(), state: None };
+        let state = config.state_dir.as_deref().map(FileStore::open).transpose()?;
+        let state = state.map(|store| Arc::new(store) as Arc<dyn StateStore>);
+        let maker = Maker { open, runtime: Runtime::current(), state };
         let mut targets = BTreeMap::new();
         let mut luns = Luns::new();
         for target in &config.targets {

@@ -160,3 +160,42 @@ fn a_cold_reset_ends_every_session_with_the_target() {
     daemon.await_sessions(0);
     daemon.log_in().ready();
 }
+
+/// A PERSISTENT RESERVE OUT for LUN 1 and its parameter list: service action, key, service action key.
+fn reserve_out(action: u8, key: u8, argument: u8) -> ([u8; 10], [u8; 24]) {
+    const WRITE_EXCLUSIVE: u8 = 1;
+    let mut list = [0; 24];
+    (list[7], list[15]) = (key, argument);
+    ([0x5F, action, WRITE_EXCLUSIVE, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+#[test]
+fn preempt_and_abort_drops_the_commands_of_the_preempted_session_alone() {
+    let daemon = Daemon::start("");
+    let (mut client, mut victim) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    let mut bystander = daemon.log_in_as(3).ready();
+    for (session, key) in [(&mut client, 1), (&mut victim, 2)] {
+        let (cdb, list) = reserve_out(0, 0, key);
+        assert_eq!(session.execute(1, &cdb, &list, 0).status, 0);
+    }
+    daemon.slow.hold();
+    victim.submit_read(1, 0, 1);
+    let theirs = bystander.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(2);
+    let slow = daemon.slow.clone();
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        slow.release();
+    });
+    let (cdb, list) = reserve_out(5, 1, 2);
+    assert_eq!(client.execute(1, &cdb, &list, 0).status, 0);
+    assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 0, "answered while the device was still at it");
+    release.join().unwrap();
+    assert_eq!(bystander.wait(theirs).status, 0);
+    // COMMANDS CLEARED BY ANOTHER INITIATOR, REGISTRATIONS PREEMPTED; and no answer to the read.
+    for code in [[0x2f, 0], [0x2a, 5]] {
+        let told = victim.execute(1, &[0; 6], &[], 0);
+        assert_eq!((told.status, told.sense.get(12..14)), (2, Some(&code[..])));
+    }
+    assert_eq!(victim.execute(1, &[0; 6], &[], 0).status, 0);
+}

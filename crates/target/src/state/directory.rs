@@ -1,0 +1,347 @@
+//! The state directory as the steps that a disk knows.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::file;
+
+/// Of files that are being written. No file of ours ends so otherwise: an item has no dot.
+const UNFINISHED: &str = ".new";
+/// The file that is locked while the directory is in use.
+const LOCK: &str = ".lock";
+
+/// What can be done to a directory and its files, each step as small as a crash can cut it.
+pub(super) trait Directory: Send {
+    /// The bytes of a file; `None`: there is none.
+    fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>>;
+    /// Makes a file empty, or an empty file.
+    fn create(&mut self, name: &str) -> io::Result<()>;
+    /// Fills the file that was created last.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Makes its bytes durable.
+    fn sync_file(&mut self) -> io::Result<()>;
+    /// Gives a file the name, and the place, of another.
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a name; none is no mistake.
+    fn remove(&mut self, name: &str) -> io::Result<()>;
+    /// Makes names durable.
+    fn sync(&mut self) -> io::Result<()>;
+    /// All names.
+    fn names(&mut self) -> io::Result<Vec<String>>;
+}
+
+/// Puts `bytes` in the place of a file. Cut anywhere, the old file or the new one is there.
+pub(super) fn replace(directory: &mut dyn Directory, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let unfinished = format!("{name}{UNFINISHED}");
+    directory.create(&unfinished)?;
+    directory.write(bytes)?;
+    // Before the name: a name that is durable must not lead to bytes that are not.
+    directory.sync_file()?;
+    directory.rename(&unfinished, name)?;
+    directory.sync()
+}
+
+/// Removes a file, durably.
+pub(super) fn remove(directory: &mut dyn Directory, name: &str) -> io::Result<()> {
+    directory.remove(name)?;
+    directory.sync()
+}
+
+/// Removes what a crash left unfinished.
+pub(super) fn sweep(directory: &mut dyn Directory) -> io::Result<()> {
+    for name in directory.names()?.iter().filter(|name| name.ends_with(UNFINISHED)) {
+        directory.remove(name)?;
+    }
+    Ok(())
+}
+
+/// The real thing.
+pub(super) struct FileSystem {
+    path: PathBuf,
+    directory: File,
+    unfinished: Option<File>,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl FileSystem {
+    /// Opens a directory, which only its owner may look into; `None`: another process has it.
+    pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        let lock = private().create(true).write(true).truncate(false).open(path.join(LOCK))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let directory = File::open(path)?;
+        Ok(Some(Self { path: path.to_owned(), directory, unfinished: None, _lock: lock }))
+    }
+
+    fn unfinished(&mut self) -> io::Result<&mut File> {
+        self.unfinished.as_mut().ok_or_else(|| io::Error::other("no file was created"))
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+impl Directory for FileSystem {
+    fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path.join(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        // One more than there can be: then its length does not fit, which is found as damage.
+        file.take(file::LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    fn create(&mut self, name: &str) -> io::Result<()> {
+        let file = private().create(true).write(true).truncate(true).open(self.path.join(name))?;
+        self.unfinished = Some(file);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.unfinished()?.write_all(bytes)
+    }
+
+    fn sync_file(&mut self) -> io::Result<()> {
+        self.unfinished()?.sync_all()
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.directory.sync_all()
+    }
+
+    fn names(&mut self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name()));
+        // Names that are no text are not ours.
+        names.filter_map(|name| name.map(|name| name.into_string().ok()).transpose()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Bytes of a file: as they are, and as they are on the disk.
+    #[derive(Clone, Default)]
+    struct Inode {
+        bytes: Vec<u8>,
+        durable: Option<Vec<u8>>,
+    }
+
+    type Names = BTreeMap<String, usize>;
+    /// What becomes of bytes that were not made durable.
+    type Damage = fn(&[u8]) -> Vec<u8>;
+
+    /// A directory whose power fails after a number of steps. It keeps what is durable apart from what was done.
+    #[derive(Clone, Default)]
+    struct Failing {
+        inodes: Vec<Inode>,
+        names: Names,
+        /// As they were after each step since the last time they were made durable, the oldest first.
+        history: Vec<Names>,
+        last: usize,
+        steps_left: usize,
+    }
+
+    impl Failing {
+        fn step(&mut self) -> io::Result<()> {
+            self.steps_left =
+                self.steps_left.checked_sub(1).ok_or_else(|| io::Error::other("power failed"))?;
+            Ok(())
+        }
+
+        fn change_names(&mut self, change: impl FnOnce(&mut Names)) {
+            change(&mut self.names);
+            self.history.push(self.names.clone());
+        }
+
+        /// Every directory that may be there after the power comes back: names as they were at any moment since the last
+        /// sync, bytes that were not made durable in any of the states that disks leave.
+        fn after_power_failure(&self) -> Vec<Self> {
+            let damage: [Damage; 4] = [
+                |_| Vec::new(),
+                |bytes| bytes[..bytes.len() / 2].to_vec(),
+                |bytes| vec![0; bytes.len()],
+                <[u8]>::to_vec,
+            ];
+            let mut all = Vec::new();
+            for names in &self.history {
+                for damage in damage {
+                    let inodes = self.inodes.iter().map(|inode| {
+                        let bytes = inode.durable.clone().unwrap_or_else(|| damage(&inode.bytes));
+                        Inode { durable: Some(bytes.clone()), bytes }
+                    });
+                    all.push(Self {
+                        inodes: inodes.collect(),
+                        names: names.clone(),
+                        history: vec![names.clone()],
+                        last: 0,
+                        steps_left: usize::MAX,
+                    });
+                }
+            }
+            all
+        }
+    }
+
+    impl Directory for Failing {
+        fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
+            Ok(self.names.get(name).map(|&inode| self.inodes[inode].bytes.clone()))
+        }
+
+        fn create(&mut self, name: &str) -> io::Result<()> {
+            self.step()?;
+            self.last = self.inodes.len();
+            self.inodes.push(Inode::default());
+            let last = self.last;
+            self.change_names(|names| names.extend([(name.to_owned(), last)]));
+            Ok(())
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+            self.step()?;
+            self.inodes[self.last].bytes.extend(bytes);
+            Ok(())
+        }
+
+        fn sync_file(&mut self) -> io::Result<()> {
+            self.step()?;
+            let inode = &mut self.inodes[self.last];
+            inode.durable = Some(inode.bytes.clone());
+            Ok(())
+        }
+
+        fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+            self.step()?;
+            let inode = *self.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+            self.change_names(|names| {
+                names.remove(from);
+                names.insert(to.to_owned(), inode);
+            });
+            Ok(())
+        }
+
+        fn remove(&mut self, name: &str) -> io::Result<()> {
+            self.step()?;
+            self.change_names(|names| names.retain(|other, _| other != name));
+            Ok(())
+        }
+
+        fn sync(&mut self) -> io::Result<()> {
+            self.step()?;
+            self.history = vec![self.names.clone()];
+            Ok(())
+        }
+
+        fn names(&mut self) -> io::Result<Vec<String>> {
+            Ok(self.names.keys().cloned().collect())
+        }
+    }
+
+    /// Runs `change` on a directory that has `old`, with the power failing at every step, and asserts that afterwards
+    /// there is `old` or `new`; and `new` alone once the change has answered.
+    fn survives_at_every_step(
+        change: fn(&mut dyn Directory) -> io::Result<()>,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> usize {
+        let mut before =
+            Failing { history: vec![Names::new()], steps_left: usize::MAX, ..Failing::default() };
+        if let Some(old) = old {
+            replace(&mut before, "f", old).unwrap();
+        }
+        for steps in 0.. {
+            let mut directory = Failing { steps_left: steps, ..before.clone() };
+            let answered = change(&mut directory).is_ok();
+            for mut after in directory.after_power_failure() {
+                sweep(&mut after).unwrap();
+                let found = after.read("f").unwrap();
+                let found = found.as_deref();
+                assert!(found == new || found == old && !answered, "{found:?} after {steps} steps");
+                assert_eq!(after.names().unwrap().len(), usize::from(found.is_some()), "something is left");
+                // And it goes on from there.
+                change(&mut after).unwrap();
+                assert_eq!(after.read("f").unwrap().as_deref(), new);
+            }
+            if answered {
+                return steps;
+            }
+        }
+        unreachable!("the change ends");
+    }
+
+    #[test]
+    fn a_power_failure_at_any_step_leaves_the_old_file_or_the_new_one() {
+        let replace: fn(&mut dyn Directory) -> io::Result<()> = |directory| replace(directory, "f", b"newer");
+        assert_eq!(survives_at_every_step(replace, Some(b"old"), Some(b"newer")), 5);
+        assert_eq!(survives_at_every_step(replace, None, Some(b"newer")), 5);
+        let remove: fn(&mut dyn Directory) -> io::Result<()> = |directory| remove(directory, "f");
+        assert_eq!(survives_at_every_step(remove, Some(b"old"), None), 2);
+    }
+
+    /// The test above would be worth nothing if it let these pass.
+    #[test]
+    #[should_panic(expected = "after 3 steps")]
+    fn a_name_before_its_bytes_is_found_out() {
+        let hasty: fn(&mut dyn Directory) -> io::Result<()> = |directory| {
+            directory.create("f.new")?;
+            directory.write(b"newer")?;
+            directory.rename("f.new", "f")?;
+            directory.sync()
+        };
+        survives_at_every_step(hasty, Some(b"old"), Some(b"newer"));
+    }
+
+    #[test]
+    #[should_panic(expected = "after 4 steps")]
+    fn an_answer_before_the_name_is_durable_is_found_out() {
+        let hasty: fn(&mut dyn Directory) -> io::Result<()> = |directory| {
+            directory.create("f.new")?;
+            directory.write(b"newer")?;
+            directory.sync_file()?;
+            directory.rename("f.new", "f")
+        };
+        survives_at_every_step(hasty, Some(b"old"), Some(b"newer"));
+    }
+
+    #[test]
+    fn the_real_directory_does_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = FileSystem::open(dir.path()).unwrap().unwrap();
+        directory.create("left.new").unwrap();
+        sweep(&mut directory).unwrap();
+        replace(&mut directory, "f", b"one").unwrap();
+        replace(&mut directory, "f", b"two").unwrap();
+        assert_eq!(directory.read("f").unwrap(), Some(b"two".to_vec()));
+        assert_eq!(directory.names().unwrap().iter().filter(|name| *name != LOCK).count(), 1);
+        remove(&mut directory, "f").unwrap();
+        assert_eq!(directory.read("f").unwrap(), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! What must outlive the process, in files: reservations with APTPL, saved mode pages, asymmetric access states.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | [`FileStore`]: who asks, and the thread that does it |
+//! | `file.rs` | one file: its name and its bytes |
+//! | `directory.rs` | the directory as the steps that a disk knows, and the order in which a file is replaced |
+
+mod directory;
+mod file;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+
+use lunway_block::Io;
+use lunway_scsi::{StateError, StateStore};
+use tokio::sync::oneshot;
+
+use crate::log_limit::LogLimit;
+use directory::{Directory, FileSystem, remove, replace, sweep};
+
+/// Why state cannot be kept in a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum StateDirError {
+    /// It cannot be made, read or written.
+    #[error("cannot keep state in {}: {source}", path.display())]
+    Unusable {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another process keeps its state there.
+    #[error("{} belongs to another process that is running; every daemon needs a state_dir of its own", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+/// A directory with one file for each owner and item.
+///
+/// A file is replaced as a whole: written under another name, made durable, renamed, and the directory made durable; only
+/// then [`save`](StateStore::save) answers. So there is one whole file at any moment, the old or the new one, and its checksum
+/// tells when a disk has lost or changed it later: then [`load`](StateStore::load) says so, and the daemon does not start with a
+/// disk whose reservations it does not know.
+///
+/// All of this is done by one thread, in the order in which it was asked for, because it waits for the disk; those who serve
+/// never do. The directory is locked: two processes that keep the same state would undo each other's.
+pub struct FileStore {
+    requests: Mutex<Option<mpsc::Sender<Request>>>,
+    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+}
+
+enum Request {
+    Load { owner: String, item: String, answer: mpsc::SyncSender<Result<Option<Vec<u8>>, StateError>> },
+    Save { owner: String, item: String, bytes: Vec<u8>, answer: oneshot::Sender<Result<(), StateError>> },
+}
+
+impl FileStore {
+    /// Opens the directory, which is made if there is none, and locks it.
+    pub fn open(path: &Path) -> Result<Self, StateDirError> {
+        let unusable = |source| StateDirError::Unusable { path: path.to_owned(), source };
+        let directory = FileSystem::open(path).map_err(unusable)?;
+        let mut directory = directory.ok_or_else(|| StateDirError::InUse { path: path.to_owned() })?;
+        sweep(&mut directory).map_err(unusable)?;
+        let (requests, queue) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("lunway-state".to_owned())
+            .spawn(move || serve(&mut directory, &queue))
+            .map_err(unusable)?;
+        Ok(Self { requests: Mutex::new(Some(requests)), thread: Some(thread), path: path.to_owned() })
+    }
+
+    fn ask(&self, request: Request) {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        // A request that cannot be sent is dropped, and with it the way of its answer: that is the answer.
+        if let Some(requests) = &*requests {
+            let _ = requests.send(request);
+        }
+    }
+}
+
+impl StateStore for FileStore {
+    fn load(&self, owner: &str, item: &str) -> Result<Option<Vec<u8>>, StateError> {
+        let (answer, loaded) = mpsc::sync_channel(1);
+        self.ask(Request::Load { owner: owner.to_owned(), item: item.to_owned(), answer });
+        loaded.recv().unwrap_or_else(|_| Err(unavailable(owner, item, "its thread has ended")))
+    }
+
+    fn save(&self, owner: &str, item: &str, bytes: Vec<u8>) -> Io<Result<(), StateError>> {
+        let (answer, saved) = oneshot::channel();
+        let (owner, item) = (owner.to_owned(), item.to_owned());
+        self.ask(Request::Save { owner: owner.clone(), item: item.clone(), bytes, answer });
+        Io::pending(async move {
+            saved.await.unwrap_or_else(|_| Err(unavailable(&owner, &item, "its thread has ended")))
+        })
+    }
+}
+
+impl Drop for FileStore {
+    /// Ends what was asked for; then the directory is free for the next process.
+    fn drop(&mut self) {
+        drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn unavailable(owner: &str, item: &str, why: impl fmt::Display) -> StateError {
+    StateError::Unavailable { owner: owner.to_owned(), item: item.to_owned(), why: why.to_string() }
+}
+
+/// The thread. It ends when nobody can ask any more.
+fn serve(directory: &mut dyn Directory, queue: &mpsc::Receiver<Request>) {
+    // An initiator can make as many saves fail as it likes.
+    let log = LogLimit::default();
+    for request in queue {
+        match request {
+            Request::Load { owner, item, answer } => {
+                let _ = answer.send(load(directory, &owner, &item));
+            }
+            Request::Save { owner, item, bytes, answer } => {
+                let saved = save(directory, &owner, &item, &bytes);
+                if let Err(error) = &saved {
+                    log.info(|suppressed| tracing::error!(suppressed, "{error}"));
+                }
+                let _ = answer.send(saved);
+            }
+        }
+    }
+}
+
+fn load(directory: &mut dyn Directory, owner: &str, item: &str) -> Result<Option<Vec<u8>>, StateError> {
+    let read = directory.read(&file::name(owner, item));
+    let Some(bytes) = read.map_err(|error| unavailable(owner, item, error))? else { return Ok(None) };
+    let payload = file::decode(&bytes, owner, item).map_err(|why| StateError::Damaged {
+        owner: owner.to_owned(),
+        item: item.to_owned(),
+        why: format!("{why} (file {})", file::name(owner, item)),
+    })?;
+    Ok(Some(payload.to_vec()))
+}
+
+fn save(directory: &mut dyn Directory, owner: &str, item: &str, bytes: &[u8]) -> Result<(), StateError> {
+    let name = file::name(owner, item);
+    let done = if bytes.is_empty() {
+        remove(directory, &name)
+    } else {
+        file::encode(owner, item, bytes).and_then(|bytes| replace(directory, &name, &bytes))
+    };
+    done.map_err(|error| unavailable(owner, item, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: &str = "iqn.2026-11.com.example:disks/0";
+
+    async fn save(store: &FileStore, item: &str, bytes: &[u8]) {
+        store.save(OWNER, item, bytes.to_vec()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_saved_is_there_after_a_restart_and_what_is_emptied_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("made/here");
+        {
+            let store = FileStore::open(&path).unwrap();
+            assert_eq!(store.load(OWNER, "reservations"), Ok(None));
+            save(&store, "reservations", b"one").await;
+            save(&store, "reservations", b"two").await;
+            save(&store, "mode-pages", b"three").await;
+        }
+        {
+            let store = FileStore::open(&path).unwrap();
+            assert_eq!(store.load(OWNER, "reservations"), Ok(Some(b"two".to_vec())));
+            save(&store, "reservations", b"").await;
+            save(&store, "reservations", b"").await;
+        }
+        let store = FileStore::open(&path).unwrap();
+        assert_eq!(store.load(OWNER, "reservations"), Ok(None));
+        assert_eq!(store.load(OWNER, "mode-pages"), Ok(Some(b"three".to_vec())));
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_is_an_error_and_not_an_empty_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::open(dir.path()).unwrap();
+        save(&store, "reservations", b"precious").await;
+        let path = dir.path().join(file::name(OWNER, "reservations"));
+        let good = std::fs::read(&path).unwrap();
+        for wrong in [&good[..good.len() - 1], &[], &[&good[..], b"x"].concat(), &vec![0; good.len()]] {
+            std::fs::write(&path, wrong).unwrap();
+            let error = store.load(OWNER, "reservations").unwrap_err();
+            assert!(matches!(error, StateError::Damaged { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_in_use_is_refused_until_it_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::open(dir.path()).unwrap();
+        assert!(matches!(FileStore::open(dir.path()), Err(StateDirError::InUse { .. })));
+        drop(store);
+        assert!(FileStore::open(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"").unwrap();
+        let error = FileStore::open(&path.join("below")).unwrap_err();
+        assert!(error.to_string().contains("file/below"), "{error}");
+    }
+}
