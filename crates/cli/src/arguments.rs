@@ -4,6 +4,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::{bench, copy, demo, discover, inspect, serve};
 use crate::failure::Failure;
+use crate::logging::LogFormat;
 
 const DEVICES: &str = "\
 Devices:
@@ -23,6 +24,16 @@ pub(crate) struct Arguments {
     /// More in the log, on standard error; twice for still more. RUST_LOG says it in detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+    /// How the log is written
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT",
+        env = "LUNWAY_LOG_FORMAT"
+    )]
+    pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -2,12 +2,23 @@
 
 use std::io::{self, IsTerminal};
 
+use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
 use crate::terminal;
 
+/// The form of a line of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line, with the fields of the event beside its message.
+    Json,
+}
+
 /// Logs to standard error: warnings normally, more with each `-v`. `RUST_LOG`, where set, decides instead.
-pub(crate) fn start(verbose: u8) {
+pub(crate) fn start(verbose: u8, format: LogFormat) {
     let level = match verbose {
         0 => "warn",
         1 => "info",
@@ -16,5 +27,9 @@ pub(crate) fn start(verbose: u8) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let colour = io::stderr().is_terminal() && terminal::colour_wanted();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
 }

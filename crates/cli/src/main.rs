@@ -12,6 +12,7 @@
 //! | `failure` | what goes wrong, and the exit code for it |
 //! | `terminal`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
+//! | `supervisor` | what systemd is told |
 
 mod arguments;
 mod command;
@@ -21,6 +22,7 @@ mod interrupt;
 mod logging;
 mod progress;
 mod secret;
+mod supervisor;
 mod terminal;
 mod transfer;
 
@@ -35,7 +37,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return secret::print_usage_error(&error),
     };
-    logging::start(arguments.verbose);
+    logging::start(arguments.verbose, arguments.log_format);
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::interrupt::Requests;
-use crate::{device, terminal};
+use crate::{device, supervisor, terminal};
 
 /// How long initiators have to log out when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
@@ -72,7 +72,9 @@ impl Serve {
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 announced => announced?,
             }
+            supervisor::ready(&status(&server));
             requests.next().await;
+            supervisor::stopping();
             tokio::select! {
                 ended = server.shutdown(GRACE) => ended.map_err(Failure::failed)?,
                 // Asked twice: it is in a hurry.
@@ -126,6 +128,13 @@ fn open(name: DeviceName, options: lunway_target::OpenOptions) -> OpeningDevice 
         let opened = lunway_device::open(name.spec(), &options).await.map_err(|error| error.to_string())?;
         Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close())) })
     })
+}
+
+/// One line, for `systemctl status`.
+fn status(server: &Server) -> String {
+    let targets = server.targets();
+    let luns: usize = targets.iter().map(|target| target.luns.len()).sum();
+    format!("serving {luns} LUN(s) of {} target(s) on {} portal(s)", targets.len(), server.addresses().len())
 }
 
 fn announce(server: &Server, json: bool) -> Result<(), Failure> {

@@ -1,0 +1,20 @@
+//! What systemd is told (`sd_notify(3)`), where it started the daemon.
+
+use sd_notify::NotifyState;
+
+/// The daemon serves: units that were waiting for it may start. `status` is what `systemctl status` shows.
+pub(crate) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// The daemon ends, and may take as long as its initiators and devices.
+pub(crate) fn stopping() {
+    tell(&[NotifyState::Stopping, NotifyState::Status("asking initiators to log out")]);
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    // Without a supervisor this does nothing; one that cannot be reached must not keep the daemon from serving.
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell systemd: {error}");
+    }
+}
