@@ -76,6 +76,9 @@ pub enum CloseReason {
     /// By a Logout Request and its response.
     #[error("logged out")]
     LoggedOut,
+    /// By a Logout Request for this connection alone (target).
+    #[error("the connection was logged out")]
+    ConnectionLoggedOut,
     /// The peer broke the protocol in a way that leaves no other answer.
     #[error("protocol error: {0}")]
     Protocol(String),

@@ -22,12 +22,15 @@ pub(crate) struct CommandWindow {
     expected: Serial,
     depth: u32,
     in_flight: u32,
+    /// Numbers that count as received although they never came (RFC 7143 §11.6.1); always within the window, so at most
+    /// `depth` of them.
+    plugged: Vec<u32>,
 }
 
 impl CommandWindow {
     /// `first`: the CmdSN of the leading Login Request, which is immediate and thus is the next one expected as well.
     pub(crate) fn new(first: u32, depth: u16) -> Self {
-        Self { expected: Serial(first), depth: u32::from(depth.max(1)), in_flight: 0 }
+        Self { expected: Serial(first), depth: u32::from(depth.max(1)), in_flight: 0, plugged: Vec::new() }
     }
 
     /// Judges a CmdSN without taking it.
@@ -35,24 +38,55 @@ impl CommandWindow {
         let distance = cmd_sn.wrapping_sub(self.expected.0);
         match distance {
             0 if self.in_flight < self.depth => Order::Next,
-            _ if distance < self.depth - self.in_flight.min(self.depth) => Order::Later,
-            _ => Order::Outside,
+            _ if distance >= self.depth - self.in_flight.min(self.depth) => Order::Outside,
+            _ if self.plugged.contains(&cmd_sn) => Order::Outside,
+            _ => Order::Later,
         }
     }
 
-    /// Takes the command that [`judge`](Self::judge) called next.
-    pub(crate) fn advance(&mut self) {
-        self.expected = self.expected.next();
+    /// Takes a request if it is the next one. One that `occupies` the target does so until [`finished`](Self::finished):
+    /// both steps are one, as MaxCmdSN would go back between them.
+    pub(crate) fn take(&mut self, cmd_sn: u32, occupies: bool) -> Order {
+        let order = self.judge(cmd_sn);
+        if order == Order::Next {
+            self.in_flight += u32::from(occupies);
+            self.advance();
+        }
+        order
     }
 
-    /// A delivered command occupies the target until [`finished`](Self::finished).
-    pub(crate) fn started(&mut self) {
-        self.in_flight += 1;
+    fn advance(&mut self) {
+        self.expected = self.expected.next();
+        while let Some(at) = self.plugged.iter().position(|cmd_sn| *cmd_sn == self.expected.0) {
+            self.plugged.swap_remove(at);
+            self.expected = self.expected.next();
+        }
+    }
+
+    /// Counts a number that has not come as received, if it is within the window: what comes under it later is outside.
+    /// Says whether it is.
+    pub(crate) fn plug(&mut self, cmd_sn: u32) -> bool {
+        match self.judge(cmd_sn) {
+            Order::Outside => self.plugged.contains(&cmd_sn),
+            Order::Next => {
+                self.advance();
+                true
+            }
+            Order::Later => {
+                self.plugged.push(cmd_sn);
+                true
+            }
+        }
     }
 
     /// A command has been answered or aborted.
     pub(crate) fn finished(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Whether every number before this one has come.
+    pub(crate) fn has_reached(&self, cmd_sn: u32) -> bool {
+        Serial(cmd_sn) <= self.expected
     }
 
     pub(crate) fn expected(&self) -> u32 {
@@ -74,9 +108,7 @@ mod tests {
         let mut window = CommandWindow::new(u32::MAX, 2);
         assert_eq!(window.maximum(), 0, "serial arithmetic wraps");
         for cmd_sn in [u32::MAX, 0] {
-            assert_eq!(window.judge(cmd_sn), Order::Next);
-            window.advance();
-            window.started();
+            assert_eq!(window.take(cmd_sn, true), Order::Next);
         }
         assert_eq!((window.expected(), window.maximum()), (1, 0));
         assert_eq!(window.judge(1), Order::Outside);
@@ -91,5 +123,18 @@ mod tests {
         let judged: Vec<Order> = (8..16).map(|sn| window.judge(sn)).collect();
         use Order::*;
         assert_eq!(judged, [Outside, Outside, Next, Later, Later, Later, Outside, Outside]);
+    }
+
+    #[test]
+    fn a_number_that_was_plugged_is_passed_over_and_not_taken_when_it_comes() {
+        let mut window = CommandWindow::new(10, 8);
+        assert!(window.plug(12) && window.plug(12), "plugging is idempotent");
+        assert!(!window.plug(9) && !window.plug(18), "outside of the window there is nothing to plug");
+        assert_eq!(window.judge(12), Order::Outside);
+        assert_eq!(window.take(10, false), Order::Next);
+        assert_eq!(window.take(11, false), Order::Next);
+        assert_eq!(window.expected(), 13);
+        assert!(window.plug(13));
+        assert_eq!((window.expected(), window.judge(13)), (14, Order::Outside));
     }
 }

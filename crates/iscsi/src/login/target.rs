@@ -38,6 +38,8 @@ pub struct TargetLogin {
     names: Names,
     seen: KeySet,
     grant: Option<LoginGrant>,
+    /// The login of the session that this connection joins.
+    leading: Option<Box<LoggedIn>>,
     greeted: bool,
     chap: Chap,
     negotiation: Option<Negotiation>,
@@ -214,6 +216,7 @@ impl TargetLogin {
             names: Names::default(),
             seen: KeySet::default(),
             grant: None,
+            leading: None,
             greeted: false,
             chap: Chap::Start,
             negotiation: None,
@@ -240,6 +243,18 @@ impl TargetLogin {
         };
         self.grant = Some(grant);
         self.process(&text).unwrap_or_else(|status| self.refuse(status))
+    }
+
+    /// Lets in who asked, as a further connection of the session that `leading` made: the parameters of the session are
+    /// those it negotiated, and the same user has to prove itself.
+    pub fn join(&mut self, grant: LoginGrant, leading: &LoggedIn) -> TargetStep {
+        self.leading = Some(Box::new(leading.clone()));
+        self.grant(grant)
+    }
+
+    /// The connection's number within its session, as the initiator says; 0 before the first request.
+    pub(crate) fn cid(&self) -> u16 {
+        self.identity.map_or(0, |identity| identity.cid)
     }
 
     /// Ends the login with this status, and with the address of a redirection.
@@ -482,7 +497,7 @@ impl TargetLogin {
     }
 
     fn finish(&mut self) -> Outcome<LoggedIn> {
-        let negotiated = self.negotiation().finish().map_err(|_| LoginStatus::INITIATOR_ERROR)?;
+        let mut negotiated = self.negotiation().finish().map_err(|_| LoginStatus::INITIATOR_ERROR)?;
         let (Some(grant), Some(identity)) = (&self.grant, self.identity) else {
             return Err(LoginStatus::TARGET_ERROR);
         };
@@ -490,6 +505,12 @@ impl TargetLogin {
             Chap::Passed(user) => user.clone(),
             _ => None,
         };
+        if let Some(leading) = &self.leading {
+            if leading.user != user {
+                return Err(LoginStatus::AUTHORIZATION_FAILURE);
+            }
+            negotiated = negotiated.joining(&leading.negotiated);
+        }
         let names = std::mem::take(&mut self.names);
         Ok(LoggedIn {
             negotiated,

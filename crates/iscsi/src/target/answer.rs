@@ -123,8 +123,9 @@ impl TargetConnection {
         let burst_max = logged_in.negotiated.max_burst_length as usize;
         let mut pdu = DataIn::new();
         pdu.initiator_task_tag = task.initiator_task_tag.into();
-        pdu.exp_cmd_sn = self.window.expected().into();
-        pdu.max_cmd_sn = self.window.maximum().into();
+        let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
+        pdu.exp_cmd_sn = exp_cmd_sn.into();
+        pdu.max_cmd_sn = max_cmd_sn.into();
         let (mut at, mut data_sn) = (0, 0u32);
         while at < data.len() {
             let burst_end = (at / burst_max + 1) * burst_max;

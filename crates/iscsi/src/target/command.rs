@@ -4,11 +4,14 @@ use lunway_block::Buf;
 
 use super::answer::IscsiSense;
 use super::task::{Collection, Solicited, Task, TaskId, TaskState};
-use super::{Aborted, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent, TaskManagementId};
+use super::{
+    Aborted, Before, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent, TaskManagementId,
+};
 use crate::connection::Cdb;
 use crate::negotiation::Negotiated;
 use crate::pdu::{self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand};
 use crate::receive::{Data, Head};
+use crate::serial::Serial;
 
 /// Why a Data-Out cannot be taken.
 pub(super) enum DataOutFault {
@@ -44,14 +47,23 @@ impl TargetConnection {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let numbered = !command.opcode.is_immediate();
         let initiator_task_tag = command.initiator_task_tag.get();
-        if self.tasks.find(initiator_task_tag).is_some() || initiator_task_tag == RESERVED_TAG {
-            return self.reject(head, RejectReason::TASK_IN_PROGRESS);
-        }
-        if !numbered && self.immediate_tasks == IMMEDIATE_MAX {
-            return self.reject(head, RejectReason::IMMEDIATE_COMMAND_REJECT);
-        }
-        let Some((cdb, bidirectional_read_length)) = additional_segments(command, &head.ahs) else {
-            return self.reject(head, RejectReason::INVALID_PDU_FIELD);
+        let refusal = match additional_segments(command, &head.ahs) {
+            _ if self.tasks.find(initiator_task_tag).is_some() || initiator_task_tag == RESERVED_TAG => {
+                Err(RejectReason::TASK_IN_PROGRESS)
+            }
+            _ if !numbered && self.immediate_tasks == IMMEDIATE_MAX => {
+                Err(RejectReason::IMMEDIATE_COMMAND_REJECT)
+            }
+            segments => segments.ok_or(RejectReason::INVALID_PDU_FIELD),
+        };
+        let (cdb, bidirectional_read_length) = match refusal {
+            Ok(segments) => segments,
+            Err(reason) => {
+                if numbered {
+                    self.numbering.finished();
+                }
+                return self.reject(head, reason);
+            }
         };
         let expected_length = command.expected_data_transfer_length.get();
         let arrival = self.next_arrival();
@@ -65,13 +77,12 @@ impl TargetConnection {
             numbered,
             expected_length,
             bidirectional_read_length,
+            cmd_sn: command.cmd_sn.get(),
             arrival,
             reserved: 0,
             state: TaskState::Executing,
         });
-        if numbered {
-            self.window.started();
-        } else {
+        if !numbered {
             self.immediate_tasks += 1;
         }
         if command.is_read() && command.is_write() {
@@ -236,8 +247,7 @@ impl TargetConnection {
             (usize::from(negotiated.max_outstanding_r2t), negotiated.max_burst_length as usize);
         loop {
             let tag = self.transfer_tag(id.slot);
-            let (stat_sn, exp_cmd_sn, max_cmd_sn) =
-                (self.stat_sn, self.window.expected(), self.window.maximum());
+            let (stat_sn, (exp_cmd_sn, max_cmd_sn)) = (self.stat_sn, self.numbering.window());
             let Some(task) = self.tasks.get_mut(id) else { return };
             let TaskState::Collecting(collection) = &mut task.state else { return };
             if collection.requested == collection.want
@@ -283,7 +293,7 @@ impl TargetConnection {
     pub(super) fn end_task(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(id)?;
         if task.numbered {
-            self.window.finished();
+            self.numbering.finished();
         } else {
             self.immediate_tasks -= 1;
         }
@@ -308,19 +318,35 @@ impl TargetConnection {
         }
     }
 
-    /// Gives up every task, or those of one logical unit, that arrived before the request that asks for it, if it is one of
-    /// this connection (RFC 7143 §11.5.1: later commands are not affected). None will be answered; those returned are in
-    /// the driver's hands.
-    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, request: Option<TaskManagementId>) -> Vec<TaskId> {
-        let horizon = request.map_or(u64::MAX, |request| request.arrival);
+    /// Gives up every task, or those of one logical unit, that a task management function is about. None will be answered;
+    /// those returned are in the driver's hands.
+    pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, before: Before) -> Vec<TaskId> {
         let mut executing = Vec::new();
         for id in self.tasks.ids() {
-            let is_meant = |task: &mut Task| task.arrival < horizon && lun.is_none_or(|lun| task.lun == lun);
+            let is_meant = |task: &mut Task| {
+                let earlier = match before {
+                    Before::Everything => true,
+                    Before::Request(request) => task.arrival < request.arrival,
+                    Before::Number(cmd_sn) => Serial(task.cmd_sn) < Serial(cmd_sn),
+                };
+                earlier && lun.is_none_or(|lun| task.lun == lun)
+            };
             if self.tasks.get_mut(id).is_some_and(is_meant) && self.abort(id) != Aborted::Dropped {
                 executing.push(id);
             }
         }
         executing
+    }
+
+    /// RFC 7143 §11.6.1: the task that ABORT TASK names is not there, but its RefCmdSN may still be on its way. Then it
+    /// counts as received, what comes under it is ignored, and the function is complete. `false`: there is no such task.
+    pub fn plug(&mut self, request: TaskManagementId) -> bool {
+        let earlier = Serial(request.ref_cmd_sn) < Serial(request.cmd_sn);
+        if !earlier || !self.numbering.plug(request.ref_cmd_sn) {
+            return false;
+        }
+        self.resume();
+        true
     }
 
     fn abort(&mut self, id: TaskId) -> Aborted {

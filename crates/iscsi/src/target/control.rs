@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use lunway_block::Buf;
 
-use super::{Phase, TargetConnection, TargetEvent};
+use super::session::{Numbering, SharedSession};
+use super::{Before, Phase, TargetConnection, TargetEvent};
 use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::keys::{Key, ResultFunction, ValueType};
 use crate::login::{LoginGrant, LoginRefusal, LoginReply, SessionType, TargetStep};
 use crate::pdu::{
     self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LogoutReason, LogoutRequest, LogoutResponse,
-    LogoutResult, NopIn, NopOut, RESERVED_TAG, Reject, RejectReason, TaskManagementFunction,
+    LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason, TaskManagementFunction,
     TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest, TextResponse,
 };
 use crate::receive::{Data, Head};
@@ -23,12 +24,27 @@ pub struct TaskManagementId {
     initiator_task_tag: u32,
     /// Commands with a higher one came later.
     pub(super) arrival: u64,
+    pub(super) cmd_sn: u32,
+    pub(super) ref_cmd_sn: u32,
 }
+
+impl TaskManagementId {
+    /// Its place in the command order: tasks of the session's other connections with a lower one are meant as well.
+    pub fn before(self) -> Before {
+        Before::Number(self.cmd_sn)
+    }
+}
+
+/// Names a Logout Request within its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LogoutId(u32);
 
 /// Names a text request within its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TextId(u32);
 
+/// Logouts of other connections at a time that are not answered yet: there are not more connections.
+const LOGOUTS_MAX: usize = 16;
 /// Task management requests at a time that are not answered yet.
 const MANAGEMENT_MAX: usize = 32;
 /// The tag of our pings. One ping is out at a time.
@@ -41,6 +57,8 @@ pub(super) struct Control {
     pub(super) logout_by: Option<Instant>,
     /// Tags of task management requests in the driver's hands.
     management: Vec<u32>,
+    /// Tags of logouts in the driver's hands.
+    logouts: Vec<u32>,
     /// Text collected from requests with the C bit.
     text_in: text::Assembler,
     /// The tag of the request being answered, and the rest of the answer (RFC 7143 §6.2).
@@ -60,7 +78,8 @@ impl TargetConnection {
         let Phase::Login(login) = &mut self.phase else { return };
         if self.stat_sn == 0 {
             // §11.12.8: the leading request sets the first CmdSN; §11.12.9: StatSN may start anywhere.
-            self.window = CommandWindow::new(request.cmd_sn.get(), self.config.command_window);
+            let window = CommandWindow::new(request.cmd_sn.get(), self.config.command_window);
+            self.numbering = Numbering::Own(window);
             self.stat_sn = 1;
         }
         let step = login.request(request, data.map_or(&[], |data| &data.buf));
@@ -70,6 +89,15 @@ impl TargetConnection {
     /// Answers [`TargetEvent::Login`]: this one may go on.
     pub fn grant_login(&mut self, grant: LoginGrant) {
         self.answer_login(|login| login.grant(grant));
+    }
+
+    /// Answers [`TargetEvent::Login`] of a connection that wants to join a session: this one may go on. The session's
+    /// parameters hold, and the user that the leading connection proved must be proven again (RFC 7143 §6.3).
+    pub fn join_login(&mut self, grant: LoginGrant, session: &SharedSession) {
+        if let Phase::Asking(login) = &self.phase {
+            self.numbering = session.join(login.cid());
+            self.answer_login(|login| login.join(grant, session.leading()));
+        }
     }
 
     /// Answers [`TargetEvent::Login`]: this one may not.
@@ -108,6 +136,9 @@ impl TargetConnection {
                     header_digest,
                     data_digest,
                 );
+                if logged_in.session_type == SessionType::Normal && negotiated.max_connections > 1 {
+                    self.numbering.share(&logged_in);
+                }
                 self.phase = Phase::FullFeature(logged_in.clone());
                 self.events.push_back(TargetEvent::LoggedIn(logged_in));
             }
@@ -146,8 +177,9 @@ impl TargetConnection {
         let mut pdu = NopIn::new();
         pdu.target_transfer_tag = PING_TAG.into();
         pdu.stat_sn = self.stat_sn.into();
-        pdu.exp_cmd_sn = self.window.expected().into();
-        pdu.max_cmd_sn = self.window.maximum().into();
+        let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
+        pdu.exp_cmd_sn = exp_cmd_sn.into();
+        pdu.max_cmd_sn = max_cmd_sn.into();
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
     }
 
@@ -277,27 +309,51 @@ impl TargetConnection {
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(segment).freeze());
     }
 
-    /// RFC 7143 §11.14. With one connection, closing it and closing the session are the same.
+    /// RFC 7143 §11.14. Closing the last connection closes the session.
     pub(super) fn logout_request(&mut self, head: &Head) {
         let request: &LogoutRequest = pdu::view(&head.bhs);
         let Phase::FullFeature(logged_in) = &self.phase else { return };
-        let result = match request.reason() {
-            LogoutReason::CLOSE_SESSION => LogoutResult::CLOSED,
-            LogoutReason::CLOSE_CONNECTION if request.cid.get() == logged_in.cid => LogoutResult::CLOSED,
-            LogoutReason::CLOSE_CONNECTION => LogoutResult::CID_NOT_FOUND,
-            LogoutReason::RECOVERY => LogoutResult::RECOVERY_NOT_SUPPORTED,
+        let (cid, tag) = (request.cid.get(), request.initiator_task_tag.get());
+        let (result, closes) = match request.reason() {
+            LogoutReason::CLOSE_SESSION => (LogoutResult::CLOSED, Some(CloseReason::LoggedOut)),
+            LogoutReason::CLOSE_CONNECTION if cid == logged_in.cid => {
+                (LogoutResult::CLOSED, Some(CloseReason::ConnectionLoggedOut))
+            }
+            LogoutReason::CLOSE_CONNECTION if self.numbering.session().is_some() => {
+                if self.control.logouts.len() == LOGOUTS_MAX || self.control.logouts.contains(&tag) {
+                    return self.reject(head, RejectReason::TASK_IN_PROGRESS);
+                }
+                self.control.logouts.push(tag);
+                let request = LogoutId(tag);
+                return self.events.push_back(TargetEvent::CloseConnection { request, cid });
+            }
+            LogoutReason::CLOSE_CONNECTION => (LogoutResult::CID_NOT_FOUND, None),
+            // §11.15.1: moving tasks to another connection needs error recovery level 2.
+            LogoutReason::RECOVERY => (LogoutResult::RECOVERY_NOT_SUPPORTED, None),
             _ => return self.reject(head, RejectReason::INVALID_PDU_FIELD),
         };
+        self.logout_response(tag, result);
+        if let Some(reason) = closes {
+            self.close(reason);
+        }
+    }
+
+    /// Answers [`TargetEvent::CloseConnection`], after the connection has ended.
+    pub fn respond_logout(&mut self, request: LogoutId, result: LogoutResult) {
+        let Some(at) = self.control.logouts.iter().position(|&tag| tag == request.0) else { return };
+        self.control.logouts.swap_remove(at);
+        self.logout_response(request.0, result);
+    }
+
+    fn logout_response(&mut self, initiator_task_tag: u32, result: LogoutResult) {
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
         let mut pdu = LogoutResponse::new();
         pdu.response = result;
-        pdu.initiator_task_tag = request.initiator_task_tag;
+        pdu.initiator_task_tag = initiator_task_tag.into();
         pdu.time2wait = logged_in.negotiated.default_time2wait.into();
         pdu.time2retain = logged_in.negotiated.default_time2retain.into();
         number_status!(self, pdu);
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
-        if result == LogoutResult::CLOSED {
-            self.close(CloseReason::LoggedOut);
-        }
     }
 
     pub(super) fn task_management(&mut self, head: &Head) {
@@ -310,7 +366,12 @@ impl TargetConnection {
             return self.reject(head, RejectReason::TASK_IN_PROGRESS);
         }
         self.control.management.push(tag);
-        let id = TaskManagementId { initiator_task_tag: tag, arrival: self.next_arrival() };
+        let id = TaskManagementId {
+            initiator_task_tag: tag,
+            arrival: self.next_arrival(),
+            cmd_sn: request.cmd_sn.get(),
+            ref_cmd_sn: request.ref_cmd_sn.get(),
+        };
         match request.function() {
             // §11.5.1: needs error recovery level 2.
             TaskManagementFunction::TASK_REASSIGN => {
@@ -369,6 +430,19 @@ impl TargetConnection {
         self.reject(head, RejectReason::DATA_DIGEST_ERROR);
         self.close(CloseReason::Protocol("a data digest does not match".into()));
     }
+}
+
+/// Whether this is a task management function that is about all tasks sent before it, which thus waits for those that
+/// have not come yet (RFC 7143 §4.2.3.2). Functions about the whole target may go ahead of them.
+pub(super) fn is_about_many_tasks(head: &Head) -> bool {
+    let request: &TaskManagementRequest = pdu::view(&head.bhs);
+    request.opcode.opcode() == Opcode::TASK_MANAGEMENT_REQUEST
+        && matches!(
+            request.function(),
+            TaskManagementFunction::ABORT_TASK_SET
+                | TaskManagementFunction::CLEAR_TASK_SET
+                | TaskManagementFunction::LOGICAL_UNIT_RESET
+        )
 }
 
 /// A MaxRecvDataSegmentLength within its range.

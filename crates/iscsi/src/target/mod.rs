@@ -6,20 +6,23 @@
 //! | `command.rs` | SCSI Command, Data-Out, R2T: until a command and its data are here |
 //! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
 //! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
+//! | `session.rs` | what the connections of a session share: [`SharedSession`], command numbering |
 //! | `task.rs` | the table of tasks |
 
 /// Gives a PDU the next StatSN, which it consumes, and the command window as it is now.
 macro_rules! number_status {
     ($connection:expr, $pdu:expr) => {
         $pdu.stat_sn = $connection.next_stat_sn().into();
-        $pdu.exp_cmd_sn = $connection.window.expected().into();
-        $pdu.max_cmd_sn = $connection.window.maximum().into();
+        let (exp_cmd_sn, max_cmd_sn) = $connection.numbering.window();
+        $pdu.exp_cmd_sn = exp_cmd_sn.into();
+        $pdu.max_cmd_sn = max_cmd_sn.into();
     };
 }
 
 mod answer;
 mod command;
 mod control;
+mod session;
 mod task;
 
 use std::collections::VecDeque;
@@ -38,9 +41,11 @@ use crate::pdu::{
 use crate::receive::{Data, Head, Receiver};
 use crate::transmit::Transmitter;
 use crate::window::{CommandWindow, Order};
+use session::Numbering;
 
 pub use answer::Completion;
-pub use control::{TaskManagementId, TextId};
+pub use control::{LogoutId, TaskManagementId, TextId};
+pub use session::SharedSession;
 pub use task::TaskId;
 use task::TaskTable;
 
@@ -49,7 +54,7 @@ const LOGIN_DATA_MAX: usize = 8192;
 /// Immediate commands at a time; they are outside the window. What a host needs is two or three.
 const IMMEDIATE_MAX: usize = 32;
 /// Commands that arrived before their predecessors. On one connection TCP keeps the order, so this is for initiators
-/// that number in another order than they send.
+/// that number in another order than they send. With several connections a whole window may have to wait.
 const HELD_MAX: usize = 16;
 
 /// What a connection may use, and what it offers at login.
@@ -123,6 +128,16 @@ pub enum TargetEvent {
         /// The task, for functions that are about one.
         referenced_task_tag: u32,
     },
+    /// Close another connection of the session, then call `respond_logout`.
+    CloseConnection {
+        /// To answer it with.
+        request: LogoutId,
+        /// Which one.
+        cid: u16,
+    },
+    /// Another connection of the session holds requests whose turn it is now: let it [`resume`](TargetConnection::resume).
+    /// Comes after the commands that are to be executed first.
+    Wake(u16),
     /// Answer with `respond_targets`.
     SendTargets {
         /// To answer it with.
@@ -154,14 +169,27 @@ enum Phase {
     Closing,
 }
 
-/// A numbered PDU that waits for its predecessors.
+/// A PDU that waits until all numbers before `cmd_sn` have come.
 struct Held {
     cmd_sn: u32,
+    /// It has no number of its own: a task management function that is about all that was sent before it.
+    immediate: bool,
     head: Head,
     data: Option<Data>,
 }
 
-/// One connection, seen from the target; with MaxConnections=1, as negotiated here, it is the session as well.
+/// Which tasks a task management function is about: not those that were sent after it (RFC 7143 §4.2.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// All there are.
+    Everything,
+    /// Those that arrived before this request of the same connection.
+    Request(TaskManagementId),
+    /// Those with a lower CmdSN than a request of another connection.
+    Number(u32),
+}
+
+/// One connection, seen from the target; with MaxConnections=1 it is the session as well.
 ///
 /// Owns everything between the byte stream and the SCSI commands: login, numbering, the collection of write data, the
 /// cutting of read data, digests, pings. Knows no socket, no clock, and no meaning of a CDB.
@@ -172,6 +200,8 @@ struct Held {
 /// 2. Take [`poll_event`](Self::poll_event) until it is `None`; answer each event, at once or later.
 /// 3. Write what [`gather`](Self::gather) gives, announce it with [`sent`](Self::sent).
 /// 4. At [`next_timeout`](Self::next_timeout), call [`handle_timeout`](Self::handle_timeout), then 2 and 3.
+///
+/// When another connection of the session asks for it, call [`resume`](Self::resume), then 2 and 3.
 ///
 /// Several rounds of 1 and 2 may come before 3: that is what makes batches. After [`TargetEvent::Closing`] only 3 is left.
 ///
@@ -188,7 +218,7 @@ pub struct TargetConnection {
     arriving: Option<(Head, Option<TaskId>)>,
     events: VecDeque<TargetEvent>,
     stat_sn: u32,
-    window: CommandWindow,
+    numbering: Numbering,
     held: Vec<Held>,
     tasks: TaskTable,
     immediate_tasks: usize,
@@ -215,7 +245,7 @@ impl TargetConnection {
             arriving: None,
             events: VecDeque::new(),
             stat_sn: 0,
-            window: CommandWindow::new(0, config.command_window),
+            numbering: Numbering::Own(CommandWindow::new(0, config.command_window)),
             held: Vec::new(),
             tasks: TaskTable::default(),
             immediate_tasks: 0,
@@ -301,6 +331,11 @@ impl TargetConnection {
         }
     }
 
+    /// What further connections need to join the session; none where MaxConnections is 1, and in discovery.
+    pub fn session(&self) -> Option<&SharedSession> {
+        self.numbering.session()
+    }
+
     /// Commands that have arrived and are not answered.
     pub fn commands_in_flight(&self) -> usize {
         self.tasks.len()
@@ -382,29 +417,58 @@ impl TargetConnection {
     fn take_request(&mut self, head: Head, data: Option<Data>) {
         let request: &pdu::ScsiCommand = pdu::view(&head.bhs);
         // All requests have opcode, tag and CmdSN at the same places.
-        let (immediate, cmd_sn) = (request.opcode.is_immediate(), request.cmd_sn.get());
-        if immediate {
+        let (opcode, cmd_sn) = (request.opcode, request.cmd_sn.get());
+        if opcode.is_immediate() {
+            if control::is_about_many_tasks(&head) && self.numbering.waits_for(cmd_sn) {
+                return self.hold(Held { cmd_sn, immediate: true, head, data });
+            }
             return self.deliver(head, data);
         }
-        match self.window.judge(cmd_sn) {
+        match self.numbering.take(cmd_sn, opcode.opcode() == Opcode::SCSI_COMMAND) {
             Order::Outside => {}
-            Order::Later if self.held.iter().any(|held| held.cmd_sn == cmd_sn) => {}
-            Order::Later if self.held.len() == HELD_MAX => {
-                self.close(CloseReason::Protocol("too many commands out of order".into()));
-            }
-            Order::Later => self.held.push(Held { cmd_sn, head, data }),
+            Order::Later if self.held.iter().any(|held| held.cmd_sn == cmd_sn && !held.immediate) => {}
+            Order::Later => self.hold(Held { cmd_sn, immediate: false, head, data }),
             Order::Next => {
-                self.window.advance();
                 self.deliver(head, data);
-                while let Some(next) =
-                    self.held.iter().position(|held| self.window.judge(held.cmd_sn) == Order::Next)
-                {
-                    let held = self.held.swap_remove(next);
-                    self.window.advance();
-                    self.deliver(held.head, held.data);
+                if !self.held.is_empty() {
+                    self.release();
                 }
+                self.wake_others();
             }
         }
+    }
+
+    fn hold(&mut self, held: Held) {
+        let most = match self.numbering {
+            Numbering::Own(_) => HELD_MAX,
+            // One of each number, and an immediate function for each.
+            Numbering::Shared(_) => 2 * usize::from(self.config.command_window),
+        };
+        if self.held.len() >= most {
+            return self.close(CloseReason::Protocol("too many commands out of order".into()));
+        }
+        self.held.push(held);
+    }
+
+    /// Goes on with requests that were held because another connection of the session had to bring earlier ones.
+    pub fn resume(&mut self) {
+        self.release();
+        self.wake_others();
+    }
+
+    /// Delivers held requests whose turn it is, and drops those that came too late.
+    fn release(&mut self) {
+        while let Some(at) = self.held.iter().position(|held| self.numbering.has_reached(held.cmd_sn)) {
+            let held = self.held.swap_remove(at);
+            let is_command = BasicHeader::of(&held.head.bhs).opcode.opcode() == Opcode::SCSI_COMMAND;
+            if held.immediate || self.numbering.take(held.cmd_sn, is_command) == Order::Next {
+                self.deliver(held.head, held.data);
+            }
+        }
+    }
+
+    fn wake_others(&mut self) {
+        self.events.extend(self.numbering.take_wakes().into_iter().map(TargetEvent::Wake));
     }
 
     fn deliver(&mut self, head: Head, data: Option<Data>) {

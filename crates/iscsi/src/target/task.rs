@@ -64,6 +64,8 @@ pub(super) struct Task {
     pub(super) expected_length: u32,
     /// Of a bidirectional command, what it is expected to read, bytes.
     pub(super) bidirectional_read_length: Option<u32>,
+    /// Its place in the command order of the session (RFC 7143 §4.2.2.1).
+    pub(super) cmd_sn: u32,
     /// Counts up with each command and task management request of the connection.
     pub(super) arrival: u64,
     /// Bytes of the connection's Data-Out budget that it holds.

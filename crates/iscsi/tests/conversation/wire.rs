@@ -8,7 +8,9 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::initiator::*;
 use lunway_iscsi::login::*;
 use lunway_iscsi::negotiation::Parameters;
-use lunway_iscsi::pdu::{Opcode, Pdu, TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{
+    LogoutResult, Opcode, Pdu, TaskAttribute, TaskManagementFunction, TaskManagementResult,
+};
 use lunway_iscsi::target::*;
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
 
@@ -227,7 +229,7 @@ impl Pair {
                 TargetEvent::TaskManagement { request, function, lun, .. }
                     if function == TaskManagementFunction::LOGICAL_UNIT_RESET =>
                 {
-                    self.target.abort_tasks(Some(lun), Some(request));
+                    self.target.abort_tasks(Some(lun), Before::Request(request));
                     self.target.respond_task_management(request, TaskManagementResult::COMPLETE);
                 }
                 TargetEvent::TaskManagement { request, referenced_task_tag, .. } => {
@@ -249,6 +251,10 @@ impl Pair {
                         .collect();
                     self.target.respond_targets(request, &found);
                 }
+                TargetEvent::CloseConnection { request, .. } => {
+                    self.target.respond_logout(request, LogoutResult::CID_NOT_FOUND);
+                }
+                TargetEvent::Wake(cid) => panic!("nobody waits, nor does connection {cid}"),
                 TargetEvent::Closing(reason) => self.target_closed = Some(reason),
             }
         }

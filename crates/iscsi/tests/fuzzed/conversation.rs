@@ -11,7 +11,9 @@ use lunway_iscsi::initiator::{InitiatorConnection, InitiatorConnectionConfig, In
 use lunway_iscsi::login::{InitiatorLoginConfig, LoginGrant};
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
 use lunway_iscsi::pdu::{Opcode, TaskAttribute, TaskManagementFunction, TaskManagementResult};
-use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent};
+use lunway_iscsi::target::{
+    Before, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
+};
 use lunway_iscsi::{Cdb, SendTargets, TargetRecord};
 
 const WINDOW: u16 = 4;
@@ -247,7 +249,7 @@ fn against_target(mut target: TargetConnection, mut actions: Actions<'_>, mut no
                     target.complete(command.task, completion);
                 }
             }
-            10 => drop(target.abort_tasks((choice & 1 == 0).then_some([0; 8]), None)),
+            10 => drop(target.abort_tasks((choice & 1 == 0).then_some([0; 8]), Before::Everything)),
             _ => {
                 now += Duration::from_secs(u64::from(choice % 16));
                 target.handle_timeout(now);

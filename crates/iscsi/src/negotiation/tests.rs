@@ -1,0 +1,275 @@
+//! The operational negotiation, key by key.
+
+use super::*;
+use crate::text::parse;
+
+fn negotiation() -> Negotiation {
+    Negotiation::new(Parameters::default(), false, true)
+}
+
+/// Sends pairs to a responder, returns its answers.
+fn answers(negotiation: &mut Negotiation, pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    let mut out = Builder::new();
+    for (key, value) in pairs {
+        negotiation.receive(Key::find(key).unwrap(), value, &mut out).unwrap();
+    }
+    negotiation.end_of_text(&mut out);
+    let bytes = out.into_bytes();
+    parse(&bytes).unwrap().into_iter().map(|(k, v)| (k.into(), v.into())).collect()
+}
+
+fn answer_with(parameters: Parameters, key: &str, value: &str) -> String {
+    let mut negotiation = Negotiation::new(parameters, false, true);
+    let answers = answers(&mut negotiation, &[(key, value)]);
+    assert_eq!(answers.len(), 1, "{key}");
+    assert_eq!(answers[0].0, key);
+    answers[0].1.clone()
+}
+
+#[test]
+fn every_result_function_gives_what_the_standard_says() {
+    let ours = Parameters {
+        initial_r2t: false,
+        immediate_data: true,
+        data_pdu_in_order: false,
+        data_sequence_in_order: true,
+        max_connections: 4,
+        max_burst_length: 1 << 20,
+        first_burst_length: 100_000,
+        max_outstanding_r2t: 8,
+        default_time2wait: 5,
+        default_time2retain: 30,
+        error_recovery_level: 1,
+        protocol_level: 2,
+        task_reporting: TaskReporting::ResponseFence,
+        ..Parameters::default()
+    };
+    for (key, offer, expected) in [
+        // Or
+        ("InitialR2T", "Yes", "Yes"),
+        ("InitialR2T", "No", "No"),
+        ("DataPDUInOrder", "Yes", "Yes"),
+        ("DataPDUInOrder", "No", "No"),
+        ("DataSequenceInOrder", "Yes", "Yes"),
+        ("DataSequenceInOrder", "No", "Yes"),
+        // And
+        ("ImmediateData", "Yes", "Yes"),
+        ("ImmediateData", "No", "No"),
+        // Minimum
+        ("MaxConnections", "1", "1"),
+        ("MaxConnections", "65535", "4"),
+        ("MaxBurstLength", "0x80000", "524288"),
+        ("MaxBurstLength", "16776192", "1048576"),
+        ("FirstBurstLength", "65536", "65536"),
+        ("FirstBurstLength", "262144", "100000"),
+        ("MaxOutstandingR2T", "16", "8"),
+        ("DefaultTime2Retain", "0", "0"),
+        ("DefaultTime2Retain", "3600", "30"),
+        ("ErrorRecoveryLevel", "2", "1"),
+        ("iSCSIProtocolLevel", "31", "2"),
+        ("iSCSIProtocolLevel", "0", "0"),
+        // Maximum
+        ("DefaultTime2Wait", "0", "5"),
+        ("DefaultTime2Wait", "9", "9"),
+        // First common
+        ("HeaderDigest", "CRC32C,None", "CRC32C"),
+        ("HeaderDigest", "None,CRC32C", "None"),
+        ("DataDigest", "X-other,CRC32C", "CRC32C"),
+        ("DataDigest", "X-other", "Reject"),
+        ("TaskReporting", "FastAbort,ResponseFence,RFC3720", "ResponseFence"),
+        ("TaskReporting", "FastAbort", "Reject"),
+        // Obsolete
+        ("OFMarker", "Yes", "No"),
+        ("IFMarker", "No", "No"),
+        ("OFMarkInt", "1~2048", "Reject"),
+        ("IFMarkInt", "1~2048", "Reject"),
+        // Not a value
+        ("InitialR2T", "yes", "Reject"),
+        ("MaxConnections", "0", "Reject"),
+        ("MaxConnections", "65536", "Reject"),
+        ("MaxBurstLength", "511", "Reject"),
+        ("MaxBurstLength", "16777216", "Reject"),
+        ("DefaultTime2Wait", "3601", "Reject"),
+        ("ErrorRecoveryLevel", "3", "Reject"),
+        ("MaxOutstandingR2T", "many", "Reject"),
+    ] {
+        assert_eq!(answer_with(ours.clone(), key, offer), expected, "{key}={offer}");
+    }
+}
+
+#[test]
+fn the_first_burst_never_exceeds_the_largest_whatever_the_order() {
+    let mut negotiation = negotiation();
+    let offers = [("FirstBurstLength", "262144"), ("MaxBurstLength", "65536")];
+    assert_eq!(
+        answers(&mut negotiation, &offers),
+        [("MaxBurstLength".into(), "65536".into()), ("FirstBurstLength".into(), "65536".into())]
+    );
+    assert_eq!(negotiation.finish().unwrap().first_burst_length, 65_536);
+}
+
+#[test]
+fn the_default_first_burst_shrinks_with_the_largest() {
+    let mut negotiation = negotiation();
+    answers(&mut negotiation, &[("MaxBurstLength", "4096")]);
+    assert_eq!(negotiation.finish().unwrap().first_burst_length, 4096);
+}
+
+#[test]
+fn silence_means_the_defaults_of_the_standard() {
+    let negotiated = negotiation().finish().unwrap();
+    assert_eq!(
+        negotiated,
+        Negotiated {
+            header_digest: false,
+            data_digest: false,
+            max_connections: 1,
+            initial_r2t: true,
+            immediate_data: true,
+            max_burst_length: 262_144,
+            first_burst_length: 65_536,
+            max_outstanding_r2t: 1,
+            default_time2wait: 2,
+            default_time2retain: 20,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            max_recv_ours: 8192,
+            max_recv_peer: 8192,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
+        }
+    );
+}
+
+#[test]
+fn a_key_sent_twice_is_an_error() {
+    let mut negotiation = negotiation();
+    let mut out = Builder::new();
+    negotiation.receive(Key::InitialR2T, "Yes", &mut out).unwrap();
+    assert_eq!(
+        negotiation.receive(Key::InitialR2T, "Yes", &mut out),
+        Err(NegotiationError::Repeated(Key::InitialR2T))
+    );
+}
+
+#[test]
+fn a_declaration_gets_no_answer_and_must_be_in_range() {
+    let mut negotiation = negotiation();
+    assert_eq!(answers(&mut negotiation, &[("MaxRecvDataSegmentLength", "65536")]), []);
+    assert_eq!(negotiation.finish().unwrap().max_recv_peer, 65_536);
+    for value in ["511", "16777216", "Reject", ""] {
+        assert_eq!(
+            self::negotiation().receive(Key::MaxRecvDataSegmentLength, value, &mut Builder::new()),
+            Err(NegotiationError::BadValue(Key::MaxRecvDataSegmentLength))
+        );
+    }
+}
+
+#[test]
+fn a_discovery_session_calls_the_keys_of_data_transfer_irrelevant() {
+    let mut negotiation = Negotiation::new(Parameters::default(), true, true);
+    let found = answers(
+        &mut negotiation,
+        &[
+            ("MaxBurstLength", "4096"),
+            ("InitialR2T", "No"),
+            ("DefaultTime2Wait", "3"),
+            ("HeaderDigest", "None"),
+        ],
+    );
+    assert_eq!(
+        found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(),
+        ["Irrelevant", "Irrelevant", "3", "None"]
+    );
+    assert_eq!(negotiation.finish().unwrap().max_burst_length, 262_144);
+}
+
+#[test]
+fn a_joining_connection_cannot_change_the_session() {
+    let mut negotiation = Negotiation::new(Parameters::default(), false, false);
+    let found = answers(&mut negotiation, &[("MaxBurstLength", "4096"), ("DataDigest", "CRC32C")]);
+    assert_eq!(found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(), ["Reject", "CRC32C"]);
+    let mut out = Builder::new();
+    Negotiation::new(Parameters::default(), false, false).offer(&mut out);
+    assert_eq!(parse(&out.into_bytes()).unwrap().len(), 2, "the digests only");
+}
+
+#[test]
+fn a_required_digest_that_is_not_agreed_ends_the_login() {
+    let parameters = Parameters { data_digest: DigestPolicy::Require, ..Parameters::default() };
+    let mut negotiation = Negotiation::new(parameters, false, true);
+    assert_eq!(answers(&mut negotiation, &[("DataDigest", "None")])[0].1, "Reject");
+    assert_eq!(negotiation.finish(), Err(NegotiationError::Refused(Key::DataDigest)));
+}
+
+#[test]
+fn answers_that_are_no_values_leave_the_defaults() {
+    let mut initiator = Negotiation::new(Parameters::default(), false, true);
+    initiator.offer(&mut Builder::new());
+    let mut out = Builder::new();
+    initiator.receive(Key::MaxBurstLength, "Reject", &mut out).unwrap();
+    initiator.receive(Key::InitialR2T, "Irrelevant", &mut out).unwrap();
+    initiator.receive(Key::MaxOutstandingR2T, "NotUnderstood", &mut out).unwrap();
+    assert!(out.is_empty());
+    let negotiated = initiator.finish().unwrap();
+    assert_eq!(
+        (negotiated.max_burst_length, negotiated.initial_r2t, negotiated.max_outstanding_r2t),
+        (262_144, true, 1)
+    );
+}
+
+#[test]
+fn an_answer_beyond_our_offer_moves_to_the_safe_side() {
+    let mut initiator = Negotiation::new(
+        Parameters { initial_r2t: true, max_burst_length: 65_536, ..Parameters::default() },
+        false,
+        true,
+    );
+    initiator.offer(&mut Builder::new());
+    let mut out = Builder::new();
+    initiator.receive(Key::MaxBurstLength, "1048576", &mut out).unwrap();
+    initiator.receive(Key::InitialR2T, "No", &mut out).unwrap();
+    let negotiated = initiator.finish().unwrap();
+    assert_eq!((negotiated.max_burst_length, negotiated.initial_r2t), (65_536, true));
+}
+
+#[test]
+fn wishes_outside_a_keys_range_are_brought_inside() {
+    let parameters = Parameters {
+        max_recv_data_segment_length: 1,
+        max_burst_length: u32::MAX,
+        max_connections: 0,
+        error_recovery_level: 9,
+        ..Parameters::default()
+    };
+    let mut out = Builder::new();
+    let mut initiator = Negotiation::new(parameters, false, true);
+    initiator.offer(&mut out);
+    initiator.declare(&mut out);
+    let bytes = out.into_bytes();
+    let offers = parse(&bytes).unwrap();
+    for offer in [
+        ("MaxRecvDataSegmentLength", "512"),
+        ("MaxBurstLength", "16777215"),
+        ("MaxConnections", "1"),
+        ("ErrorRecoveryLevel", "2"),
+    ] {
+        assert!(offers.contains(&offer), "{offer:?}");
+    }
+    assert_eq!(initiator.finish().unwrap().max_recv_ours, 512);
+}
+
+#[test]
+fn a_choice_that_was_not_offered_is_an_error() {
+    let mut initiator = Negotiation::new(
+        Parameters { header_digest: DigestPolicy::Never, ..Parameters::default() },
+        false,
+        true,
+    );
+    initiator.offer(&mut Builder::new());
+    assert_eq!(
+        initiator.receive(Key::HeaderDigest, "CRC32C", &mut Builder::new()),
+        Err(NegotiationError::BadValue(Key::HeaderDigest))
+    );
+}
