@@ -288,6 +288,15 @@ impl Nexus {
         }
     }
 
+    /// The transport dropped commands of this nexus on `lun` with the connection they came over, while the nexus goes on.
+    pub fn commands_lost(&self, lun: [u8; 8]) {
+        if let LunAddress::Unit(number) = Lun(lun).address()
+            && let Some(itl) = self.find(number)
+        {
+            itl.pending.establish(UnitAttention::CommandsLost);
+        }
+    }
+
     /// I_T nexus loss. Commands sent afterwards find no logical unit. Does nothing the second time.
     pub fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {

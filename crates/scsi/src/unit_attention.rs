@@ -16,6 +16,8 @@ pub enum UnitAttention {
     NexusLoss,
     /// CLEAR TASK SET of another nexus took commands of this one away.
     CommandsCleared,
+    /// The transport ended the connection over which commands of this nexus had come (RFC 7143 §11.14.5).
+    CommandsLost,
     /// A removable medium was loaded.
     MediumChanged,
     /// The size changed.
@@ -35,11 +37,12 @@ pub enum UnitAttention {
 }
 
 /// All, by bit number of [`Pending`].
-const ALL: [(UnitAttention, AdditionalSense); 12] = [
+const ALL: [(UnitAttention, AdditionalSense); 13] = [
     (UnitAttention::PowerOn, AdditionalSense::POWER_ON_OCCURRED),
     (UnitAttention::Reset, AdditionalSense::BUS_DEVICE_RESET_OCCURRED),
     (UnitAttention::NexusLoss, AdditionalSense::I_T_NEXUS_LOSS_OCCURRED),
     (UnitAttention::CommandsCleared, AdditionalSense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR),
+    (UnitAttention::CommandsLost, AdditionalSense::SOME_COMMANDS_CLEARED_BY_ISCSI_PROTOCOL_EVENT),
     (UnitAttention::MediumChanged, AdditionalSense::MEDIUM_MAY_HAVE_CHANGED),
     (UnitAttention::CapacityChanged, AdditionalSense::CAPACITY_DATA_HAS_CHANGED),
     (UnitAttention::ModeParametersChanged, AdditionalSense::MODE_PARAMETERS_CHANGED),

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, SessionType};
+use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, LoginRefusal, SessionType};
 use lunway_iscsi::pdu::LoginStatus;
-use lunway_iscsi::target::TargetConnectionConfig;
+use lunway_iscsi::target::{SharedSession, TargetConnectionConfig};
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, ScsiTarget};
 
@@ -74,6 +74,15 @@ impl Serving {
     }
 }
 
+/// How a login may go on.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    /// As a session of its own.
+    Lead(LoginGrant),
+    /// As one more connection of this session.
+    Join(LoginGrant, SharedSession),
+}
+
 /// What all connections share: locked for a moment when sessions come and go, never for I/O.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -106,14 +115,7 @@ impl Shared {
     }
 
     /// Decides on a login.
-    pub(crate) fn decide(&self, ask: &LoginAsk, ticket: &mut Ticket) -> Result<LoginGrant, LoginStatus> {
-        if ask.tsih != 0 {
-            // MaxConnections=1: a session that is there is full.
-            return Err(match self.registry.has_session(ask.tsih) {
-                true => LoginStatus::TOO_MANY_CONNECTIONS,
-                false => LoginStatus::SESSION_DOES_NOT_EXIST,
-            });
-        }
+    pub(crate) fn decide(&self, ask: &LoginAsk, ticket: &mut Ticket) -> Result<Admission, LoginRefusal> {
         let serving = self.serving();
         let (key, target) = match ask.session_type {
             SessionType::Discovery => (None, None),
@@ -121,35 +123,59 @@ impl Shared {
                 let name = ask.target_name.as_deref().ok_or(LoginStatus::MISSING_PARAMETER)?;
                 let target = serving.target(name).ok_or(LoginStatus::NOT_FOUND)?;
                 if !target.config.enabled {
-                    return Err(LoginStatus::SERVICE_UNAVAILABLE);
+                    return Err(LoginStatus::SERVICE_UNAVAILABLE.into());
+                }
+                if let Some(redirect) = &target.config.redirect {
+                    return Err(LoginRefusal::moved(redirect.to.to_string(), redirect.permanent));
                 }
                 let name = target.config.name.as_str();
                 (Some(session_key(&ask.initiator_name, ask.isid, name)), Some(target))
             }
         };
-        Ok(LoginGrant {
-            tsih: ticket.reserve_tsih(key.as_ref())?,
+        let grant = |tsih| LoginGrant {
+            tsih,
             target_portal_group_tag: PORTAL_GROUP,
             target_alias: target.and_then(|target| target.config.alias.clone()),
             auth: target.and_then(|target| target.auth.clone()),
-        })
+        };
+        let status = |refusal| LoginRefusal::from(LoginStatus::from(refusal));
+        if ask.tsih == 0 {
+            return ticket
+                .reserve_tsih(key.as_ref())
+                .map(|tsih| Admission::Lead(grant(tsih)))
+                .map_err(status);
+        }
+        // Discovery sessions have one connection.
+        let key = key.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
+        let session = self.registry.find(&key, ask.tsih, ask.cid).map_err(status)?;
+        Ok(Admission::Join(grant(ask.tsih), session))
     }
 
-    /// Turns a connection whose login has succeeded into a session. With it comes the session whose place it takes: nothing
-    /// may happen in the new one before that has ended.
+    /// Turns a connection whose login has succeeded into a session, or one more connection of a session that it `joins`. With
+    /// it come the connections whose place it takes: nothing may happen on the new one before they have ended. `shared` is
+    /// what others need to join.
     pub(crate) fn establish(
         &self,
         logged_in: &LoggedIn,
+        joins: bool,
+        shared: Option<SharedSession>,
         ticket: &mut Ticket,
-    ) -> Result<(Session, Option<Arc<Handle>>), Refusal> {
+    ) -> Result<(Session, Vec<Arc<Handle>>), Refusal> {
         let initiator = logged_in.initiator_name.clone();
         let (Some(target), SessionType::Normal) = (&logged_in.target_name, logged_in.session_type) else {
             ticket.establish_discovery()?;
-            return Ok((Session { nexus: None, counters: None, initiator, target: None }, None));
+            return Ok((Session { nexus: None, counters: None, initiator, target: None }, Vec::new()));
         };
         let target = target.to_ascii_lowercase();
-        let predecessor = ticket.establish(session_key(&initiator, logged_in.isid, &target))?;
-        Ok((Session { nexus: None, counters: None, initiator, target: Some(target) }, predecessor))
+        let key = session_key(&initiator, logged_in.isid, &target);
+        let (nexus, predecessors) = match joins {
+            true => {
+                let joined = ticket.join(&key, logged_in.tsih, logged_in.cid)?;
+                (joined.nexus, joined.leaving)
+            }
+            false => (None, ticket.establish(key, logged_in.cid, shared)?),
+        };
+        Ok((Session { nexus, counters: None, initiator, target: Some(target) }, predecessors))
     }
 
     /// What a session may see and do as things are now; `None`: it may not be.

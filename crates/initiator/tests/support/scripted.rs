@@ -254,6 +254,9 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream) {
                     core.respond_task_management(request, result);
                 }
                 TargetEvent::SendTargets { request, .. } => core.respond_targets(request, &[]),
+                TargetEvent::CloseConnection { .. } | TargetEvent::Wake(_) => {
+                    unreachable!("sessions here have one connection")
+                }
                 TargetEvent::Closing(reason) => {
                     let logout = reason == lunway_iscsi::CloseReason::LoggedOut;
                     disk.logouts.fetch_add(usize::from(logout), Ordering::Relaxed);

@@ -416,6 +416,18 @@ impl TargetConnection {
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
     }
 
+    /// Tells the initiator that the target is about to close all connections of the session (RFC 7143 §11.9.1, event 3),
+    /// and when it may come back.
+    pub fn announce_drop(&mut self) {
+        let Phase::FullFeature(logged_in) = &self.phase else { return };
+        let mut pdu = AsyncMessage::new();
+        pdu.event = AsyncEvent::SESSION_DROP;
+        pdu.parameter2 = logged_in.negotiated.default_time2wait.into();
+        pdu.parameter3 = logged_in.negotiated.default_time2retain.into();
+        number_status!(self, pdu);
+        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+    }
+
     /// RFC 7143 §11.17: answers a PDU that cannot be acted upon by sending its header back.
     pub(super) fn reject(&mut self, head: &Head, reason: RejectReason) {
         let mut pdu = Reject::new();

@@ -341,6 +341,14 @@ impl TargetConnection {
         self.tasks.len()
     }
 
+    /// The logical units of commands that have arrived and are not answered, each once.
+    pub fn luns_in_flight(&self) -> Vec<[u8; 8]> {
+        let mut luns: Vec<_> = self.tasks.iter().map(|task| task.lun).collect();
+        luns.sort_unstable();
+        luns.dedup();
+        luns
+    }
+
     /// Takes every PDU that is complete, until the driver must answer something first.
     fn take_pdus(&mut self) {
         while matches!(self.phase, Phase::Login(_) | Phase::FullFeature(_)) {

@@ -133,6 +133,10 @@ impl TaskTable {
         (0..self.slots.len() as u32).filter_map(|slot| self.at(slot)).collect()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Task> {
+        self.slots.iter().filter_map(|slot| slot.task.as_ref())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

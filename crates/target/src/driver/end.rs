@@ -40,6 +40,22 @@ pub(super) enum End {
     NoPlace,
 }
 
+impl End {
+    /// What the other connections of the session are told, which end with this one. RFC 7143 §7.1.4.4: a connection that
+    /// breaks takes its session with it, as there is no connection recovery (error recovery level 2) here.
+    fn ends_session(&self) -> Option<Cause> {
+        match self {
+            Self::Protocol(CloseReason::ConnectionLoggedOut) => None,
+            Self::Protocol(CloseReason::LoggedOut) => Some(Cause::LoggedOut),
+            Self::Ordered(cause) if cause.spares_session() => None,
+            Self::Ordered(cause) => Some(*cause),
+            Self::Protocol(_) | Self::Closed | Self::Broken(_) | Self::NotReinstated | Self::NoPlace => {
+                Some(Cause::SessionFailed)
+            }
+        }
+    }
+}
+
 impl Connection {
     /// Ends the connection once its answers are sent. A peer that is silent is not waited for.
     pub(super) fn end(&mut self, end: End) {
@@ -63,18 +79,24 @@ impl Connection {
     pub(super) async fn finish(self, end: End) {
         let Self {
             stream,
+            core,
             session,
             mut ticket,
             mut work,
             mut commands_executing,
-            predecessor,
+            predecessors,
             peer,
             waiters,
             asked,
+            shared,
             ..
         } = self;
-        // Where the last PDU is an answer that the peer waits for.
-        let lingers = matches!(end, End::Protocol(_) | End::Ordered(Cause::ColdReset));
+        // Where the last PDU is an answer that the peer waits for, or news.
+        let lingers = match &end {
+            End::Protocol(_) => true,
+            End::Ordered(cause) => cause.is_news(),
+            _ => false,
+        };
         let stream = if lingers {
             Some(stream)
         } else {
@@ -83,6 +105,9 @@ impl Connection {
         };
         if let Some(stream) = &stream {
             let _ = socket2::SockRef::from(stream).shutdown(Shutdown::Write);
+        }
+        if let Some(cause) = end.ends_session() {
+            ticket.end_session(cause);
         }
         if let Some(nexus) = session.as_ref().and_then(|session| session.nexus.as_ref()) {
             nexus.release_waiting();
@@ -93,23 +118,29 @@ impl Connection {
             commands_executing -= usize::from(matches!(done, Done::Command { .. }));
         }
         drop(work);
-        if let Some(predecessor) = predecessor {
-            // Whoever waits for the end of this session relies on the end of that one.
+        for predecessor in predecessors {
+            // Whoever waits for the end of this connection relies on the end of that one.
             predecessor.ended().await;
         }
         match session {
             Some(session) => {
-                if let Some(nexus) = session.nexus {
-                    nexus.close();
+                match (ticket.depart(), session.nexus) {
+                    (Some(nexus), _) => nexus.close(),
+                    // RFC 7143 §11.14.5: the session goes on without them.
+                    (None, Some(nexus)) => {
+                        core.luns_in_flight().iter().for_each(|lun| nexus.commands_lost(*lun));
+                    }
+                    (None, None) => {}
                 }
+                drop(core);
                 ticket.leave();
                 let (initiator, target) =
                     (session.initiator, session.target.as_deref().unwrap_or("discovery"));
-                self.shared.session_log.info(|suppressed| {
-                    tracing::info!(?initiator, %target, %peer, suppressed, "session over: {end}");
+                shared.session_log.info(|suppressed| {
+                    tracing::info!(?initiator, %target, %peer, suppressed, "connection over: {end}");
                 });
             }
-            None => self.shared.no_login(|suppressed| match asked {
+            None => shared.no_login(|suppressed| match asked {
                 Some(ask) => {
                     // Names come from the peer: shown escaped.
                     let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());

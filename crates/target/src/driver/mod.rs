@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::Io;
 use lunway_iscsi::login::LoginAsk;
-use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId, TaskManagementId};
+use lunway_iscsi::pdu::LogoutResult;
+use lunway_iscsi::target::{
+    Command, Completion, LogoutId, TargetConnection, TargetEvent, TaskId, TaskManagementId,
+};
 use lunway_scsi::{Nexus, Response};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -30,7 +33,7 @@ use crate::metrics::{Addressed, Counted, SessionCounters};
 use crate::polling::Polling;
 use crate::registry::{Cause, Handle, Order, Ticket};
 use crate::server::SessionSummary;
-use crate::shared::Shared;
+use crate::shared::{Admission, Shared};
 use end::End;
 use task_management::{Managed, SessionTasks, Waiter};
 
@@ -76,8 +79,13 @@ enum Done {
     },
     /// Commands that a task management function aborts have ended.
     Managed(TaskManagementId, Managed),
-    /// The session whose place this one takes has ended, or has not in time.
+    /// What this connection takes the place of has ended, or has not in time.
     Reinstated {
+        in_time: bool,
+    },
+    /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in time.
+    LoggedOut {
+        request: LogoutId,
         in_time: bool,
     },
 }
@@ -96,9 +104,9 @@ impl Future for Work {
     }
 }
 
-/// What a session is to its connection.
+/// What a session is to each of its connections.
 pub(crate) struct Session {
-    /// `None`: discovery.
+    /// `None`: discovery, or not open yet.
     pub(crate) nexus: Option<Arc<Nexus>>,
     /// `None`: discovery.
     pub(crate) counters: Option<SessionCounters>,
@@ -107,9 +115,12 @@ pub(crate) struct Session {
     pub(crate) target: Option<String>,
 }
 
-/// One connection and its session: a task on the core that the connection was given to.
+/// One connection: a task on the core that the connection was given to.
 ///
-/// Everything of a session happens in this one task, so nothing is locked and no thread is woken on the way of a command.
+/// Everything of a session with one connection happens in this one task, so nothing is locked and no thread is woken on the
+/// way of a command. The connections of a session with several share its numbering, behind a lock in the protocol core, and
+/// its nexus; what one wants of another goes by [`Order`]s.
+///
 /// Each round of [`run`](Self::run)
 ///
 /// 1. reads once, into the receive space of the protocol core, which takes many PDUs at a time;
@@ -145,8 +156,8 @@ pub(crate) struct Connection {
     commands_executing: usize,
     bytes_executing: usize,
     bytes_executing_max: usize,
-    /// The session whose place this one takes.
-    predecessor: Option<Arc<Handle>>,
+    /// The connections whose place this one takes.
+    predecessors: Vec<Arc<Handle>>,
     /// Nothing is sent: the predecessor has not ended yet, or a login that has succeeded finds no place.
     mute: bool,
     /// Who wants to log in, for the log.
@@ -203,7 +214,7 @@ impl Connection {
             commands_executing: 0,
             bytes_executing: 0,
             bytes_executing_max: serving.bytes_executing_max,
-            predecessor: None,
+            predecessors: Vec::new(),
             mute: false,
             asked: None,
             ending: None,
@@ -311,19 +322,29 @@ impl Connection {
                 }
                 TargetEvent::Login(ask) => {
                     match self.shared.decide(&ask, &mut self.ticket) {
-                        Ok(grant) => self.core.grant_login(grant),
-                        Err(status) => self.core.refuse_login(status),
+                        Ok(Admission::Lead(grant)) => self.core.grant_login(grant),
+                        Ok(Admission::Join(grant, session)) => self.core.join_login(grant, &session),
+                        Err(refusal) => self.core.refuse_login(refusal),
                     }
                     self.asked = Some(Box::new(ask));
                 }
-                TargetEvent::LoggedIn(logged_in) => match self.shared.establish(&logged_in, &mut self.ticket)
-                {
-                    Ok((session, predecessor)) => self.begin(session, predecessor),
-                    Err(_) => {
-                        self.mute = true;
-                        self.end(End::NoPlace);
+                TargetEvent::LoggedIn(logged_in) => {
+                    let joins = self.asked.as_ref().is_some_and(|ask| ask.tsih != 0);
+                    let shared_session = self.core.session().cloned();
+                    match self.shared.establish(&logged_in, joins, shared_session, &mut self.ticket) {
+                        Ok((session, predecessors)) => self.begin(session, predecessors),
+                        Err(_) => {
+                            self.mute = true;
+                            self.end(End::NoPlace);
+                        }
                     }
-                },
+                }
+                TargetEvent::Wake(cid) => {
+                    if let Some(sibling) = self.ticket.sibling(cid) {
+                        sibling.send(Order::Resume);
+                    }
+                }
+                TargetEvent::CloseConnection { request, cid } => self.close_sibling(request, cid),
                 TargetEvent::Closing(reason) => self.end(End::Protocol(reason)),
             }
         }
@@ -369,17 +390,21 @@ impl Connection {
             }
             Done::Managed(request, managed) => self.managed(request, managed),
             Done::Reinstated { in_time: true } => {
-                self.predecessor = None;
+                self.predecessors.clear();
                 self.mute = false;
                 self.open_nexus();
             }
             Done::Reinstated { in_time: false } => self.end(End::NotReinstated),
+            Done::LoggedOut { request, in_time } => {
+                let result = if in_time { LogoutResult::CLOSED } else { LogoutResult::CLEANUP_FAILED };
+                self.core.respond_logout(request, result);
+            }
         }
         self.eventful = true;
     }
 
-    /// Full feature phase begins, after the end of the session whose place this one takes.
-    fn begin(&mut self, mut session: Session, predecessor: Option<Arc<Handle>>) {
+    /// Full feature phase begins, after the end of the connections whose place this one takes.
+    fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
         self.shared.session_log.info(|suppressed| {
             tracing::info!(?initiator, %target, peer = %self.peer, suppressed, "logged in");
@@ -391,12 +416,31 @@ impl Connection {
             session.counters = Some(self.shared.metrics.open(summary));
         }
         self.session = Some(session);
-        let Some(predecessor) = predecessor else { return self.open_nexus() };
-        self.predecessor = Some(Arc::clone(&predecessor));
+        if predecessors.is_empty() {
+            return self.open_nexus();
+        }
+        self.predecessors.clone_from(&predecessors);
         self.mute = true;
         self.push_work(Work::Elsewhere(Box::pin(async move {
-            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, predecessor.ended()).await.is_ok();
+            let all = async {
+                for predecessor in predecessors {
+                    predecessor.ended().await;
+                }
+            };
+            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, all).await.is_ok();
             Done::Reinstated { in_time }
+        })));
+    }
+
+    /// The initiator logs another connection of the session out over this one (RFC 7143 §11.14).
+    fn close_sibling(&mut self, request: LogoutId, cid: u16) {
+        let Some(sibling) = self.ticket.sibling(cid) else {
+            return self.core.respond_logout(request, LogoutResult::CID_NOT_FOUND);
+        };
+        sibling.send(Order::Close(Cause::ConnectionLoggedOut));
+        self.push_work(Work::Elsewhere(Box::pin(async move {
+            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, sibling.ended()).await.is_ok();
+            Done::LoggedOut { request, in_time }
         })));
     }
 
@@ -407,12 +451,16 @@ impl Connection {
 
     fn open_nexus(&mut self) {
         let (Some(logged_in), Some(session)) = (self.core.logged_in(), &mut self.session) else { return };
-        if session.target.is_none() {
+        if session.target.is_none() || session.nexus.is_some() {
             return;
         }
         session.nexus = self.shared.open_nexus(logged_in);
         match &session.nexus {
-            Some(nexus) => nexus.set_tasks(Arc::new(SessionTasks(Arc::clone(&self.ticket.handle)))),
+            Some(nexus) => {
+                let registry = Arc::clone(&self.shared.registry);
+                nexus.set_tasks(Arc::new(SessionTasks { registry, tsih: logged_in.tsih }));
+                self.ticket.set_nexus(nexus);
+            }
             None => self.end(End::Ordered(Cause::Removed)),
         }
     }
@@ -556,12 +604,24 @@ impl Connection {
     fn order(&mut self, order: Order) {
         match order {
             // Whoever gives this order waits for the end: there is no time for answers that nobody wants.
-            Order::Close(cause) => self.ending = Some((End::Ordered(cause), Instant::now())),
+            Order::Close(cause) => {
+                if cause.is_news() {
+                    self.core.announce_drop();
+                }
+                self.ending = Some((End::Ordered(cause), Instant::now()));
+            }
             Order::RequestLogout(within) => {
                 self.core.request_logout(within, Instant::now());
                 self.eventful = true;
             }
             Order::Reconsider => self.reconsider(),
+            Order::Resume => {
+                self.core.resume();
+                self.eventful = true;
+            }
+            Order::AbortTask { referenced_task_tag, found, done } => {
+                self.abort_for_sibling(referenced_task_tag, &found, done);
+            }
             Order::AbortTasks { scope, done } => self.abort_for_another(scope, done),
         }
     }

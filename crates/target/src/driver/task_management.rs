@@ -6,17 +6,18 @@
 //! again elsewhere as soon as it has the response.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lunway_block::Io;
 use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
-use lunway_iscsi::target::{Aborted, TaskId, TaskManagementId};
+use lunway_iscsi::target::{Aborted, Before, TaskId, TaskManagementId};
 use lunway_scsi::{Lun, NexusTasks, Scope, TaskManagementFunction as ScsiFunction, TaskManagementResponse};
 use tokio::sync::oneshot;
 
 use super::end::End;
 use super::{Connection, Done, Work};
-use crate::registry::{AbortScope, Cause, Handle, Order};
+use crate::registry::{AbortScope, Cause, Order, Registry};
 
 /// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
 /// reset something larger.
@@ -30,23 +31,33 @@ pub(super) struct Waiter {
 }
 
 /// The commands that a function aborts have ended, or not in time.
-#[derive(Clone, Copy)]
 pub(super) struct Managed {
     function: TaskManagementFunction,
     in_time: bool,
+    /// Of ABORT TASK, where the task is not one of this connection: whether it was one of another connection's.
+    found: Option<Arc<AtomicBool>>,
 }
 
 /// The tasks of a session, for the logical units that another session preempts it from.
 #[derive(Debug)]
-pub(super) struct SessionTasks(pub(super) Arc<Handle>);
+pub(super) struct SessionTasks {
+    pub(super) registry: Arc<Registry>,
+    pub(super) tsih: u16,
+}
 
 impl NexusTasks for SessionTasks {
     fn abort(&self, lun: u16) -> Io<()> {
-        let (done, end) = oneshot::channel();
-        self.0.send(Order::AbortTasks { scope: AbortScope::Cleared { lun }, done });
+        let mut ends = Vec::new();
+        for connection in self.registry.connections_of(self.tsih) {
+            let (done, end) = oneshot::channel();
+            connection.send(Order::AbortTasks { scope: AbortScope::Cleared { lun }, done });
+            ends.push(end);
+        }
         Io::pending(async move {
-            // Dropped when they have ended, and when the session has.
-            let _ = end.await;
+            for end in ends {
+                // Dropped when they have ended, and when the connection has.
+                let _ = end.await;
+            }
         })
     }
 }
@@ -74,12 +85,14 @@ impl Connection {
                 return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
             }
         }
+        let earlier = Before::Request(request);
+        let mut found = None;
         let (tasks, elsewhere) = match outcome.abort {
             Scope::Nothing => (Vec::new(), None),
             Scope::Task => match self.core.abort_task(referenced_task_tag) {
                 Aborted::NotFound => {
-                    let result = TaskManagementResult::TASK_DOES_NOT_EXIST;
-                    return self.core.respond_task_management(request, result);
+                    found = Some(Arc::new(AtomicBool::new(false)));
+                    (Vec::new(), None)
                 }
                 Aborted::Dropped => (Vec::new(), None),
                 Aborted::Executing(task) => {
@@ -90,12 +103,12 @@ impl Connection {
                     (vec![task], None)
                 }
             },
-            Scope::NexusUnit { lun } => (self.abort_unit(lun, Some(request)), None),
+            Scope::NexusUnit { lun } => (self.abort_unit(lun, earlier), None),
             Scope::Unit { lun, .. } if function == TaskManagementFunction::CLEAR_TASK_SET => {
-                (self.abort_unit(lun, Some(request)), Some(AbortScope::Cleared { lun }))
+                (self.abort_unit(lun, earlier), Some(AbortScope::Cleared { lun }))
             }
-            Scope::Unit { lun, .. } => (self.abort_unit(lun, Some(request)), Some(AbortScope::Reset { lun })),
-            Scope::Target => (self.abort_all(Some(request)), Some(AbortScope::All)),
+            Scope::Unit { lun, .. } => (self.abort_unit(lun, earlier), Some(AbortScope::Reset { lun })),
+            Scope::Target => (self.abort_all(earlier), Some(AbortScope::All)),
         };
         let mut ends = Vec::new();
         if !tasks.is_empty() {
@@ -103,16 +116,30 @@ impl Connection {
             self.waiters.push(Waiter { tasks, _done: done });
             ends.push(end);
         }
+        for sibling in self.ticket.siblings() {
+            let (done, end) = oneshot::channel();
+            let scope = |lun| AbortScope::Session { lun, before: request.before() };
+            sibling.send(match (&outcome.abort, &found) {
+                (Scope::Nothing, _) | (Scope::Task, None) => continue,
+                (Scope::Task, Some(found)) => {
+                    Order::AbortTask { referenced_task_tag, found: Arc::clone(found), done }
+                }
+                (Scope::NexusUnit { lun } | Scope::Unit { lun, .. }, _) => {
+                    Order::AbortTasks { scope: scope(Some(*lun)), done }
+                }
+                (Scope::Target, _) => Order::AbortTasks { scope: scope(None), done },
+            });
+            ends.push(end);
+        }
         if let Some(scope) = elsewhere {
-            let target = nexus.target().name();
-            for session in self.shared.registry.sessions_with(target, self.ticket.handle.id) {
+            for connection in self.ticket.others_with(nexus.target().name()) {
                 let (done, end) = oneshot::channel();
-                session.send(Order::AbortTasks { scope, done });
+                connection.send(Order::AbortTasks { scope, done });
                 ends.push(end);
             }
         }
         if ends.is_empty() {
-            return self.managed(request, Managed { function, in_time: true });
+            return self.managed(request, Managed { function, in_time: true, found });
         }
         let all = async move {
             for end in ends {
@@ -122,33 +149,61 @@ impl Connection {
         };
         self.push_work(Work::Elsewhere(Box::pin(async move {
             let in_time = tokio::time::timeout(MANAGEMENT_TIME, all).await.is_ok();
-            Done::Managed(request, Managed { function, in_time })
+            Done::Managed(request, Managed { function, in_time, found })
         })));
     }
 
     /// Answers, now that no aborted command runs any longer.
     pub(super) fn managed(&mut self, request: TaskManagementId, managed: Managed) {
-        let result =
-            if managed.in_time { TaskManagementResult::COMPLETE } else { TaskManagementResult::REJECTED };
+        let missing = managed.found.is_some_and(|found| !found.load(Ordering::SeqCst));
+        let result = match managed.in_time {
+            false => TaskManagementResult::REJECTED,
+            true if missing && !self.core.plug(request) => TaskManagementResult::TASK_DOES_NOT_EXIST,
+            true => TaskManagementResult::COMPLETE,
+        };
         self.core.respond_task_management(request, result);
         let target = self.session.as_ref().and_then(|session| session.target.as_deref());
         // RFC 7143 §11.5.1: a cold reset ends all sessions with the target, this one after the response.
         if managed.function == TaskManagementFunction::TARGET_COLD_RESET
             && let Some(target) = target
         {
-            for session in self.shared.registry.sessions_with(target, self.ticket.handle.id) {
-                session.send(Order::Close(Cause::ColdReset));
+            for connection in self.ticket.others_with(target) {
+                connection.send(Order::Close(Cause::ColdReset));
             }
             self.end(End::Ordered(Cause::ColdReset));
         }
     }
 
-    /// Another session manages tasks that are ours as well.
+    /// Another connection of the session was asked to abort a task that may be ours.
+    pub(super) fn abort_for_sibling(
+        &mut self,
+        referenced_task_tag: u32,
+        found: &AtomicBool,
+        done: oneshot::Sender<()>,
+    ) {
+        match self.core.abort_task(referenced_task_tag) {
+            Aborted::NotFound => return,
+            Aborted::Dropped => {}
+            Aborted::Executing(task) => {
+                if !self.aborted.contains(&task) {
+                    self.aborted.push(task);
+                }
+                self.waiters.push(Waiter { tasks: vec![task], _done: done });
+            }
+        }
+        found.store(true, Ordering::SeqCst);
+    }
+
+    /// Another connection manages tasks that are ours as well.
     pub(super) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
         let before = self.core.commands_in_flight();
         let tasks = match scope {
-            AbortScope::Reset { lun } | AbortScope::Cleared { lun } => self.abort_unit(lun, None),
-            AbortScope::All => self.abort_all(None),
+            AbortScope::Reset { lun } | AbortScope::Cleared { lun } => {
+                self.abort_unit(lun, Before::Everything)
+            }
+            AbortScope::All => self.abort_all(Before::Everything),
+            AbortScope::Session { lun: Some(lun), before } => self.abort_unit(lun, before),
+            AbortScope::Session { lun: None, before } => self.abort_all(before),
         };
         if let AbortScope::Cleared { lun } = scope
             && self.core.commands_in_flight() < before
@@ -173,21 +228,21 @@ impl Connection {
     /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all aborted commands that
     /// the device still has: those of earlier functions are among them, as they, too, must end before this one is
     /// complete.
-    fn abort_unit(&mut self, lun: u16, request: Option<TaskManagementId>) -> Vec<TaskId> {
+    fn abort_unit(&mut self, lun: u16, before: Before) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();
         // SAM-5 4.7.7: up to 255, flat space addressing names the same unit.
         let flat = [0x40 | high, low, 0, 0, 0, 0, 0, 0];
         let usual = Lun::new(lun).0;
-        let mut executing = self.core.abort_tasks(Some(usual), request);
+        let mut executing = self.core.abort_tasks(Some(usual), before);
         if usual != flat {
-            executing.extend(self.core.abort_tasks(Some(flat), request));
+            executing.extend(self.core.abort_tasks(Some(flat), before));
         }
         self.aborted.extend(executing);
         self.aborted.clone()
     }
 
-    fn abort_all(&mut self, request: Option<TaskManagementId>) -> Vec<TaskId> {
-        let executing = self.core.abort_tasks(None, request);
+    fn abort_all(&mut self, before: Before) -> Vec<TaskId> {
+        let executing = self.core.abort_tasks(None, before);
         self.aborted.extend(executing);
         self.aborted.clone()
     }

@@ -278,7 +278,7 @@ impl Server {
     fn reconsider_sessions(&self, old: &Serving, new: &BTreeMap<String, Arc<Target>>) -> Vec<Arc<Handle>> {
         let mut leaving = Vec::new();
         for (name, target) in &old.targets {
-            let sessions = || self.shared.registry.sessions_with(name, 0);
+            let sessions = || self.shared.registry.connections_with(name);
             match new.get(name) {
                 Some(new) if new.config == target.config => {}
                 Some(new) if new.config.enabled => sessions().iter().for_each(|s| s.send(Order::Reconsider)),

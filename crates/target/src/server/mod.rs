@@ -166,7 +166,7 @@ impl Server {
             alias: target.config.alias.clone(),
             enabled: target.config.enabled,
             authenticated: target.auth.is_some(),
-            sessions: self.shared.registry.sessions_with(target.config.name.as_str(), 0).len(),
+            sessions: self.shared.registry.sessions_with(target.config.name.as_str()),
             luns: target.luns(),
         };
         serving.targets.values().map(summary).collect()
@@ -190,17 +190,18 @@ impl Server {
     /// Asks an initiator to log out, and closes the session if it has not after `within`. The initiator may come back.
     /// `false`: there is no such session.
     pub fn log_out(&self, tsih: u16, within: Duration) -> bool {
-        self.order(tsih, Order::RequestLogout(within))
+        self.order(tsih, || Order::RequestLogout(within))
     }
 
     /// Ends a session at once. The initiator may come back. `false`: there is no such session.
     pub fn drop_session(&self, tsih: u16) -> bool {
-        self.order(tsih, Order::Close(Cause::Dropped))
+        self.order(tsih, || Order::Close(Cause::Dropped))
     }
 
-    fn order(&self, tsih: u16, order: Order) -> bool {
-        let session = self.shared.registry.session(tsih);
-        session.map(|session| session.send(order)).is_some()
+    fn order(&self, tsih: u16, order: impl Fn() -> Order) -> bool {
+        let connections = self.shared.registry.connections_of(tsih);
+        connections.iter().for_each(|connection| connection.send(order()));
+        !connections.is_empty()
     }
 
     /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices

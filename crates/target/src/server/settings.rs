@@ -53,6 +53,7 @@ pub(super) fn connection(config: &Config) -> TargetConnectionConfig {
         parameters: Parameters {
             header_digest: config.header_digest.into(),
             data_digest: config.data_digest.into(),
+            max_connections: limits.connections_per_session,
             ..Parameters::default()
         },
         command_window: limits.command_window,
