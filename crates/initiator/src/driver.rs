@@ -211,7 +211,6 @@ impl State {
             AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {
                 return Err(End::Lost(message.event.to_string()));
             }
-            // A negotiation that does not begin makes the target drop the connection, which is recovered from.
             other => tracing::info!(event = %other, "asynchronous message"),
         }
         Ok(())

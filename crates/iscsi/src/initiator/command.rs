@@ -27,6 +27,7 @@ impl InitiatorConnection {
     /// Whether the next [`submit`](Self::submit) will be taken.
     pub fn can_submit(&self) -> bool {
         matches!(self.phase, Phase::FullFeature(_))
+            && !self.control.leaving
             && self.cmd_sn <= self.max_cmd_sn
             && self.tasks.len() - self.free.len() < TASKS_MAX
     }
@@ -110,6 +111,8 @@ impl InitiatorConnection {
         pdu.target_transfer_tag = transfer_tag.into();
         pdu.exp_stat_sn = self.exp_stat_sn.into();
         let (mut at, mut data_sn) = (start, 0u32);
+        // §11.7.7: whole words.
+        let segment_max = segment_max & !3;
         while at < end {
             let next = end.min(at + segment_max);
             pdu.data_sn = data_sn.into();
@@ -133,10 +136,11 @@ impl InitiatorConnection {
         let start = pdu.buffer_offset.get() as usize;
         let len = pdu.desired_data_transfer_length.get();
         let end = start.saturating_add(len as usize);
-        if len == 0 || len > burst_max || end > data.len() {
+        // §4.2.5.3 for the LUN, §11.8.4 for the rest.
+        if pdu.lun.to_bytes() != task.submission.lun || len == 0 || len > burst_max || end > data.len() {
             self.tasks[slot] = Some(task);
             return self.close(CloseReason::Protocol(format!(
-                "an R2T for {len} bytes at {start} of a command with {} bytes",
+                "an R2T for {len} bytes at {start} of a command with {} bytes, or for another LUN",
                 data.len()
             )));
         }

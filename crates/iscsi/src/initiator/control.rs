@@ -7,9 +7,10 @@ use super::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent, Phase, Residu
 use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::login::{InitiatorStep, LoginMessage};
 use crate::pdu::{
-    self, AsyncMessage, BasicHeader, FINAL, LoginResponse, LogoutReason, LogoutRequest, LogoutResponse,
-    LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ServiceResponse, TaskManagementFunction,
-    TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest, TextResponse,
+    self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginResponse, LogoutReason, LogoutRequest,
+    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ServiceResponse,
+    TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
+    TextResponse,
 };
 use crate::receive::Head;
 use crate::serial::Serial;
@@ -32,6 +33,8 @@ struct Management {
 #[derive(Default)]
 pub(super) struct Control {
     next_tag: u32,
+    /// A Logout Request is out: nothing new may follow it (RFC 7143 §11.14).
+    pub(super) leaving: bool,
     management: Vec<Management>,
     text_tag: Option<u32>,
     /// The beginning of a pair whose end comes in the next PDU.
@@ -130,12 +133,13 @@ impl InitiatorConnection {
         self.control.text_tag = Some(tag);
         self.control.text_in = Vec::new();
         self.control.targets = Vec::new();
-        self.send_text(tag, RESERVED_TAG, &text.into_bytes());
+        self.send_text(tag, RESERVED_TAG, 0, &text.into_bytes());
     }
 
-    fn send_text(&mut self, tag: u32, transfer_tag: u32, text: &[u8]) {
+    fn send_text(&mut self, tag: u32, transfer_tag: u32, lun: u64, text: &[u8]) {
         let mut pdu = TextRequest::new();
         pdu.flags = FINAL;
+        pdu.lun = lun.into();
         pdu.initiator_task_tag = tag.into();
         pdu.target_transfer_tag = transfer_tag.into();
         pdu.cmd_sn = self.next_cmd_sn().into();
@@ -160,7 +164,8 @@ impl InitiatorConnection {
         } else if pdu.target_transfer_tag.get() == RESERVED_TAG {
             self.close(CloseReason::Protocol("a Text Response that goes on, without a tag to ask by".into()));
         } else {
-            self.send_text(tag, pdu.target_transfer_tag.get(), &[]);
+            // §11.11.4: tag and LUN say what is to go on.
+            self.send_text(tag, pdu.target_transfer_tag.get(), pdu.lun.get(), &[]);
         }
     }
 
@@ -209,6 +214,7 @@ impl InitiatorConnection {
         pdu.cmd_sn = self.cmd_sn.0.into();
         pdu.exp_stat_sn = self.exp_stat_sn.into();
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        self.control.leaving = true;
     }
 
     pub(super) fn logout_response(&mut self, head: &Head) {
@@ -272,6 +278,11 @@ impl InitiatorConnection {
         let pdu: &AsyncMessage = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         self.note_status(pdu.stat_sn.get());
+        if pdu.event == AsyncEvent::NEGOTIATION_REQUEST && self.control.text_tag.is_none() {
+            // §11.9.1: an empty request will do; there is nothing that we would want to change.
+            let tag = self.control.tag();
+            self.send_text(tag, RESERVED_TAG, 0, &[]);
+        }
         self.events.push_back(InitiatorEvent::AsyncMessage(AsyncMessageInfo {
             event: pdu.event,
             parameters: [pdu.parameter1.get(), pdu.parameter2.get(), pdu.parameter3.get()],

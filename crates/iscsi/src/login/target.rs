@@ -223,6 +223,11 @@ impl TargetLogin {
         }
     }
 
+    /// Whether a Login Request has come.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.identity.is_some()
+    }
+
     /// Feeds one Login Request: header and data segment.
     pub fn request(&mut self, header: &LoginRequest, data: &[u8]) -> TargetStep {
         let first = self.identity.is_none();
@@ -397,15 +402,14 @@ impl TargetLogin {
         self.send()
     }
 
-    /// Says what the first complete response has to say (§13.6, §13.9).
+    /// Says what the first complete response has to say: the portal group in every session (§6.3.1), the alias in normal
+    /// ones (§13.6).
     fn greet(&mut self, out: &mut Builder) {
+        let (false, Some(grant)) = (std::mem::replace(&mut self.greeted, true), &self.grant) else { return };
+        out.pair(Key::TargetPortalGroupTag.rule().name, grant.target_portal_group_tag);
         let normal = self.names.session_type != Some(SessionType::Discovery);
-        if let (false, true, Some(grant)) = (std::mem::replace(&mut self.greeted, true), normal, &self.grant)
-        {
-            out.pair(Key::TargetPortalGroupTag.rule().name, grant.target_portal_group_tag);
-            if let Some(alias) = &grant.target_alias {
-                out.pair(Key::TargetAlias.rule().name, alias);
-            }
+        if let (true, Some(alias)) = (normal, &grant.target_alias) {
+            out.pair(Key::TargetAlias.rule().name, alias);
         }
     }
 

@@ -142,13 +142,18 @@ fn each_side_learns_what_the_other_takes() {
 }
 
 #[test]
-fn a_discovery_session_needs_no_target_name_and_gets_no_portal_group() {
+fn a_discovery_session_needs_no_target_name_and_is_told_its_portal_group() {
     let mut config = config();
     config.target_name = None;
     let (target, initiator) = login(config, &grant(None)).expect_success();
     assert_eq!(target.session_type, SessionType::Discovery);
     assert_eq!(initiator.session_type, SessionType::Discovery);
-    assert_eq!((target.target_name, initiator.target_portal_group_tag), (None, None));
+    assert_eq!(
+        (target.target_name, target.target_portal_group_tag),
+        (None, initiator.target_portal_group_tag)
+    );
+    assert!(initiator.target_portal_group_tag.is_some());
+    assert_eq!(initiator.target_alias, None);
 }
 
 #[test]

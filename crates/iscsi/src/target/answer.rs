@@ -119,7 +119,8 @@ impl TargetConnection {
     /// (phase collapse, RFC 7143 §11.7.3).
     fn data_in(&mut self, task: &Task, data: SharedBuf, residual: &Residual) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
-        let segment_max = logged_in.negotiated.max_recv_peer as usize;
+        // §11.7.7: whole words.
+        let segment_max = logged_in.negotiated.max_recv_peer as usize & !3;
         let burst_max = logged_in.negotiated.max_burst_length as usize;
         let mut pdu = DataIn::new();
         pdu.initiator_task_tag = task.initiator_task_tag.into();

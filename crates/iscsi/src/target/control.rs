@@ -10,9 +10,10 @@ use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::keys::{Key, ResultFunction, ValueType};
 use crate::login::{LoginGrant, LoginRefusal, LoginReply, SessionType, TargetStep};
 use crate::pdu::{
-    self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LogoutReason, LogoutRequest, LogoutResponse,
-    LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason, TaskManagementFunction,
-    TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest, TextResponse,
+    self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LoginStatus, LogoutReason, LogoutRequest,
+    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason,
+    TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
+    TextResponse,
 };
 use crate::receive::{Data, Head};
 use crate::text;
@@ -68,6 +69,8 @@ pub(super) struct Control {
 struct TextOut {
     initiator_task_tag: u32,
     target_transfer_tag: u32,
+    /// Whether the initiator has nothing more to say: only then the answer may be the last (§11.11.1).
+    is_final: bool,
     /// `None` while the driver has not answered yet.
     rest: Option<text::Segments>,
 }
@@ -84,6 +87,17 @@ impl TargetConnection {
         }
         let step = login.request(request, data.map_or(&[], |data| &data.buf));
         self.login_step(step);
+    }
+
+    /// RFC 7143 §4.2.4: before the first Login Request nobody is there to be told; after it the login is rejected.
+    pub(super) fn not_a_login(&mut self, opcode: Opcode) {
+        match &mut self.phase {
+            Phase::Login(login) if login.has_begun() => {
+                let step = login.refuse(LoginStatus::INVALID_DURING_LOGIN);
+                self.login_step(step);
+            }
+            _ => self.close(CloseReason::Protocol(format!("{opcode} before login"))),
+        }
     }
 
     /// Answers [`TargetEvent::Login`]: this one may go on.
@@ -166,14 +180,17 @@ impl TargetConnection {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         data.truncate(logged_in.negotiated.max_recv_peer as usize);
         let mut pdu = NopIn::new();
-        pdu.lun = request.lun;
         pdu.initiator_task_tag = request.initiator_task_tag;
         number_status!(self, pdu);
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], data.freeze());
     }
 
-    /// RFC 7143 §11.19: a ping of our own does not advance StatSN.
+    /// RFC 7143 §11.19: a ping of our own does not advance StatSN. A discovery session is not pinged (§7.4.3): one that stays
+    /// silent for as long as an answer might take is over.
     pub(super) fn ping(&mut self) {
+        if self.is_discovery() {
+            return;
+        }
         let mut pdu = NopIn::new();
         pdu.target_transfer_tag = PING_TAG.into();
         pdu.stat_sn = self.stat_sn.into();
@@ -194,15 +211,20 @@ impl TargetConnection {
                 Some(out) if out.target_transfer_tag == transfer_tag && out.initiator_task_tag == tag => {}
                 _ => return self.reject(head, RejectReason::INVALID_PDU_FIELD),
             }
-            if self.control.text_out.as_ref().is_some_and(|out| out.rest.is_some()) {
-                return self.text_response();
+            if let Some(out) = &mut self.control.text_out {
+                out.is_final = request.is_final();
+                match &out.rest {
+                    Some(rest) if rest.continues() || data.is_empty() => return self.text_response(),
+                    _ => out.rest = None,
+                }
             }
         } else {
             // §11.10.4: a new negotiation; whatever was left of another one is forgotten.
             self.control.text_in = text::Assembler::new();
             let target_transfer_tag = self.transfer_tag(0);
+            let is_final = request.is_final();
             self.control.text_out =
-                Some(TextOut { initiator_task_tag: tag, target_transfer_tag, rest: None });
+                Some(TextOut { initiator_task_tag: tag, target_transfer_tag, is_final, rest: None });
         }
         let whole = match self.control.text_in.push(data, request.continues()) {
             Ok(Some(whole)) => whole,
@@ -211,8 +233,13 @@ impl TargetConnection {
             Err(_) => return self.text_broken(head),
         };
         match text::parse(&whole) {
-            Ok(pairs) => self.text_pairs(&pairs),
-            Err(_) => self.text_broken(head),
+            // §6.4: no key twice in a negotiation.
+            Ok(pairs)
+                if pairs.iter().enumerate().all(|(at, (key, _))| pairs[..at].iter().all(|p| p.0 != *key)) =>
+            {
+                self.text_pairs(&pairs);
+            }
+            _ => self.text_broken(head),
         }
     }
 
@@ -221,9 +248,12 @@ impl TargetConnection {
         self.reject(head, RejectReason::PROTOCOL_ERROR);
     }
 
+    pub(super) fn is_discovery(&self) -> bool {
+        self.logged_in().is_some_and(|logged_in| logged_in.session_type == SessionType::Discovery)
+    }
+
     fn text_pairs(&mut self, pairs: &[(&str, &str)]) {
-        let Phase::FullFeature(logged_in) = &self.phase else { return };
-        let discovery = logged_in.session_type == SessionType::Discovery;
+        let discovery = self.is_discovery();
         let mut answer = text::Builder::new();
         let (mut longest, mut targets) = (None, None);
         for (key, value) in pairs {
@@ -288,11 +318,13 @@ impl TargetConnection {
 
     /// Sends as much of the answer as fits into a PDU.
     fn text_response(&mut self) {
-        let Some(rest) = self.control.text_out.as_mut().and_then(|out| out.rest.as_mut()) else { return };
+        let Some(out) = &mut self.control.text_out else { return };
+        let Some(rest) = &mut out.rest else { return };
         let segment = rest.take();
         let more = rest.continues();
-        self.text_pdu(&segment, more, !more);
-        if !more {
+        let is_final = out.is_final && !more;
+        self.text_pdu(&segment, more, is_final);
+        if is_final {
             self.control.text_out = None;
         }
     }
@@ -315,6 +347,10 @@ impl TargetConnection {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         let (cid, tag) = (request.cid.get(), request.initiator_task_tag.get());
         let (result, closes) = match request.reason() {
+            // §4.3.
+            reason if self.is_discovery() && reason != LogoutReason::CLOSE_SESSION => {
+                return self.reject(head, RejectReason::PROTOCOL_ERROR);
+            }
             LogoutReason::CLOSE_SESSION => (LogoutResult::CLOSED, Some(CloseReason::LoggedOut)),
             LogoutReason::CLOSE_CONNECTION if cid == logged_in.cid => {
                 (LogoutResult::CLOSED, Some(CloseReason::ConnectionLoggedOut))

@@ -397,8 +397,7 @@ impl TargetConnection {
         if let Phase::Login(_) = self.phase {
             return match opcode {
                 Opcode::LOGIN_REQUEST => self.login_request(&head, data.as_ref()),
-                // RFC 7143 §6.1: before full feature phase there is nothing else to say.
-                _ => self.close(CloseReason::Protocol(format!("{opcode} before login"))),
+                _ => self.not_a_login(opcode),
             };
         }
         if data.as_ref().is_some_and(|data| !data.intact) {
@@ -413,7 +412,7 @@ impl TargetConnection {
             Opcode::DATA_OUT => self.data_out(&head, data.as_ref()),
             Opcode::SNACK => self.reject(&head, RejectReason::SNACK_REJECT),
             Opcode::LOGIN_REQUEST => {
-                // RFC 7143 §6.3: a login in full feature phase is a protocol error.
+                // §4.2.4: no second login on a connection.
                 self.reject(&head, RejectReason::PROTOCOL_ERROR);
                 self.close(CloseReason::Protocol("a Login Request in full feature phase".into()));
             }
@@ -484,7 +483,12 @@ impl TargetConnection {
             return;
         }
         let data = data.map_or_else(Buf::empty, |data| data.buf);
-        match BasicHeader::of(&head.bhs).opcode.opcode() {
+        let opcode = BasicHeader::of(&head.bhs).opcode.opcode();
+        // §4.3: a discovery session takes SendTargets and its logout.
+        if self.is_discovery() && !matches!(opcode, Opcode::TEXT_REQUEST | Opcode::LOGOUT_REQUEST) {
+            return self.reject(&head, RejectReason::PROTOCOL_ERROR);
+        }
+        match opcode {
             Opcode::SCSI_COMMAND => self.scsi_command(&head, data),
             Opcode::NOP_OUT => self.nop_out(&head, data),
             Opcode::TASK_MANAGEMENT_REQUEST => self.task_management(&head),
