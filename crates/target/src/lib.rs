@@ -20,6 +20,8 @@
 //! | `driver` | **the hot path**: a connection's read – execute – write loop; task management; its end |
 //! | `polling` | when to poll instead of sleeping |
 //! | `shared` | decisions at login, SendTargets |
+//! | `access` | the rules of a target: who may log in, and see and do what |
+//! | `source` | limits of logins, and lines about denials, by where they come from |
 //! | `metrics` | what is counted, and what Prometheus reads |
 //! | `registry` | connections and sessions, reinstatement, their limits |
 //! | `worker` | a core's thread |
@@ -27,6 +29,7 @@
 //! | [`FileStore`] | what outlives the process: reservations, mode pages, access states |
 //! | `secret`, `log_limit` | CHAP secrets in files; log lines that peers can cause |
 
+mod access;
 mod background;
 mod config;
 mod driver;
@@ -40,6 +43,7 @@ mod registry;
 mod secret;
 mod server;
 mod shared;
+mod source;
 mod state;
 mod worker;
 

@@ -2,8 +2,9 @@
 //! targets.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, LoginRefusal, SessionType};
 use lunway_iscsi::pdu::LoginStatus;
@@ -11,16 +12,24 @@ use lunway_iscsi::target::{SharedSession, TargetConnectionConfig};
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, ScsiTarget};
 
-use crate::config::{Limits, TargetConfig};
+use crate::access::{self, Access, Asker};
+use crate::config::{FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::portal::PortalTable;
 use crate::registry::{Handle, Refusal, Registry, SessionKey, Ticket};
 use crate::server::LunSummary;
+use crate::source::{Denials, LoginThrottle};
 
-/// Every portal belongs to this portal group; its number is the relative target port as well.
-pub(crate) const PORTAL_GROUP: u16 = 1;
+/// The two ends of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// The portal that the initiator came to.
+    pub(crate) local: SocketAddr,
+    /// The initiator's own address.
+    pub(crate) peer: SocketAddr,
+}
 
 /// One target as it is served. Replaced as a whole when its configuration changes; its SCSI target stays.
 #[derive(Debug)]
@@ -36,6 +45,34 @@ impl Target {
     fn is_offered_by(&self, group: u16) -> bool {
         let groups = &self.config.portal_groups;
         groups.is_empty() || groups.iter().any(|of| of.tag == group)
+    }
+
+    /// How to get in from there: `None` inside means without proof. An error is what the initiator is told.
+    fn entrance(&self, asker: Asker<'_>) -> Result<Option<ChapAuth>, LoginStatus> {
+        let rules = &self.config.acl;
+        let Some(auth) = &self.auth else {
+            return match access::decide(rules, asker, None) {
+                Access::Granted(_) => Ok(None),
+                Access::Denied => Err(LoginStatus::AUTHORIZATION_FAILURE),
+            };
+        };
+        let users = auth.accounts.iter().map(|account| account.user.as_str());
+        let barred = access::barred(rules, asker, users);
+        if barred.len() == auth.accounts.len() {
+            return Err(LoginStatus::AUTHORIZATION_FAILURE);
+        }
+        Ok(Some(ChapAuth { barred, ..auth.clone() }))
+    }
+
+    /// What who has logged in may see and do as things are now. Whoever would not get in any more, because there is
+    /// something to prove now or the user is gone, may do nothing.
+    fn access(&self, asker: Asker<'_>, user: Option<&str>) -> Access {
+        let is_known =
+            |user| self.auth.iter().flat_map(|auth| &auth.accounts).any(|known| known.user == user);
+        if self.auth.is_some() && !user.is_some_and(is_known) {
+            return Access::Denied;
+        }
+        access::decide(&self.config.acl, asker, user)
     }
 
     /// Its logical units as initiators see them.
@@ -95,6 +132,8 @@ pub(crate) struct Shared {
     pub(crate) session_log: LogLimit,
     /// Lines about connections that came to nothing.
     pub(crate) reject_log: LogLimit,
+    pub(crate) throttle: LoginThrottle,
+    pub(crate) denials: Denials,
 }
 
 impl Shared {
@@ -114,14 +153,32 @@ impl Shared {
         self.reject_log.info(write);
     }
 
+    /// A login was denied: counted, and logged if its source has had no line for a while.
+    pub(crate) fn denied(&self, from: IpAddr, write: impl FnOnce(u64)) {
+        self.metrics.login(false);
+        self.denials.note(from, Instant::now(), write);
+    }
+
     /// Decides on a login.
-    pub(crate) fn decide(&self, ask: &LoginAsk, ticket: &mut Ticket) -> Result<Admission, LoginRefusal> {
+    pub(crate) fn decide(
+        &self,
+        ask: &LoginAsk,
+        ends: Ends,
+        ticket: &mut Ticket,
+    ) -> Result<Admission, LoginRefusal> {
         let serving = self.serving();
-        let (key, target) = match ask.session_type {
-            SessionType::Discovery => (None, None),
+        if !self.throttle.allows(ends.peer.ip(), serving.limits.logins_per_second, Instant::now()) {
+            return Err(LoginStatus::OUT_OF_RESOURCES.into());
+        }
+        let group = self.portals.now().tag_of(ends.local).unwrap_or(FIRST_PORTAL_GROUP);
+        let (key, target, auth) = match ask.session_type {
+            SessionType::Discovery => (None, None, None),
             SessionType::Normal => {
                 let name = ask.target_name.as_deref().ok_or(LoginStatus::MISSING_PARAMETER)?;
-                let target = serving.target(name).ok_or(LoginStatus::NOT_FOUND)?;
+                let offered = |target: &&Arc<Target>| target.is_offered_by(group);
+                let target = serving.target(name).filter(offered).ok_or(LoginStatus::NOT_FOUND)?;
+                let asker = Asker { initiator: &ask.initiator_name, from: ends.peer.ip() };
+                let auth = target.entrance(asker)?;
                 if !target.config.enabled {
                     return Err(LoginStatus::SERVICE_UNAVAILABLE.into());
                 }
@@ -129,26 +186,25 @@ impl Shared {
                     return Err(LoginRefusal::moved(redirect.to.to_string(), redirect.permanent));
                 }
                 let name = target.config.name.as_str();
-                (Some(session_key(&ask.initiator_name, ask.isid, name)), Some(target))
+                (Some(session_key(&ask.initiator_name, ask.isid, name, group)), Some(target), auth)
             }
         };
-        let grant = |tsih| LoginGrant {
+        let grant = |tsih, auth| LoginGrant {
             tsih,
-            target_portal_group_tag: PORTAL_GROUP,
+            target_portal_group_tag: group,
             target_alias: target.and_then(|target| target.config.alias.clone()),
-            auth: target.and_then(|target| target.auth.clone()),
+            auth,
         };
         let status = |refusal| LoginRefusal::from(LoginStatus::from(refusal));
         if ask.tsih == 0 {
-            return ticket
-                .reserve_tsih(key.as_ref())
-                .map(|tsih| Admission::Lead(grant(tsih)))
-                .map_err(status);
+            let tsih = ticket.reserve_tsih(key.as_ref()).map_err(status)?;
+            return Ok(Admission::Lead(grant(tsih, auth)));
         }
         // Discovery sessions have one connection.
         let key = key.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
         let session = self.registry.find(&key, ask.tsih, ask.cid).map_err(status)?;
-        Ok(Admission::Join(grant(ask.tsih), session))
+        let auth = auth.map(|auth| only_for(auth, session.leading().user.as_deref()));
+        Ok(Admission::Join(grant(ask.tsih, auth), session))
     }
 
     /// Turns a connection whose login has succeeded into a session, or one more connection of a session that it `joins`. With
@@ -167,7 +223,7 @@ impl Shared {
             return Ok((Session { nexus: None, counters: None, initiator, target: None }, Vec::new()));
         };
         let target = target.to_ascii_lowercase();
-        let key = session_key(&initiator, logged_in.isid, &target);
+        let key = session_key(&initiator, logged_in.isid, &target, portal_group(logged_in));
         let (nexus, predecessors) = match joins {
             true => {
                 let joined = ticket.join(&key, logged_in.tsih, logged_in.cid)?;
@@ -179,49 +235,65 @@ impl Shared {
     }
 
     /// What a session may see and do as things are now; `None`: it may not be.
-    pub(crate) fn admit(&self, logged_in: &LoggedIn) -> Option<(Arc<Target>, LunView)> {
+    pub(crate) fn admit(&self, logged_in: &LoggedIn, ends: Ends) -> Option<(Arc<Target>, LunView)> {
         let serving = self.serving();
         let target = serving.target(logged_in.target_name.as_deref()?)?;
-        target.config.enabled.then(|| (Arc::clone(target), LunView::ALL))
+        if !target.config.enabled || !target.is_offered_by(portal_group(logged_in)) {
+            return None;
+        }
+        let asker = Asker { initiator: &logged_in.initiator_name, from: ends.peer.ip() };
+        match target.access(asker, logged_in.user.as_deref()) {
+            Access::Granted(view) => Some((Arc::clone(target), view)),
+            Access::Denied => None,
+        }
     }
 
     /// The nexus of a normal session; `None` if it may not be any longer since the login was granted. The initiator
     /// port's name is RFC 7143 §4.4.2's: name, `,i,0x`, ISID.
-    pub(crate) fn open_nexus(&self, logged_in: &LoggedIn) -> Option<Arc<Nexus>> {
-        let (target, view) = self.admit(logged_in)?;
+    pub(crate) fn open_nexus(&self, logged_in: &LoggedIn, ends: Ends) -> Option<Arc<Nexus>> {
+        let (target, view) = self.admit(logged_in, ends)?;
         let isid: String = logged_in.isid.iter().map(|byte| format!("{byte:02x}")).collect();
         let port = format!("{},i,0x{isid}", logged_in.initiator_name.to_ascii_lowercase());
-        Some(target.scsi.open_nexus(&port, PORTAL_GROUP, view))
+        Some(target.scsi.open_nexus(&port, portal_group(logged_in), view))
     }
 
-    /// Answers SendTargets: to all, or to one by name, or to the session's own `this`. `local` is the address that the
-    /// initiator connected to.
-    pub(crate) fn records(
-        &self,
-        which: &SendTargets,
-        this: Option<&str>,
-        local: SocketAddr,
-    ) -> Vec<TargetRecord> {
+    /// Answers SendTargets: with all targets that the initiator may log in to from where it is, with one by name, or with
+    /// the session's own.
+    pub(crate) fn records(&self, which: &SendTargets, asking: &LoggedIn, ends: Ends) -> Vec<TargetRecord> {
         let serving = self.serving();
         let portals = self.portals.now();
         let record = |target: &Arc<Target>| {
-            let told = portals.told(local, |group| target.is_offered_by(group)).into_iter();
+            let told = portals.told(ends.local, |group| target.is_offered_by(group)).into_iter();
             TargetRecord {
                 name: target.config.name.to_string(),
                 addresses: told.map(|portal| (portal.address.to_string(), portal.tag)).collect(),
             }
         };
-        let shown = |target: &&Arc<Target>| target.config.enabled;
+        let asker = Asker { initiator: &asking.initiator_name, from: ends.peer.ip() };
+        let shown = |target: &&Arc<Target>| target.config.enabled && target.entrance(asker).is_ok();
         let one = |name: &str| serving.target(name).filter(shown).map(record).into_iter().collect();
         match which {
             SendTargets::All => serving.targets.values().filter(shown).map(record).collect(),
             SendTargets::Named(name) => one(name),
-            SendTargets::This => this.map_or_else(Vec::new, one),
+            SendTargets::This => asking.target_name.as_deref().map_or_else(Vec::new, one),
         }
     }
 }
 
 /// Names of initiators are compared in their normal form, like those of targets (RFC 7143 §4.2.7).
-fn session_key(initiator: &str, isid: [u8; 6], target: &str) -> SessionKey {
-    SessionKey { initiator: initiator.to_ascii_lowercase(), isid, target: target.to_owned() }
+fn session_key(initiator: &str, isid: [u8; 6], target: &str, portal_group: u16) -> SessionKey {
+    SessionKey { initiator: initiator.to_ascii_lowercase(), isid, target: target.to_owned(), portal_group }
+}
+
+/// The way in for one user: what a session may see and do is its own, so that nobody else can be let into it.
+fn only_for(mut auth: ChapAuth, user: Option<&str>) -> ChapAuth {
+    let users = auth.accounts.iter().map(|account| &account.user);
+    let others: Vec<_> = users.filter(|other| user != Some(other.as_str())).cloned().collect();
+    auth.barred.extend(others);
+    auth
+}
+
+/// The portal group that a session came by: that of its login, also if the portal has moved to another since.
+fn portal_group(logged_in: &LoggedIn) -> u16 {
+    logged_in.target_portal_group_tag.unwrap_or(FIRST_PORTAL_GROUP)
 }

@@ -197,6 +197,9 @@ pub struct ChapAuth {
     pub mutual: Option<ChapAccount>,
     /// Algorithms the target accepts; the initiator's order decides among them.
     pub algorithms: Vec<ChapAlgorithm>,
+    /// Users among the accounts that may not log in here, even if they prove to be who they say: they are told so, and
+    /// only then ("authorization failure").
+    pub barred: Vec<String>,
 }
 
 type Outcome<T> = Result<T, LoginStatus>;
@@ -459,6 +462,9 @@ impl TargetLogin {
             }
             (Chap::Challenged(algorithm, challenge), security) => {
                 let user = auth.verify(*algorithm, challenge, security, out)?;
+                if auth.barred.contains(&user) {
+                    return Err(LoginStatus::AUTHORIZATION_FAILURE);
+                }
                 self.chap = Chap::Passed(Some(user));
                 Ok(())
             }

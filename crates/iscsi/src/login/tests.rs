@@ -45,6 +45,7 @@ fn auth() -> ChapAuth {
         accounts: vec![account("bob", "battery staple"), account("alice", "correct horse")],
         mutual: Some(account("target", "who goes there")),
         algorithms: ChapAlgorithm::ALL.into(),
+        barred: Vec::new(),
     }
 }
 

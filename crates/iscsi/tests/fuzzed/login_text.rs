@@ -51,6 +51,7 @@ fn target(choice: u8, records: &[Record<'_>]) {
         accounts: vec![account()],
         mutual: (choice & 2 != 0).then(account),
         algorithms: ChapAlgorithm::ALL.into(),
+        barred: Vec::new(),
     });
     let mut asked = false;
     let mut answered = 0;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::StreamExt;
 use lunway_iscsi::CloseReason;
+use lunway_iscsi::pdu::LoginStatus;
 use tokio::net::TcpStream;
 
 use super::{Connection, Done};
@@ -85,12 +86,13 @@ impl Connection {
             mut work,
             mut commands_executing,
             predecessors,
-            peer,
+            ends,
             waiters,
             asked,
             shared,
             ..
         } = self;
+        let peer = ends.peer;
         // Where the last PDU is an answer that the peer waits for, or news.
         let lingers = match &end {
             End::Protocol(_) => true,
@@ -140,14 +142,20 @@ impl Connection {
                     tracing::info!(?initiator, %target, %peer, suppressed, "connection over: {end}");
                 });
             }
-            None => shared.no_login(|suppressed| match asked {
-                Some(ask) => {
-                    // Names come from the peer: shown escaped.
+            None => match asked {
+                Some(ask) if is_denial(&end) => shared.denied(peer.ip(), |more| {
                     let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
-                    tracing::info!(%peer, ?initiator, ?target, suppressed, "no login: {end}");
-                }
-                None => tracing::debug!(%peer, suppressed, "no login: {end}"),
-            }),
+                    tracing::warn!(%peer, ?initiator, ?target, more, "denied: {end}");
+                }),
+                asked => shared.no_login(|suppressed| match asked {
+                    Some(ask) => {
+                        // Names come from the peer: shown escaped.
+                        let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
+                        tracing::info!(%peer, ?initiator, ?target, suppressed, "no login: {end}");
+                    }
+                    None => tracing::debug!(%peer, suppressed, "no login: {end}"),
+                }),
+            },
         }
         drop(waiters);
         if let Some(stream) = stream {
@@ -155,6 +163,12 @@ impl Connection {
         }
         drop(ticket);
     }
+}
+
+/// Whether somebody wanted in who may not.
+fn is_denial(end: &End) -> bool {
+    let denials = [LoginStatus::AUTHENTICATION_FAILURE, LoginStatus::AUTHORIZATION_FAILURE];
+    matches!(end, End::Protocol(CloseReason::LoginRefused(status)) if denials.contains(status))
 }
 
 /// Reads and forgets until the peer closes, for a bounded time and number of bytes.

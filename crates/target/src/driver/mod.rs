@@ -33,7 +33,7 @@ use crate::metrics::{Addressed, Counted, SessionCounters};
 use crate::polling::Polling;
 use crate::registry::{Cause, Handle, Order, Ticket};
 use crate::server::SessionSummary;
-use crate::shared::{Admission, Shared};
+use crate::shared::{Admission, Ends, Shared};
 use end::End;
 use task_management::{Managed, SessionTasks, Waiter};
 
@@ -142,9 +142,7 @@ pub(crate) struct Connection {
     waiters: Vec<Waiter>,
     /// Aborted commands that the device still has.
     aborted: Vec<TaskId>,
-    peer: SocketAddr,
-    /// The address that the peer connected to.
-    local: SocketAddr,
+    ends: Ends,
     stream: TcpStream,
     slices: Vec<IoSlice<'static>>,
     readable: bool,
@@ -194,7 +192,7 @@ impl Connection {
         // Answers are complete when they are written: nothing to gain from waiting for more.
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        let local = stream.local_addr()?;
+        let ends = Ends { local: stream.local_addr()?, peer };
         let serving = shared.serving();
         Ok(Self {
             core: TargetConnection::new(serving.connection.clone(), Instant::now()),
@@ -203,8 +201,7 @@ impl Connection {
             work: FuturesUnordered::new(),
             waiters: Vec::new(),
             aborted: Vec::new(),
-            peer,
-            local,
+            ends,
             stream: TcpStream::from_std(stream)?,
             slices: Vec::new(),
             readable: true,
@@ -316,12 +313,13 @@ impl Connection {
                     self.manage(request, function, lun, referenced_task_tag);
                 }
                 TargetEvent::SendTargets { request, which } => {
-                    let session = self.session.as_ref().and_then(|session| session.target.as_deref());
-                    let targets = self.shared.records(&which, session, self.local);
-                    self.core.respond_targets(request, &targets);
+                    if let Some(logged_in) = self.core.logged_in() {
+                        let targets = self.shared.records(&which, logged_in, self.ends);
+                        self.core.respond_targets(request, &targets);
+                    }
                 }
                 TargetEvent::Login(ask) => {
-                    match self.shared.decide(&ask, &mut self.ticket) {
+                    match self.shared.decide(&ask, self.ends, &mut self.ticket) {
                         Ok(Admission::Lead(grant)) => self.core.grant_login(grant),
                         Ok(Admission::Join(grant, session)) => self.core.join_login(grant, &session),
                         Err(refusal) => self.core.refuse_login(refusal),
@@ -407,11 +405,11 @@ impl Connection {
     fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
         self.shared.session_log.info(|suppressed| {
-            tracing::info!(?initiator, %target, peer = %self.peer, suppressed, "logged in");
+            tracing::info!(?initiator, %target, peer = %self.ends.peer, suppressed, "logged in");
         });
         self.shared.metrics.login(true);
         if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
-            let summary = SessionSummary::new(logged_in, self.peer, self.local);
+            let summary = SessionSummary::new(logged_in, self.ends.peer, self.ends.local);
             self.ticket.handle.describe(summary.clone());
             session.counters = Some(self.shared.metrics.open(summary));
         }
@@ -454,7 +452,7 @@ impl Connection {
         if session.target.is_none() || session.nexus.is_some() {
             return;
         }
-        session.nexus = self.shared.open_nexus(logged_in);
+        session.nexus = self.shared.open_nexus(logged_in, self.ends);
         match &session.nexus {
             Some(nexus) => {
                 let registry = Arc::clone(&self.shared.registry);
@@ -469,7 +467,7 @@ impl Connection {
     fn reconsider(&mut self) {
         let Some(logged_in) = self.core.logged_in() else { return };
         let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
-        match (self.shared.admit(logged_in), nexus) {
+        match (self.shared.admit(logged_in, self.ends), nexus) {
             (Some((_, view)), Some(nexus)) => nexus.set_view(view),
             // A session that waits for its predecessor opens its nexus as things are then.
             (Some(_), None) => {}

@@ -17,7 +17,7 @@ pub(crate) struct PortalGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SocketKey {
     pub(crate) address: SocketAddr,
-    /// Tells those apart for which the kernel chooses the port.
+    /// Tells those apart for which the kernel chooses the port: their number among those with this address.
     pub(crate) nth: usize,
 }
 
@@ -52,12 +52,13 @@ pub(crate) fn plan(groups: &[PortalGroup], machine: &[MachineAddress]) -> Plan {
     let mut plan = Plan::new();
     let mut wildcards = BTreeMap::<SocketAddr, u16>::new();
     let mut chosen = BTreeMap::<(IpAddr, u16), (u8, u16)>::new();
-    let mut any_port = 0;
+    let mut any_port = BTreeMap::<IpAddr, usize>::new();
     for (group, spec) in groups.iter().flat_map(|group| group.listen.iter().map(move |spec| (group, spec))) {
         let meant = meant(spec.scope(), machine);
         if let (PortalScope::Address(ip), 0) = (spec.scope(), spec.port()) {
-            any_port += 1;
-            let key = SocketKey { address: SocketAddr::new(*ip, 0), nth: any_port };
+            let nth = any_port.entry(*ip).or_default();
+            *nth += 1;
+            let key = SocketKey { address: SocketAddr::new(*ip, 0), nth: *nth };
             if ip.is_unspecified() || !meant.is_empty() {
                 let portals = meant.into_iter().map(|ip| (ip, group.tag)).collect();
                 plan.insert(key, PlannedSocket { tag: group.tag, portals });

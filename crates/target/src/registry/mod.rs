@@ -45,12 +45,14 @@ impl Handle {
     }
 }
 
-/// What names a session (RFC 7143 §4.4.2): there is one at a time for each. The portal group is the same for all of ours.
+/// What names a session (RFC 7143 §4.4.2): there is one at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
     pub(crate) initiator: String,
     pub(crate) isid: Isid,
     pub(crate) target: String,
+    /// With the name it is the target port.
+    pub(crate) portal_group: u16,
 }
 
 /// All connections of a server.
@@ -473,7 +475,12 @@ mod tests {
     use super::*;
 
     fn key(initiator: &str) -> SessionKey {
-        SessionKey { initiator: initiator.to_owned(), isid: [0; 6], target: "iqn.t".to_owned() }
+        SessionKey {
+            initiator: initiator.to_owned(),
+            isid: [0; 6],
+            target: "iqn.t".to_owned(),
+            portal_group: 1,
+        }
     }
 
     fn ticket(registry: &Arc<Registry>) -> Ticket {

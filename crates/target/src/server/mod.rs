@@ -30,6 +30,7 @@ use crate::metrics::MetricsSnapshot;
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Serving, Shared, Target};
+use crate::source::{Denials, LoginThrottle};
 use crate::state::FileStore;
 use crate::worker::{self, Worker};
 use change::Transaction;
@@ -111,6 +112,8 @@ impl Server {
             portals: Arc::clone(listeners.table()),
             session_log: LogLimit::default(),
             reject_log: LogLimit::default(),
+            throttle: LoginThrottle::default(),
+            denials: Denials::default(),
         });
         let cores = worker::allowed_cores();
         let count = config.cores.unwrap_or(cores.len()).max(1);
@@ -151,6 +154,16 @@ impl Server {
     /// Where is listened now, with the ports that the kernel chose where the configuration said 0.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.addresses()
+    }
+
+    /// Logins that were denied since the start: by the rules of a target, or because nothing was proven.
+    pub fn denied_logins(&self) -> u64 {
+        self.shared.denials.count()
+    }
+
+    /// Logins that were put off since the start, because their source began too many.
+    pub fn throttled_logins(&self) -> u64 {
+        self.shared.throttle.refused()
     }
 
     /// The entries of `listen`, and what they stand for now.

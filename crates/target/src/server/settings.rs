@@ -31,7 +31,7 @@ pub(super) fn auth(config: &Config, target: &TargetConfig) -> Result<Option<Chap
     let mutual = target.mutual_chap.as_ref().map(|user| account("mutual_chap", user)).transpose()?;
     let algorithms =
         vec![ChapAlgorithm::Sha3, ChapAlgorithm::Sha256, ChapAlgorithm::Sha1, ChapAlgorithm::Md5];
-    Ok(Some(ChapAuth { accounts, mutual, algorithms }))
+    Ok(Some(ChapAuth { accounts, mutual, algorithms, barred: Vec::new() }))
 }
 
 /// The portal groups: `listen`, and the others.

@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
+mod access;
 mod changing;
 mod hostile;
 mod login;
+mod portals;
 mod reading_and_writing;
 mod sessions;
 mod shutdown;

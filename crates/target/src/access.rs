@@ -1,0 +1,168 @@
+//! Who may do what with a target: its rules, applied.
+
+use std::net::IpAddr;
+
+use lunway_scsi::LunView;
+
+use crate::config::AccessRule;
+
+/// What the rules of a target say about somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Log in, and see and do this.
+    Granted(LunView),
+    /// Stay outside.
+    Denied,
+}
+
+/// Who asks, as far as is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker<'a> {
+    /// Its iSCSI name; case does not matter.
+    pub(crate) initiator: &'a str,
+    /// Where it comes from.
+    pub(crate) from: IpAddr,
+}
+
+/// Decides by the first rule that matches. Without rules whoever got this far may do everything; with some, who matches
+/// none may do nothing.
+///
+/// `user` is the CHAP user that was proven; none matches no rule that names users.
+pub(crate) fn decide(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>) -> Access {
+    if rules.is_empty() {
+        return Access::Granted(LunView::ALL);
+    }
+    let of_user = |rule: &AccessRule| {
+        rule.users.is_empty() || user.is_some_and(|user| rule.users.iter().any(|known| known == user))
+    };
+    match rules.iter().find(|rule| matches(rule, asker) && of_user(rule)) {
+        Some(rule) if !rule.deny => Access::Granted(LunView {
+            luns: rule.luns.as_ref().map(|luns| luns.iter().copied().collect()),
+            read_only: rule.read_only,
+        }),
+        _ => Access::Denied,
+    }
+}
+
+/// The users who may not log in from there, if they prove to be who they say: what is known before they have.
+pub(crate) fn barred<'a>(
+    rules: &[AccessRule],
+    asker: Asker<'_>,
+    users: impl Iterator<Item = &'a str>,
+) -> Vec<String> {
+    let denied = |user: &&str| decide(rules, asker, Some(user)) == Access::Denied;
+    users.filter(denied).map(str::to_owned).collect()
+}
+
+fn matches(rule: &AccessRule, Asker { initiator, from }: Asker<'_>) -> bool {
+    let from = from.to_canonical();
+    let initiator = initiator.to_ascii_lowercase();
+    let named = || rule.initiators.iter().any(|pattern| fits(&pattern.to_ascii_lowercase(), &initiator));
+    let near = || rule.from.iter().any(|network| network.contains(&from));
+    (rule.initiators.is_empty() || named()) && (rule.from.is_empty() || near())
+}
+
+/// Whether `name` is what `pattern` describes, in which `*` stands for any text. Linear but for the product of the two
+/// lengths at worst, whatever the pattern.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    let Some(mut rest) = rest.strip_suffix(last) else { return false };
+    for part in parts {
+        // The first place leaves the most for the others.
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn rule(text: &str) -> AccessRule {
+        toml::from_str(text).unwrap()
+    }
+
+    fn asker<'a>(initiator: &'a str, from: &str) -> Asker<'a> {
+        Asker { initiator, from: from.parse().unwrap() }
+    }
+
+    const HOST: &str = "iqn.2026-11.com.example:host-1";
+
+    #[test]
+    fn a_star_stands_for_any_text_anywhere() {
+        for (pattern, name, fit) in [
+            ("*", HOST, true),
+            ("*", "", true),
+            (HOST, HOST, true),
+            (HOST, "iqn.2026-11.com.example:host-10", false),
+            ("iqn.2026-11.com.example:*", HOST, true),
+            ("iqn.2026-11.com.example:host-1*", HOST, true),
+            ("*:host-1", HOST, true),
+            ("*:host", HOST, false),
+            ("iqn.*.example:*-1", HOST, true),
+            ("iqn.*.example:*-2", HOST, false),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("*ab*ab*", "xabab", true),
+            ("*ab*ab*", "xab", false),
+            ("", HOST, false),
+        ] {
+            assert_eq!(fits(pattern, name), fit, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn without_rules_everything_is_allowed_and_with_rules_what_matches_none_is_not() {
+        assert_eq!(decide(&[], asker(HOST, "10.0.0.1"), None), Access::Granted(LunView::ALL));
+        let rules = [rule("initiators = [\"iqn.2026-11.com.example:other\"]")];
+        assert_eq!(decide(&rules, asker(HOST, "10.0.0.1"), None), Access::Denied);
+        assert_eq!(
+            decide(&rules, asker("IQN.2026-11.com.example:OTHER", "10.0.0.1"), None),
+            Access::Granted(LunView::ALL)
+        );
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let rules = [
+            rule("from = [\"10.0.0.13/32\"]\ndeny = true"),
+            rule("from = [\"10.0.0.0/8\", \"fd00::/8\"]\nluns = [0, 2]"),
+            rule("read_only = true"),
+        ];
+        let of = |from: &str| decide(&rules, asker(HOST, from), None);
+        let some = LunView { luns: Some(BTreeSet::from([0, 2])), read_only: false };
+        assert_eq!(of("10.0.0.13"), Access::Denied);
+        assert_eq!(of("10.0.0.14"), Access::Granted(some.clone()));
+        assert_eq!(of("::ffff:10.0.0.14"), Access::Granted(some.clone()));
+        assert_eq!(of("fd00::7"), Access::Granted(some));
+        assert_eq!(of("192.0.2.1"), Access::Granted(LunView { luns: None, read_only: true }));
+    }
+
+    #[test]
+    fn a_rule_with_users_is_for_those_who_have_proven_to_be_one() {
+        let rules = [rule("users = [\"admin\"]"), rule("users = [\"backup\"]\nread_only = true")];
+        let of = |user| decide(&rules, asker(HOST, "10.0.0.1"), user);
+        assert_eq!(of(Some("admin")), Access::Granted(LunView::ALL));
+        assert_eq!(of(Some("backup")), Access::Granted(LunView { luns: None, read_only: true }));
+        assert_eq!(of(Some("other")), Access::Denied);
+        assert_eq!(of(None), Access::Denied);
+    }
+
+    #[test]
+    fn before_a_user_is_known_it_is_known_who_may_not() {
+        let rules = [
+            rule("users = [\"mallory\"]\ndeny = true"),
+            rule("users = [\"admin\"]\nfrom = [\"10.0.0.0/8\"]"),
+        ];
+        let barred = |from: &str| barred(&rules, asker(HOST, from), ["mallory", "admin"].into_iter());
+        assert_eq!(barred("10.0.0.1"), ["mallory"]);
+        assert_eq!(barred("192.0.2.1"), ["mallory", "admin"]);
+    }
+}

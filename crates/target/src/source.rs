@@ -1,0 +1,212 @@
+//! Where connections come from, and how much of one place is too much.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Sources that are remembered at a time. Beyond them the new ones share one entry.
+const SOURCES_MAX: usize = 4096;
+/// How often a full table is searched for entries that say nothing any more.
+const SWEEP_PERIOD: Duration = Duration::from_secs(1);
+/// How many seconds' worth of logins may come at once: a cluster that starts, a host with many targets.
+const BURST_S: f64 = 4.0;
+/// How long a denial is not said again.
+const DENIAL_PERIOD: Duration = Duration::from_secs(60);
+
+/// Whom an address belongs to, as far as counting goes: with IPv6 one host has a whole /64 to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Source(IpAddr);
+
+impl From<IpAddr> for Source {
+    fn from(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) => Self(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX)).into()),
+            v4 @ IpAddr::V4(_) => Self(v4),
+        }
+    }
+}
+
+/// Something remembered for each source, of bounded size.
+#[derive(Debug)]
+struct SourceTable<T> {
+    known: HashMap<Source, T>,
+    /// Of all sources that had no place.
+    others: Option<T>,
+    swept: Option<Instant>,
+}
+
+impl<T> Default for SourceTable<T> {
+    fn default() -> Self {
+        Self { known: HashMap::new(), others: None, swept: None }
+    }
+}
+
+impl<T> SourceTable<T> {
+    /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go first that are `stale`.
+    fn of(&mut self, ip: IpAddr, now: Instant, fresh: T, stale: impl Fn(&T) -> bool) -> &mut T {
+        let source = Source::from(ip);
+        let full = self.known.len() >= SOURCES_MAX && !self.known.contains_key(&source);
+        if full && self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= SWEEP_PERIOD) {
+            self.swept = Some(now);
+            self.known.retain(|_, entry| !stale(entry));
+        }
+        if self.known.len() >= SOURCES_MAX && !self.known.contains_key(&source) {
+            return self.others.get_or_insert(fresh);
+        }
+        self.known.entry(source).or_insert(fresh)
+    }
+}
+
+/// Limits how many logins each source may begin: a secret that is tried out costs a hash and a table entry or two.
+///
+/// Each source has as many as fit into [`BURST_S`] seconds, and gets new ones at the rate that is allowed.
+#[derive(Debug, Default)]
+pub(crate) struct LoginThrottle {
+    table: Mutex<SourceTable<Tokens>>,
+    refused: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tokens {
+    left: f64,
+    since: Instant,
+}
+
+impl LoginThrottle {
+    /// Whether another login may begin; `per_second` 0 means always.
+    pub(crate) fn allows(&self, ip: IpAddr, per_second: u32, now: Instant) -> bool {
+        if per_second == 0 {
+            return true;
+        }
+        let rate = f64::from(per_second);
+        let full = rate * BURST_S;
+        let refilled = |tokens: &Tokens| {
+            (tokens.left + now.saturating_duration_since(tokens.since).as_secs_f64() * rate).min(full)
+        };
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = Tokens { left: full, since: now };
+        let tokens = table.of(ip, now, fresh, |tokens| refilled(tokens) >= full);
+        *tokens = Tokens { left: refilled(tokens), since: now };
+        let allowed = tokens.left >= 1.0;
+        if allowed {
+            tokens.left -= 1.0;
+        } else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        allowed
+    }
+
+    /// Logins refused so far.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts denials, and says for each source once a minute that there was one.
+#[derive(Debug, Default)]
+pub(crate) struct Denials {
+    table: Mutex<SourceTable<Denied>>,
+    denied: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Denied {
+    said: Option<Instant>,
+    /// Since then, not said.
+    more: u64,
+}
+
+impl Denials {
+    /// Counts one; `say` gets the number of those that were not said since the last that was.
+    pub(crate) fn note(&self, ip: IpAddr, now: Instant, say: impl FnOnce(u64)) {
+        self.denied.fetch_add(1, Ordering::Relaxed);
+        let fresh = |said: Option<Instant>| {
+            said.is_some_and(|said| now.saturating_duration_since(said) < DENIAL_PERIOD)
+        };
+        let more = {
+            let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+            let denied = table.of(ip, now, Denied::default(), |denied| !fresh(denied.said));
+            if fresh(denied.said) {
+                denied.more += 1;
+                return;
+            }
+            denied.said = Some(now);
+            std::mem::take(&mut denied.more)
+        };
+        say(more);
+    }
+
+    /// Denials so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.denied.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn a_source_has_a_burst_of_logins_and_then_the_rate() {
+        let (throttle, start) = (LoginThrottle::default(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let allowed = |now, tries: usize| (0..tries).filter(|_| throttle.allows(HERE, 50, now)).count();
+        assert_eq!(allowed(start, 1000), 200);
+        assert_eq!(allowed(at(1000), 1000), 50);
+        assert_eq!(allowed(at(1010), 1000), 0);
+        assert_eq!(allowed(at(60_000), 1000), 200);
+        assert_eq!(throttle.refused(), 800 + 950 + 1000 + 800);
+        assert!(throttle.allows("192.0.2.1".parse().unwrap(), 50, start));
+        assert!((0..1000).all(|_| throttle.allows(HERE, 0, start)));
+    }
+
+    #[test]
+    fn the_addresses_of_one_ipv6_network_are_one_source() {
+        let source = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
+        assert_eq!(source("fd00::1:2:3:4"), source("fd00::9"));
+        assert_ne!(source("fd00::1"), source("fd00:0:0:1::1"));
+        assert_eq!(source("::ffff:192.0.2.1"), source("192.0.2.1"));
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+    }
+
+    #[test]
+    fn more_sources_than_can_be_remembered_share_one_place_until_others_are_stale() {
+        let (throttle, start) = (LoginThrottle::default(), Instant::now());
+        let source = |number: usize| IpAddr::from(Ipv4Addr::from(u32::try_from(number).unwrap()));
+        for number in 0..SOURCES_MAX {
+            assert!(throttle.allows(source(number), 1, start));
+        }
+        let strangers = SOURCES_MAX..SOURCES_MAX + 1000;
+        assert_eq!(strangers.clone().filter(|number| throttle.allows(source(*number), 1, start)).count(), 4);
+        assert_eq!(throttle.table.lock().unwrap().known.len(), SOURCES_MAX);
+        let later = start + Duration::from_secs(9);
+        for number in strangers {
+            assert!(throttle.allows(source(number), 1, later));
+        }
+        assert_eq!(throttle.table.lock().unwrap().known.len(), 1000);
+    }
+
+    #[test]
+    fn a_denial_is_said_once_for_each_source_and_minute_and_all_are_counted() {
+        let (denials, start) = (Denials::default(), Instant::now());
+        let said = std::cell::RefCell::new(Vec::new());
+        let note = |ip: &str, s: u64| {
+            let now = start + Duration::from_secs(s);
+            denials.note(ip.parse().unwrap(), now, |more| said.borrow_mut().push((ip.to_owned(), more)));
+        };
+        for second in [0, 1, 59] {
+            note("192.0.2.1", second);
+        }
+        note("192.0.2.2", 2);
+        note("192.0.2.1", 61);
+        let lines = [("192.0.2.1", 0), ("192.0.2.2", 0), ("192.0.2.1", 2)];
+        assert_eq!(*said.borrow(), lines.map(|(ip, more)| (ip.to_owned(), more)));
+        assert_eq!(denials.count(), 5);
+    }
+}
