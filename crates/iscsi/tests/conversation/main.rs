@@ -2,6 +2,7 @@
 
 mod commands;
 mod rules;
+mod sessions;
 mod wire;
 
 use std::time::Duration;

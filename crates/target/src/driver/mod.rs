@@ -603,7 +603,7 @@ impl Connection {
         match order {
             // Whoever gives this order waits for the end: there is no time for answers that nobody wants.
             Order::Close(cause) => {
-                if cause.is_news() {
+                if cause.is_news() && self.ending.is_none() {
                     self.core.announce_drop();
                 }
                 self.ending = Some((End::Ordered(cause), Instant::now()));

@@ -397,8 +397,10 @@ impl Ticket {
     /// The session ends with this connection: nobody joins any longer, and the others are told to close.
     pub(crate) fn end_session(&self, cause: Cause) {
         let mut inner = self.registry.lock();
-        if let Some(session) = self.session.and_then(|id| inner.sessions.get_mut(&id)) {
-            session.over = true;
+        let session = self.session.and_then(|id| inner.sessions.get_mut(&id));
+        // Those that were told do not tell others again.
+        if session.is_none_or(|session| std::mem::replace(&mut session.over, true)) {
+            return;
         }
         drop(inner);
         self.siblings().iter().for_each(|sibling| sibling.send(Order::Close(cause)));

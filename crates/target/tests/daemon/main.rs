@@ -6,6 +6,7 @@ mod access;
 mod changing;
 mod hostile;
 mod login;
+mod multiple_connections;
 mod portals;
 mod reading_and_writing;
 mod sessions;
