@@ -1,7 +1,5 @@
 //! `lunway serve` under a supervisor: what it says, when, and in what form it logs.
 
-#![expect(clippy::unwrap_used, reason = "this is all test")]
-
 mod support;
 
 use std::io::Read;
