@@ -12,12 +12,15 @@ mod device;
 mod disk;
 mod episode;
 mod generator;
+mod history;
+mod later;
 mod layout;
 mod mode;
 mod random;
 mod reservation;
 mod step;
 mod tally;
+mod together;
 mod unit;
 mod world;
 
@@ -26,6 +29,7 @@ use std::time::Instant;
 use crate::episode::Episode;
 use crate::layout::LAYOUTS;
 use crate::tally::Tally;
+use crate::together::Together;
 
 /// Where seeds begin when nobody says so: a failure in CI shall be seen again by whoever looks for it.
 const SEED: u64 = 1;
@@ -60,4 +64,20 @@ fn a_disk_answers_random_commands_of_several_nexuses_as_the_model_says() {
         }
     }
     eprintln!("{done} steps, no difference, {:.1} s", start.elapsed().as_secs_f64());
+}
+
+/// COMPARE AND WRITE, ORWRITE, WRITE ATOMIC and WRITE AND VERIFY happen at one moment for all others; the rest block by block.
+#[test]
+fn commands_at_the_same_time_are_answered_as_if_they_came_in_some_order() {
+    // A burst is ten commands, and their orders take their time.
+    let bursts = setting("LUNWAY_MODEL_STEPS", 60_000) / 40;
+    let start = Instant::now();
+    let seed = setting("LUNWAY_MODEL_SEED", SEED);
+    for seed in seed..seed + bursts.div_ceil(10) {
+        let mut together = Together::new(seed);
+        for _ in 0..10 {
+            together.burst().unwrap_or_else(|what| panic!("LUNWAY_MODEL_SEED={seed}: {what}"));
+        }
+    }
+    eprintln!("{bursts} bursts explained, {:.1} s", start.elapsed().as_secs_f64());
 }
