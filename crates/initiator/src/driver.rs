@@ -205,9 +205,11 @@ impl State {
                     self.attention(sense.code);
                 }
             }
+            // RFC 7143 [11.9.1-2, 11.9.1-3]
             AsyncEvent::LOGOUT_REQUEST => {
                 self.leave_within(Duration::from_secs(u64::from(parameter3)), now);
             }
+            // RFC 7143 [7.1.4.3-3]
             AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {
                 return Err(End::Lost(message.event.to_string()));
             }

@@ -61,6 +61,7 @@ impl Nexus {
                 Err(OpenError::Login {
                     error: LoginError::Refused(LoginStatus::INITIATOR_ERROR), ..
                 }) if without_sha256(&mut config) => {}
+                // RFC 7143 [11.13.5-2, 11.13.5-3]
                 Err(OpenError::Login { error: LoginError::Redirected { address, .. }, .. }) => {
                     // `host:port[,portal group]`, RFC 7143 §13.8.
                     let address = address.split(',').next().unwrap_or_default();
@@ -137,6 +138,7 @@ impl Nexus {
     }
 
     /// Ends the session in order, or at least soon.
+    // RFC 7143 [4.2.6-1]
     pub(crate) async fn logout(mut self) {
         self.core.logout();
         let deadline = Instant::now() + self.logout_timeout;
@@ -334,6 +336,7 @@ async fn connect(
     Err(OpenError::Connect { portal, why })
 }
 
+// RFC 7143 [11.12-1]
 async fn connect_one(address: SocketAddr, url: &IscsiUrl) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(from) = url.from {

@@ -63,6 +63,7 @@ impl Default for OpenOptions {
 /// A name for this host, where none is given: as stable as the host's own.
 pub(crate) fn default_initiator_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // RFC 7143 [4.2.7.2-1]
     // RFC 7143 §4.2.7.2: lower case letters, digits, dot, dash.
     let clean =
         host.trim().to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "-");

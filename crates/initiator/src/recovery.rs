@@ -55,6 +55,7 @@ impl Recovery {
 
     /// Tries until it has the disk again, and gives the session its new connection. An error is for ever.
     pub(crate) async fn run(&mut self, session: &Arc<Session>, why: String) -> Result<TcpStream, String> {
+        // RFC 7143 [7.1.4.3-1]
         let lost = Instant::now();
         let deadline = lost + self.options.replacement_timeout;
         let mut given_up = session.lock().refuses();
@@ -121,6 +122,7 @@ impl Recovery {
 
     async fn attempt(&self) -> Result<(Nexus, Unit), OpenError> {
         tokio::time::sleep(self.backoff).await;
+        // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
         let mut nexus = Nexus::dial(&self.url, &self.options, self.isid, Purpose::Normal).await?;
         let unit = self.unit.learn(&mut nexus).await?;
         Ok((nexus, unit))

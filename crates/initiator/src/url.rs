@@ -7,6 +7,7 @@ use std::path::Path;
 use lunway_iscsi::chap::{ChapAccount, Secret};
 
 /// The port that IANA gave to iSCSI (RFC 7143 §15).
+// RFC 7143 [15-1]
 pub const DEFAULT_PORT: u16 = 3260;
 
 /// Holds the secret for the user in the address, where neither the address nor a file does.
@@ -130,6 +131,7 @@ pub enum UrlError {
          iscsi://user@host/…?secret_file=PATH&target_user=NAME&target_secret_file=PATH"
     )]
     Mutual,
+    // RFC 7143 [9.2.1-8]
     /// Both sides with the same secret: a reflected challenge would be answered (RFC 7143 §9.2.1).
     #[error(
         "the two secrets of mutual CHAP must differ, else a false target can let us answer its own challenge"

@@ -38,6 +38,7 @@ async fn cut_at_random(after: u64, query: &str) {
     device.close().await;
 }
 
+// shows RFC 7143 [6.3.5-1, 7.14-1, 7.1.4.3-1]
 #[tokio::test]
 async fn connections_cut_at_random_points_lose_tear_and_repeat_nothing() {
     cut_at_random(400_000, "").await;

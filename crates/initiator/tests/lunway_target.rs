@@ -168,6 +168,7 @@ async fn portals_list_targets_and_targets_tell_all() {
     assert!(error.to_string().contains("no such target"), "{error}");
 }
 
+// shows RFC 7143 [9.2.1-1]
 #[tokio::test]
 async fn chap_lets_in_who_proves_it_and_tells_a_false_target() {
     let (ours, theirs) = (secret_file(SECRET), secret_file(TARGET_SECRET));

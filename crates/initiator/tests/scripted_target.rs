@@ -63,6 +63,7 @@ async fn a_dropped_device_logs_out_too() {
     }
 }
 
+// shows RFC 7143 [4.2.2.1-12]
 #[tokio::test]
 async fn the_command_window_is_respected_and_used() {
     for window in 1..=4u16 {
@@ -177,6 +178,7 @@ async fn errors_keep_their_meaning() {
     }
 }
 
+// shows RFC 7143 [7.11-1]
 #[tokio::test]
 async fn a_command_without_answer_is_aborted_and_times_out() {
     let disk = Disk::new(64, 8);
@@ -216,6 +218,7 @@ async fn where_the_abort_is_not_answered_either_a_new_session_ends_the_old_one()
     assert!(disk.data.lock().unwrap()[..512].iter().all(|&byte| byte == 0), "and is not sent again");
 }
 
+// shows RFC 7143 [6.3.5-2, 7.15-1]
 #[tokio::test]
 async fn work_whose_answer_was_lost_is_done_again() {
     let disk = Disk::new(4096, 32);
@@ -357,6 +360,7 @@ async fn another_disk_under_the_old_address_is_refused() {
     assert_eq!(disk.count(WRITE), 1);
 }
 
+// shows RFC 7143 [11.9.1-2]
 #[tokio::test]
 async fn a_logout_that_the_target_asks_for_loses_nothing() {
     let disk = Disk::new(4096, 8);

@@ -10,12 +10,14 @@ use subtle::ConstantTimeEq;
 /// Shortest challenge this side accepts, bytes. RFC 7143 §12.1.3 leaves the length to the parties; LIO and tgt send 16.
 const CHALLENGE_LEN_MIN: usize = 8;
 /// Longest challenge, bytes (RFC 7143 §12.1.3).
+// RFC 7143 [12.1.3-7]
 const CHALLENGE_LEN_MAX: usize = 1024;
 /// Length of the challenges made here: the shortest that carries as many random bits as the shortest digest has bytes.
 const CHALLENGE_LEN: usize = 16;
 
 /// A hash for CHAP, by the number it has in CHAP_A (RFC 7143 §12.1.3, IANA registry of PPP authentication algorithms).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// RFC 7143 [9.1-1, 12.1-3, 9.2.1-1]
 pub enum ChapAlgorithm {
     /// 5; the one every implementation has.
     Md5,
@@ -33,6 +35,7 @@ impl ChapAlgorithm {
 
     /// The order in which an initiator offers them. SHA-256 comes last because tgt takes the first of 5 and 7 it finds
     /// and computes SHA-1 under number 7; with a secret of the length the standard asks for, MD5 is no weaker here.
+    // RFC 7143 [12.1.3-8]
     pub const OFFER: [Self; 4] = [Self::Sha3, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The number in CHAP_A.
@@ -62,6 +65,7 @@ impl ChapAlgorithm {
 
 /// A CHAP secret: up to 255 bytes that no `Debug` shows and that are overwritten when dropped.
 #[derive(Clone)]
+// RFC 7143 [9.2.1-6]
 pub struct Secret(Box<[u8]>);
 
 /// A secret of this length cannot be used.
@@ -71,6 +75,7 @@ pub struct SecretLengthError(pub usize);
 
 impl Secret {
     /// Longest secret, bytes.
+    // RFC 7143 [9.2.1-2]
     pub const LEN_MAX: usize = 255;
     /// Below this many bytes a secret can be guessed from one overheard login (RFC 7143 §9.2.1 asks for 96 random bits).
     pub const LEN_STRONG: usize = 12;
@@ -150,6 +155,7 @@ pub enum ChapError {
 
 impl Challenge {
     /// Makes a fresh one from the system's random numbers.
+    // RFC 7143 [9.2.1-10]
     pub fn fresh() -> Result<Self, ChapError> {
         let mut random = [0; CHALLENGE_LEN + 1];
         getrandom::fill(&mut random).map_err(|_| ChapError::NoRandom)?;
@@ -183,13 +189,15 @@ impl Challenge {
     }
 
     /// Whether `other` asks the same question. A peer that sends our own challenge back wants us to compute the
-    /// response it owes; RFC 7143 §12.1.3 has the connection closed. The identifier is left out of the comparison: a
+    /// response it owes; RFC 7143 §9.2.1 has the connection closed. The identifier is left out of the comparison: a
     /// reflected challenge under another identifier is no accident either.
+    // RFC 7143 [9.2.1-11]
     pub fn is_reflection_of(&self, other: &Self) -> bool {
         self.bytes == other.bytes
     }
 
     /// The response that proves knowledge of `secret` (CHAP_R): a hash of identifier, secret and challenge (RFC 1994 §4.1).
+    // RFC 7143 [9.2-1]
     pub fn answer(&self, algorithm: ChapAlgorithm, secret: &Secret) -> Vec<u8> {
         fn hash<D: Digest>(challenge: &Challenge, secret: &Secret) -> Vec<u8> {
             D::new()
@@ -221,6 +229,7 @@ mod tests {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
+    // shows RFC 7143 [9.2-1]
     #[test]
     fn each_algorithm_hashes_identifier_secret_and_challenge_in_this_order() {
         // Computed with Python's hashlib over 0x01 || "secret-secret" || 00..0f.
@@ -261,6 +270,7 @@ mod tests {
         assert_eq!(Secret::new([0; 256]).unwrap_err(), SecretLengthError(256));
     }
 
+    // shows RFC 7143 [9.2.1-10]
     #[test]
     fn no_two_challenges_are_alike() {
         let (a, b) = (Challenge::fresh().unwrap(), Challenge::fresh().unwrap());
@@ -269,6 +279,7 @@ mod tests {
         assert!(back.is_reflection_of(&a));
     }
 
+    // shows RFC 7143 [12.1.3-7]
     #[test]
     fn a_challenge_of_unreasonable_length_is_refused() {
         assert_eq!(Challenge::received(0, vec![0; 7]), Err(ChapError::ChallengeLength(7)));

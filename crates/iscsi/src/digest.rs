@@ -9,6 +9,7 @@ pub const DIGEST_LEN: usize = 4;
 pub type Digest = [u8; DIGEST_LEN];
 
 /// The digest of bytes that lie in one piece, padding included.
+// RFC 7143 [13.1-4]
 pub fn digest(bytes: &[u8]) -> Digest {
     crc_fast::crc32_iscsi(bytes).to_le_bytes()
 }
@@ -28,6 +29,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    // shows RFC 7143 [13.1-4]
     #[test]
     fn the_vectors_of_the_standard_come_out() {
         // RFC 7143 appendix A.4 (CRC examples).

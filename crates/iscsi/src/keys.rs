@@ -147,6 +147,7 @@ const fn number(min: u32, max: u32, default: u32) -> ValueType {
     ValueType::Number { min, max, default }
 }
 
+// RFC 7143 [6.2-8, 11.12.10-2]
 keys! {
     AuthMethod "AuthMethod" "12.1": ValueType::Choice(&["None", "CHAP"]), FirstCommon, Both, Security, Connection;
     ChapA "CHAP_A" "12.1.3": TEXT, FirstCommon, Initiator, Security, Connection;
@@ -196,6 +197,7 @@ impl Key {
     }
 
     /// The key with this name. Names are compared exactly (RFC 7143 §6.1).
+    // RFC 7143 [6.1-5]
     pub fn find(name: &str) -> Option<Self> {
         KEYS.iter().find(|rule| rule.name == name).map(|rule| rule.key)
     }
@@ -236,6 +238,7 @@ impl KeySet {
 mod tests {
     use super::*;
 
+    // shows RFC 7143 [6.1-5, 6.2-8]
     #[test]
     fn every_row_is_found_by_its_name_and_stands_at_its_index() {
         for (index, rule) in KEYS.iter().enumerate() {

@@ -16,12 +16,12 @@ pub enum DigestPolicy {
     Require,
 }
 
-/// How a task abort that touches other sessions is reported (RFC 7143 §13.23).
+/// How the end of tasks is reported (RFC 7143 §13.23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskReporting {
     /// As RFC 3720 had it; the default.
     Rfc3720,
-    /// As the SCSI response of the aborted tasks.
+    /// In an order that no connection of the session can change (§4.2.2.3.3).
     ResponseFence,
     /// By asynchronous message, without waiting for acknowledgements (§4.2.3.4).
     FastAbort,
@@ -118,6 +118,7 @@ impl Negotiated {
 
 impl DigestPolicy {
     /// Values to offer, preferred first, or to accept.
+    // RFC 7143 [13.1-1, 6.2.1-2]
     const fn choices(self) -> &'static [&'static str] {
         match self {
             Self::Never => &["None"],
@@ -136,6 +137,7 @@ impl TaskReporting {
     const fn choices(self) -> &'static [&'static str] {
         match self {
             Self::Rfc3720 => &["RFC3720"],
+            // RFC 7143 [13.23-1]
             Self::ResponseFence => &["ResponseFence", "RFC3720"],
             Self::FastAbort => &["FastAbort", "ResponseFence", "RFC3720"],
         }
@@ -161,7 +163,9 @@ impl Default for Parameters {
             data_pdu_in_order: true,
             data_sequence_in_order: true,
             error_recovery_level: 0,
+            // RFC 7143 [13.23-2, 4.2.3.3-1]
             task_reporting: TaskReporting::Rfc3720,
+            // RFC 7143 [13.24-1]
             protocol_level: 1,
         }
     }
@@ -187,6 +191,7 @@ impl Parameters {
     fn wish(&self, key: Key) -> Ours {
         match key {
             Key::HeaderDigest => Ours::Choices(self.header_digest.choices()),
+            // RFC 7143 [13.1-1]
             Key::DataDigest => Ours::Choices(self.data_digest.choices()),
             Key::MaxConnections => Ours::Value(self.max_connections.into()),
             Key::InitialR2T => Ours::Value(self.initial_r2t.into()),
@@ -220,7 +225,7 @@ enum Ours {
 /// Why a negotiation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
-    /// A key was negotiated twice (RFC 7143 §6.2).
+    /// A key was negotiated twice (RFC 7143 §6.3, §6.4).
     #[error("{0} was sent twice")]
     Repeated(Key),
     /// A declaration, or the answer to our offer, that is no value of the key.
@@ -279,6 +284,7 @@ impl Negotiation {
     }
 
     /// Offers every key that has a place here. Extensions of RFC 7144 go unsaid unless wanted: some targets know none.
+    // RFC 7143 [13-1, 7.1.5-1]
     pub(crate) fn offer(&mut self, out: &mut Builder) {
         for rule in &KEYS {
             let ours = self.parameters.ours(rule.key);
@@ -317,6 +323,7 @@ impl Negotiation {
     ) -> Result<(), NegotiationError> {
         let rule = key.rule();
         if !self.received.insert(key) {
+            // RFC 7143 [6.3-9, 6.3-10]
             return Err(NegotiationError::Repeated(key));
         }
         if self.offered.contains(key) {
@@ -328,8 +335,11 @@ impl Negotiation {
                     parse_value(rule, value).ok_or(NegotiationError::BadValue(key))?;
                 return Ok(());
             }
+            // RFC 7143 [13.25-2]
             ResultFunction::No => Some(yes_no(false)),
+            // RFC 7143 [13.25-3]
             ResultFunction::Reject => Some(answer::REJECT),
+            // RFC 7143 [7.4.1-1, 13.21-1]
             _ if !self.is_relevant(rule) => Some(answer::IRRELEVANT),
             _ if rule.usage == Usage::LeadingOnly && !self.leading => Some(answer::REJECT),
             _ => None,
@@ -340,17 +350,20 @@ impl Negotiation {
         }
         match (self.parameters.ours(key), rule.value) {
             (Ours::Choices(choices), ValueType::Choice(names)) => {
+                // RFC 7143 [6.2.1-1, 6.2.1-3, 6.2.1-2]
                 match list(value).find(|name| choices.contains(name)) {
                     Some(name) => {
                         self.agreed[key as usize] = index_of(names, name).unwrap_or_default();
                         out.pair(rule.name, name);
                     }
+                    // RFC 7143 [6.2.2-2]
                     None => out.pair(rule.name, answer::REJECT),
                 }
             }
             (Ours::Value(ours), _) => match parse_value(rule, value) {
                 Some(theirs) if key == Key::FirstBurstLength => self.first_burst = Some(ours.min(theirs)),
                 Some(theirs) => {
+                    // RFC 7143 [6.2.2-1, 6.2.2-4]
                     let result = combine(rule.function, ours, theirs);
                     self.agreed[key as usize] = result;
                     match rule.value {
@@ -367,6 +380,7 @@ impl Negotiation {
 
     /// Takes the answer to our offer.
     fn answered(&mut self, rule: &KeyRule, value: &str) -> Result<(), NegotiationError> {
+        // RFC 7143 [6.2-7]
         // An answer that is no value leaves the default in force (§6.2); `finish` judges whether we can live with it.
         if matches!(value, answer::NOT_UNDERSTOOD | answer::IRRELEVANT | answer::REJECT) {
             return Ok(());
@@ -374,6 +388,7 @@ impl Negotiation {
         let bad = NegotiationError::BadValue(rule.key);
         self.agreed[rule.key as usize] = match (self.parameters.ours(rule.key), rule.value) {
             (Ours::Choices(choices), ValueType::Choice(names)) => {
+                // RFC 7143 [6.2.1-4]
                 let name = choices.iter().find(|&&name| name == value).ok_or(bad)?;
                 index_of(names, name).ok_or(bad)?
             }
@@ -395,6 +410,7 @@ impl Negotiation {
     }
 
     /// What was agreed, if both sides can live with it.
+    // RFC 7143 [6.2-5, 6.2-11, 6.2-12, 7.1.5-2]
     pub(crate) fn finish(&self) -> Result<Negotiated, NegotiationError> {
         let agreed = |key: Key| self.agreed[key as usize];
         let short = |key: Key| agreed(key) as u16;
@@ -409,6 +425,7 @@ impl Negotiation {
             initial_r2t: agreed(Key::InitialR2T) != 0,
             immediate_data: agreed(Key::ImmediateData) != 0,
             max_burst_length: agreed(Key::MaxBurstLength),
+            // RFC 7143 [13.14-1]
             // §13.14: never above MaxBurstLength, even if only one of the two was negotiated.
             first_burst_length: agreed(Key::FirstBurstLength).min(agreed(Key::MaxBurstLength)),
             max_outstanding_r2t: short(Key::MaxOutstandingR2T),

@@ -13,7 +13,7 @@ const SPACE_LOGIN: usize = 8 << 10;
 /// segments do not pass through it, see [`Receiver`].
 const SPACE_FULL_FEATURE: usize = 128 << 10;
 
-/// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.8, §7.9).
+/// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.7, §7.8).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
     /// A data segment above the MaxRecvDataSegmentLength that we declared.
@@ -145,8 +145,10 @@ impl Receiver {
         }
         // The digest first: with it broken the lengths may be wrong as well, and the error would blame the wrong thing.
         if self.header_digest && digest::digest(&bytes[..segments]) != bytes[segments..total] {
+            // RFC 7143 [7.8-1]
             return Err(ReceiveError::HeaderDigest);
         }
+        // RFC 7143 [7.7-1]
         if data_len > self.data_max {
             return Err(ReceiveError::DataSegmentTooLong { len: data_len, max: self.data_max });
         }
@@ -172,6 +174,7 @@ impl Receiver {
             return None;
         }
         let (padding, sent) = self.space[self.start..self.start + trailer].split_at(filling.padding);
+        // RFC 7143 [13.1-3]
         let intact = sent.is_empty()
             || digest::digest_of(&[&filling.buf[filling.start..filling.end], padding]) == sent;
         self.start += trailer;
@@ -232,6 +235,7 @@ mod tests {
         }
     }
 
+    // shows RFC 7143 [7.7-1]
     #[test]
     fn a_data_segment_above_what_we_declared_is_refused() {
         let mut receiver = Receiver::new(100);
@@ -242,6 +246,7 @@ mod tests {
         );
     }
 
+    // shows RFC 7143 [7.8-1]
     #[test]
     fn a_wrong_header_digest_is_noticed_before_the_lengths_are_believed() {
         let mut receiver = Receiver::new(100);

@@ -19,6 +19,7 @@ impl Serial {
 }
 
 impl PartialOrd for Serial {
+    // RFC 7143 [4.2.2.1-8]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         const HALF: u32 = 1 << 31;
         match other.0.wrapping_sub(self.0) {
@@ -35,6 +36,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    // shows RFC 7143 [4.2.2.1-8]
     #[test]
     fn order_goes_on_across_the_wrap() {
         let last = Serial(u32::MAX);

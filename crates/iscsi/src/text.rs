@@ -11,10 +11,12 @@
 //! Limits hold on everything a peer sends: [`TEXT_LEN_MAX`], [`PAIRS_MAX`], [`KEY_LEN_MAX`], [`VALUE_LEN_MAX`].
 
 /// Longest key, bytes (RFC 7143 §6.1).
+// RFC 7143 [6.1-2]
 pub const KEY_LEN_MAX: usize = 63;
-/// Longest value, bytes. The standard's limit is 255 for most; large binary values and lists of addresses need more.
+/// Longest value, bytes. The standard's limit is 255 for simple values (§6.1); large binary values and lists of addresses need more.
 pub const VALUE_LEN_MAX: usize = 8192;
 /// Longest text over all its PDUs, bytes. Ours; the longest login seen in practice takes one kilobyte.
+// RFC 7143 [6.1-4]
 pub const TEXT_LEN_MAX: usize = 64 << 10;
 /// Most pairs in one text. Ours; the standard defines some forty keys.
 pub const PAIRS_MAX: usize = 256;
@@ -23,6 +25,7 @@ pub const PAIRS_MAX: usize = 256;
 pub const LOGIN_SEGMENT_LEN_MAX: usize = 8192;
 
 /// Answers to an offer that are no values (RFC 7143 §6.2).
+// RFC 7143 [6.2-9]
 pub mod answer {
     /// The responder does not know the key.
     pub const NOT_UNDERSTOOD: &str = "NotUnderstood";
@@ -118,6 +121,7 @@ impl Builder {
     }
 
     /// Appends a pair. Keys and values are our own words or come out of [`parse`], so they hold no zero byte.
+    // RFC 7143 [6.1-1]
     pub fn pair(&mut self, key: &str, value: impl std::fmt::Display) {
         use std::io::Write;
         let start = self.0.len();
@@ -186,12 +190,13 @@ impl Segments {
     }
 
     /// Whether text is left: the C bit of the PDU just taken.
+    // RFC 7143 [6.2-1]
     pub const fn continues(&self) -> bool {
         self.sent < self.text.len()
     }
 }
 
-/// Reads a number, decimal or hexadecimal (RFC 7143 §6.1, regular numeric value).
+/// Reads a number, decimal or hexadecimal (RFC 7143 §6.1, numerical-value).
 pub fn number(value: &str) -> Result<u64, ValueError> {
     let (digits, radix) = match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
@@ -231,6 +236,7 @@ pub fn range(value: &str) -> Result<std::ops::RangeInclusive<u64>, ValueError> {
 }
 
 /// Reads a binary value of at most `len_max` bytes: a hexadecimal (`0x`) or base64 (`0b`) constant (RFC 7143 §6.1).
+// RFC 7143 [6.1-6]
 pub fn binary(value: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
     let (prefix, digits) = value.as_bytes().split_at_checked(2).ok_or(ValueError::Binary)?;
     match prefix {
@@ -241,6 +247,7 @@ pub fn binary(value: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
 }
 
 /// Writes a binary value as a hexadecimal constant, the form every implementation reads.
+// RFC 7143 [6.1-3]
 pub fn to_hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::from("0x"), |mut text, byte| {
@@ -309,6 +316,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    // shows RFC 7143 [6.1-1]
     #[test]
     fn pairs_are_read_in_order_and_empty_strings_between_them_skipped() {
         let text = b"A=1\0\0B=\0C=x=y\0last=unterminated";
@@ -316,6 +324,7 @@ mod tests {
         assert_eq!(parse(b""), Ok(vec![]));
     }
 
+    // shows RFC 7143 [6.1-2]
     #[test]
     fn what_is_no_pair_is_refused_by_name() {
         assert_eq!(parse(b"Key\0"), Err(TextError::NoValue));
@@ -329,6 +338,7 @@ mod tests {
         assert!(parse(format!("{}={}\0", "k".repeat(63), "v".repeat(8192)).as_bytes()).is_ok());
     }
 
+    // shows RFC 7143 [6.1-3]
     #[test]
     fn numbers_are_decimal_or_hexadecimal_without_sign() {
         assert_eq!(number("0"), Ok(0));
@@ -349,6 +359,7 @@ mod tests {
         assert_eq!(range("2"), Err(ValueError::Range));
     }
 
+    // shows RFC 7143 [6.1-6]
     #[test]
     fn binary_values_come_in_both_constants() {
         assert_eq!(binary("0x0aFf", 2), Ok(vec![0x0a, 0xff]));
@@ -368,6 +379,7 @@ mod tests {
         assert_eq!(binary("0é", 4), Err(ValueError::Binary));
     }
 
+    // shows RFC 7143 [6.1-4]
     #[test]
     fn a_text_without_end_is_refused_before_it_fills_memory() {
         let mut assembler = Assembler::new();

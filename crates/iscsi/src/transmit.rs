@@ -55,6 +55,7 @@ impl Transmitter {
     }
 
     /// Queues a PDU. The lengths in the header are set here, from `ahs` (whole words) and `data`.
+    // RFC 7143 [11.1-1, 11.2.1.5-1, 11.2.1.6-1, 13.1-2, 13.1-3]
     pub(crate) fn push(&mut self, header: &Header, ahs: &[u8], data: SharedBuf) {
         let mut head = [0; HEADER_LEN + DIGEST_LEN];
         head[..HEADER_LEN].copy_from_slice(header);

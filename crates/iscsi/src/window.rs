@@ -34,6 +34,7 @@ impl CommandWindow {
     }
 
     /// Judges a CmdSN without taking it.
+    // RFC 7143 [4.2.2.1-8, 4.2.2.1-10]
     pub(crate) fn judge(&self, cmd_sn: u32) -> Order {
         let distance = cmd_sn.wrapping_sub(self.expected.0);
         match distance {
@@ -94,6 +95,7 @@ impl CommandWindow {
     }
 
     /// The highest CmdSN that the initiator may use; ExpCmdSN − 1 closes the window.
+    // RFC 7143 [4.2.2.1-9]
     pub(crate) fn maximum(&self) -> u32 {
         self.expected.0.wrapping_add(self.depth - self.in_flight.min(self.depth)).wrapping_sub(1)
     }
@@ -103,6 +105,7 @@ impl CommandWindow {
 mod tests {
     use super::*;
 
+    // shows RFC 7143 [4.2.2.1-9, 4.2.2.1-8]
     #[test]
     fn the_window_closes_with_commands_in_flight_and_opens_as_they_finish() {
         let mut window = CommandWindow::new(u32::MAX, 2);

@@ -33,6 +33,7 @@ pub(crate) fn decide(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>)
         return Access::Granted(LunView::ALL);
     }
     let of_user = |rule: &AccessRule| {
+        // RFC 7143 [9.2-6]
         rule.users.is_empty() || user.is_some_and(|user| rule.users.iter().any(|known| known == user))
     };
     match rules.iter().find(|rule| matches(rule, asker) && of_user(rule)) {

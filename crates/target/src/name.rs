@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Longest name, bytes (RFC 7143 §4.2.7.1).
+// RFC 7143 [4.2.7.1-2, 4.2.7.2-1]
 const NAME_MAX: usize = 223;
 
 /// The name of an iSCSI node: `iqn.`, `eui.` or `naa.` (RFC 7143 §4.2.7), kept in its normal form.
@@ -23,7 +24,7 @@ pub enum NameError {
     #[error("{0:?} has {len} bytes, a name has 1 to {NAME_MAX} (RFC 7143 §4.2.7.1)", len = .0.len())]
     Length(String),
     /// Not one of the three types.
-    #[error("{0:?} starts neither with \"iqn.\" nor \"eui.\" nor \"naa.\" (RFC 7143 §4.2.7.2)")]
+    #[error("{0:?} starts neither with \"iqn.\" nor \"eui.\" nor \"naa.\" (RFC 7143 §4.2.7.3)")]
     Type(String),
     /// A character that names do not have.
     #[error("{name:?} contains {character:?}: names consist of letters, digits, '-', '.' and ':' (RFC 3722)")]

@@ -19,6 +19,7 @@ pub enum SecretError {
 }
 
 /// Reads a file that holds a CHAP secret; one line end after it is not part of it.
+// RFC 7143 [9.2.1-3, 9.2.1-6]
 pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
     let file = File::open(path)?;
     let mut bytes = Vec::with_capacity(Secret::LEN_MAX + 3);

@@ -160,6 +160,7 @@ impl Shared {
     }
 
     /// Decides on a login.
+    // RFC 7143 [6.3.1-2]
     pub(crate) fn decide(
         &self,
         ask: &LoginAsk,
@@ -250,6 +251,7 @@ impl Shared {
 
     /// The nexus of a normal session; `None` if it may not be any longer since the login was granted. The initiator
     /// port's name is RFC 7143 §4.4.2's: name, `,i,0x`, ISID.
+    // RFC 7143 [4.4.2-1, 4.4.2-2]
     pub(crate) fn open_nexus(&self, logged_in: &LoggedIn, ends: Ends) -> Option<Arc<Nexus>> {
         let (target, view) = self.admit(logged_in, ends)?;
         let isid: String = logged_in.isid.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -259,6 +261,7 @@ impl Shared {
 
     /// Answers SendTargets: with all targets that the initiator may log in to from where it is, with one by name, or with
     /// the session's own.
+    // RFC 7143 [C-3, C-9, C-10]
     pub(crate) fn records(&self, which: &SendTargets, asking: &LoggedIn, ends: Ends) -> Vec<TargetRecord> {
         let serving = self.serving();
         let portals = self.portals.now();

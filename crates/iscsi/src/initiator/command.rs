@@ -27,6 +27,7 @@ impl InitiatorConnection {
     /// Whether the next [`submit`](Self::submit) will be taken.
     pub fn can_submit(&self) -> bool {
         matches!(self.phase, Phase::FullFeature(_))
+            // RFC 7143 [11.14-1]
             && !self.control.leaving
             && self.cmd_sn <= self.max_cmd_sn
             && self.tasks.len() - self.free.len() < TASKS_MAX
@@ -39,6 +40,7 @@ impl InitiatorConnection {
         };
         let len = submission.data_out.len();
         let segment_max = negotiated.max_recv_peer as usize;
+        // RFC 7143 [4.2.5.2-2, 11.3.4-3, 13.11-1, 13.11-3, 13.12-1, 11.8-1]
         let first_burst = (negotiated.first_burst_length as usize).min(len);
         let immediate = if negotiated.immediate_data { first_burst.min(segment_max) } else { 0 };
         let unsolicited = if negotiated.initial_r2t { immediate } else { first_burst };
@@ -48,12 +50,14 @@ impl InitiatorConnection {
             self.tasks.len() - 1
         });
         self.generation = self.generation.wrapping_add(1);
+        // RFC 7143 [11.2.1.8-1, 11.2.1.8-2]
         // Bit 31 is free for the tags of everything that is not a command.
         let initiator_task_tag = u32::from(self.generation & 0x7fff) << 16 | slot as u32;
         let expected_in = submission.data_in.len();
 
         let mut pdu = ScsiCommand::new();
         pdu.flags = submission.attribute.0 & 0x07;
+        // RFC 7143 [11.3.1-2]
         if len > 0 {
             pdu.flags |= ScsiCommand::WRITE;
             pdu.expected_data_transfer_length = (len as u32).into();
@@ -61,6 +65,7 @@ impl InitiatorConnection {
             pdu.flags |= ScsiCommand::READ;
             pdu.expected_data_transfer_length = (expected_in as u32).into();
         }
+        // RFC 7143 [11.3.1-1, 11.3.4-2]
         if unsolicited == immediate {
             pdu.flags |= FINAL;
         }
@@ -70,6 +75,7 @@ impl InitiatorConnection {
         pdu.exp_stat_sn = self.exp_stat_sn.into();
         pdu.cdb = *submission.cdb.first();
         let mut ahs = Vec::new();
+        // RFC 7143 [11.2.2.3-1, 11.3.5-1]
         if submission.cdb.len() > 16 {
             Ahs { ahs_type: AhsType::EXTENDED_CDB, data: &submission.cdb[16..] }
                 .append_to(&mut ahs)
@@ -86,7 +92,9 @@ impl InitiatorConnection {
             next_data_sn: 0,
             received: 0,
         };
+        // RFC 7143 [4.2.2.1-2, 4.2.2.1-6, 4.2.2.1-12]
         self.cmd_sn = self.cmd_sn.next();
+        // RFC 7143 [4.2.5.2-1, 4.2.5.2-6]
         if unsolicited > immediate {
             self.data_out(&task, &data, RESERVED_TAG, immediate, unsolicited, segment_max);
         }
@@ -105,12 +113,14 @@ impl InitiatorConnection {
         segment_max: usize,
     ) {
         let mut pdu = DataOut::new();
+        // RFC 7143 [11.7.4-2]
         // §11.7.4: with a tag of the target's the LUN is that of the R2T, which is the command's.
         pdu.lun = u64::from_be_bytes(task.submission.lun).into();
         pdu.initiator_task_tag = task.initiator_task_tag.into();
         pdu.target_transfer_tag = transfer_tag.into();
         pdu.exp_stat_sn = self.exp_stat_sn.into();
         let (mut at, mut data_sn) = (start, 0u32);
+        // RFC 7143 [11.7.7-2, 11.7.1-1, 11.8-2, 11.8-3]
         // §11.7.7: whole words.
         let segment_max = segment_max & !3;
         while at < end {
@@ -124,6 +134,8 @@ impl InitiatorConnection {
         }
     }
 
+    // RFC 7143 [4.2.5.2-3, 11.8-4]
+    // RFC 7143 [4.2.3.3-2, 11.5.1-3]
     pub(super) fn ready_to_transfer(&mut self, head: &Head) {
         let pdu: &R2t = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
@@ -136,6 +148,7 @@ impl InitiatorConnection {
         let start = pdu.buffer_offset.get() as usize;
         let len = pdu.desired_data_transfer_length.get();
         let end = start.saturating_add(len as usize);
+        // RFC 7143 [4.2.5.3-1, 11.8-2]
         // §4.2.5.3 for the LUN, §11.8.4 for the rest.
         if pdu.lun.to_bytes() != task.submission.lun || len == 0 || len > burst_max || end > data.len() {
             self.tasks[slot] = Some(task);
@@ -155,6 +168,7 @@ impl InitiatorConnection {
     }
 
     /// Lends the buffer that a Data-In goes to; `None` for one that nobody waits for, or that does not fit.
+    // RFC 7143 [7.9-1]
     pub(super) fn place_data_in(&mut self, head: &Head) -> Option<(usize, Buf, usize)> {
         let pdu: &DataIn = pdu::view(&head.bhs);
         let slot = self.slot_of(pdu.initiator_task_tag.get())?;
@@ -179,6 +193,7 @@ impl InitiatorConnection {
         if !data.intact {
             return self.close(CloseReason::Protocol("a data digest does not match".into()));
         }
+        // RFC 7143 [11.7-1, 11.7.2-2]
         if pdu.has_status() {
             self.note_status(pdu.stat_sn.get());
             let residual = residual(pdu.flags, pdu.residual_count.get());
@@ -196,12 +211,14 @@ impl InitiatorConnection {
             _ if self.slot_of(pdu.initiator_task_tag.get()).is_some() => {
                 self.close(CloseReason::Protocol("a Data-In out of sequence or out of bounds".into()));
             }
+            // RFC 7143 [4.2.3.3-3]
             // Of a task that was aborted; it may end with a status, which counts.
             _ if pdu.has_status() => self.note_status(pdu.stat_sn.get()),
             _ => {}
         }
     }
 
+    // RFC 7143 [11.4.3-1]
     pub(super) fn scsi_response(&mut self, head: &Head, data: &[u8]) {
         let pdu: &ScsiResponse = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
@@ -255,6 +272,7 @@ impl InitiatorConnection {
     }
 }
 
+// RFC 7143 [11.4.5.1-2]
 fn residual(flags: u8, count: u32) -> Residual {
     // The flags are the same bits in Data-In and SCSI Response.
     match (flags & ScsiResponse::OVERFLOW != 0, flags & ScsiResponse::UNDERFLOW != 0) {

@@ -8,7 +8,7 @@ use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::login::{InitiatorStep, LoginMessage};
 use crate::pdu::{
     self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginResponse, LogoutReason, LogoutRequest,
-    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ServiceResponse,
+    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ScsiCommand, ServiceResponse,
     TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
     TextResponse,
 };
@@ -52,6 +52,7 @@ impl Control {
 impl InitiatorConnection {
     pub(super) fn send_login(&mut self, message: LoginMessage) {
         let mut pdu = message.header;
+        // RFC 7143 [4.2.2.1-1]
         // §11.12.8: login requests are immediate and all carry the first CmdSN.
         pdu.cmd_sn = self.cmd_sn.0.into();
         pdu.exp_stat_sn = self.exp_stat_sn.into();
@@ -93,6 +94,7 @@ impl InitiatorConnection {
 
     /// RFC 7143 §11.18: immediate, so that it passes a closed window.
     pub(super) fn ping(&mut self) {
+        // RFC 7143 [11.18.1-1]
         let mut pdu = NopOut::new();
         pdu.opcode.set_immediate(true);
         pdu.initiator_task_tag = self.control.tag().into();
@@ -111,6 +113,7 @@ impl InitiatorConnection {
         if pdu.initiator_task_tag.get() != RESERVED_TAG {
             self.note_status(pdu.stat_sn.get());
         } else if pdu.target_transfer_tag.get() != RESERVED_TAG {
+            // RFC 7143 [11.18-1, 11.18-2, 11.18.1-3, 11.18.2-1, 11.18.2-2]
             // The target's ping, answered with its tag and LUN and without a tag of ours.
             let mut answer = NopOut::new();
             answer.opcode.set_immediate(true);
@@ -128,6 +131,7 @@ impl InitiatorConnection {
             SendTargets::Named(name) => name,
             SendTargets::This => "",
         };
+        // RFC 7143 [C-5, C-1]
         text.pair("SendTargets", value);
         let tag = self.control.tag();
         self.control.text_tag = Some(tag);
@@ -136,6 +140,7 @@ impl InitiatorConnection {
         self.send_text(tag, RESERVED_TAG, 0, &text.into_bytes());
     }
 
+    // RFC 7143 [6.4-1, 6.4-2, 11.10.2-1, 11.10.3-1]
     fn send_text(&mut self, tag: u32, transfer_tag: u32, lun: u64, text: &[u8]) {
         let mut pdu = TextRequest::new();
         pdu.flags = FINAL;
@@ -158,12 +163,14 @@ impl InitiatorConnection {
         if let Err(error) = self.note_targets(data) {
             return self.close(CloseReason::Protocol(error));
         }
+        // RFC 7143 [11.10.4-2]
         if pdu.is_final() && !pdu.continues() {
             self.control.text_tag = None;
             self.events.push_back(InitiatorEvent::Targets(std::mem::take(&mut self.control.targets)));
         } else if pdu.target_transfer_tag.get() == RESERVED_TAG {
             self.close(CloseReason::Protocol("a Text Response that goes on, without a tag to ask by".into()));
         } else {
+            // RFC 7143 [11.11.4-2]
             // §11.11.4: tag and LUN say what is to go on.
             self.send_text(tag, pdu.target_transfer_tag.get(), pdu.lun.get(), &[]);
         }
@@ -209,6 +216,7 @@ impl InitiatorConnection {
         }
         let mut pdu = LogoutRequest::new();
         pdu.opcode.set_immediate(true);
+        // RFC 7143 [11.14.2-1]
         pdu.set_reason(LogoutReason::CLOSE_SESSION);
         pdu.initiator_task_tag = self.control.tag().into();
         pdu.cmd_sn = self.cmd_sn.0.into();
@@ -217,6 +225,7 @@ impl InitiatorConnection {
         self.control.leaving = true;
     }
 
+    // RFC 7143 [11.14-4, 11.15-1]
     pub(super) fn logout_response(&mut self, head: &Head) {
         let pdu: &LogoutResponse = pdu::view(&head.bhs);
         self.note_status(pdu.stat_sn.get());
@@ -227,6 +236,7 @@ impl InitiatorConnection {
     }
 
     /// Sends a task management request (RFC 7143 §11.5); [`InitiatorEvent::TaskManagementDone`] answers.
+    // RFC 7143 [11.5.2-1, 11.5.4-1]
     pub fn manage_task(
         &mut self,
         token: u64,
@@ -245,6 +255,7 @@ impl InitiatorConnection {
         let task = referenced
             .and_then(|token| self.tasks.iter().flatten().find(|task| task.submission.token == token));
         let aborts = task.map(|task| task.initiator_task_tag);
+        // RFC 7143 [11.5.1-6, 11.5.5-1]
         if let Some(task) = task {
             pdu.referenced_task_tag = task.initiator_task_tag.into();
             pdu.ref_cmd_sn = task.cmd_sn.0.into();
@@ -266,6 +277,7 @@ impl InitiatorConnection {
             return;
         };
         let request = management.swap_remove(at);
+        // RFC 7143 [4.2.3.3-4]
         let gone =
             matches!(response, TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST);
         if let Some(slot) = request.aborts.filter(|_| gone).and_then(|tag| self.slot_of(tag)) {
@@ -278,7 +290,10 @@ impl InitiatorConnection {
         let pdu: &AsyncMessage = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         self.note_status(pdu.stat_sn.get());
+        // RFC 7143 [11.10-1]
         if pdu.event == AsyncEvent::NEGOTIATION_REQUEST && self.control.text_tag.is_none() {
+            // RFC 7143 [11.9.1-4]
+            // RFC 7143 [6.2-3]
             // §11.9.1: an empty request will do; there is nothing that we would want to change.
             let tag = self.control.tag();
             self.send_text(tag, RESERVED_TAG, 0, &[]);
@@ -291,17 +306,32 @@ impl InitiatorConnection {
         }));
     }
 
+    /// A rejected command leaves a gap that all later ones would wait behind (RFC 7143 §7.3), unless the target counts it
+    /// as received: a ping takes its place.
+    // RFC 7143 [7.3-3]
+    fn plug(&mut self, sent: &ScsiCommand, exp_cmd_sn: u32) {
+        let is_gap = Serial(exp_cmd_sn) <= Serial(sent.cmd_sn.get());
+        if is_gap && !sent.opcode.is_immediate() {
+            let mut pdu = NopOut::new();
+            pdu.initiator_task_tag = self.control.tag().into();
+            pdu.cmd_sn = sent.cmd_sn;
+            pdu.exp_stat_sn = self.exp_stat_sn.into();
+            self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        }
+    }
+
     /// RFC 7143 §11.17: the data is the header that the target could not act upon.
     pub(super) fn rejected(&mut self, head: &Head, data: &[u8]) {
         let pdu: &Reject = pdu::view(&head.bhs);
         self.note_status(pdu.stat_sn.get());
-        let Some(sent) = data.first_chunk::<{ pdu::HEADER_LEN }>() else {
+        let Some(sent_header) = data.first_chunk::<{ pdu::HEADER_LEN }>() else {
             return self.close(CloseReason::Protocol(format!("rejected without a header: {}", pdu.reason)));
         };
-        let sent = BasicHeader::of(sent);
+        let sent = BasicHeader::of(sent_header);
         let tag = sent.initiator_task_tag.get();
         match sent.opcode.opcode() {
             Opcode::SCSI_COMMAND => {
+                self.plug(pdu::view(sent_header), pdu.exp_cmd_sn.get());
                 if let Some(slot) = self.slot_of(tag) {
                     let failure = ServiceResponse::TARGET_FAILURE;
                     self.complete(slot, failure, 0, Vec::new(), Residual::None);
@@ -312,6 +342,7 @@ impl InitiatorConnection {
             Opcode::DATA_OUT => {}
             // A target that does not like our pings is alive nevertheless.
             Opcode::NOP_OUT => {}
+            // RFC 7143 [11.17.1-2]
             opcode => self.close(CloseReason::Protocol(format!("{opcode} rejected: {}", pdu.reason))),
         }
     }

@@ -138,6 +138,7 @@ enum Phase {
 /// Request is queued from the start. Commands are taken by [`submit`](Self::submit) in full feature phase while the
 /// target's window is open. After [`InitiatorEvent::Closing`],
 /// [`take_unanswered`](Self::take_unanswered) gives back what was not answered.
+// RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct InitiatorConnection {
     phase: Phase,
     receiver: Receiver,
@@ -286,6 +287,7 @@ impl InitiatorConnection {
 
     fn take_pdu(&mut self, head: &Head, data: Option<Data>) {
         if data.as_ref().is_some_and(|data| !data.intact) {
+            // RFC 7143 [7.8-5, 7.8-6, 7.8-7]
             // Error recovery level 0: what was lost can only be had again in a new session (RFC 7143 §7.8).
             return self.close(CloseReason::Protocol("a data digest does not match".into()));
         }
@@ -302,12 +304,14 @@ impl InitiatorConnection {
             (Phase::FullFeature(_), Opcode::LOGOUT_RESPONSE) => self.logout_response(head),
             (Phase::FullFeature(_), Opcode::ASYNC_MESSAGE) => self.async_message(head, &data),
             (_, Opcode::REJECT) => self.rejected(head, &data),
+            // RFC 7143 [4.2.4-5, 7.7-2, 11.2.1.2-1]
             _ => self.close(CloseReason::Protocol(format!("{opcode} is not expected now"))),
         }
     }
 
     /// Takes note of the numbers that every PDU from the target carries (RFC 7143 §4.2.2).
     fn note_window(&mut self, exp_cmd_sn: u32, max_cmd_sn: u32) {
+        // RFC 7143 [4.2.2.1-11, 4.2.2.1-8]
         // §4.2.2.1: a MaxCmdSN below ExpCmdSN − 1 makes both void; one that goes back is old.
         if Serial(exp_cmd_sn.wrapping_sub(1)) <= Serial(max_cmd_sn) && self.max_cmd_sn < Serial(max_cmd_sn) {
             self.max_cmd_sn = Serial(max_cmd_sn);
@@ -315,6 +319,7 @@ impl InitiatorConnection {
     }
 
     /// Takes note of a status number, in PDUs that consume one.
+    // RFC 7143 [4.2.2.2-2]
     fn note_status(&mut self, stat_sn: u32) {
         self.exp_stat_sn = stat_sn.wrapping_add(1);
     }

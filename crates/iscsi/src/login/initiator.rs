@@ -30,6 +30,7 @@ pub struct InitiatorLoginConfig {
 
 /// What an initiator brings to CHAP.
 #[derive(Debug, Clone)]
+// RFC 7143 [4.2.4-1]
 pub struct InitiatorChap {
     /// What the initiator proves.
     pub account: ChapAccount,
@@ -195,8 +196,10 @@ impl InitiatorLogin {
     }
 
     /// The first request.
+    // RFC 7143 [4.2.7.1-3, 6.3-2, 11.12.10-1, 13.4-1, 13.5-1, 13.7-1, 13.21-2, 6.3.3-1]
     pub fn first(&mut self) -> LoginMessage {
         let mut out = Builder::new();
+        // RFC 7143 [13.4-2, 13.5-2]
         out.pair(Key::InitiatorName.rule().name, &self.config.initiator_name);
         if let Some(alias) = &self.config.initiator_alias {
             out.pair(Key::InitiatorAlias.rule().name, alias);
@@ -229,15 +232,18 @@ impl InitiatorLogin {
 
     fn take(&mut self, header: &LoginResponse, data: &[u8]) -> Outcome<InitiatorStep> {
         self.responses += 1;
+        // RFC 7143 [6.2-13]
         if matches!(self.progress, Progress::Over) || self.responses > LOGIN_PDUS_MAX {
             return Err(broken("more responses than a login has"));
         }
         if header.status() != LoginStatus::SUCCESS {
             return Err(self.refusal(header.status(), data));
         }
+        // RFC 7143 [11.13.2-2]
         if header.version_active != 0 {
             return Err(broken("the target chose a protocol version nobody offered"));
         }
+        // RFC 7143 [9.2-2]
         if header.current_stage() != self.stage || header.isid != self.config.isid {
             return Err(broken("a response to another stage or session"));
         }
@@ -245,6 +251,7 @@ impl InitiatorLogin {
             return Err(broken("the target leaves a stage nobody asked to leave"));
         }
         if self.outgoing.is_some() {
+            // RFC 7143 [6.2-2, 6.3-1]
             // The target owes an empty response for every request with the C bit (§6.2).
             if !data.is_empty() || header.continues() {
                 return Err(broken("a response in the middle of our request"));
@@ -253,6 +260,7 @@ impl InitiatorLogin {
         }
         let text = self.incoming.push(data, header.continues());
         let Some(text) = text.map_err(|error| LoginError::Protocol(error.to_string()))? else {
+            // RFC 7143 [6.3.3-2, 6.2-2]
             // The wish to leave the stage is repeated: the end of the long answer may grant it.
             return Ok(InitiatorStep::Send(self.begin(Builder::new(), self.asked)));
         };
@@ -267,11 +275,13 @@ impl InitiatorLogin {
             let Some(key) = Key::find(name) else {
                 // An answer needs no answer; only an offer does.
                 if value != answer::NOT_UNDERSTOOD {
+                    // RFC 7143 [6.2-6]
                     out.pair(name, answer::NOT_UNDERSTOOD);
                 }
                 continue;
             };
             match key.rule().usage {
+                // RFC 7143 [6.2-8]
                 Usage::Login => self.declared(key, value)?,
                 Usage::Security => security.set(key, value)?,
                 Usage::FullFeature => return Err(broken("a key of the full feature phase")),
@@ -316,6 +326,7 @@ impl InitiatorLogin {
         let chap = self.config.chap.as_ref();
         let transit = match &self.progress {
             Progress::MethodOffered => match (security.method, chap) {
+                // RFC 7143 [12.1-1, 12.1.3-1]
                 (Some("CHAP"), Some(chap)) => {
                     let numbers: Vec<_> = chap.algorithms.iter().map(|a| a.number().to_string()).collect();
                     out.pair(Key::ChapA.rule().name, numbers.join(","));
@@ -330,6 +341,7 @@ impl InitiatorLogin {
                     Some(Stage::OPERATIONAL)
                 }
                 (Some(answer::REJECT), _) => return Err(LoginError::AuthenticationFailed),
+                // RFC 7143 [6.2.1-4, 9.2-2]
                 _ => return Err(broken("an authentication method nobody offered")),
             },
             Progress::AlgorithmsOffered => {
@@ -342,6 +354,7 @@ impl InitiatorLogin {
             }
             Progress::Answered { algorithm, ours } => {
                 if let (Some(ours), Some(account)) = (ours, chap.and_then(|chap| chap.mutual.as_ref())) {
+                    // RFC 7143 [12.1.3-6]
                     security.prove(*algorithm, ours, account)?;
                 }
                 self.progress = Progress::Admitted;
@@ -353,6 +366,7 @@ impl InitiatorLogin {
         match next {
             None => Ok(InitiatorStep::Send(self.begin(out, transit))),
             Some(_) if !matches!(self.progress, Progress::Admitted) => {
+                // RFC 7143 [6.3-5]
                 Err(broken("the target leaves the security stage too early"))
             }
             Some(next) => {
@@ -376,6 +390,7 @@ impl InitiatorLogin {
             return Ok(InitiatorStep::Send(self.begin(out, Some(Stage::FULL_FEATURE))));
         }
         if !out.is_empty() {
+            // RFC 7143 [6.3-8]
             return Err(broken("the target ends the login with an offer"));
         }
         self.progress = Progress::Over;
@@ -413,6 +428,7 @@ impl InitiatorLogin {
         if let Some(mut outgoing) = self.outgoing.take() {
             data = outgoing.segments.take();
             if outgoing.segments.continues() {
+                // RFC 7143 [11.12.2-1]
                 header.flags |= LoginRequest::CONTINUE;
                 self.outgoing = Some(outgoing);
             } else {
@@ -420,6 +436,7 @@ impl InitiatorLogin {
             }
         }
         header.set_stages(self.stage, self.asked);
+        // RFC 7143 [11.12.4-1, 11.12.4.1-1, 11.12.4.2-1, 11.12.6-1, 11.12.6-2, 11.12.7-1]
         header.isid = self.config.isid;
         header.tsih = self.config.tsih.into();
         header.cid = self.config.cid.into();
@@ -428,6 +445,7 @@ impl InitiatorLogin {
     }
 
     /// What a status other than success means.
+    // RFC 7143 [11.13.5-2, 11.13.5-3]
     fn refusal(&mut self, status: LoginStatus, data: &[u8]) -> LoginError {
         match status {
             LoginStatus::TARGET_MOVED_TEMPORARILY | LoginStatus::TARGET_MOVED_PERMANENTLY => {
@@ -453,6 +471,7 @@ impl InitiatorLogin {
 
 impl InitiatorChap {
     /// Our answer to the target's challenge, and our own challenge if the target has to prove itself.
+    // RFC 7143 [12.1.3-3, 9.2.1-10]
     fn answer(&self, security: &Security<'_>) -> Outcome<(Progress, Vec<(Key, String)>)> {
         let algorithm = security
             .algorithm
@@ -493,6 +512,7 @@ impl<'a> Security<'a> {
         };
         match field.replace(value) {
             None => Ok(()),
+            // RFC 7143 [6.3-10]
             Some(_) => Err(LoginError::Protocol(format!("{key} was sent twice"))),
         }
     }

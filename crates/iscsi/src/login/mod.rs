@@ -26,6 +26,7 @@ use crate::negotiation::Negotiated;
 use crate::pdu::Isid;
 
 /// Most PDUs one login may take in one direction. A long one takes six; the rest is for text cut into small pieces.
+// RFC 7143 [6.2-13, 10.3-1]
 pub const LOGIN_PDUS_MAX: u32 = 32;
 
 /// What a session is for (RFC 7143 §13.21).

@@ -7,9 +7,10 @@ use crate::negotiation::{Negotiation, Parameters};
 use crate::pdu::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage};
 use crate::text::{self, Assembler, Builder, LOGIN_SEGMENT_LEN_MAX, Segments, answer};
 
-/// Longest iSCSI name, bytes (RFC 7143 §4.2.7).
+/// Longest iSCSI name, bytes (RFC 7143 §4.2.7.1).
+// RFC 7143 [4.2.7.1-2]
 const NAME_LEN_MAX: usize = 223;
-/// Longest alias and longest CHAP name, bytes (RFC 7143 §6.1, §12.1.3).
+/// Longest alias and longest CHAP name, bytes (RFC 7143 §6.1).
 const TEXT_VALUE_LEN_MAX: usize = 255;
 
 /// The target's side of one connection's login (RFC 7143 §6.3).
@@ -168,6 +169,7 @@ pub struct LoginRefusal {
     /// What is answered.
     pub status: LoginStatus,
     /// TargetAddress of a redirection: `host[:port]`, IPv6 in brackets, without portal group tag (RFC 7143 §13.8).
+    // RFC 7143 [13.8-1]
     pub target_address: Option<String>,
 }
 
@@ -190,6 +192,7 @@ impl From<LoginStatus> for LoginRefusal {
 
 /// The CHAP a login must pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
+// RFC 7143 [4.2.4-1]
 pub struct ChapAuth {
     /// The accounts that may log in.
     pub accounts: Vec<ChapAccount>,
@@ -266,6 +269,7 @@ impl TargetLogin {
     }
 
     /// Ends the login with this status, and with the address of a redirection.
+    // RFC 7143 [7.12-1, 11.13.5-1]
     pub fn refuse(&mut self, refusal: impl Into<LoginRefusal>) -> TargetStep {
         let refusal = refusal.into();
         self.state = State::Over;
@@ -287,14 +291,17 @@ impl TargetLogin {
         if self.requests > LOGIN_PDUS_MAX {
             return Err(LoginStatus::INITIATOR_ERROR);
         }
+        // RFC 7143 [11.12.4.1-2, 11.12.4.2-2]
         // There is one version, 0 (§11.12.4).
         if header.version_min > 0 {
             return Err(LoginStatus::UNSUPPORTED_VERSION);
         }
         let identity = Identity { isid: header.isid, tsih: header.tsih.get(), cid: header.cid.get() };
+        // RFC 7143 [11.12.6-3, 11.12.7-2]
         if *self.identity.get_or_insert(identity) != identity {
             return Err(LoginStatus::INITIATOR_ERROR);
         }
+        // RFC 7143 [6.3-3, 6.3-4, 6.2-1]
         // The stage is the initiator's choice in the first request and then follows the agreed transitions (§11.12.3).
         let current = header.current_stage();
         let stage_fits = if first { current.0 <= Stage::OPERATIONAL.0 } else { current == stage };
@@ -312,6 +319,7 @@ impl TargetLogin {
     /// Takes the data of a request whose header is in order.
     fn take(&mut self, header: &LoginRequest, data: &[u8]) -> Outcome<TargetStep> {
         if self.outgoing.is_some() {
+            // RFC 7143 [6.2-2, 6.3-1]
             // The initiator owes an empty request for every response with the C bit (§6.2).
             if !data.is_empty() || header.continues() {
                 return Err(LoginStatus::INITIATOR_ERROR);
@@ -341,6 +349,7 @@ impl TargetLogin {
         Ok(())
     }
 
+    // RFC 7143 [6.3-2]
     fn ask(&self, header: &LoginRequest) -> Outcome<LoginAsk> {
         let session_type = self.names.session_type.unwrap_or(SessionType::Normal);
         if session_type == SessionType::Normal && self.names.target.is_none() {
@@ -361,18 +370,21 @@ impl TargetLogin {
         let mut out = Builder::new();
         self.greet(&mut out);
         let stage = self.last.stage;
+        // RFC 7143 [6.3-5]
         if stage == Stage::OPERATIONAL && !self.is_admitted() {
             return Err(LoginStatus::AUTHENTICATION_FAILURE);
         }
         let mut security = Security::default();
         for (name, value) in text::parse(text).map_err(|_| LoginStatus::INITIATOR_ERROR)? {
             let Some(key) = Key::find(name) else {
+                // RFC 7143 [6.2-6]
                 out.pair(name, answer::NOT_UNDERSTOOD);
                 continue;
             };
             match key.rule().usage {
                 Usage::Login => self.names.declare(key, value)?,
                 Usage::Security if stage == Stage::SECURITY => {
+                    // RFC 7143 [6.3-9]
                     if !self.seen.insert(key) || !security.set(key, value) {
                         return Err(LoginStatus::INITIATOR_ERROR);
                     }
@@ -387,6 +399,7 @@ impl TargetLogin {
                 _ if key.rule().function == ResultFunction::Declarative => {
                     return Err(LoginStatus::INITIATOR_ERROR);
                 }
+                // RFC 7143 [12-1]
                 // A key of another stage: some initiators offer early; they may offer again in its stage.
                 _ => out.pair(name, answer::REJECT),
             }
@@ -407,6 +420,7 @@ impl TargetLogin {
 
     /// Says what the first complete response has to say: the portal group in every session (§6.3.1), the alias in normal
     /// ones (§13.6).
+    // RFC 7143 [6.3.1-1, 13.6-1, 11.13.8-1]
     fn greet(&mut self, out: &mut Builder) {
         let (false, Some(grant)) = (std::mem::replace(&mut self.greeted, true), &self.grant) else { return };
         out.pair(Key::TargetPortalGroupTag.rule().name, grant.target_portal_group_tag);
@@ -433,6 +447,7 @@ impl TargetLogin {
     }
 
     /// Moves authentication on (§12.1, §12.1.3).
+    // RFC 7143 [6.3.2-1, 6.3.2-4, 12.1.3-2, 12.1-2, 9.2-3]
     fn authenticate(&mut self, security: &Security<'_>, out: &mut Builder) -> Outcome<()> {
         let failure = LoginStatus::AUTHENTICATION_FAILURE;
         let auth = self.grant.as_ref().and_then(|grant| grant.auth.as_ref());
@@ -487,9 +502,11 @@ impl TargetLogin {
         if outgoing.segments.continues() {
             self.outgoing = Some(outgoing);
             let mut reply = self.reply(data, None);
+            // RFC 7143 [11.13.7-1]
             reply.header.flags |= LoginResponse::CONTINUE;
             return Ok(TargetStep::Respond(reply));
         }
+        // RFC 7143 [6.3-6, 6.3-7, 6.3-8, 11.13.6-1, 11.13.6-2]
         // Only a request that asks to leave the stage may be answered by leaving it, also at the end of a long answer.
         let transit = outgoing.transit.filter(|_| self.last.next == outgoing.transit);
         let mut reply = self.reply(data, transit);
@@ -498,6 +515,7 @@ impl TargetLogin {
             Some(Stage::FULL_FEATURE) => {
                 let logged_in = self.finish()?;
                 self.state = State::Over;
+                // RFC 7143 [6.3.2-3, 11.13.3-1, 4.4.3-2]
                 reply.header.tsih = logged_in.tsih.into();
                 return Ok(TargetStep::Finished(reply, Box::new(logged_in)));
             }
@@ -516,6 +534,7 @@ impl TargetLogin {
             _ => None,
         };
         if let Some(leading) = &self.leading {
+            // RFC 7143 [9.2-7]
             if leading.user != user {
                 return Err(LoginStatus::AUTHORIZATION_FAILURE);
             }
@@ -602,6 +621,7 @@ impl<'a> Security<'a> {
 
 impl ChapAuth {
     /// Checks the initiator's proof and gives ours if it asks (§12.1.3); returns the name that was proven.
+    // RFC 7143 [9.2-4, 12.1.3-4, 12.1.3-5]
     fn verify(
         &self,
         algorithm: ChapAlgorithm,
@@ -611,6 +631,7 @@ impl ChapAuth {
     ) -> Outcome<String> {
         let failure = LoginStatus::AUTHENTICATION_FAILURE;
         let missing = LoginStatus::MISSING_PARAMETER;
+        // RFC 7143 [9.2-3]
         let (name, response) = (security.name.ok_or(missing)?, security.response.ok_or(missing)?);
         // A response of another length is no response, in whatever constant it came.
         let response = text::binary(response, algorithm.response_len()).map_err(|_| failure)?;
@@ -625,6 +646,7 @@ impl ChapAuth {
             (Some(identifier), Some(theirs)) => {
                 let theirs = Challenge::from_text(identifier, theirs).map_err(|_| failure)?;
                 let mutual = self.mutual.as_ref().ok_or(failure)?;
+                // RFC 7143 [9.2.1-9, 9.2.1-11]
                 // §9.2.1: with one secret for both directions each side could be made to answer for the other.
                 if theirs.is_reflection_of(challenge) || mutual.secret == proven.secret {
                     return Err(failure);

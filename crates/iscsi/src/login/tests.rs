@@ -113,6 +113,7 @@ fn login(config: InitiatorLoginConfig, grant: &LoginGrant) -> Ending {
     run(InitiatorLogin::new(config), TargetLogin::new(Parameters::default()), grant)
 }
 
+// shows RFC 7143 [6.3-3, 6.3-8]
 #[test]
 fn without_authentication_two_requests_suffice_and_both_sides_agree() {
     let ending = login(config(), &grant(None));
@@ -131,6 +132,7 @@ fn without_authentication_two_requests_suffice_and_both_sides_agree() {
     assert_eq!((initiator.target_portal_group_tag, initiator.tsih), (Some(3), 42));
 }
 
+// shows RFC 7143 [13.6-1, 13.7-1]
 #[test]
 fn each_side_learns_what_the_other_takes() {
     let mut config = config();
@@ -142,6 +144,7 @@ fn each_side_learns_what_the_other_takes() {
     assert_eq!((initiator.negotiated.max_recv_ours, initiator.negotiated.max_recv_peer), (65_536, 131_072));
 }
 
+// shows RFC 7143 [6.3.1-1, 13.21-2, 4.2.7.1-3]
 #[test]
 fn a_discovery_session_needs_no_target_name_and_is_told_its_portal_group() {
     let mut config = config();
@@ -157,6 +160,7 @@ fn a_discovery_session_needs_no_target_name_and_is_told_its_portal_group() {
     assert_eq!(initiator.target_alias, None);
 }
 
+// shows RFC 7143 [9.1-1, 9.2.1-1, 12.1-1, 12.1-2, 12.1-3, 12.1.3-1, 12.1.3-2, 12.1.3-3, 12.1.3-5]
 #[test]
 fn chap_works_one_way_and_mutual_with_every_algorithm() {
     for algorithm in ChapAlgorithm::ALL {
@@ -176,6 +180,7 @@ fn chap_works_one_way_and_mutual_with_every_algorithm() {
     }
 }
 
+// shows RFC 7143 [13.1-1, 6.2.1-2]
 #[test]
 fn every_digest_policy_meets_every_other() {
     use DigestPolicy::{Allow, Never, Prefer, Require};
@@ -212,6 +217,7 @@ fn every_digest_policy_meets_every_other() {
     }
 }
 
+// shows RFC 7143 [9.2-4, 12.1.3-4, 6.3.2-4]
 #[test]
 fn a_wrong_secret_or_name_is_an_authentication_failure() {
     for wrong in [
@@ -243,6 +249,7 @@ fn a_secret_nobody_asks_for_stays_unused() {
     assert_eq!((target.user, initiator.user), (None, None));
 }
 
+// shows RFC 7143 [12.1.3-2]
 #[test]
 fn no_common_algorithm_is_an_authentication_failure() {
     let mut config = config();
@@ -251,6 +258,7 @@ fn no_common_algorithm_is_an_authentication_failure() {
     assert_eq!(login(config, &grant(Some(auth))).expect_failure().0, LoginStatus::AUTHENTICATION_FAILURE);
 }
 
+// shows RFC 7143 [12.1.3-6, 6.3.2-5]
 #[test]
 fn a_target_that_cannot_prove_itself_is_refused_by_the_initiator() {
     for theirs in [account("target", "someone else"), account("other", "who goes there")] {
@@ -356,6 +364,7 @@ fn a_login_may_go_from_security_to_full_feature_and_keep_all_defaults() {
     assert_eq!(logged_in.negotiated.max_recv_ours, 8192, "nothing larger was declared");
 }
 
+// shows RFC 7143 [6.3-9]
 #[test]
 fn names_repeated_in_the_operational_stage_are_accepted_if_they_are_the_same() {
     let first = request(SECURITY_TO_OPERATIONAL, &[WHO[0], WHO[1], ("AuthMethod", "None")]);
@@ -366,6 +375,7 @@ fn names_repeated_in_the_operational_stage_are_accepted_if_they_are_the_same() {
     assert_eq!(refused(None, &[first, other]), LoginStatus::INITIATOR_ERROR);
 }
 
+// shows RFC 7143 [6.2-13]
 #[test]
 fn an_empty_login_in_several_steps_succeeds() {
     let mut target = TargetLogin::new(Parameters::default());
@@ -378,6 +388,7 @@ fn an_empty_login_in_several_steps_succeeds() {
     assert!(matches!(feed(&mut target, None, &steps), TargetStep::Finished(..)));
 }
 
+// shows RFC 7143 [6.3-2, 13.4-1, 13.5-1, 9.2-3]
 #[test]
 fn what_is_missing_or_unsupported_has_its_own_status() {
     assert_eq!(refused(None, &[request(OPERATIONAL_TO_FULL, &WHO[1..])]), LoginStatus::MISSING_PARAMETER);
@@ -392,6 +403,7 @@ fn what_is_missing_or_unsupported_has_its_own_status() {
     assert_eq!(refused(None, &[(header, data)]), LoginStatus::UNSUPPORTED_VERSION);
 }
 
+// shows RFC 7143 [6.3-4, 6.2-1, 11.12.6-3, 11.12.7-2]
 #[test]
 fn nothing_that_breaks_the_stages_passes() {
     let first = request(SECURITY_TO_OPERATIONAL, &WHO);
@@ -412,6 +424,7 @@ fn nothing_that_breaks_the_stages_passes() {
     assert_eq!(refused(None, &[first, (other, data)]), LoginStatus::INITIATOR_ERROR);
 }
 
+// shows RFC 7143 [6.3-5]
 #[test]
 fn no_way_leads_around_authentication() {
     let failure = LoginStatus::AUTHENTICATION_FAILURE;
@@ -459,6 +472,7 @@ fn correct_response(pairs: &[(&str, &str)]) -> String {
     text::to_hexadecimal(&challenge.answer(ChapAlgorithm::Md5, &Secret::new("correct horse").unwrap()))
 }
 
+// shows RFC 7143 [9.2.1-11]
 #[test]
 fn a_reflected_challenge_is_refused() {
     let step = after_challenge(|pairs| {
@@ -473,6 +487,7 @@ fn a_reflected_challenge_is_refused() {
     assert!(reply(&step).data.is_empty(), "no proof is given away");
 }
 
+// shows RFC 7143 [9.2-3]
 #[test]
 fn half_a_proof_or_a_malformed_one_is_refused() {
     let with = |name: Option<&str>, response: Option<&str>, extra: Option<(&'static str, &str)>| {
@@ -500,6 +515,7 @@ fn half_a_proof_or_a_malformed_one_is_refused() {
     assert_eq!(with(Some("alice"), Some("right"), Some(("CHAP_A", "5"))), LoginStatus::INITIATOR_ERROR);
 }
 
+// shows RFC 7143 [6.2-6, 6.2-7]
 #[test]
 fn unknown_keys_are_answered_and_harm_nothing() {
     let mut target = TargetLogin::new(Parameters::default());
@@ -515,6 +531,7 @@ fn unknown_keys_are_answered_and_harm_nothing() {
     );
 }
 
+// shows RFC 7143 [6.3-9, 12-1]
 #[test]
 fn keys_of_other_phases_and_keys_sent_twice_are_errors() {
     for pairs in [
@@ -547,6 +564,7 @@ fn a_login_without_end_is_ended() {
     assert!(matches!(feed(&mut target, None, &[request(0, &[])]), TargetStep::Failed(_)));
 }
 
+// shows RFC 7143 [7.12-1, 11.13.5-4]
 #[test]
 fn a_refusal_carries_its_status_to_the_initiator_as_a_meaning() {
     for (status, expected) in [
@@ -570,6 +588,7 @@ fn a_refusal_carries_its_status_to_the_initiator_as_a_meaning() {
     }
 }
 
+// shows RFC 7143 [11.13.5-1, 11.13.5-2, 13.8-1]
 #[test]
 fn a_redirection_tells_where_and_for_how_long() {
     for (status, permanent) in [(0x0101, false), (0x0102, true)] {
@@ -586,6 +605,7 @@ fn a_redirection_tells_where_and_for_how_long() {
     }
 }
 
+// shows RFC 7143 [9.2.1-9]
 #[test]
 fn one_secret_for_both_directions_is_refused_even_if_it_is_known() {
     let same = ChapAuth { mutual: Some(account("target", "correct horse")), ..auth() };
@@ -620,6 +640,7 @@ fn the_initiator_answers_a_target_that_makes_offers_of_its_own() {
     assert!(matches!(initiator.response(&header, &data), InitiatorStep::Finished(_)));
 }
 
+// shows RFC 7143 [9.2-2]
 #[test]
 fn a_target_that_leaves_stages_on_its_own_is_not_followed() {
     for flags in [0x83, 0x87, 0xc1, 0x80, 0x04] {
@@ -631,6 +652,7 @@ fn a_target_that_leaves_stages_on_its_own_is_not_followed() {
     }
 }
 
+// shows RFC 7143 [12.1.3-6]
 #[test]
 fn a_target_cannot_skip_its_own_proof() {
     let mut config = config();
@@ -691,6 +713,7 @@ fn any_parameters() -> impl Strategy<Value = Parameters> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
+    // shows RFC 7143 [6.2.2-1, 6.2-5, 11.13.3-1]
     #[test]
     fn whatever_both_want_they_end_with_the_same(ours in any_parameters(), theirs in any_parameters(), with_chap: bool) {
         let mut config = config();
@@ -777,6 +800,7 @@ fn the_stage_names_of_the_flags_used_here_are_right() {
     assert!(header.transits() && !header.continues());
 }
 
+// shows RFC 7143 [11.13.6-2, 6.3-6, 11.13.7-1]
 #[test]
 fn the_end_of_a_long_answer_leaves_the_stage_only_if_it_is_still_asked_for() {
     for (flags, finished) in [(OPERATIONAL, false), (OPERATIONAL_TO_FULL, true)] {

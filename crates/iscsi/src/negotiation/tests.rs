@@ -26,6 +26,7 @@ fn answer_with(parameters: Parameters, key: &str, value: &str) -> String {
     answers[0].1.clone()
 }
 
+// shows RFC 7143 [6.2.1-1, 6.2.1-3, 6.2.2-1, 6.2.2-2, 6.2.2-4, 13.25-2, 13.25-3]
 #[test]
 fn every_result_function_gives_what_the_standard_says() {
     let ours = Parameters {
@@ -97,6 +98,7 @@ fn every_result_function_gives_what_the_standard_says() {
     }
 }
 
+// shows RFC 7143 [13.14-1, 6.2-12]
 #[test]
 fn the_first_burst_never_exceeds_the_largest_whatever_the_order() {
     let mut negotiation = negotiation();
@@ -115,6 +117,7 @@ fn the_default_first_burst_shrinks_with_the_largest() {
     assert_eq!(negotiation.finish().unwrap().first_burst_length, 4096);
 }
 
+// shows RFC 7143 [6.2-5, 13.23-2, 13.24-1, 7.1.5-2]
 #[test]
 fn silence_means_the_defaults_of_the_standard() {
     let negotiated = negotiation().finish().unwrap();
@@ -142,6 +145,7 @@ fn silence_means_the_defaults_of_the_standard() {
     );
 }
 
+// shows RFC 7143 [6.3-9, 6.3-10]
 #[test]
 fn a_key_sent_twice_is_an_error() {
     let mut negotiation = negotiation();
@@ -166,6 +170,7 @@ fn a_declaration_gets_no_answer_and_must_be_in_range() {
     }
 }
 
+// shows RFC 7143 [13.21-1]
 #[test]
 fn a_discovery_session_calls_the_keys_of_data_transfer_irrelevant() {
     let mut negotiation = Negotiation::new(Parameters::default(), true, true);
@@ -185,6 +190,7 @@ fn a_discovery_session_calls_the_keys_of_data_transfer_irrelevant() {
     assert_eq!(negotiation.finish().unwrap().max_burst_length, 262_144);
 }
 
+// shows RFC 7143 [13-1]
 #[test]
 fn a_joining_connection_cannot_change_the_session() {
     let mut negotiation = Negotiation::new(Parameters::default(), false, false);
@@ -203,6 +209,7 @@ fn a_required_digest_that_is_not_agreed_ends_the_login() {
     assert_eq!(negotiation.finish(), Err(NegotiationError::Refused(Key::DataDigest)));
 }
 
+// shows RFC 7143 [6.2-7]
 #[test]
 fn answers_that_are_no_values_leave_the_defaults() {
     let mut initiator = Negotiation::new(Parameters::default(), false, true);
@@ -260,6 +267,7 @@ fn wishes_outside_a_keys_range_are_brought_inside() {
     assert_eq!(initiator.finish().unwrap().max_recv_ours, 512);
 }
 
+// shows RFC 7143 [6.2.1-4]
 #[test]
 fn a_choice_that_was_not_offered_is_an_error() {
     let mut initiator = Negotiation::new(

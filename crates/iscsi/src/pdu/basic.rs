@@ -40,6 +40,7 @@ impl std::fmt::Debug for U24 {
 /// The fields that stand at the same place in every PDU (RFC 7143 §11.2.1): enough to find where the PDU ends.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
+// RFC 7143 [11-2]
 pub struct BasicHeader {
     /// Opcode and immediate bit.
     pub opcode: OpcodeByte,

@@ -110,7 +110,7 @@ pub struct ScsiResponse {
     pub reserved: [u8; 8],
     /// The initiator's name for the task.
     pub initiator_task_tag: U32,
-    /// Tag that asks for lost data again (§11.4.7), or reserved.
+    /// Copy of the tag of the last R-Data SNACK for the command (§11.4.4), or 0.
     pub snack_tag: U32,
     /// Number of this status on this connection (§4.2.2.2).
     pub stat_sn: U32,
@@ -118,7 +118,7 @@ pub struct ScsiResponse {
     pub exp_cmd_sn: U32,
     /// Last command the target will accept.
     pub max_cmd_sn: U32,
-    /// Number of Data-In and R2T PDUs the target sent for the command.
+    /// Number of Data-In PDUs the target sent for the command (§11.4.8).
     pub exp_data_sn: U32,
     /// Residual of the read half of a bidirectional command.
     pub bidirectional_read_residual_count: U32,

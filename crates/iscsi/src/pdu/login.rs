@@ -39,7 +39,7 @@ macro_rules! login_status {
     };
 }
 
-/// Byte 1 of the login PDUs, which is the same in both directions (RFC 7143 §11.12.1–3, §11.13.3).
+/// Byte 1 of the login PDUs, which is the same in both directions (RFC 7143 §11.12.1–3, §11.13.6–7).
 macro_rules! login_flags {
     ($name:ident) => {
         impl $name {

@@ -55,6 +55,7 @@ macro_rules! codes {
 }
 
 /// Gives a PDU structure its opcode, its constructor and the accessors all share.
+// RFC 7143 [11-1, 11.2.1.5-1]
 macro_rules! pdu {
     ($name:ident, $opcode:expr $(, $field:ident = $value:expr)*) => {
         impl $crate::pdu::Pdu for $name {

@@ -46,6 +46,7 @@ codes! {
 
 impl Opcode {
     /// Whether initiators send this opcode, known or not.
+    // RFC 7143 [11.2.1.2-1]
     pub const fn is_from_initiator(self) -> bool {
         self.0 & 0x20 == 0
     }

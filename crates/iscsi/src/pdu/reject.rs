@@ -26,6 +26,7 @@ codes! {
         /// No resources for an exchange of several PDUs.
         LONG_OPERATION_REJECT = 0x0a, "long operation reject";
         /// The negotiation starts over; obsolete.
+        // RFC 7143 [11.17.1-1]
         NEGOTIATION_RESET = 0x0b, "negotiation reset";
         /// The connection waits for its logout.
         WAITING_FOR_LOGOUT = 0x0c, "waiting for logout";

@@ -21,6 +21,7 @@ pub struct Completion {
     /// Data for the initiator, cut to the allocation length of the CDB.
     pub data_in: SharedBuf,
     /// Bytes that the CDB asks for, to compute the residual of a read (RFC 7143 §11.4.5).
+    // RFC 7143 [11.4.5.3-1]
     pub wanted_in: u64,
     /// Bytes that the CDB takes, to compute the residual of a write.
     pub wanted_out: u64,
@@ -38,6 +39,7 @@ pub(super) enum IscsiSense {
 
 impl IscsiSense {
     /// Fixed format (SPC-4 §4.5.3). Sense key ABORTED COMMAND, but for what can never be carried out.
+    // RFC 7143 [11.4.7-2]
     fn to_bytes(self) -> Vec<u8> {
         let (key, asc, ascq) = match self {
             Self::UnexpectedUnsolicitedData => (0x0b, 0x0c, 0x0c),
@@ -66,6 +68,7 @@ struct Residual {
 
 impl Residual {
     /// Of `wanted` bytes against `expected`, where `moved` bytes of those expected were transferred.
+    // RFC 7143 [11.4.1-1, 11.4.5.1-1, 11.4.5.1-3, 11.4.5.2-1, 11.4.5.2-2, 11.4.5.3-2]
     fn of(expected: u32, wanted: u64, moved: u64) -> Self {
         let expected = u64::from(expected);
         let count = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -90,6 +93,7 @@ impl TargetConnection {
             return;
         }
         let len = completion.data_in.len().min(task.expected_length as usize);
+        // RFC 7143 [11.7.3-1]
         if completion.status == GOOD && task.read && len > 0 {
             let residual = Residual::of(task.expected_length, completion.wanted_in, len as u64);
             self.data_in(&task, completion.data_in.slice(0..len), &residual);
@@ -117,8 +121,10 @@ impl TargetConnection {
 
     /// Data in PDUs as long as the initiator takes, in sequences of MaxBurstLength, the last one with the status
     /// (phase collapse, RFC 7143 §11.7.3).
+    // RFC 7143 [4.2.2.4-1, 11.7.1-1, 11.7.1-2, 11.7.2-1, 13.19-1]
     fn data_in(&mut self, task: &Task, data: SharedBuf, residual: &Residual) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
+        // RFC 7143 [11.7.7-2]
         // §11.7.7: whole words.
         let segment_max = logged_in.negotiated.max_recv_peer as usize & !3;
         let burst_max = logged_in.negotiated.max_burst_length as usize;
@@ -135,6 +141,7 @@ impl TargetConnection {
             pdu.buffer_offset = (at as u32).into();
             pdu.flags = if end == burst_end { FINAL } else { 0 };
             if end == data.len() {
+                // RFC 7143 [11.7.3-3]
                 pdu.flags = FINAL | DataIn::STATUS | residual.flags;
                 pdu.residual_count = residual.count.into();
                 pdu.stat_sn = self.next_stat_sn().into();
@@ -151,6 +158,7 @@ impl TargetConnection {
         }
     }
 
+    // RFC 7143 [4.6.1.2-1, 11.4.7-1, 11.4.8-1, 10.2-1, 4.2.2.1-15]
     fn scsi_response(&mut self, task: &Task, status: u8, sense: &[u8], residual: &Residual) {
         let mut pdu = ScsiResponse::new();
         pdu.flags |= residual.flags;

@@ -15,8 +15,8 @@ use crate::serial::Serial;
 
 /// Why a Data-Out cannot be taken.
 pub(super) enum DataOutFault {
-    /// It belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4 lets the
-    /// initiator finish its sequences, so it is ignored.
+    /// It belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4.2 and §4.2.3.3
+    /// let the initiator finish its sequences, so it is ignored.
     NoTask,
     /// It breaks its task.
     Sequence(TaskId, IscsiSense),
@@ -93,6 +93,7 @@ impl TargetConnection {
         let (immediate_data, initial_r2t) = (negotiated.immediate_data, negotiated.initial_r2t);
 
         if head.data_len > 0 && (!command.is_write() || !immediate_data || head.data_len > first_burst) {
+            // RFC 7143 [13.11-2]
             return self.fail(task, IscsiSense::UnexpectedUnsolicitedData);
         }
         if head.data_len > expected_length as usize {
@@ -130,6 +131,7 @@ impl TargetConnection {
     }
 
     /// Sees whether a Data-Out fits, and lends the buffer it goes to.
+    // RFC 7143 [7.9-2, 7.8-3]
     pub(super) fn place_data_out(&mut self, head: &Head) -> Result<(TaskId, Buf, usize), DataOutFault> {
         let pdu: &DataOut = pdu::view(&head.bhs);
         let transfer_tag = pdu.target_transfer_tag.get();
@@ -159,6 +161,7 @@ impl TargetConnection {
             return fault(IscsiSense::ProtocolServiceCrcError);
         }
         let after = collection.have + head.data_len;
+        // RFC 7143 [11.7.1-2]
         if after > end || (transfer_tag != RESERVED_TAG && pdu.is_final() != (after == end)) {
             return fault(IscsiSense::IncorrectAmountOfData);
         }
@@ -180,6 +183,7 @@ impl TargetConnection {
         let TaskState::Collecting(collection) = &mut task.state else { return };
         collection.buf = data.buf;
         if !data.intact {
+            // RFC 7143 [7.8-2, 7.8-3]
             self.reject(head, RejectReason::DATA_DIGEST_ERROR);
             return self.fail(id, IscsiSense::ProtocolServiceCrcError);
         }
@@ -212,10 +216,12 @@ impl TargetConnection {
     pub(super) fn data_out(&mut self, head: &Head, data: Option<&Data>) {
         match self.place_data_out(head) {
             Ok((id, buf, at)) => {
+                // RFC 7143 [11.7.7-1]
                 // An empty one may end a sequence of unsolicited data.
                 debug_assert!(data.is_none() && at <= buf.len());
                 self.data_out_placed(head, id, Data { buf, intact: true });
             }
+            // RFC 7143 [10.7-2]
             Err(DataOutFault::NoTask) => {}
             Err(DataOutFault::Sequence(id, sense)) => self.fail(id, sense),
         }
@@ -241,6 +247,7 @@ impl TargetConnection {
     }
 
     /// Sends as many R2Ts as the initiator allows (RFC 7143 §11.8).
+    // RFC 7143 [11.8-5, 11.8.1-1, 11.8.4-1, 4.2.2.4-1, 11.7.1-2, 13.19-1]
     fn solicit(&mut self, id: TaskId) {
         let Some(negotiated) = self.negotiated() else { return };
         let (outstanding_max, burst_max) =
@@ -259,6 +266,7 @@ impl TargetConnection {
             let start = collection.requested;
             let end = collection.want.min(start + burst_max);
             let mut r2t = R2t::new();
+            // RFC 7143 [11.7.4-2]
             r2t.lun = u64::from_be_bytes(task.lun).into();
             r2t.initiator_task_tag = task.initiator_task_tag.into();
             r2t.target_transfer_tag = tag.into();
@@ -309,6 +317,7 @@ impl TargetConnection {
     }
 
     /// Gives up the task that ABORT TASK names. It will not be answered.
+    // RFC 7143 [4.2.2.1-3, 7.11-3]
     pub fn abort_task(&mut self, referenced_task_tag: u32) -> Aborted {
         let earlier = self.aborted.iter().rfind(|(_, tag)| *tag == referenced_task_tag);
         match (self.tasks.find(referenced_task_tag), earlier) {
@@ -320,6 +329,7 @@ impl TargetConnection {
 
     /// Gives up every task, or those of one logical unit, that a task management function is about. None will be answered;
     /// those returned are in the driver's hands.
+    // RFC 7143 [4.2.2.1-3, 11.5.1-2]
     pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, before: Before) -> Vec<TaskId> {
         let mut executing = Vec::new();
         for id in self.tasks.ids() {
@@ -340,6 +350,7 @@ impl TargetConnection {
 
     /// RFC 7143 §11.6.1: the task that ABORT TASK names is not there, but its RefCmdSN may still be on its way. Then it
     /// counts as received, what comes under it is ignored, and the function is complete. `false`: there is no such task.
+    // RFC 7143 [7.11-2]
     pub fn plug(&mut self, request: TaskManagementId) -> bool {
         let earlier = Serial(request.ref_cmd_sn) < Serial(request.cmd_sn);
         if !earlier || !self.numbering.plug(request.ref_cmd_sn) {

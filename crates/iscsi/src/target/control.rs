@@ -80,7 +80,8 @@ impl TargetConnection {
         let request: &LoginRequest = pdu::view(&head.bhs);
         let Phase::Login(login) = &mut self.phase else { return };
         if self.stat_sn == 0 {
-            // §11.12.8: the leading request sets the first CmdSN; §11.12.9: StatSN may start anywhere.
+            // RFC 7143 [11.12.8-1]
+            // §11.12.8: the leading request sets the first CmdSN; §11.13.4: StatSN may start anywhere.
             let window = CommandWindow::new(request.cmd_sn.get(), self.config.command_window);
             self.numbering = Numbering::Own(window);
             self.stat_sn = 1;
@@ -90,6 +91,7 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §4.2.4: before the first Login Request nobody is there to be told; after it the login is rejected.
+    // RFC 7143 [4.2.4-3, 4.2.4-4]
     pub(super) fn not_a_login(&mut self, opcode: Opcode) {
         match &mut self.phase {
             Phase::Login(login) if login.has_begun() => {
@@ -156,6 +158,7 @@ impl TargetConnection {
                 self.phase = Phase::FullFeature(logged_in.clone());
                 self.events.push_back(TargetEvent::LoggedIn(logged_in));
             }
+            // RFC 7143 [11.13.5-4]
             TargetStep::Failed(reply) => {
                 let status = reply.header.status();
                 self.login_reply(reply);
@@ -164,6 +167,7 @@ impl TargetConnection {
         }
     }
 
+    // RFC 7143 [11.13.1-1, 11.13.2-1]
     fn login_reply(&mut self, reply: LoginReply) {
         let mut pdu = reply.header;
         number_status!(self, pdu);
@@ -171,6 +175,7 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §11.18: a ping is echoed, an answer to ours is taken note of.
+    // RFC 7143 [11.18.1-2, 11.19-1, 11.19-2]
     pub(super) fn nop_out(&mut self, head: &Head, mut data: Buf) {
         let request: &NopOut = pdu::view(&head.bhs);
         if request.initiator_task_tag.get() == RESERVED_TAG {
@@ -187,7 +192,9 @@ impl TargetConnection {
 
     /// RFC 7143 §11.19: a ping of our own does not advance StatSN. A discovery session is not pinged (§7.4.3): one that stays
     /// silent for as long as an answer might take is over.
+    // RFC 7143 [11.19-3, 11.19.1-1, 11.19.3-1]
     pub(super) fn ping(&mut self) {
+        // RFC 7143 [7.4.3-1]
         if self.is_discovery() {
             return;
         }
@@ -201,6 +208,7 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §11.10. Of all keys SendTargets and MaxRecvDataSegmentLength mean something after login.
+    // RFC 7143 [6.2-2, 6.2-4]
     pub(super) fn text_request(&mut self, head: &Head, data: &[u8]) {
         let request: &TextRequest = pdu::view(&head.bhs);
         let tag = request.initiator_task_tag.get();
@@ -228,11 +236,13 @@ impl TargetConnection {
         }
         let whole = match self.control.text_in.push(data, request.continues()) {
             Ok(Some(whole)) => whole,
+            // RFC 7143 [6.2-3]
             // An empty answer asks for more.
             Ok(None) => return self.text_pdu(&[], false, false),
             Err(_) => return self.text_broken(head),
         };
         match text::parse(&whole) {
+            // RFC 7143 [6.4-6]
             // §6.4: no key twice in a negotiation.
             Ok(pairs)
                 if pairs.iter().enumerate().all(|(at, (key, _))| pairs[..at].iter().all(|p| p.0 != *key)) =>
@@ -243,6 +253,7 @@ impl TargetConnection {
         }
     }
 
+    // RFC 7143 [7.12-2]
     fn text_broken(&mut self, head: &Head) {
         self.control.text_out = None;
         self.reject(head, RejectReason::PROTOCOL_ERROR);
@@ -259,7 +270,9 @@ impl TargetConnection {
         for (key, value) in pairs {
             if *key != "SendTargets" {
                 match Key::find(key).map(|key| (key, key.rule().function)) {
+                    // RFC 7143 [6.2-6]
                     None => answer.pair(key, text::answer::NOT_UNDERSTOOD),
+                    // RFC 7143 [6.2-10, 6.2-11]
                     // §13.12: the one parameter that may change now. A declaration gets no answer, a wrong one leaves
                     // things as they are.
                     Some((Key::MaxRecvDataSegmentLength, _)) => longest = longest.or(segment_length(value)),
@@ -268,6 +281,7 @@ impl TargetConnection {
                 }
                 continue;
             }
+            // RFC 7143 [C-6, C-7, C-8]
             // Appendix C: All only in discovery sessions, the empty value only in normal ones.
             let which = match *value {
                 "All" if discovery => SendTargets::All,
@@ -301,12 +315,14 @@ impl TargetConnection {
         for target in targets {
             answer.pair("TargetName", &target.name);
             for (address, group) in &target.addresses {
+                // RFC 7143 [13.8-2]
                 answer.pair("TargetAddress", format_args!("{address},{group}"));
             }
         }
         self.set_text_answer(answer);
     }
 
+    // RFC 7143 [11.11.6-1]
     fn set_text_answer(&mut self, answer: text::Builder) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         let segment_max = logged_in.negotiated.max_recv_peer as usize;
@@ -317,6 +333,7 @@ impl TargetConnection {
     }
 
     /// Sends as much of the answer as fits into a PDU.
+    // RFC 7143 [6.4-3, 6.4-4, 6.4-5, 11.10.4-1, 11.11.1-1, 11.11.1-2, 11.11.1-3]
     fn text_response(&mut self) {
         let Some(out) = &mut self.control.text_out else { return };
         let Some(rest) = &mut out.rest else { return };
@@ -329,6 +346,7 @@ impl TargetConnection {
         }
     }
 
+    // RFC 7143 [11.11.2-1, 11.10.4-3]
     fn text_pdu(&mut self, segment: &[u8], continues: bool, is_final: bool) {
         let Some(out) = &self.control.text_out else { return };
         let mut pdu = TextResponse::new();
@@ -342,6 +360,7 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §11.14. Closing the last connection closes the session.
+    // RFC 7143 [11.14-2]
     pub(super) fn logout_request(&mut self, head: &Head) {
         let request: &LogoutRequest = pdu::view(&head.bhs);
         let Phase::FullFeature(logged_in) = &self.phase else { return };
@@ -381,6 +400,7 @@ impl TargetConnection {
         self.logout_response(request.0, result);
     }
 
+    // RFC 7143 [11.15.2-1]
     fn logout_response(&mut self, initiator_task_tag: u32, result: LogoutResult) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         let mut pdu = LogoutResponse::new();
@@ -409,6 +429,13 @@ impl TargetConnection {
             ref_cmd_sn: request.ref_cmd_sn.get(),
         };
         match request.function() {
+            // RFC 7143 [11.5.1-8]
+            TaskManagementFunction::ABORT_TASK
+                if self.control.management.contains(&request.referenced_task_tag.get()) =>
+            {
+                self.respond_task_management(id, TaskManagementResult::REJECTED);
+            }
+            // RFC 7143 [7.2.2-3]
             // §11.5.1: needs error recovery level 2.
             TaskManagementFunction::TASK_REASSIGN => {
                 self.respond_task_management(id, TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED);
@@ -423,6 +450,7 @@ impl TargetConnection {
     }
 
     /// Answers [`TargetEvent::TaskManagement`], after the effects of the function are complete (RFC 7143 §11.6).
+    // RFC 7143 [11.5.1-1, 11.6.2-1, 4.2.3.3-9]
     pub fn respond_task_management(&mut self, request: TaskManagementId, result: TaskManagementResult) {
         let Some(at) = self.control.management.iter().position(|&tag| tag == request.initiator_task_tag)
         else {
@@ -440,6 +468,7 @@ impl TargetConnection {
     }
 
     /// Asks the initiator to log out (RFC 7143 §11.9.1, event 1); after `within` the connection ends anyway.
+    // RFC 7143 [11.9.1-1, 4.2.6-2]
     pub fn request_logout(&mut self, within: Duration, now: Instant) {
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return self.close(CloseReason::LogoutTimeout);
@@ -454,6 +483,7 @@ impl TargetConnection {
 
     /// Tells the initiator that the target is about to close all connections of the session (RFC 7143 §11.9.1, event 3),
     /// and when it may come back.
+    // RFC 7143 [7.1.4.3-4, 4.2.6-2]
     pub fn announce_drop(&mut self) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         let mut pdu = AsyncMessage::new();
@@ -465,6 +495,7 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §11.17: answers a PDU that cannot be acted upon by sending its header back.
+    // RFC 7143 [7.3-1]
     pub(super) fn reject(&mut self, head: &Head, reason: RejectReason) {
         let mut pdu = Reject::new();
         pdu.reason = reason;
@@ -474,6 +505,7 @@ impl TargetConnection {
 
     /// A PDU other than Data-Out whose data is broken (RFC 7143 §7.8). At error recovery level 0 its place in the
     /// numbering stays empty for ever, so that the session cannot go on.
+    // RFC 7143 [7.8-2]
     pub(super) fn data_digest_error(&mut self, head: &Head) {
         self.reject(head, RejectReason::DATA_DIGEST_ERROR);
         self.close(CloseReason::Protocol("a data digest does not match".into()));

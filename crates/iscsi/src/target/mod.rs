@@ -52,6 +52,7 @@ use task::TaskTable;
 /// MaxRecvDataSegmentLength that holds until login is over (RFC 7143 §13.12).
 const LOGIN_DATA_MAX: usize = 8192;
 /// Immediate commands at a time; they are outside the window. What a host needs is two or three.
+// RFC 7143 [4.2.2.1-4]
 const IMMEDIATE_MAX: usize = 32;
 /// Commands that arrived before their predecessors. On one connection TCP keeps the order, so this is for initiators
 /// that number in another order than they send. With several connections a whole window may have to wait.
@@ -83,6 +84,7 @@ impl Default for TargetConnectionConfig {
             command_window: 128,
             data_out_max: 4 << 20,
             data_out_budget: 32 << 20,
+            // RFC 7143 [10.3-1]
             login_timeout: Duration::from_secs(15),
             nop_interval: Duration::from_secs(10),
             nop_timeout: Duration::from_secs(10),
@@ -209,6 +211,7 @@ pub enum Before {
 ///
 /// Whatever the peer sends, memory stays below `data_out_budget` + window × FirstBurstLength + one receive buffer, not
 /// counting what is queued for sending: the driver stops reading while [`unsent`](Self::unsent) is large.
+// RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,
     phase: Phase,
@@ -412,20 +415,24 @@ impl TargetConnection {
             Opcode::DATA_OUT => self.data_out(&head, data.as_ref()),
             Opcode::SNACK => self.reject(&head, RejectReason::SNACK_REJECT),
             Opcode::LOGIN_REQUEST => {
+                // RFC 7143 [4.2.4-2]
                 // §4.2.4: no second login on a connection.
                 self.reject(&head, RejectReason::PROTOCOL_ERROR);
                 self.close(CloseReason::Protocol("a Login Request in full feature phase".into()));
             }
+            // RFC 7143 [11-3]
             _ => self.reject(&head, RejectReason::COMMAND_NOT_SUPPORTED),
         }
     }
 
     /// A PDU with a CmdSN: delivers it in order (RFC 7143 §4.2.2.1).
+    // RFC 7143 [4.2.2.1-5, 4.2.2.1-10, 4.2.2.1-12]
     fn take_request(&mut self, head: Head, data: Option<Data>) {
         let request: &pdu::ScsiCommand = pdu::view(&head.bhs);
         // All requests have opcode, tag and CmdSN at the same places.
         let (opcode, cmd_sn) = (request.opcode, request.cmd_sn.get());
         if opcode.is_immediate() {
+            // RFC 7143 [4.2.3.3-6, 11.6.1-2]
             if control::is_about_many_tasks(&head) && self.numbering.waits_for(cmd_sn) {
                 return self.hold(Held { cmd_sn, immediate: true, head, data });
             }
@@ -484,6 +491,7 @@ impl TargetConnection {
         }
         let data = data.map_or_else(Buf::empty, |data| data.buf);
         let opcode = BasicHeader::of(&head.bhs).opcode.opcode();
+        // RFC 7143 [4.3-1]
         // §4.3: a discovery session takes SendTargets and its logout.
         if self.is_discovery() && !matches!(opcode, Opcode::TEXT_REQUEST | Opcode::LOGOUT_REQUEST) {
             return self.reject(&head, RejectReason::PROTOCOL_ERROR);
@@ -498,6 +506,7 @@ impl TargetConnection {
     }
 
     /// A Target Transfer Tag that names `slot` and has not been used lately.
+    // RFC 7143 [11.8.5-1, 11.11.4-1]
     fn transfer_tag(&mut self, slot: u32) -> u32 {
         self.next_transfer_tag = self.next_transfer_tag.wrapping_add(1);
         let tag = self.next_transfer_tag << 16 | slot & 0xffff;
@@ -509,6 +518,7 @@ impl TargetConnection {
         self.arrivals
     }
 
+    // RFC 7143 [4.2.2.2-2]
     fn next_stat_sn(&mut self) -> u32 {
         let stat_sn = self.stat_sn;
         self.stat_sn = stat_sn.wrapping_add(1);

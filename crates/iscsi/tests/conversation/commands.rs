@@ -45,6 +45,7 @@ fn a_bidirectional_command_gets_sense_data_and_both_residuals() {
     assert!(pair.target_closed.is_none(), "the session goes on");
 }
 
+// shows RFC 7143 [11.3.5-1]
 #[test]
 fn an_extended_cdb_reaches_the_driver_whole() {
     for len in [1usize, 16, 244] {
@@ -74,6 +75,7 @@ fn header_segments_that_are_unknown_double_or_out_of_place_are_rejected_and_the_
     }
 }
 
+// shows RFC 7143 [6.2-10, 6.2-6]
 #[test]
 fn the_longest_data_segment_may_change_in_full_feature_phase_and_nothing_else_may() {
     let mut pair = Setup::default().log_in();

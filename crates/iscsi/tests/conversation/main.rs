@@ -26,6 +26,7 @@ fn digests() -> Parameters {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
+    // shows RFC 7143 [4.2.2.1-12, 4.2.2.4-1, 4.2.5.2-3, 11.7.1-1, 11.8-1, 13.1-2, 13.14-1, 11.1-1]
     #[test]
     fn data_survives_every_combination_of_parameters_and_every_splitting(
         seed in 1u64..,
@@ -136,6 +137,7 @@ proptest! {
     }
 }
 
+// shows RFC 7143 [4.2.2.1-10]
 #[test]
 fn a_command_outside_the_window_is_ignored_and_the_next_one_inside_is_not() {
     let mut pair = Setup::default().log_in();
@@ -151,6 +153,7 @@ fn a_command_outside_the_window_is_ignored_and_the_next_one_inside_is_not() {
     assert_eq!(answers[0].0, Opcode::SCSI_RESPONSE);
 }
 
+// shows RFC 7143 [4.2.2.1-5, 4.2.2.1-7]
 #[test]
 fn commands_that_arrive_out_of_order_are_delivered_in_order() {
     let mut pair = Setup::default().log_in();
@@ -182,6 +185,7 @@ fn a_task_tag_in_use_is_rejected() {
     assert_eq!(answers[0].1[2], 0x07, "task in progress");
 }
 
+// shows RFC 7143 [11-3, 11.2.1.2-1]
 #[test]
 fn unknown_opcodes_and_snacks_are_rejected_and_the_session_goes_on() {
     let mut pair = Setup::default().log_in();
@@ -196,6 +200,7 @@ fn unknown_opcodes_and_snacks_are_rejected_and_the_session_goes_on() {
     assert_eq!(pair.completed.len(), 1);
 }
 
+// shows RFC 7143 [7.9-2, 11.4.7-1, 10.7-2, 4.6.1.2-1]
 #[test]
 fn data_out_with_a_wrong_data_sn_or_offset_ends_the_command_and_not_the_session() {
     for (data_sn, offset) in [(1u32, 0u32), (0, 512), (u32::MAX, 0)] {
@@ -227,6 +232,7 @@ fn data_out_with_a_wrong_data_sn_or_offset_ends_the_command_and_not_the_session(
     }
 }
 
+// shows RFC 7143 [7.8-2, 7.8-3, 11.4.7-2]
 #[test]
 fn a_broken_data_digest_of_a_data_out_is_rejected_and_ends_its_command_only() {
     let parameters = Parameters { immediate_data: false, ..digests() };
@@ -257,6 +263,7 @@ fn a_broken_data_digest_of_a_data_out_is_rejected_and_ends_its_command_only() {
     assert_eq!(pair.completed[0].status, 0, "the session goes on");
 }
 
+// shows RFC 7143 [11.5.1-2, 7.11-3, 11.5.1-1]
 #[test]
 fn a_command_that_waits_for_data_can_be_aborted_and_its_tag_used_again() {
     let parameters = Parameters { immediate_data: false, initial_r2t: true, ..Parameters::default() };
@@ -293,6 +300,7 @@ fn unanswered_commands_come_back_in_the_order_of_submission() {
     assert_eq!((back[0].data_in.len(), back[3].data_out.len()), (100, 5000));
 }
 
+// shows RFC 7143 [11.11.6-1, 11.11.4-1, 11.10.4-1, C-3, 11.11.2-1]
 #[test]
 fn a_discovery_with_more_targets_than_fit_into_a_pdu_finds_them_all() {
     let small = Parameters { max_recv_data_segment_length: 512, ..Parameters::default() };
@@ -342,6 +350,7 @@ fn a_login_that_does_not_come_is_given_up() {
     assert_eq!(pair.target_closed, Some(CloseReason::LoginTimeout));
 }
 
+// shows RFC 7143 [11.9.1-1, 11.14-2]
 #[test]
 fn an_initiator_that_is_asked_to_log_out_can_do_so_and_is_dropped_otherwise() {
     for obeys in [true, false] {
@@ -364,6 +373,7 @@ fn an_initiator_that_is_asked_to_log_out_can_do_so_and_is_dropped_otherwise() {
     }
 }
 
+// shows RFC 7143 [4.2.2.1-3]
 #[test]
 fn a_lun_reset_leaves_commands_alone_that_were_sent_after_it() {
     let mut pair = Setup::default().log_in();

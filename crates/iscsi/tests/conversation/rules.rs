@@ -12,7 +12,13 @@ const IMMEDIATE: u8 = 0x40;
 
 /// Sends one PDU of the test's own making to the initiator and gives the PDUs that it sends then.
 fn requests_after<T: Pdu>(pair: &mut Pair, pdu: &T) -> Vec<Vec<u8>> {
-    let bytes = to_bytes(pdu);
+    requests_after_with(pair, pdu, &[])
+}
+
+fn requests_after_with<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<Vec<u8>> {
+    let mut bytes = to_bytes(pdu).to_vec();
+    bytes[7] = data.len() as u8;
+    bytes.extend_from_slice(data);
     for slice in pair.initiator.receive_space().iter_mut().take(1) {
         slice[..bytes.len()].copy_from_slice(&bytes);
     }
@@ -51,6 +57,7 @@ fn both(parameters: Parameters) -> Setup {
     Setup { initiator: parameters.clone(), target: parameters, ..Setup::default() }
 }
 
+// shows RFC 7143 [4.2.4-3]
 #[test]
 fn anything_before_the_first_login_request_closes_the_connection_without_an_answer() {
     let mut pair = Setup::default().connect();
@@ -58,6 +65,7 @@ fn anything_before_the_first_login_request_closes_the_connection_without_an_answ
     assert!(matches!(pair.target_closed, Some(CloseReason::Protocol(_))));
 }
 
+// shows RFC 7143 [4.2.4-4, 11.13.5-4]
 #[test]
 fn anything_but_a_login_request_in_the_middle_of_a_login_is_refused_as_invalid_during_login() {
     let mut pair = Setup::default().connect();
@@ -71,6 +79,7 @@ fn anything_but_a_login_request_in_the_middle_of_a_login_is_refused_as_invalid_d
     assert!(matches!(pair.target_closed, Some(CloseReason::LoginRefused(LoginStatus::INVALID_DURING_LOGIN))));
 }
 
+// shows RFC 7143 [4.2.4-2]
 #[test]
 fn a_second_login_on_a_connection_ends_it() {
     let mut pair = Setup::default().log_in();
@@ -79,6 +88,7 @@ fn a_second_login_on_a_connection_ends_it() {
     assert!(pair.target_closed.is_some());
 }
 
+// shows RFC 7143 [4.2.4-5, 7.7-2]
 #[test]
 fn an_initiator_that_hears_anything_but_a_login_response_during_login_leaves() {
     let mut pair = Setup::default().connect();
@@ -87,6 +97,7 @@ fn an_initiator_that_hears_anything_but_a_login_response_during_login_leaves() {
     assert!(matches!(pair.initiator_closed, Some(CloseReason::Protocol(_))));
 }
 
+// shows RFC 7143 [4.3-1]
 #[test]
 fn a_discovery_session_takes_send_targets_and_its_logout_only() {
     let mut pair = Setup { discovery: true, ..Setup::default() }.log_in();
@@ -117,6 +128,7 @@ fn a_discovery_session_takes_send_targets_and_its_logout_only() {
     assert_eq!(pair.target_closed, Some(CloseReason::LoggedOut));
 }
 
+// shows RFC 7143 [7.4.3-1]
 #[test]
 fn a_silent_discovery_session_is_ended_without_a_ping() {
     let mut pair = Setup { discovery: true, ..Setup::default() }.log_in();
@@ -129,6 +141,7 @@ fn a_silent_discovery_session_is_ended_without_a_ping() {
     assert_eq!(pair.target_closed, Some(CloseReason::PingTimeout));
 }
 
+// shows RFC 7143 [6.4-5, 11.11.1-2, 11.11.1-3, C-4]
 #[test]
 fn a_text_request_without_f_is_not_answered_with_f() {
     let mut pair = Setup::default().log_in();
@@ -148,6 +161,7 @@ fn a_text_request_without_f_is_not_answered_with_f() {
     assert_eq!((last[1] & 0xc0, number(last, 20)), (0x80, RESERVED_TAG));
 }
 
+// shows RFC 7143 [6.4-6, 7.12-2, 6.2-11]
 #[test]
 fn a_key_sent_twice_in_full_feature_phase_is_a_protocol_error_and_changes_nothing() {
     let mut pair = Setup::default().log_in();
@@ -162,6 +176,7 @@ fn a_key_sent_twice_in_full_feature_phase_is_a_protocol_error_and_changes_nothin
     assert_eq!(pair.target.logged_in().expect("logged in").negotiated.max_recv_peer, agreed);
 }
 
+// shows RFC 7143 [6.2-2, 6.2-1, C-6]
 #[test]
 fn a_text_request_that_goes_on_is_answered_by_an_empty_response_with_a_tag() {
     let mut pair = Setup { discovery: true, ..Setup::default() }.log_in();
@@ -178,6 +193,7 @@ fn a_text_request_that_goes_on_is_answered_by_an_empty_response_with_a_tag() {
     assert_eq!((answers[0].0, answers[0].1[1]), (Opcode::TEXT_RESPONSE, 0x80));
 }
 
+// shows RFC 7143 [11.11.4-2, C-5, 6.4-1, 6.4-2, 11.10.2-1, 11.10.3-1, 6.1-1]
 #[test]
 fn the_initiator_copies_tag_and_lun_to_ask_for_the_rest_of_a_text() {
     let mut pair = Setup { discovery: true, ..Setup::default() }.log_in();
@@ -193,6 +209,7 @@ fn the_initiator_copies_tag_and_lun_to_ask_for_the_rest_of_a_text() {
     assert_eq!((&next[8..10], next.len()), (&[1, 2][..], 48));
 }
 
+// shows RFC 7143 [11.19-1, 11.19-2, 11.18.1-2]
 #[test]
 fn a_ping_is_echoed_with_its_tag_and_as_much_data_as_the_initiator_takes() {
     let small = Parameters { max_recv_data_segment_length: 512, ..Parameters::default() };
@@ -211,6 +228,7 @@ fn a_ping_is_echoed_with_its_tag_and_as_much_data_as_the_initiator_takes() {
     assert_eq!(answers_to(&mut pair, &nop, &[]), [], "what asks for nothing gets nothing");
 }
 
+// shows RFC 7143 [11.18-1, 11.18-2, 11.18.1-3, 11.18.2-1, 11.18.2-2, 4.2.2.1-1]
 #[test]
 fn the_targets_ping_is_answered_with_its_tag_and_lun_and_nothing_else_is_answered() {
     let mut pair = Setup::default().log_in();
@@ -230,6 +248,7 @@ fn the_targets_ping_is_answered_with_its_tag_and_lun_and_nothing_else_is_answere
     assert_eq!(number(&requests(&mut pair)[0], 24), 1);
 }
 
+// shows RFC 7143 [11.19-3, 11.19.3-1]
 #[test]
 fn the_targets_own_ping_has_no_data_and_takes_no_number() {
     let mut pair = Setup::default().log_in();
@@ -258,6 +277,7 @@ fn the_targets_own_ping_has_no_data_and_takes_no_number() {
     );
 }
 
+// shows RFC 7143 [4.2.2.2-2]
 #[test]
 fn every_response_has_the_next_stat_sn_and_an_r2t_none_of_its_own() {
     let parameters = Parameters { immediate_data: false, initial_r2t: true, ..Parameters::default() };
@@ -278,6 +298,7 @@ fn every_response_has_the_next_stat_sn_and_an_r2t_none_of_its_own() {
     assert_eq!(number(&answers_to(&mut pair, &nop, &[])[0].1, 24), first + 2);
 }
 
+// shows RFC 7143 [4.2.2.4-1, 11.7.1-1, 11.7.1-2, 11.7.2-1, 11.7.3-3, 11.7.7-2, 13.19-1]
 #[test]
 fn data_in_is_numbered_from_0_cut_at_words_and_bursts_and_ends_with_the_status() {
     let odd =
@@ -310,6 +331,8 @@ fn data_in_is_numbered_from_0_cut_at_words_and_bursts_and_ends_with_the_status()
     assert_eq!(offset, 2000);
 }
 
+// shows RFC 7143 [4.2.5.2-1, 4.2.5.2-2, 4.2.5.2-3, 11.3.1-1, 11.3.1-2, 11.3.4-3, 11.7.7-2, 11.8-2, 11.8-3, 11.8-4]
+// shows RFC 7143 [13.11-1, 13.11-3, 13.12-1]
 #[test]
 fn a_command_sends_its_data_by_the_rules_of_its_session() {
     for (initial_r2t, immediate_data, sent_unasked, immediate) in
@@ -364,6 +387,7 @@ fn check_sequence(pdus: &[Vec<u8>], start: usize, end: usize, transfer_tag: u32)
     assert_eq!(at, end);
 }
 
+// shows RFC 7143 [4.2.5.3-1]
 #[test]
 fn an_r2t_for_another_lun_or_beyond_the_rules_ends_the_session() {
     for (lun, offset, length) in [(1u64, 0u32, 512u32), (0, 0, 0), (0, 8192, 4096), (0, 0, u32::MAX)] {
@@ -384,6 +408,7 @@ fn an_r2t_for_another_lun_or_beyond_the_rules_ends_the_session() {
     }
 }
 
+// shows RFC 7143 [4.2.2.1-11]
 #[test]
 fn a_window_that_is_void_or_older_does_not_count() {
     let mut pair = Setup::default().log_in();
@@ -399,6 +424,7 @@ fn a_window_that_is_void_or_older_does_not_count() {
     assert!(!pair.initiator.can_submit(), "the window of the login holds, not more and not less");
 }
 
+// shows RFC 7143 [4.2.2.1-1, 4.2.2.1-2, 4.2.2.1-6, 11.5.2-1, 11.5.4-1, 11.5.5-1, 11.5.1-6]
 #[test]
 fn commands_count_up_and_immediate_requests_do_not() {
     let mut pair = Setup::default().log_in();
@@ -415,6 +441,7 @@ fn commands_count_up_and_immediate_requests_do_not() {
     assert_eq!((number(abort, 20), number(abort, 32)), (number(&pdus[0], 16), 1), "the task's tag and CmdSN");
 }
 
+// shows RFC 7143 [11.14-1, 11.14.2-1, 11.14-4]
 #[test]
 fn after_a_logout_request_no_command_is_taken() {
     let mut pair = Setup::default().log_in();
@@ -428,6 +455,7 @@ fn after_a_logout_request_no_command_is_taken() {
     assert_eq!(pair.initiator_closed, Some(CloseReason::LoggedOut));
 }
 
+// shows RFC 7143 [11.9.1-4]
 #[test]
 fn a_request_to_negotiate_is_answered_by_an_empty_text_request() {
     let mut pair = Setup::default().log_in();
@@ -438,6 +466,7 @@ fn a_request_to_negotiate_is_answered_by_an_empty_text_request() {
     assert_eq!((pdus[0][1], number(&pdus[0], 20)), (0x80, RESERVED_TAG));
 }
 
+// shows RFC 7143 [11-1, 11-2]
 #[test]
 fn reserved_bits_are_not_looked_at() {
     let mut pair = Setup::default().log_in();
@@ -454,6 +483,7 @@ fn reserved_bits_are_not_looked_at() {
     assert_eq!(answers[0].1[36..48], [0; 12]);
 }
 
+// shows RFC 7143 [11.7.7-1, 11.8.1-1, 11.8.4-1, 11.8.5-1]
 #[test]
 fn an_empty_data_out_may_end_the_unsolicited_data() {
     let parameters = Parameters { immediate_data: true, initial_r2t: false, ..Parameters::default() };
@@ -476,6 +506,7 @@ fn an_empty_data_out_may_end_the_unsolicited_data() {
     assert_ne!(number(r2t, 20), RESERVED_TAG);
 }
 
+// shows RFC 7143 [13.11-2, 11.4.7-2, 11.4.8-1, 11.4.5.2-2]
 #[test]
 fn unsolicited_data_that_was_not_agreed_on_has_its_own_condition() {
     for (immediate_data, initial_r2t, len) in [(false, true, 4), (false, false, 4), (true, true, 0)] {
@@ -503,4 +534,42 @@ fn unsolicited_data_that_was_not_agreed_on_has_its_own_condition() {
         );
         assert_eq!(number(response, 36), 0, "no Data-In was sent");
     }
+}
+
+// shows RFC 7143 [7.3-3]
+#[test]
+fn the_gap_that_a_rejected_command_leaves_is_plugged_by_a_ping() {
+    for (expected, plugged) in [(1u32, true), (2, false)] {
+        let mut pair = Setup::default().log_in();
+        pair.submit(read(1, 0, 4));
+        let command = requests(&mut pair).remove(0);
+        let mut reject = Reject::new();
+        reject.reason = RejectReason::COMMAND_NOT_SUPPORTED;
+        reject.exp_cmd_sn = expected.into();
+        let pings = requests_after_with(&mut pair, &reject, &command[..48]);
+        assert_eq!(pair.completed[0].response, ServiceResponse::TARGET_FAILURE);
+        assert_eq!(pings.len(), usize::from(plugged), "a target that counts it as received has no gap");
+        for ping in pings {
+            assert_eq!(
+                (ping[0], number(&ping, 24)),
+                (Opcode::NOP_OUT.0, 1),
+                "not immediate, with the command's CmdSN"
+            );
+            assert_ne!(number(&ping, 16), RESERVED_TAG);
+        }
+    }
+}
+
+// shows RFC 7143 [11.5.1-8]
+#[test]
+fn a_task_management_request_cannot_be_aborted() {
+    let mut pair = Setup::default().log_in();
+    let mut management = TaskManagementRequest::new();
+    management.opcode.0 |= IMMEDIATE;
+    management.set_function(TaskManagementFunction::ABORT_TASK);
+    management.initiator_task_tag = 8.into();
+    management.referenced_task_tag = 8.into();
+    management.cmd_sn = 1.into();
+    let answers = answers_to(&mut pair, &management, &[]);
+    assert_eq!((answers[0].0, answers[0].1[2]), (Opcode::TASK_MANAGEMENT_RESPONSE, 255), "function rejected");
 }

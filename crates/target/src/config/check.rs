@@ -12,7 +12,7 @@ use crate::secret;
 
 /// Largest LUN that flat addressing can name (SAM-5 4.7.5.4).
 const LUN_MAX: u16 = 0x3fff;
-/// Longest alias, bytes (RFC 7143 §13.8).
+/// Longest alias, bytes: as long as the simple values of RFC 7143 §6.1.
 const ALIAS_MAX: usize = 255;
 /// Longest time that makes sense anywhere, seconds: a day.
 const TIME_MAX_S: u64 = 86_400;
@@ -149,6 +149,7 @@ impl Config {
                     "initiators can ask the target for proof only after their own: add a [[target.chap]]";
                 return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
             }
+            // RFC 7143 [9.2.1-8]
             if secrets.contains(&self.secret(target, "mutual_chap", mutual)?) {
                 let file = &mutual.secret_file.display();
                 let why = "the secrets of the two directions must differ (RFC 7143 §9.2.1)";

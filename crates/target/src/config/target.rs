@@ -85,6 +85,7 @@ pub struct ChapUser {
     /// CHAP_N.
     pub user: String,
     /// The file whose only line is the secret.
+    // RFC 7143 [9.2-5]
     pub secret_file: PathBuf,
 }
 

@@ -106,6 +106,7 @@ impl Connection {
             None
         };
         if let Some(stream) = &stream {
+            // RFC 7143 [7.1.4.3-1, 11.15-1]
             let _ = socket2::SockRef::from(stream).shutdown(Shutdown::Write);
         }
         if let Some(cause) = end.ends_session() {
@@ -114,6 +115,7 @@ impl Connection {
         if let Some(nexus) = session.as_ref().and_then(|session| session.nexus.as_ref()) {
             nexus.release_waiting();
         }
+        // RFC 7143 [7.14-2, 11.14-2]
         while commands_executing > 0
             && let Some(done) = work.next().await
         {
@@ -130,6 +132,7 @@ impl Connection {
                     (Some(nexus), _) => nexus.close(),
                     // RFC 7143 §11.14.5: the session goes on without them.
                     (None, Some(nexus)) => {
+                        // RFC 7143 [11.14.5-1]
                         core.luns_in_flight().iter().for_each(|lun| nexus.commands_lost(*lun));
                     }
                     (None, None) => {}

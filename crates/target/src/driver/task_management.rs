@@ -75,6 +75,7 @@ impl Connection {
         let (Some(nexus), Some(scsi)) = (nexus, scsi_function(function)) else {
             return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
         };
+        // RFC 7143 [4.2.3.3-8, 11.5.1-9]
         let outcome = nexus.task_management(lun, scsi);
         match outcome.response {
             TaskManagementResponse::FunctionComplete => {}
@@ -90,6 +91,7 @@ impl Connection {
         let (tasks, elsewhere) = match outcome.abort {
             Scope::Nothing => (Vec::new(), None),
             Scope::Task => match self.core.abort_task(referenced_task_tag) {
+                // RFC 7143 [7.11-3]
                 Aborted::NotFound => {
                     found = Some(Arc::new(AtomicBool::new(false)));
                     (Vec::new(), None)
@@ -163,6 +165,7 @@ impl Connection {
         };
         self.core.respond_task_management(request, result);
         let target = self.session.as_ref().and_then(|session| session.target.as_deref());
+        // RFC 7143 [11.5.1-11, 11.6.1-1]
         // RFC 7143 §11.5.1: a cold reset ends all sessions with the target, this one after the response.
         if managed.function == TaskManagementFunction::TARGET_COLD_RESET
             && let Some(target) = target
@@ -195,6 +198,7 @@ impl Connection {
     }
 
     /// Another connection manages tasks that are ours as well.
+    // RFC 7143 [4.2.3.3-7, 4.2.3.3-10]
     pub(super) fn abort_for_another(&mut self, scope: AbortScope, done: oneshot::Sender<()>) {
         let before = self.core.commands_in_flight();
         let tasks = match scope {
@@ -217,6 +221,7 @@ impl Connection {
     }
 
     /// A command that may be an aborted one has ended.
+    // RFC 7143 [11.5.1-2]
     pub(super) fn aborted_task_ended(&mut self, task: TaskId) {
         self.aborted.retain(|aborted| *aborted != task);
         self.waiters.retain_mut(|waiter| {

@@ -45,7 +45,7 @@ impl Handle {
     }
 }
 
-/// What names a session (RFC 7143 §4.4.2): there is one at a time for each.
+/// What names a session (the ISID rule, RFC 7143 §4.4.3): there is one at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
     pub(crate) initiator: String,
@@ -310,6 +310,7 @@ impl Ticket {
 
     /// The login has succeeded: this connection is the session `key` now. Returns the connections of the session whose place
     /// it takes, told to close; their end must be awaited before anything of this one happens.
+    // RFC 7143 [4.4.3-1, 6.3.5-1, 7.15-2]
     pub(crate) fn establish(
         &mut self,
         key: SessionKey,
@@ -344,6 +345,8 @@ impl Ticket {
     }
 
     /// The login has succeeded: this connection is one more of the session.
+    // RFC 7143 [6.3.4-1, 6.3.4-2]
+    // RFC 7143 [4.2.1-2, 4.4.3-2]
     pub(crate) fn join(&mut self, key: &SessionKey, tsih: u16, cid: u16) -> Result<Joined, Refusal> {
         let mut inner = self.registry.lock();
         if inner.closed {
@@ -423,6 +426,7 @@ impl Ticket {
 
     /// The login has succeeded: this connection is a discovery session now. None is reinstated: programs that discover at
     /// the same time with the same ISID are common, and nothing of a discovery session can be left behind.
+    // RFC 7143 [7.4.2.1-2]
     pub(crate) fn establish_discovery(&mut self) -> Result<(), Refusal> {
         let mut inner = self.registry.lock();
         if inner.closed {

@@ -65,6 +65,7 @@ fn an_unknown_opcode_is_rejected_and_the_session_goes_on() {
     });
 }
 
+// shows RFC 7143 [7.7-1]
 #[test]
 fn a_data_segment_longer_than_declared_ends_the_connection() {
     with_witness(|_, mut attacker| {

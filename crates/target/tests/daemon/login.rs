@@ -65,6 +65,7 @@ fn a_wrong_secret_and_no_secret_are_authentication_failures() {
     assert_eq!(daemon.server().sessions(), 0);
 }
 
+// shows RFC 7143 [12.1.3-5]
 #[test]
 fn the_target_proves_itself_to_initiators_that_ask() {
     let (daemon, _files) = daemon_with_chap();
@@ -73,6 +74,7 @@ fn the_target_proves_itself_to_initiators_that_ask() {
     assert!(Client::log_in(daemon.address, mutual("what it is not")).is_err());
 }
 
+// shows RFC 7143 [7.12-1]
 #[test]
 fn an_unknown_target_is_not_found() {
     let daemon = Daemon::start("");
@@ -81,6 +83,7 @@ fn an_unknown_target_is_not_found() {
     assert_eq!(refusal(&daemon, login), LoginError::NotFound);
 }
 
+// shows RFC 7143 [4.2.7.1-4]
 #[test]
 fn names_are_compared_in_lower_case() {
     let daemon = Daemon::start("");
@@ -102,6 +105,7 @@ fn a_session_takes_no_second_connection_and_a_session_that_is_not_there_none_at_
     );
 }
 
+// shows RFC 7143 [6.3.2-4]
 #[test]
 fn one_session_more_than_allowed_is_out_of_resources() {
     let daemon = Daemon::start("[limits]\nsessions = 2");
@@ -113,6 +117,7 @@ fn one_session_more_than_allowed_is_out_of_resources() {
     daemon.log_in_as(3);
 }
 
+// shows RFC 7143 [C-2, 13.8-2]
 #[test]
 fn discovery_tells_names_and_real_ports() {
     let text =
@@ -135,6 +140,7 @@ fn discovery_tells_names_and_real_ports() {
     daemon.await_sessions(0);
 }
 
+// shows RFC 7143 [C-4, C-8]
 #[test]
 fn a_normal_session_may_ask_about_its_own_target() {
     let daemon = Daemon::start("");
@@ -144,6 +150,7 @@ fn a_normal_session_may_ask_about_its_own_target() {
     assert_eq!(targets.iter().map(|target| target.name.as_str()).collect::<Vec<_>>(), [TARGET]);
 }
 
+// shows RFC 7143 [13.1-2]
 #[test]
 fn digests_are_used_where_the_initiator_wants_them() {
     let daemon = Daemon::start("");

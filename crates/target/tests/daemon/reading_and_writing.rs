@@ -8,6 +8,7 @@ use lunway_iscsi::negotiation::Parameters;
 
 use crate::support::*;
 
+// shows RFC 7143 [4.2.1-1, 4.2.5.1-1]
 #[test]
 fn what_is_written_is_read_back_in_all_sizes() {
     let daemon = Daemon::start("");
@@ -67,6 +68,7 @@ fn a_device_that_takes_its_time_delays_nobody_else() {
     assert!(client.wait(slow).data_in[..] == data);
 }
 
+// shows RFC 7143 [11.4.5.2-1, 11.4.5.2-2, 11.4.5.1-1]
 #[test]
 fn residuals_say_what_was_not_transferred() {
     let daemon = Daemon::start("");
@@ -93,6 +95,7 @@ fn an_initiator_that_does_not_take_its_answers_is_answered_once_it_does() {
     }
 }
 
+// shows RFC 7143 [11.7.3-1]
 #[test]
 fn a_lun_that_is_not_there_is_an_error_of_the_command_only() {
     let daemon = Daemon::start("");

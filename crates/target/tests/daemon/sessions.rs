@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::support::*;
 
+// shows RFC 7143 [6.3.5-1, 4.4.3-1, 7.15-2]
 #[test]
 fn a_second_login_of_the_same_initiator_port_ends_the_first_session() {
     let daemon = Daemon::start("");
@@ -38,6 +39,7 @@ fn a_new_session_begins_only_after_the_old_ones_writes_have_ended() {
     assert_eq!(new.read(1, 0, 1), pattern(1, 1));
 }
 
+// shows RFC 7143 [7.14-2]
 #[test]
 fn a_killed_connection_leaves_nothing_behind() {
     let daemon = Daemon::start("");

@@ -9,6 +9,7 @@ use lunway_target::{Config, Server, StartError};
 
 use crate::support::*;
 
+// shows RFC 7143 [4.2.6-2]
 #[test]
 fn shutdown_asks_for_logout_and_flushes_every_device() {
     let mut daemon = Daemon::start("");

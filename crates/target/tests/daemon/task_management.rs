@@ -37,6 +37,7 @@ fn response_after_release(
     result
 }
 
+// shows RFC 7143 [4.2.3.3-9, 11.5.1-2]
 #[test]
 fn an_aborted_task_is_not_answered_and_the_response_waits_for_the_device() {
     let daemon = Daemon::start("");
@@ -104,6 +105,7 @@ fn abort_task_set_leaves_other_sessions_and_other_luns_alone() {
     client.read(0, 0, 1);
 }
 
+// shows RFC 7143 [11.5.1-9, 4.2.3.3-8]
 #[test]
 fn a_logical_unit_reset_ends_the_tasks_of_other_sessions_too() {
     let daemon = Daemon::start("");
@@ -119,6 +121,7 @@ fn a_logical_unit_reset_ends_the_tasks_of_other_sessions_too() {
     assert_eq!(other.execute(1, &[0; 6], &[], 0).status, 0);
 }
 
+// shows RFC 7143 [4.2.3.3-10]
 #[test]
 fn clear_task_set_tells_the_other_sessions_whose_tasks_it_ends() {
     let daemon = Daemon::start("");
@@ -149,6 +152,7 @@ fn a_warm_reset_ends_all_tasks_and_no_session() {
     other.ready().read(0, 0, 1);
 }
 
+// shows RFC 7143 [11.5.1-11, 11.6.1-1]
 #[test]
 fn a_cold_reset_ends_every_session_with_the_target() {
     let daemon = Daemon::start("");
