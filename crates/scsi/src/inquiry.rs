@@ -1,7 +1,8 @@
 //! Standard INQUIRY data (SPC-4 6.6.2).
 
 use crate::field::{ascii, put, put_ascii, u8_at, u16_at};
-use crate::logical_unit::LogicalUnit;
+use crate::nexus::ItlNexus;
+use crate::port_group::AccessState;
 
 /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE, as the byte that holds both. Open: unknown types survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +13,18 @@ impl PeripheralType {
     pub const DISK: Self = Self(0x00);
     /// No device, and none could be (qualifier 3).
     pub const ABSENT: Self = Self(0x7F);
+    /// A disk that cannot be reached through this port (qualifier 1).
+    pub const UNREACHABLE: Self = Self(0x20);
     /// A well-known logical unit.
     pub const WELL_KNOWN: Self = Self(0x1E);
+
+    /// That of a logical unit as a nexus finds it (SPC-4 5.16.2.4.5).
+    pub(crate) fn of(itl: &ItlNexus) -> Self {
+        match itl.nexus().group().1 {
+            AccessState::Unavailable => Self::UNREACHABLE,
+            _ => Self::DISK,
+        }
+    }
 
     /// PERIPHERAL QUALIFIER: 0 is there, 1 could be, 3 cannot be.
     pub fn qualifier(self) -> u8 {
@@ -59,16 +70,19 @@ const VERSION_SPC_4: u8 = 6;
 const LEN: usize = 96;
 
 impl Inquiry {
-    /// What a logical unit says.
-    pub fn of(unit: &LogicalUnit) -> Self {
-        let options = unit.options();
+    /// What a logical unit says to a nexus.
+    pub(crate) fn of(itl: &ItlNexus) -> Self {
+        /// Both kinds: by the administrator, and by SET TARGET PORT GROUPS.
+        const IMPLICIT_AND_EXPLICIT: u8 = 3;
+        let options = itl.unit().options();
         Self {
             removable: options.removable,
             third_party_copy: true,
             vendor: options.vendor.clone(),
             product: options.product.clone(),
             revision: options.revision.clone(),
-            ..Self::without_unit(PeripheralType::DISK)
+            asymmetric_access: IMPLICIT_AND_EXPLICIT,
+            ..Self::without_unit(PeripheralType::of(itl))
         }
     }
 

@@ -93,6 +93,8 @@ impl ItlNexus {
 
     /// Has the transport drop every command of the nexus on this unit.
     pub(crate) fn abort_tasks(&self) -> Io<()> {
+        self.copies.cancel();
+        self.unit.medium_operation().release(Some(self.nexus.id));
         self.nexus.tasks.get().map_or(Io::Ready(()), |tasks| tasks.abort(self.lun))
     }
 
@@ -228,6 +230,11 @@ impl Nexus {
         for itl in &self.seen().units {
             itl.unit.medium_operation().release(Some(self.identity.id));
         }
+    }
+
+    /// Unique while the process lives.
+    pub(crate) fn id(&self) -> u64 {
+        self.identity.id
     }
 
     /// Who it is between.

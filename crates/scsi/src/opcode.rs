@@ -90,6 +90,8 @@ pub const SERVICE_ACTION_IN_16: u8 = 0x9E;
 pub const REPORT_LUNS: u8 = 0xA0;
 /// MAINTENANCE IN; see [`service_action`].
 pub const MAINTENANCE_IN: u8 = 0xA3;
+/// MAINTENANCE OUT; see [`service_action`].
+pub const MAINTENANCE_OUT: u8 = 0xA4;
 /// READ (12).
 pub const READ_12: u8 = 0xA8;
 /// WRITE (12).
@@ -123,6 +125,10 @@ pub mod service_action {
     pub const READ_CAPACITY_16: u8 = 0x10;
     /// GET LBA STATUS, of SERVICE ACTION IN (16).
     pub const GET_LBA_STATUS: u8 = 0x12;
+    /// REPORT TARGET PORT GROUPS, of MAINTENANCE IN.
+    pub const REPORT_TARGET_PORT_GROUPS: u8 = 0x0A;
+    /// SET TARGET PORT GROUPS, of MAINTENANCE OUT.
+    pub const SET_TARGET_PORT_GROUPS: u8 = 0x0A;
     /// REPORT SUPPORTED OPERATION CODES, of MAINTENANCE IN.
     pub const REPORT_SUPPORTED_OPERATION_CODES: u8 = 0x0C;
     /// PERSISTENT RESERVE IN: READ KEYS.

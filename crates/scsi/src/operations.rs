@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use crate::device_server::{
-    Cdb, Handler, access, atomic, copy_results, extended_copy, format, identify, medium, mode, report,
+    Cdb, Handler, access, atomic, copy_results, extended_copy, format, identify, medium, mode, ports, report,
     sanitize, thin, transfer, verify,
 };
 use crate::logical_unit::LogicalUnit;
@@ -103,6 +103,9 @@ const INSPECT: Kind = Kind { reach: Reach::Standby, ..CONTROL };
 const DESCRIBE: Kind = Kind { access: Access::Read, beside_medium_operation: true, ..INSPECT };
 /// The same reason: without its size, a disk found through a port in standby is one without a medium.
 const CAPACITY: Kind = Kind { reach: Reach::Standby, medium: true, ..FREE };
+/// REPORT and SET TARGET PORT GROUPS: how a host finds out which ports to use must work through all of them.
+const PATHS: Kind = Kind { reach: Reach::Every, beside_medium_operation: true, ..FREE };
+const SWITCH: Kind = Kind { reach: Reach::Unavailable, access: Access::Write, ..PATHS };
 const PERSISTENT: Kind = Kind { access: Access::Persistent, reach: Reach::Standby, ..FREE };
 const FLUSH: Kind = Kind { access: Access::Write, ..READ };
 const WRITE: Kind = Kind { writes: true, ..FLUSH };
@@ -305,10 +308,10 @@ pub static OPERATIONS: &[Operation] = &[
     row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
     row("EXTENDED COPY (LID1)", "SPC-4 6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Unit(extended_copy::extended_copy)).acting(),
-    row("RECEIVE COPY STATUS (LID1)", "SPC-4 6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::copy_status)).acting(),
-    row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::receive_data)).acting(),
-    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::operating_parameters)).acting(),
-    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CONTROL, Unit(copy_results::failed_segment_details)).acting(),
+    row("RECEIVE COPY STATUS (LID1)", "SPC-4 6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::copy_status)).acting(),
+    row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::receive_data)).acting(),
+    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::operating_parameters)).acting(),
+    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::failed_segment_details)).acting(),
     row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
     row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
     row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),
@@ -322,7 +325,9 @@ pub static OPERATIONS: &[Operation] = &[
     row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Unit(identify::read_capacity_16)).acting(),
     row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Unit(thin::get_lba_status)).acting(),
     row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Nexus(identify::report_luns)),
+    row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Unit(ports::report_groups)).acting(),
     row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Unit(report::supported_operation_codes)).acting(),
+    row("SET TARGET PORT GROUPS", "SPC-4 6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, Unit(ports::set_groups)).acting(),
     row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
     row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
     row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(verify::write_and_verify_12)),

@@ -43,7 +43,8 @@ pub enum StateError {
 ///   those before it, never a mixture and never nothing where there was something.
 /// - Saves of one owner and item take effect in the order of the calls.
 /// - `load` tells damage from absence. It may block: it is called only when units and targets are made.
-/// - `save` does not block: where it takes time it answers later. An empty blob removes the item.
+/// - `save` does not block: where it takes time it answers later. Who drops the answer abandons that, not the save. An
+///   empty blob removes the item.
 pub trait StateStore: fmt::Debug + Send + Sync {
     /// What was saved last; `None`: nothing was.
     fn load(&self, owner: &str, item: &str) -> Result<Option<Vec<u8>>, StateError>;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::gate::{self, Gate};
 use crate::logical_unit::LogicalUnit;
 use crate::lun::Lun;
 use crate::lun_view::LunView;
 use crate::nexus::{Nexus, PortPair};
-use crate::port_group::{AccessState, PortGroup};
+use crate::port_group::{AccessState, PortGroup, PortGroups};
+use crate::state_store::{StateError, StateStore, item};
 
 /// A logical unit number that cannot be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,35 +25,70 @@ pub enum LunInUse {
 
 struct Inventory {
     luns: BTreeMap<u16, Arc<LogicalUnit>>,
-    groups: Vec<PortGroup>,
+    groups: PortGroups,
     nexuses: Vec<Weak<Nexus>>,
 }
 
 impl Inventory {
-    fn open_nexuses(&self) -> Vec<Arc<Nexus>> {
-        self.nexuses.iter().filter_map(Weak::upgrade).collect()
+    fn port_groups(&self) -> Vec<PortGroup> {
+        self.groups.now().map(|(group, _)| group.clone()).collect()
     }
 
-    fn group_of(&self, port: u16) -> Option<&PortGroup> {
-        self.groups.iter().find(|group| group.ports.contains(&port))
+    fn open_nexuses(&self) -> Vec<Arc<Nexus>> {
+        self.nexuses.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 /// A SCSI target device. Shared by all its sessions on all cores; they meet here only when one comes or goes, or when
 /// the map of logical units changes.
+///
+/// The map of logical units and the target port groups are the same for all its ports and nexuses; what a nexus sees of them
+/// is its [`LunView`], and what it may do the state of the group it comes through.
 pub struct ScsiTarget {
     name: String,
     inventory: Mutex<Inventory>,
+    state: Option<Arc<dyn StateStore>>,
+    /// One SET TARGET PORT GROUPS at a time.
+    setting_groups: Arc<Gate>,
+}
+
+/// Why SET TARGET PORT GROUPS was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SetGroupsError {
+    /// The choice with this index cannot be made.
+    Choice(usize),
+    /// It cannot be kept.
+    State(StateError),
 }
 
 impl ScsiTarget {
     /// A target without logical units, and with one port: relative target port 1 in port group 1, active/optimized. `name`
     /// becomes its SCSI name string in VPD page 83h: its iSCSI name.
     pub fn new(name: &str) -> Arc<Self> {
-        let group =
-            PortGroup { tag: 1, state: AccessState::ActiveOptimized, preferred: false, ports: vec![1] };
-        let inventory = Inventory { luns: BTreeMap::new(), groups: vec![group], nexuses: Vec::new() };
-        Arc::new(Self { name: name.to_owned(), inventory: Mutex::new(inventory) })
+        let groups = PortGroups::new(None).expect("nothing was kept that could be damaged");
+        Self::make(name, None, groups)
+    }
+
+    /// The same, with a store for the states of target port groups that initiators choose. What it has of an earlier target
+    /// of the name holds.
+    pub fn with_state(name: &str, store: Arc<dyn StateStore>) -> Result<Arc<Self>, StateError> {
+        let kept = store.load(name, item::PORT_GROUPS)?;
+        let groups = PortGroups::new(kept.as_deref()).map_err(|why| StateError::Damaged {
+            owner: name.to_owned(),
+            item: item::PORT_GROUPS.to_owned(),
+            why: why.to_owned(),
+        })?;
+        Ok(Self::make(name, Some(store), groups))
+    }
+
+    fn make(name: &str, state: Option<Arc<dyn StateStore>>, groups: PortGroups) -> Arc<Self> {
+        let inventory = Inventory { luns: BTreeMap::new(), groups, nexuses: Vec::new() };
+        Arc::new(Self {
+            name: name.to_owned(),
+            inventory: Mutex::new(inventory),
+            state,
+            setting_groups: Arc::default(),
+        })
     }
 
     /// Its name.
@@ -105,28 +142,79 @@ impl ScsiTarget {
         run(&self.inventory().luns)
     }
 
-    /// Its target port groups.
+    /// Its target port groups, in the states that they are in now.
     pub fn port_groups(&self) -> Vec<PortGroup> {
+        self.inventory().port_groups()
+    }
+
+    pub(crate) fn groups(&self) -> PortGroups {
         self.inventory().groups.clone()
     }
 
     /// Relative identifiers of all its ports.
     pub(crate) fn ports(&self) -> Vec<u16> {
-        self.inventory().groups.iter().flat_map(|group| group.ports.iter().copied()).collect()
+        self.inventory().groups.ports()
     }
 
     /// Gives the target other port groups, or the same in other states. Where anything changed, every nexus is told:
     /// ASYMMETRIC ACCESS STATE CHANGED. A port of no group is active and optimized.
+    ///
+    /// A group whose state an initiator chose by SET TARGET PORT GROUPS keeps that as long as `groups` says the same of it as
+    /// when that happened.
     pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
         let mut inventory = self.inventory();
-        let changed = inventory.groups != groups;
-        inventory.groups = groups;
-        let nexuses = inventory.open_nexuses();
-        for nexus in &nexuses {
-            nexus.set_group(inventory.group_of(nexus.ports().relative_target_port), changed);
-        }
+        let before = inventory.groups.to_kept();
+        let nexuses = Self::change_groups(&mut inventory, None, |now| now.configure(groups));
+        let after = inventory.groups.to_kept();
         drop(inventory);
         drop(nexuses);
+        if let Some(store) = self.state.as_ref().filter(|_| after != before) {
+            // Nobody waits: what is kept in vain is of no effect (its group is configured otherwise) until it is gone.
+            drop(store.save(&self.name, item::PORT_GROUPS, after));
+        }
+    }
+
+    /// Changes groups, and tells every nexus but `except`. The nexuses are to be dropped after the inventory is free: one
+    /// that closes itself takes it.
+    fn change_groups(
+        inventory: &mut Inventory,
+        except: Option<u64>,
+        change: impl FnOnce(&mut PortGroups),
+    ) -> Vec<Arc<Nexus>> {
+        let before = inventory.port_groups();
+        change(&mut inventory.groups);
+        let changed = inventory.port_groups() != before;
+        let nexuses = inventory.open_nexuses();
+        for nexus in &nexuses {
+            let group = inventory.groups.of_port(nexus.ports().relative_target_port);
+            nexus.set_group(group, changed && except != Some(nexus.id()));
+        }
+        nexuses
+    }
+
+    /// SET TARGET PORT GROUPS from the nexus `sender`: states for groups, all or none. They are kept when this returns.
+    pub(crate) async fn choose_groups(
+        &self,
+        sender: u64,
+        choices: &[(u16, AccessState)],
+    ) -> Result<(), SetGroupsError> {
+        let _turn = gate::exclusive(self.setting_groups.clone()).await;
+        let mut groups = self.groups();
+        let before = groups.to_kept();
+        groups.choose(choices).map_err(SetGroupsError::Choice)?;
+        let after = groups.to_kept();
+        if let Some(store) = self.state.as_ref().filter(|_| after != before) {
+            store.save(&self.name, item::PORT_GROUPS, after).await.map_err(SetGroupsError::State)?;
+        }
+        let nexuses = {
+            let mut inventory = self.inventory();
+            // The configuration may have changed meanwhile; what is chosen of groups that are gone is void.
+            Self::change_groups(&mut inventory, Some(sender), |now| {
+                let _ = now.choose(choices);
+            })
+        };
+        drop(nexuses);
+        Ok(())
     }
 
     /// A new I_T nexus that sees what `view` shows. `initiator_port` is the SCSI initiator port name, for iSCSI the initiator's name, `,i,0x` and the
@@ -139,7 +227,7 @@ impl ScsiTarget {
     ) -> Arc<Nexus> {
         let ports = PortPair { initiator_port: initiator_port.to_owned(), relative_target_port };
         let mut inventory = self.inventory();
-        let group = inventory.group_of(relative_target_port);
+        let group = inventory.groups.of_port(relative_target_port);
         let nexus = Arc::new(Nexus::new(self.clone(), ports, view, group));
         for (&lun, unit) in &inventory.luns {
             nexus.add(lun, unit, false);

@@ -83,7 +83,7 @@ pub(crate) fn build(code: u8, itl: &ItlNexus) -> Option<Vec<u8>> {
         }
         _ => return None,
     };
-    Some(framed(PeripheralType::DISK, code, &body))
+    Some(framed(PeripheralType::of(itl), code, &body))
 }
 
 /// Extended INQUIRY data (SPC-4 7.8.7): simple, ordered and head-of-queue tasks; whether a cache is volatile; I_T nexus

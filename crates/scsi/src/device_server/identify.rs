@@ -26,7 +26,7 @@ fn inquiry_request(cdb: &Cdb) -> Result<(Option<u8>, usize), Response> {
 pub(crate) fn inquiry(command: Command) -> Answer {
     let (page, allocation) = inquiry_request(&command.cdb)?;
     let data = match page {
-        None => Inquiry::of(command.unit()).build().to_vec(),
+        None => Inquiry::of(&command.itl).build().to_vec(),
         Some(page) => vpd::build(page, &command.itl).ok_or_else(|| Sense::invalid_cdb_field(2, 7))?,
     };
     Ok(Io::Ready(parameter_data(&data, allocation)))
@@ -73,6 +73,10 @@ fn sense_data(cdb: &Cdb, sense: &Sense) -> Response {
 /// Tells a pending unit attention as data, else that there is nothing: sense data of failed commands travels with their
 /// status (SPC-4 6.39).
 pub(crate) fn request_sense(command: Command) -> Answer {
+    if PeripheralType::of(&command.itl) != PeripheralType::DISK {
+        // What INQUIRY says is not here through this port; unit attentions wait until it is.
+        return Ok(Io::Ready(request_sense_without_unit(&command.cdb, false)));
+    }
     let sense = match command.itl.pending().take() {
         Some(condition) => condition.sense(),
         // PROGRESS INDICATION of an operation that has the medium (SBC-4 4.11.2).

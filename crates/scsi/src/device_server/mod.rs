@@ -11,6 +11,7 @@ pub(crate) mod format;
 pub(crate) mod identify;
 pub(crate) mod medium;
 pub(crate) mod mode;
+pub(crate) mod ports;
 pub(crate) mod report;
 pub(crate) mod sanitize;
 pub(crate) mod thin;

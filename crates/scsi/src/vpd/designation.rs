@@ -98,6 +98,9 @@ impl DeviceIdentification {
         use Association::{LogicalUnit, TargetDevice, TargetPort};
         use DesignatorType as Kind;
         use code_set::{ASCII, BINARY, UTF_8};
+        let group = itl.nexus().group().0.map(|tag| {
+            entry(TargetPort, Kind::TARGET_PORT_GROUP, BINARY, u32::from(tag).to_be_bytes().to_vec())
+        });
         Self {
             designators: vec![
                 entry(LogicalUnit, Kind::NAA, BINARY, identity.naa().to_vec()),
@@ -107,7 +110,10 @@ impl DeviceIdentification {
                 entry(TargetPort, Kind::RELATIVE_TARGET_PORT, BINARY, u32::from(port).to_be_bytes().to_vec()),
                 entry(TargetPort, Kind::SCSI_NAME, UTF_8, scsi_name(&format!("{target},t,0x{port:04x}"))),
                 entry(TargetDevice, Kind::SCSI_NAME, UTF_8, scsi_name(target)),
-            ],
+            ]
+            .into_iter()
+            .chain(group)
+            .collect(),
         }
     }
 
@@ -170,9 +176,17 @@ impl DeviceIdentification {
 
     /// RELATIVE TARGET PORT IDENTIFIER of the port the page came through.
     pub fn relative_target_port(&self) -> Option<u16> {
+        self.number_of_port(DesignatorType::RELATIVE_TARGET_PORT)
+    }
+
+    /// TARGET PORT GROUP of the port the page came through.
+    pub fn target_port_group(&self) -> Option<u16> {
+        self.number_of_port(DesignatorType::TARGET_PORT_GROUP)
+    }
+
+    fn number_of_port(&self, kind: DesignatorType) -> Option<u16> {
         let designator = self.designators.iter().find(|designator| {
-            designator.association == Association::TargetPort
-                && designator.kind == DesignatorType::RELATIVE_TARGET_PORT
+            designator.association == Association::TargetPort && designator.kind == kind
         })?;
         Some(u16::from_be_bytes([u8_at(&designator.bytes, 2)?, u8_at(&designator.bytes, 3)?]))
     }

@@ -202,7 +202,10 @@ impl Server {
                 }
             }
         }
-        let scsi = old.map_or_else(|| ScsiTarget::new(name), |old| Arc::clone(&old.scsi));
+        let scsi = match old {
+            Some(old) => Arc::clone(&old.scsi),
+            None => self.maker.target(name).map_err(StartError::State)?,
+        };
         prepared.targets.insert(name.to_owned(), Arc::new(Target { config: config.clone(), auth, scsi }));
         Ok(())
     }

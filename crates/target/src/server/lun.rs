@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError};
-use lunway_scsi::{LogicalUnit, LogicalUnitOptions, StateStore};
+use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, StateStore};
 use tokio::runtime::Handle;
 
 use super::error::{ChangeError, FlushFailure, StartError};
@@ -70,6 +70,14 @@ impl Maker {
             opened_read_only: lun.read_only,
             close: Mutex::new(opened.close),
         })
+    }
+
+    /// A target without logical units.
+    pub(super) fn target(&self, name: &str) -> Result<Arc<ScsiTarget>, StateError> {
+        match &self.state {
+            Some(store) => ScsiTarget::with_state(name, Arc::clone(store)),
+            None => Ok(ScsiTarget::new(name)),
+        }
     }
 
     /// A logical unit in front of a device that is open.

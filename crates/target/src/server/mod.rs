@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lunway_scsi::{ScsiTarget, StateStore};
+use lunway_scsi::StateStore;
 use tokio::runtime::Handle as Runtime;
 
 use crate::config::Config;
@@ -88,7 +88,7 @@ impl Server {
         let mut targets = BTreeMap::new();
         let mut luns = Luns::new();
         for target in &config.targets {
-            let scsi = ScsiTarget::new(target.name.as_str());
+            let scsi = maker.target(target.name.as_str())?;
             for lun in &target.luns {
                 let lun = maker.make(target, lun).await?;
                 change::attach(&scsi, &lun)?;

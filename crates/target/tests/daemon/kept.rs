@@ -1,0 +1,92 @@
+//! What outlives the daemon in `state_dir`.
+
+use std::path::Path;
+
+use lunway_target::{Config, Server, StartError};
+
+use crate::support::*;
+
+fn start(state_dir: &Path) -> Daemon {
+    Daemon::start(&format!("state_dir = \"{}\"", state_dir.display()))
+}
+
+/// A PERSISTENT RESERVE OUT for LUN 0: service action, type, key, service action key, APTPL.
+fn reserve_out(client: &mut Client, [action, kind, key, argument, aptpl]: [u8; 5]) -> u8 {
+    let mut list = [0; 24];
+    (list[7], list[15], list[20]) = (key, argument, aptpl);
+    client.execute(0, &[0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], &list, 0).status
+}
+
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const WRITE_EXCLUSIVE: u8 = 1;
+const CONFLICT: u8 = 0x18;
+
+#[test]
+fn a_reservation_with_aptpl_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let daemon = start(dir.path());
+        let mut client = daemon.log_in_as(1).ready();
+        assert_eq!(reserve_out(&mut client, [REGISTER, 0, 0, 7, 1]), 0);
+        assert_eq!(reserve_out(&mut client, [RESERVE, WRITE_EXCLUSIVE, 7, 0, 0]), 0);
+        // Not shut down: what was answered with GOOD is on the disk.
+    }
+    let daemon = start(dir.path());
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    client.write(0, 0, &pattern(1, 1));
+    assert_eq!(other.execute(0, &cdb10(0x2a, 0, 1), &pattern(1, 2), 0).status, CONFLICT);
+    let keys = client.execute(0, &[0x5E, 0, 0, 0, 0, 0, 0, 0, 16, 0], &[], 16);
+    assert_eq!(keys.data_in[..16], [0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 7]);
+}
+
+#[test]
+fn without_a_state_dir_aptpl_is_refused() {
+    let daemon = Daemon::start("");
+    assert_eq!(reserve_out(&mut daemon.log_in().ready(), [REGISTER, 0, 0, 7, 1]), 2);
+}
+
+#[test]
+fn a_state_that_an_initiator_set_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    // REPORT TARGET PORT GROUPS: the state of the first group.
+    let state = |client: &mut Client| {
+        let report = client.execute(0, &[0xA3, 0x0A, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], &[], 16);
+        report.data_in[4] & 0xF
+    };
+    {
+        let daemon = start(dir.path());
+        let mut client = daemon.log_in().ready();
+        assert_eq!(state(&mut client), 0);
+        let list = [0, 0, 0, 0, 1, 0, 0, 1];
+        let set = client.execute(0, &[0xA4, 0x0A, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0], &list, 0);
+        assert_eq!(set.status, 0, "{:02x?}", set.sense);
+    }
+    let daemon = start(dir.path());
+    assert_eq!(state(&mut daemon.log_in().ready()), 1);
+}
+
+#[test]
+fn a_daemon_does_not_serve_a_disk_whose_reservations_are_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let daemon = start(dir.path());
+        assert_eq!(reserve_out(&mut daemon.log_in().ready(), [REGISTER, 0, 0, 7, 1]), 0);
+    }
+    let file = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let file =
+        file.into_iter().find(|path| path.extension().is_some_and(|item| item == "reservations")).unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"{}\"\n[[target]]\nname = \"{TARGET}\"\n{}",
+        dir.path().display(),
+        luns()
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = Config::from_toml(&text, "test.toml").unwrap();
+    let error = runtime.block_on(Server::start(config, opener(&Slow::new()))).err().unwrap();
+    assert!(matches!(error, StartError::Open { lun: 0, .. }), "{error}");
+    assert!(error.to_string().contains("reservations"), "{error}");
+}
