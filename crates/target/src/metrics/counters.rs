@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Upper bounds of the latency buckets: powers of two of microseconds, 1 µs to 16.8 s; beyond is one bucket more.
@@ -137,7 +138,7 @@ impl Counters {
 }
 
 /// What was counted on a logical unit, by a session, or through a portal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LunMetrics {
     /// By kind of operation: `read`, `write`, `unmap` (with WRITE SAME), `flush`, `other`.
     pub operations: Vec<OperationMetrics>,
@@ -146,7 +147,7 @@ pub struct LunMetrics {
 }
 
 /// One kind of operations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OperationMetrics {
     /// Its name.
     pub operation: &'static str,

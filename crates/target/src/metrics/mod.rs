@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::server::SessionSummary;
@@ -43,7 +44,7 @@ struct Inner {
 }
 
 /// All counters at one moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct MetricsSnapshot {
     /// By logical unit.
     pub luns: Vec<LunReading>,
@@ -58,7 +59,7 @@ pub struct MetricsSnapshot {
 }
 
 /// A logical unit's counters.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LunReading {
     /// The target's name.
     pub target: String,
@@ -70,7 +71,7 @@ pub struct LunReading {
 }
 
 /// A session's counters.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SessionReading {
     /// Who it is with.
     #[serde(flatten)]
@@ -81,9 +82,10 @@ pub struct SessionReading {
 }
 
 /// A portal's counters.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PortalReading {
     /// Its address.
+    #[schemars(with = "String")]
     pub portal: SocketAddr,
     /// Sessions that came by it and are there.
     pub sessions: usize,

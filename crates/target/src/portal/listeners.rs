@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -109,13 +110,15 @@ pub(crate) struct PreparedListeners {
 }
 
 /// An entry of `listen`, and what it stands for now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PortalSummary {
     /// The entry.
+    #[schemars(with = "String")]
     pub listen: PortalSpec,
     /// The tag of its portal group.
     pub group: u16,
     /// The portals that it stands for, with real ports.
+    #[schemars(with = "Vec<String>")]
     pub portals: Vec<SocketAddr>,
     /// Why there are none, or not all.
     pub waiting: Option<String>,

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lunway_iscsi::login::LoggedIn;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A target as it is served.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TargetSummary {
     /// Its name.
     pub name: String,
@@ -24,7 +25,7 @@ pub struct TargetSummary {
 }
 
 /// A logical unit as it is served.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LunSummary {
     /// Its number.
     pub id: u16,
@@ -41,7 +42,7 @@ pub struct LunSummary {
 }
 
 /// A session as it is served.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SessionSummary {
     /// Its handle at the target (TSIH), which names it while it lives.
     pub tsih: u16,
@@ -56,8 +57,10 @@ pub struct SessionSummary {
     /// The CHAP user that the initiator proved to be.
     pub user: Option<String>,
     /// Where it comes from.
+    #[schemars(with = "String")]
     pub peer: SocketAddr,
     /// The portal that it came by.
+    #[schemars(with = "String")]
     pub portal: SocketAddr,
     /// The portal group of that.
     pub portal_group: u16,
