@@ -1,0 +1,65 @@
+//! The configuration as one document.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::routing::get;
+use lunway_target::Config;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::answer::{Applied, Tagged};
+use crate::error::ApiError;
+use crate::extract::{Ask, Body};
+use crate::manager::Manager;
+use crate::patch;
+use crate::route::{CHANGE, Route};
+
+/// The configuration that is served.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ConfigAnswer {
+    /// Its number: it grows by one with each change.
+    generation: u64,
+    /// The file that keeps it; null: none does.
+    file: Option<PathBuf>,
+    /// All of it, with the keys of the file. Secrets in addresses of devices are shown as `***`, and understood so.
+    config: Config,
+}
+
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::GET, "/v1/config", "The configuration that is served.", get(show))
+            .answers::<ConfigAnswer>(),
+        Route::new(
+            Method::PUT,
+            "/v1/config",
+            "Serve this configuration: whatever it does not name gets its default or goes.",
+            axum::routing::put(replace),
+        )
+        .query(CHANGE)
+        .body::<Config>()
+        .answers::<Applied>(),
+    ]
+}
+
+async fn show(State(manager): State<Arc<Manager>>) -> Tagged<ConfigAnswer> {
+    let (generation, config) = manager.configuration();
+    let file = manager.source.file().map(ToOwned::to_owned);
+    Tagged(generation, ConfigAnswer { generation, file, config: config.redacted() })
+}
+
+async fn replace(
+    State(manager): State<Arc<Manager>>,
+    ask: Ask,
+    Body(new): Body<Config>,
+) -> Result<Applied, ApiError> {
+    let edit = move |config: &mut Config| {
+        let mut new = Config { origin: config.origin.clone(), ..new };
+        patch::restore_secrets(&mut new, config)?;
+        *config = new;
+        Ok(())
+    };
+    manager.change(ask, edit).await
+}

@@ -1,0 +1,74 @@
+//! The daemon as a whole.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Method;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use lunway_target::MetricsSnapshot;
+use serde_json::Value;
+
+use crate::answer::{Applied, Health};
+use crate::error::ApiError;
+use crate::extract::Ask;
+use crate::manager::Manager;
+use crate::route::{CHANGE, Route, document};
+
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::new(Method::GET, "/v1/health", "Whether the daemon is there.", get(health))
+            .answers::<Health>(),
+        Route::new(
+            Method::GET,
+            "/v1/ready",
+            "Whether initiators can log in: 503 while the daemon ends.",
+            get(ready),
+        )
+        .answers::<Health>(),
+        Route::new(Method::GET, "/v1/openapi.json", "This document.", get(openapi)).answers::<Value>(),
+        Route::new(
+            Method::POST,
+            "/v1/reload",
+            "Read the configuration file again, and the files with secrets, and serve what they say.",
+            post(reload),
+        )
+        .query(CHANGE)
+        .answers::<Applied>(),
+        Route::new(
+            Method::GET,
+            "/v1/metrics",
+            "What logical units, sessions and portals have done, since each of them is there.",
+            get(metrics),
+        )
+        .answers::<MetricsSnapshot>(),
+        Route::new(Method::GET, "/metrics", "The same as Prometheus reads it.", get(prometheus)),
+    ]
+}
+
+async fn health(State(manager): State<Arc<Manager>>) -> Json<Health> {
+    Json(manager.health())
+}
+
+async fn ready(State(manager): State<Arc<Manager>>) -> Result<Json<Health>, ApiError> {
+    manager.ready()?;
+    Ok(Json(manager.health()))
+}
+
+async fn openapi() -> Json<Value> {
+    Json(document(&super::routes()))
+}
+
+async fn metrics(State(manager): State<Arc<Manager>>) -> Json<MetricsSnapshot> {
+    Json(manager.server.metrics())
+}
+
+async fn prometheus(State(manager): State<Arc<Manager>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], manager.server.metrics().prometheus())
+}
+
+async fn reload(State(manager): State<Arc<Manager>>, ask: Ask) -> Result<Applied, ApiError> {
+    manager.reload(ask).await
+}

@@ -1,0 +1,15 @@
+//! The operations, one file for each kind of thing.
+
+mod config;
+mod daemon;
+mod portal;
+mod session;
+mod target;
+
+use crate::route::Route;
+
+/// All of them.
+pub(crate) fn routes() -> Vec<Route> {
+    let kinds = [daemon::routes(), config::routes(), target::routes(), portal::routes(), session::routes()];
+    kinds.into_iter().flatten().collect()
+}

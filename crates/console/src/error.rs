@@ -1,0 +1,63 @@
+//! What the API refuses, and with which status.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A refusal: a status for programs and one sentence for people, which says what is wrong, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) sentence: String,
+}
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorBody {
+    /// One sentence: what is wrong, where, and what would be right.
+    pub error: String,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
+        Self { status, sentence: sentence.into() }
+    }
+
+    /// The request cannot be meant.
+    pub(crate) fn bad_request(sentence: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, sentence)
+    }
+
+    /// What it names is not there.
+    pub(crate) fn not_found(sentence: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, sentence)
+    }
+
+    /// It would be right at another time.
+    pub(crate) fn conflict(sentence: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, sentence)
+    }
+
+    /// It is understood, but cannot be served.
+    pub(crate) fn unprocessable(sentence: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, sentence)
+    }
+
+    /// This daemon failed.
+    pub(crate) fn internal(sentence: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, sentence)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        let sentence = "the API on TCP wants the token from its token_file: `Authorization: Bearer TOKEN`";
+        Self::new(StatusCode::UNAUTHORIZED, sentence)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorBody { error: self.sentence })).into_response()
+    }
+}

@@ -1,0 +1,161 @@
+//! What a request says, taken apart; whatever is wrong with it is said in one sentence.
+
+use std::time::Duration;
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::header::IF_MATCH;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode};
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+
+/// Largest body, bytes: a configuration of ten thousand LUNs.
+const BODY_MAX: usize = 4 << 20;
+/// How much more is read and dropped, so that the client learns what is wrong.
+const DROPPED_MAX: usize = 16 << 20;
+/// How long a client has to send it.
+const BODY_TIME: Duration = Duration::from_secs(30);
+
+/// The varying parts of a path.
+pub(crate) struct Place<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Place<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(place)) => Ok(Self(place)),
+            Err(error) => Err(ApiError::bad_request(format!("{}: {error}", parts.uri.path()))),
+        }
+    }
+}
+
+/// How a change is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Ask {
+    pub(crate) dry_run: bool,
+    /// The generation that the client knows.
+    pub(crate) generation: Option<u64>,
+    pub(crate) must_exist: bool,
+    /// Where a new access rule is put, counted from 1.
+    pub(crate) at: Option<usize>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Ask {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Asked(mut ask) = Asked::<Self>::from_request_parts(parts, state).await?;
+        if let Some(tag) = parts.headers.get(IF_MATCH) {
+            ask.generation = generation(tag)?.or(ask.generation);
+        }
+        Ok(ask)
+    }
+}
+
+/// `"17"`, `17`, or `*` for any.
+fn generation(tag: &HeaderValue) -> Result<Option<u64>, ApiError> {
+    let text = tag.to_str().unwrap_or("?").trim().trim_matches('"');
+    match text {
+        "*" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            ApiError::bad_request(format!(
+                "If-Match: {text:?} is no generation: send the number that GET /v1/config gave"
+            ))
+        }),
+    }
+}
+
+/// What the query says, in a type that refuses what it does not know.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(asked)) => Ok(Self(asked)),
+            Err(error) => {
+                let cause =
+                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                Err(ApiError::bad_request(format!("the query of {}: {cause}", parts.uri.path())))
+            }
+        }
+    }
+}
+
+/// A JSON body.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let path = request.uri().path().to_owned();
+        let bytes = match tokio::time::timeout(BODY_TIME, collect(request.into_body())).await {
+            Ok(Ok(Some(bytes))) => bytes,
+            Ok(Ok(None)) => {
+                let sentence = format!("{path}: a body has at most {BODY_MAX} bytes");
+                return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, sentence));
+            }
+            Ok(Err(error)) => {
+                return Err(ApiError::bad_request(format!("{path}: the body broke off: {error}")));
+            }
+            Err(_) => {
+                let sentence = format!("{path}: the body did not come within {} s", BODY_TIME.as_secs());
+                return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, sentence));
+            }
+        };
+        if bytes.is_empty() {
+            return Err(ApiError::bad_request(format!("{path}: a JSON body is needed, at least {{}}")));
+        }
+        serde_json::from_slice(&bytes).map(Self).map_err(|error| unfit(&path, &error))
+    }
+}
+
+/// A body that is not too large.
+async fn collect(mut body: axum::body::Body) -> Result<Option<Vec<u8>>, axum::Error> {
+    let (mut bytes, mut dropped) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if bytes.len() + data.len() <= BODY_MAX && dropped == 0 {
+            bytes.extend_from_slice(&data);
+            continue;
+        }
+        // A client reads the answer only when it has sent everything, within reason.
+        dropped += data.len();
+        if dropped > DROPPED_MAX {
+            break;
+        }
+    }
+    Ok((dropped == 0).then_some(bytes))
+}
+
+/// JSON that does not say what is needed here.
+pub(crate) fn unfit(place: &str, error: &serde_json::Error) -> ApiError {
+    let text = error.to_string();
+    // The place is said here, and the parser's own "line 1 column 17" helps nobody with a value that it did not parse.
+    match error.classify() {
+        serde_json::error::Category::Data => {
+            let text = text.split_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+            ApiError::unprocessable(format!("{place}: {text}"))
+        }
+        _ => ApiError::bad_request(format!("{place}: the body is no JSON: {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn if_match_names_a_generation() {
+        let read = |text: &'static str| generation(&HeaderValue::from_static(text));
+        assert_eq!((read("\"17\""), read("17"), read("*")), (Ok(Some(17)), Ok(Some(17)), Ok(None)));
+        assert!(read("\"x\"").unwrap_err().sentence.contains("\"x\" is no generation"));
+    }
+}

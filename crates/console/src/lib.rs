@@ -1,0 +1,56 @@
+//! Manages a running daemon: an HTTP/JSON API, its client, and the configuration file kept in step.
+//!
+//! ```text
+//!   lunway target|lun|… ──► Client ─ Unix socket or TCP ─► listen ──► route ──► api/*
+//!                                                                              │
+//!                            Source (file + flags) ◄── Manager: one change at a time ──► lunway_target::Server
+//! ```
+//!
+//! A change is one transaction: the new configuration is checked, its devices are opened, it is written to the file, and then
+//! served; an error before that leaves everything as it was. After a kill at any moment the file says what was served before or
+//! after, never anything else. Every request names what it means, so all of them can be repeated.
+//!
+//! This crate runs on a thread of its own and must not know the command line.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`Console`], [`Sockets`] | the API of one server: start and stop |
+//! | [`Client`] | asks such an API |
+//! | [`Source`] | the file and the flags that the configuration comes from |
+//! | `api` | the operations, one file for each kind of thing |
+//! | `route` | the one table that makes the router and the OpenAPI document |
+//! | `manager` | changes, one at a time |
+//! | `answer`, `error`, `extract`, `patch` | bodies out and in |
+//! | `listen`, `token` | sockets, limits, who is let in |
+//! | `document`, `replace` | a file changed as little as possible, and all or nothing |
+
+mod answer;
+mod api;
+mod client;
+mod console;
+mod document;
+mod error;
+mod extract;
+mod listen;
+mod manager;
+mod patch;
+mod replace;
+mod route;
+mod source;
+mod token;
+
+pub use answer::{Applied, Health, Kind, Line};
+pub use client::{Client, ClientError, Endpoint, path_part};
+pub use console::{Console, Sockets};
+pub use error::ErrorBody;
+pub use listen::ListenError;
+pub use source::Source;
+pub use token::TokenError;
+
+/// The methods that [`Client::call`] takes.
+pub use hyper::Method;
+
+/// The OpenAPI document of the API.
+pub fn openapi() -> serde_json::Value {
+    route::document(&api::routes())
+}

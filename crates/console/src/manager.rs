@@ -1,0 +1,272 @@
+//! Changes of a running daemon, one at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use lunway_block::spec::DeviceSpec;
+use lunway_target::{
+    ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, Server, StartError,
+};
+use tokio::sync::Mutex;
+
+use crate::answer::{Applied, Health, Kind, Line};
+use crate::error::ApiError;
+use crate::extract::Ask;
+use crate::source::Source;
+
+/// The daemon as its managers see it: the server, where its configuration is kept, and the order of changes.
+///
+/// A change that has begun is carried to its end, whatever becomes of the connection that asked for it.
+#[derive(Clone)]
+pub(crate) struct Manager {
+    pub(crate) server: Arc<Server>,
+    pub(crate) source: Arc<Source>,
+    pub(crate) started: Instant,
+    /// Held from reading the file to serving what it said, so that no other change gets between.
+    turn: Arc<Mutex<()>>,
+    ending: Arc<AtomicBool>,
+}
+
+impl Manager {
+    pub(crate) fn new(server: Arc<Server>, source: Source) -> Self {
+        Self {
+            server,
+            source: Arc::new(source),
+            started: Instant::now(),
+            turn: Arc::default(),
+            ending: Arc::default(),
+        }
+    }
+
+    /// The configuration that is served, and its generation.
+    pub(crate) fn configuration(&self) -> (u64, Arc<Config>) {
+        loop {
+            let (generation, config) = (self.server.generation(), self.server.config());
+            // A change in between would have made these a pair that never was.
+            if generation == self.server.generation() {
+                return (generation, config);
+            }
+        }
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        Health {
+            status: "ok".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            generation: self.server.generation(),
+        }
+    }
+
+    /// An error while the daemon ends.
+    pub(crate) fn ready(&self) -> Result<(), ApiError> {
+        match self.ending.load(Ordering::Relaxed) {
+            true => Err(refused(ChangeError::ShuttingDown)),
+            false => Ok(()),
+        }
+    }
+
+    /// No change begins any longer; returns when the one under way has ended.
+    pub(crate) async fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+        drop(self.turn.lock().await);
+    }
+
+    /// Serves what `edit` makes of the configuration, and keeps it.
+    pub(crate) async fn change(
+        &self,
+        ask: Ask,
+        edit: impl FnOnce(&mut Config) -> Result<(), ApiError> + Send + 'static,
+    ) -> Result<Applied, ApiError> {
+        let this = self.clone();
+        to_its_end(async move {
+            let _turn = this.turn.lock().await;
+            this.ready()?;
+            this.apply(ask, edit, true).await
+        })
+        .await
+    }
+
+    /// Serves what the file says now.
+    pub(crate) async fn reload(&self, ask: Ask) -> Result<Applied, ApiError> {
+        let this = self.clone();
+        to_its_end(async move {
+            let _turn = this.turn.lock().await;
+            this.ready()?;
+            let loaded = this.source.load().map_err(|error| refused(ChangeError::from(error)))?;
+            let (config, text) = loaded.into_parts();
+            let put = move |present: &mut Config| {
+                *present = config;
+                Ok(())
+            };
+            let mut applied = this.apply(ask, put, false).await?;
+            if !ask.dry_run {
+                this.source.took(text);
+            }
+            // It came from there.
+            applied.persisted = this.source.file().is_some();
+            Ok(applied)
+        })
+        .await
+    }
+
+    /// Gives the device of a logical unit another size: under another name where the name says the size, else in place.
+    pub(crate) async fn resize(
+        &self,
+        ask: Ask,
+        target: IscsiName,
+        lun: u16,
+        size: u64,
+    ) -> Result<Applied, ApiError> {
+        let no_lun = || ApiError::not_found(format!("there is no lun {lun} of target {target}"));
+        let (_, config) = self.configuration();
+        let present = config.target(target.as_str()).and_then(|target| target.lun(lun)).ok_or_else(no_lun)?;
+        if let Some(name) = of_size(present.device.spec(), size) {
+            let (target, old) = (target.clone(), present.device.clone());
+            let edit = move |config: &mut Config| {
+                let target = config.targets.iter_mut().find(|present| present.name == target);
+                let present =
+                    target.and_then(|target| target.luns.iter_mut().find(|present| present.id == lun));
+                match present.filter(|present| present.device == old) {
+                    Some(present) => present.device = name,
+                    None => return Err(ApiError::conflict("the logical unit has changed meanwhile: repeat")),
+                }
+                Ok(())
+            };
+            return self.change(ask, edit).await;
+        }
+        let this = self.clone();
+        to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
+    }
+
+    async fn resize_in_place(
+        &self,
+        ask: Ask,
+        target: &IscsiName,
+        lun: u16,
+        size: u64,
+    ) -> Result<Applied, ApiError> {
+        let _turn = self.turn.lock().await;
+        self.ready()?;
+        let generation = self.server.generation();
+        if let Some(expected) = ask.generation.filter(|expected| *expected != generation) {
+            return Err(refused(ChangeError::Generation { expected, is: generation }));
+        }
+        let targets = self.server.targets();
+        let served = targets.iter().find(|served| served.name == target.as_str());
+        let old =
+            served.and_then(|served| served.luns.iter().find(|served| served.id == lun)).map(|lun| lun.size);
+        let mut changes = Vec::new();
+        if old != Some(size) {
+            if !ask.dry_run {
+                self.server.resize_lun(target.as_str(), lun, size).await.map_err(refused)?;
+            }
+            let place = format!("target {target}, lun {lun}");
+            let old = old.map_or_else(|| "?".to_owned(), |old| old.to_string());
+            let text = format!("~ {place}: size: {old} -> {size}");
+            let (key, from, to) = (Some("size".to_owned()), Some(old), Some(size.to_string()));
+            changes.push(Line { kind: Kind::Changed, place, key, from, to, text });
+        }
+        // The device itself keeps its size.
+        Ok(Applied { generation, dry_run: ask.dry_run, persisted: !ask.dry_run, changes })
+    }
+
+    async fn apply(
+        &self,
+        ask: Ask,
+        edit: impl FnOnce(&mut Config) -> Result<(), ApiError> + Send,
+        persist: bool,
+    ) -> Result<Applied, ApiError> {
+        let (mut no, mut kept) = (None, false);
+        let source = &self.source;
+        let write = |config: &Config| source.persist(config);
+        let options = ChangeOptions {
+            dry_run: ask.dry_run,
+            generation: ask.generation,
+            persist: if persist { Some(&write) } else { None },
+        };
+        let edit = |config: &mut Config| {
+            let old = config.clone();
+            let edited = edit(config);
+            kept = source.keeps(&old, config);
+            edited.map_err(|error| {
+                let sentence = error.sentence.clone();
+                no = Some(error);
+                ChangeError::NotFound(sentence)
+            })
+        };
+        match self.server.change(edit, options).await {
+            Ok(changed) => Ok(Applied {
+                generation: changed.generation,
+                dry_run: ask.dry_run,
+                persisted: kept && !ask.dry_run,
+                changes: changed.changes.iter().map(Line::from).collect(),
+            }),
+            Err(error) => Err(no.unwrap_or_else(|| refused(error))),
+        }
+    }
+}
+
+/// A client that goes away takes only its answer with it.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::spawn(work).await {
+        Ok(done) => done,
+        Err(error) => Err(ApiError::internal(format!("the change broke off: {error}"))),
+    }
+}
+
+/// The name of a memory device with another size; `None` for devices whose names say none.
+fn of_size(spec: &DeviceSpec, size: u64) -> Option<DeviceName> {
+    fn resized(spec: &mut DeviceSpec, new: u64) -> bool {
+        match spec {
+            DeviceSpec::Ram { size } | DeviceSpec::Null { size } => {
+                *size = new;
+                true
+            }
+            DeviceSpec::Delay { inner, .. }
+            | DeviceSpec::Rate { inner, .. }
+            | DeviceSpec::Fault { inner, .. }
+            | DeviceSpec::ReadOnly { inner }
+            | DeviceSpec::Stats { inner } => resized(inner, new),
+            DeviceSpec::File { .. } | DeviceSpec::Vhdx { .. } | DeviceSpec::Iscsi { .. } => false,
+        }
+    }
+    let mut spec = spec.clone();
+    if resized(&mut spec, size) { spec.to_string().parse().ok() } else { None }
+}
+
+/// What the server's refusals are for clients.
+pub(crate) fn refused(error: ChangeError) -> ApiError {
+    let status = match &error {
+        ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
+        ChangeError::Generation { .. } | ChangeError::NeedsRestart(_) => StatusCode::CONFLICT,
+        ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
+        ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            StatusCode::CONFLICT
+        }
+        ChangeError::Persist(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        ChangeError::Unfit(StartError::Config(ConfigError::Read { .. })) => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    ApiError::new(status, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_gets_another_name_with_another_size() {
+        for (old, new) in
+            [("ram:1G", Some("ram:2M")), ("delay:1ms:null:1G", Some("delay:1ms:null:2M")), ("/a", None)]
+        {
+            let spec = DeviceSpec::parse(old).unwrap();
+            assert_eq!(of_size(&spec, 2 << 20).map(|name| name.to_string()).as_deref(), new);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A file's content replaced, all or nothing.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Mode of a file that was not there before: who may manage the daemon may read what it serves, others need not.
+const MODE_NEW: u32 = 0o640;
+
+/// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content or
+/// the new; when this returns without an error it is the new. Mode, owner, and a symbolic link in the way are kept.
+pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
+    let path = match fs::canonicalize(path) {
+        Ok(real) => real,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+        Err(error) => return Err(error),
+    };
+    let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(".new");
+    // In the same folder, because a rename is atomic only within a file system. What a kill left there is overwritten.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let temporary = folder.join(temporary);
+    let old = fs::metadata(&path).ok();
+    let mode = old.as_ref().map_or(MODE_NEW, |old| old.permissions().mode() & 0o7777);
+    let mut file = File::options().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
+    let written = (|| {
+        file.set_permissions(Permissions::from_mode(mode))?;
+        if let Some(old) = &old {
+            let new = file.metadata()?;
+            if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
+            }
+        }
+        file.write_all(content.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)?;
+        // The rename itself is on stable storage only with its folder.
+        File::open(folder)?.sync_all()
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn the_new_content_keeps_mode_and_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real.toml"), folder.path().join("link.toml"));
+        fs::write(&real, "old").unwrap();
+        fs::set_permissions(&real, Permissions::from_mode(0o604)).unwrap();
+        std::os::unix::fs::symlink("real.toml", &link).unwrap();
+        replace(&link, "new").unwrap();
+        assert_eq!(fs::read_to_string(&real).unwrap(), "new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(mode(&real), 0o604);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left over");
+    }
+
+    #[test]
+    fn a_file_that_was_not_there_is_made_and_what_a_kill_left_does_not_matter() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lunway.toml");
+        fs::write(folder.path().join(".lunway.toml.new"), "half of a much longer cont").unwrap();
+        replace(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn where_nothing_can_be_written_the_old_content_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lunway.toml");
+        fs::write(&path, "old").unwrap();
+        fs::create_dir(folder.path().join(".lunway.toml.new")).unwrap();
+        assert!(replace(&path, "new").is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert!(replace(&folder.path().join("none/lunway.toml"), "new").is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! Where the configuration comes from, and where changes of it are kept.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lunway_target::{Config, ConfigError, Flags, IscsiName, TargetConfig};
+
+use crate::document;
+use crate::replace::replace;
+
+/// The file and the flags that a daemon was started with.
+///
+/// | started with | changes |
+/// |---|---|
+/// | a file | are written to it: what did not change keeps its bytes and comments |
+/// | flags | last as long as the process |
+/// | both | to what the flags said last as long as the process, all others are written to the file |
+/// | flags, and a file to save to | are written there, all of the configuration |
+///
+/// A file that somebody edited after it was last read is never overwritten: it must be reloaded first.
+#[derive(Debug)]
+pub struct Source {
+    file: Option<PathBuf>,
+    flags: Flags,
+    /// The target that the flags describe.
+    flag_target: Option<IscsiName>,
+    /// The content of `file` as it was last read or written; `None`: it was not there.
+    known: Mutex<Option<String>>,
+}
+
+/// What was read, not yet served.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    text: Option<String>,
+}
+
+impl Source {
+    /// Reads `file` and adds what the flags say.
+    pub fn read(file: Option<&Path>, flags: Flags) -> Result<(Self, Config), ConfigError> {
+        let mut source =
+            Self { file: file.map(Path::to_owned), flags, flag_target: None, known: Mutex::new(None) };
+        let Loaded { config, text } = source.load()?;
+        let from_file = match &text {
+            Some(text) => Config::from_toml(text, &config.origin)?.targets.len(),
+            None => 0,
+        };
+        source.flag_target = config.targets.get(from_file).map(|target| target.name.clone());
+        *source.known() = text;
+        Ok((source, config))
+    }
+
+    /// Takes what the flags say; changes are saved to `file`, which must not be there yet.
+    pub fn saving_to(file: &Path, flags: Flags) -> Result<(Self, Config), ConfigError> {
+        let config = Config::default().with_flags(&flags)?;
+        if file.exists() {
+            let why = "it is there already: serve it with -c, or remove it".to_owned();
+            let (key, value) = ("--save".to_owned(), file.display().to_string());
+            return Err(ConfigError::Value { origin: config.origin, key, value, why });
+        }
+        // From now on the flags' part is like any other.
+        let (file, flags) = (Some(file.to_owned()), Flags::default());
+        Ok((Self { file, flags, flag_target: None, known: Mutex::new(None) }, config))
+    }
+
+    /// The file that changes are written to.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Reads it all again.
+    pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
+        let Some(path) = &self.file else {
+            let config = Config::default().with_flags(&self.flags)?;
+            return Ok(Loaded { config, text: None });
+        };
+        let file = path.display().to_string();
+        let text =
+            fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
+        let config = Config::from_toml(&text, &file)?.with_flags(&self.flags)?;
+        Ok(Loaded { config, text: Some(text) })
+    }
+
+    /// What was loaded is served now.
+    pub(crate) fn took(&self, loaded: Option<String>) {
+        *self.known() = loaded;
+    }
+
+    /// Whether going from `old` to `new` is kept for good.
+    pub(crate) fn keeps(&self, old: &Config, new: &Config) -> bool {
+        self.file.is_some() && self.flags_part(old) == self.flags_part(new)
+    }
+
+    /// What the flags have a say in.
+    fn flags_part<'c>(&self, config: &'c Config) -> impl PartialEq + use<'c> {
+        let target = self.flag_target.as_ref().and_then(|name| find(config, name));
+        let listen = (!self.flags.listen.is_empty()).then_some(&config.listen);
+        (target, listen, self.flags.cores.and(config.cores))
+    }
+
+    /// Writes `config` to the file, if there is one: durably, and all of it or nothing.
+    pub(crate) fn persist(&self, config: &Config) -> io::Result<()> {
+        let Some(path) = &self.file else { return Ok(()) };
+        let mut known = self.known();
+        let present = match fs::read_to_string(path) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if present != *known {
+            let sentence = format!(
+                "{} was changed by somebody else since it was read: `lunway reload` serves that, then repeat",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, sentence));
+        }
+        let text = self.text(present.as_deref().unwrap_or(""), config).map_err(io::Error::other)?;
+        replace(path, &text)?;
+        *known = Some(text);
+        Ok(())
+    }
+
+    /// What the file must hold, which holds `present`.
+    fn text(&self, present: &str, config: &Config) -> Result<String, ConfigError> {
+        let before = Config::from_toml(present, &config.origin)?;
+        let mut after = config.clone();
+        if !self.flags.listen.is_empty() {
+            after.listen.clone_from(&before.listen);
+        }
+        if self.flags.cores.is_some() {
+            after.cores = before.cores;
+        }
+        if let Some(name) = &self.flag_target {
+            after.targets.retain(|target| target.name != *name);
+        }
+        let text = document::rewrite(present, &table(&before)?, &table(&after)?);
+        // Whatever the present text looks like: the file must say what is served.
+        match text {
+            Ok(text) if Config::from_toml(&text, &config.origin).is_ok_and(|read| read == after) => Ok(text),
+            _ => after.to_toml(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Loaded {
+    /// The configuration, and the text that it came from.
+    pub(crate) fn into_parts(self) -> (Config, Option<String>) {
+        (self.config, self.text)
+    }
+}
+
+fn find<'c>(config: &'c Config, name: &IscsiName) -> Option<&'c TargetConfig> {
+    config.targets.iter().find(|target| target.name == *name)
+}
+
+/// A configuration as the file would spell it, every default included.
+fn table(config: &Config) -> Result<toml::Table, ConfigError> {
+    // By way of the text: what it cannot say cannot be in the file either.
+    let text = config.to_toml()?;
+    text.parse().map_err(|error: toml::de::Error| ConfigError::Unwritable {
+        origin: config.origin.clone(),
+        why: error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "# ours\nlisten = [\"127.0.0.1:0\"]   # one\n[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"  # zero\n";
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lunway.toml");
+        fs::write(&path, FILE).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn a_change_is_written_to_the_file_and_read_back_from_there() {
+        let (_folder, path) = folder();
+        let (source, mut config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let old = config.clone();
+        config.targets[0].alias = Some("A".to_owned());
+        config.targets[0].luns[0].device = "ram:2M".parse().unwrap();
+        source.persist(&config).unwrap();
+        assert!(source.keeps(&old, &config));
+        assert_eq!(source.load().unwrap().config, config);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("# ours") && text.contains("\"ram:2M\"  # zero"), "{text}");
+    }
+
+    #[test]
+    fn a_secret_in_a_devices_address_stays_in_the_file() {
+        let (_folder, path) = folder();
+        let device = "iscsi://u%hunter2hunter2@h/iqn.2026-11.com.example:b/0";
+        fs::write(&path, FILE.replace("ram:1M", device)).unwrap();
+        let (source, mut config) = Source::read(Some(&path), Flags::default()).unwrap();
+        config.targets[0].alias = Some("A".to_owned());
+        source.persist(&config).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().contains(device));
+    }
+
+    #[test]
+    fn what_the_flags_said_is_never_written() {
+        let (_folder, path) = folder();
+        let flags = Flags {
+            listen: vec!["127.0.0.1:1".to_owned()],
+            iqn: Some("iqn.2026-11.com.example:f".to_owned()),
+            luns: vec!["0=ram:1M".to_owned()],
+            cores: Some(1),
+            ..Flags::default()
+        };
+        let (source, mut config) = Source::read(Some(&path), flags).unwrap();
+        let old = config.clone();
+        source.persist(&config).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), FILE);
+        config.targets[1].alias = Some("flag".to_owned());
+        assert!(!source.keeps(&old, &config));
+        let old = config.clone();
+        config.targets[0].alias = Some("file".to_owned());
+        assert!(source.keeps(&old, &config));
+        source.persist(&config).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("alias = \"file\"") && !text.contains("example:f"), "{text}");
+    }
+
+    #[test]
+    fn an_edited_file_is_not_overwritten_until_it_was_reloaded() {
+        let (_folder, path) = folder();
+        let (source, config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let edited = FILE.replace("# ours", "# mine");
+        fs::write(&path, &edited).unwrap();
+        let error = source.persist(&config).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+        source.took(source.load().unwrap().into_parts().1);
+        source.persist(&config).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+    }
+
+    #[test]
+    fn flags_alone_are_saved_where_it_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("saved.toml");
+        let flags = Flags { luns: vec!["0=ram:1M".to_owned()], ..Flags::default() };
+        let (source, config) = Source::read(None, flags.clone()).unwrap();
+        source.persist(&config).unwrap();
+        assert!(!source.keeps(&config, &config));
+        let (source, mut config) = Source::saving_to(&path, flags.clone()).unwrap();
+        config.targets[0].alias = Some("A".to_owned());
+        source.persist(&config).unwrap();
+        assert!(source.keeps(&config, &config));
+        let (_, read) = Source::read(Some(&path), Flags::default()).unwrap();
+        assert_eq!(read.targets, config.targets);
+        assert!(Source::saving_to(&path, flags).is_err());
+    }
+}

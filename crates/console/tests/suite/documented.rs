@@ -1,0 +1,149 @@
+//! The OpenAPI document: that it is what the daemon does.
+
+use std::collections::BTreeSet;
+use std::{env, fs};
+
+use lunway_console::Method;
+use serde_json::{Value, json};
+
+use crate::schema::check;
+use crate::support::{Daemon, TARGET};
+
+/// One request for each operation, in an order in which all of them succeed.
+fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
+    let target = format!("/v1/targets/{TARGET}");
+    let none = Value::Null;
+    vec![
+        ("GET", "/v1/health", "/v1/health".into(), none.clone()),
+        ("GET", "/v1/ready", "/v1/ready".into(), none.clone()),
+        ("GET", "/v1/openapi.json", "/v1/openapi.json".into(), none.clone()),
+        ("POST", "/v1/reload", "/v1/reload?dry_run=true".into(), none.clone()),
+        ("GET", "/v1/config", "/v1/config".into(), none.clone()),
+        (
+            "PUT",
+            "/v1/targets/{target}",
+            "/v1/targets/iqn.2026-11.com.example:b".into(),
+            json!({ "alias": "B" }),
+        ),
+        ("DELETE", "/v1/targets/{target}", "/v1/targets/iqn.2026-11.com.example:b".into(), none.clone()),
+        ("PUT", "/v1/targets/{target}/luns/{lun}", format!("{target}/luns/3"), json!({ "device": "ram:1M" })),
+        (
+            "POST",
+            "/v1/targets/{target}/luns/{lun}/resize",
+            format!("{target}/luns/3/resize"),
+            json!({ "size": 2 << 20 }),
+        ),
+        (
+            "PUT",
+            "/v1/targets/{target}/acl/{rule}",
+            format!("{target}/acl/all?at=1"),
+            json!({ "from": ["10.0.0.0/8"] }),
+        ),
+        (
+            "PUT",
+            "/v1/targets/{target}/chap/{user}",
+            format!("{target}/chap/u"),
+            json!({ "secret_file": "SECRET" }),
+        ),
+        ("GET", "/v1/targets", "/v1/targets".into(), none.clone()),
+        ("GET", "/v1/targets/{target}", target.clone(), none.clone()),
+        ("GET", "/v1/targets/{target}/luns", format!("{target}/luns"), none.clone()),
+        ("GET", "/v1/targets/{target}/luns/{lun}", format!("{target}/luns/3"), none.clone()),
+        ("GET", "/v1/targets/{target}/acl", format!("{target}/acl"), none.clone()),
+        ("GET", "/v1/targets/{target}/chap", format!("{target}/chap"), none.clone()),
+        ("DELETE", "/v1/targets/{target}/luns/{lun}", format!("{target}/luns/3"), none.clone()),
+        ("DELETE", "/v1/targets/{target}/acl/{rule}", format!("{target}/acl/all"), none.clone()),
+        ("DELETE", "/v1/targets/{target}/chap/{user}", format!("{target}/chap/u"), none.clone()),
+        ("GET", "/v1/portals", "/v1/portals".into(), none.clone()),
+        (
+            "PUT",
+            "/v1/portals/{group}/{listen}",
+            "/v1/portals/2/127.0.0.1:0?dry_run=true".into(),
+            none.clone(),
+        ),
+        ("DELETE", "/v1/portals/{group}/{listen}", "/v1/portals/2/10.0.0.0%2F8".into(), none.clone()),
+        ("GET", "/v1/metrics", "/v1/metrics".into(), none.clone()),
+        ("GET", "/v1/sessions", "/v1/sessions".into(), none.clone()),
+        ("DELETE", "/v1/sessions/{tsih}", "/v1/sessions/7".into(), none.clone()),
+        ("POST", "/v1/sessions/{tsih}/logout", "/v1/sessions/7/logout?grace_s=1".into(), none),
+        (
+            "PUT",
+            "/v1/config",
+            "/v1/config?dry_run=true".into(),
+            json!({ "listen": ["127.0.0.1:0"], "cores": 1, "target": [{ "name": TARGET }] }),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn every_operation_answers_as_the_document_says_and_none_is_undocumented() {
+    let daemon = Daemon::start().await;
+    let secret = daemon.folder.path().join("secret");
+    fs::write(&secret, "sesame open now").unwrap();
+    let document = daemon.get("/v1/openapi.json").await;
+    let mut asked = BTreeSet::new();
+    for (method, path, uri, mut body) in requests() {
+        if body["secret_file"] == "SECRET" {
+            body["secret_file"] = json!(secret);
+        }
+        let answer = daemon.call(method.parse::<Method>().unwrap(), &uri, body).await;
+        let answer = answer.unwrap_or_else(|error| panic!("{method} {uri}: {error:?}"));
+        let operation = &document["paths"][path][method.to_ascii_lowercase()];
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        assert!(schema.is_object() || schema.is_boolean(), "{method} {path} is not in the document");
+        check(&document, schema, &answer, &format!("{method} {path}")).unwrap();
+        asked.insert((path.to_owned(), method.to_ascii_lowercase()));
+    }
+    let metrics = daemon.client.text(Method::GET, "/metrics", None).await.unwrap();
+    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+    assert!(metrics.starts_with("# HELP ") && metrics.contains("\nlunway_sessions 0\n"), "{metrics}");
+    assert!(document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]["text/plain"].is_object());
+    asked.insert(("/metrics".to_owned(), "get".to_owned()));
+    // The router is made of the same table as the document, so what is not here does not exist.
+    let documented: BTreeSet<_> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, methods)| {
+            methods.as_object().unwrap().keys().map(|method| (path.clone(), method.clone()))
+        })
+        .collect();
+    assert_eq!(asked, documented, "each operation is asked here");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_said_in_the_documented_shape() {
+    let daemon = Daemon::start().await;
+    let document = daemon.get("/v1/openapi.json").await;
+    let schema = json!({ "$ref": "#/components/schemas/ErrorBody" });
+    for (method, path, status) in [
+        (Method::GET, "/v1/nothing", 404),
+        (Method::PATCH, "/v1/config", 405),
+        (Method::GET, "/v1/targets/iqn.2026-11.com.example:none", 404),
+        (Method::GET, "/v1/targets/none", 400),
+        (Method::GET, "/v1/targets/iqn.2026-11.com.example:a/luns/x", 400),
+        (Method::DELETE, "/v1/targets/iqn.2026-11.com.example:a?dry=1", 400),
+        (Method::PUT, "/v1/targets/iqn.2026-11.com.example:a", 400),
+    ] {
+        let (code, sentence) = daemon.call(method.clone(), path, Value::Null).await.unwrap_err();
+        assert_eq!(code, status, "{method} {path}: {sentence}");
+        check(&document, &schema, &json!({ "error": sentence }), path).unwrap();
+        assert!(!sentence.contains("answered"), "{method} {path} has no sentence");
+    }
+    daemon.stop().await;
+}
+
+#[test]
+fn the_document_in_the_repository_is_the_one_that_is_served() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+    let text = format!("{:#}\n", lunway_console::openapi());
+    if env::var_os("LUNWAY_WRITE_DOCS").is_some() {
+        fs::write(path, &text).unwrap();
+    }
+    let kept = fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        kept == text,
+        "docs/openapi.json is not up to date: run the tests of lunway-console with LUNWAY_WRITE_DOCS=1"
+    );
+}

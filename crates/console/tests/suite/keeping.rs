@@ -1,0 +1,81 @@
+//! The configuration file: kept in step, and read again.
+
+use std::fs;
+
+use lunway_console::{Method, Source};
+use lunway_target::Flags;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, FILE, TARGET, lines};
+
+#[tokio::test]
+async fn a_change_is_in_the_file_when_it_is_answered_and_its_comments_stay() {
+    let daemon = Daemon::start().await;
+    daemon.put(&format!("/v1/targets/{TARGET}/luns/0"), json!({ "removable": true })).await.unwrap();
+    assert_eq!(daemon.text(), FILE.replace("# zero\n", "# zero\nremovable = true\n"));
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_file_a_change_lasts_as_long_as_the_process_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = Flags {
+        listen: vec!["127.0.0.1:0".to_owned()],
+        iqn: Some(TARGET.to_owned()),
+        luns: vec!["0=ram:1M".to_owned()],
+        ..Flags::default()
+    };
+    let (source, config) = Source::read(None, flags).unwrap();
+    let daemon = Daemon::start_from(folder, source, config).await;
+    let answer = daemon.put(&format!("/v1/targets/{TARGET}"), json!({ "alias": "A" })).await.unwrap();
+    assert_eq!((&answer["persisted"], lines(&answer).len()), (&json!(false), 1));
+    assert_eq!(daemon.get("/v1/config").await["file"], Value::Null);
+    let back = daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap();
+    assert_eq!(lines(&back), [format!("- target {TARGET}: alias: A")]);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn an_edited_file_counts_after_a_reload_and_is_not_overwritten_before() {
+    let daemon = Daemon::start().await;
+    let edited = FILE.replace("# zero", "# nought").replace("ram:1M", "ram:2M");
+    fs::write(daemon.path(), &edited).unwrap();
+    let (status, sentence) =
+        daemon.put(&format!("/v1/targets/{TARGET}"), json!({ "alias": "A" })).await.unwrap_err();
+    assert!(status == 409 && sentence.contains("lunway reload"), "{status} {sentence}");
+    assert_eq!(daemon.text(), edited);
+    let plan = daemon.call(Method::POST, "/v1/reload?dry_run=true", Value::Null).await.unwrap();
+    assert_eq!(lines(&plan).len(), 1);
+    let reloaded = daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap();
+    assert_eq!((&reloaded["generation"], lines(&reloaded)), (&json!(2), lines(&plan)));
+    daemon.put(&format!("/v1/targets/{TARGET}"), json!({ "alias": "A" })).await.unwrap();
+    assert!(
+        daemon.text().contains("# nought") && daemon.text().contains("alias = \"A\""),
+        "{}",
+        daemon.text()
+    );
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_with_an_error_is_not_served_and_the_error_says_where_it_is() {
+    let daemon = Daemon::start().await;
+    fs::write(daemon.path(), FILE.replace("id = 0", "id = \"x\"")).unwrap();
+    let (status, sentence) = daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap_err();
+    assert!(status == 422 && sentence.contains("lunway.toml, line 9, id"), "{status} {sentence}");
+    assert_eq!(daemon.get("/v1/health").await["generation"], 1);
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_replaced_secret_counts_after_a_reload() {
+    let daemon = Daemon::start().await;
+    let secret = daemon.folder.path().join("secret");
+    fs::write(&secret, "sesame open now").unwrap();
+    daemon.put(&format!("/v1/targets/{TARGET}/chap/u"), json!({ "secret_file": secret })).await.unwrap();
+    fs::write(&secret, "sesame open later").unwrap();
+    let reloaded = daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap();
+    assert_eq!(lines(&reloaded).len(), 1);
+    assert!(!reloaded.to_string().contains("sesame"));
+    daemon.stop().await;
+}
