@@ -2,6 +2,7 @@
 
 use clap::{ArgAction, Parser, Subcommand};
 
+use crate::command::manage::{acl, config, lun, portal, session, target, top};
 use crate::command::{bench, copy, demo, discover, inspect, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
@@ -47,6 +48,14 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Copy(copy::Copy),
     Bench(Box<bench::Bench>),
+    Target(target::Target),
+    Lun(lun::Lun),
+    Portal(portal::Portal),
+    Acl(acl::Acl),
+    Session(session::Session),
+    Config(config::Config),
+    Reload(config::Reload),
+    Top(top::Top),
 }
 
 impl Command {
@@ -58,6 +67,14 @@ impl Command {
             Self::Inspect(inspect) => inspect.run(),
             Self::Copy(copy) => copy.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Target(target) => target.run(),
+            Self::Lun(lun) => lun.run(),
+            Self::Portal(portal) => portal.run(),
+            Self::Acl(acl) => acl.run(),
+            Self::Session(session) => session.run(),
+            Self::Config(config) => config.run(),
+            Self::Reload(reload) => reload.run(),
+            Self::Top(top) => top.run(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C.
+//! Ctrl-C, and the other signals that ask for something.
 
 use std::io;
 use std::process;
@@ -28,6 +28,21 @@ impl Requests {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
         }
+    }
+}
+
+/// SIGHUP, which asks a daemon to read its configuration again.
+pub(crate) struct Reloads(Signal);
+
+impl Reloads {
+    /// Must be called inside a runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
     }
 }
 

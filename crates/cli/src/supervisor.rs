@@ -7,6 +7,11 @@ pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The configuration is read again; [`ready`] says that this is over.
+pub(crate) fn reloading() {
+    tell(&[NotifyState::Reloading]);
+}
+
 /// The daemon ends, and may take as long as its initiators and devices.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("asking initiators to log out")]);

@@ -49,6 +49,24 @@ pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> 
     lines.join("\n")
 }
 
+/// Rows under headings; `none` if there are no rows.
+pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]], none: &str) -> String {
+    if rows.is_empty() {
+        return none.to_owned();
+    }
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([headings[column].len()]).max().unwrap_or(0)
+    });
+    let line = |cells: [&str; N]| {
+        let cells = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let lines = rows.iter().map(|row| line(std::array::from_fn(|column| row[column].as_str())));
+    let heading = heading(&line(headings));
+    std::iter::once(heading).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +75,13 @@ mod tests {
     fn columns_line_up() {
         let text = columns([("size", "1 GiB".to_owned()), ("sector", "512".to_owned())]);
         assert_eq!(text, "  size    1 GiB\n  sector  512");
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_widest_cells() {
+        let rows = [["1".to_owned(), "a".to_owned()], ["20".to_owned(), String::new()]];
+        assert_eq!(table(["N", "NAME"], &rows, "none"), "N   NAME\n1   a\n20");
+        assert_eq!(table::<2>(["N", "NAME"], &[], "none"), "none");
     }
 
     #[test]

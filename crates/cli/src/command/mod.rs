@@ -5,4 +5,5 @@ pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod discover;
 pub(crate) mod inspect;
+pub(crate) mod manage;
 pub(crate) mod serve;

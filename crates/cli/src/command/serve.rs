@@ -1,20 +1,22 @@
 //! `lunway serve`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use lunway_block::size::HumanSize;
+use lunway_console::{Console, Endpoint, ListenError, Sockets, Source};
 use lunway_target::{
-    Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError, TargetSummary,
+    ApiConfig, Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError,
+    TargetSummary,
 };
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::interrupt::Requests;
+use crate::interrupt::{Reloads, Requests};
 use crate::{device, supervisor, terminal};
 
 /// How long initiators have to log out when the server ends.
@@ -29,7 +31,8 @@ const GRACE: Duration = Duration::from_secs(5);
 Examples:
   lunway serve --lun 0=ram:1G
   lunway serve --listen 192.0.2.10:3260 --chap host-1:host-1.secret --lun 0=disk.img --lun 1=ram:4G,sector=4096
-  lunway serve -c lunway.toml")]
+  lunway serve -c lunway.toml                    # and lunway target|lun|portal|acl|session … manage it
+  lunway serve --lun 0=ram:1G --save lunway.toml # changes made by them are kept there")]
 pub(crate) struct Serve {
     /// Read this TOML file
     #[arg(short, long, value_name = "FILE")]
@@ -55,6 +58,16 @@ pub(crate) struct Serve {
     /// Serve with this many cores [default: all]
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
+    /// Keep changes that are made while it runs in this file, which must not be there yet
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    save: Option<PathBuf>,
+    /// Be managed on this Unix socket [default: what [api] says, else /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock
+    /// when not root, if that is free]
+    #[arg(long, value_name = "PATH")]
+    api_socket: Option<PathBuf>,
+    /// Do not be managed, but for SIGHUP
+    #[arg(long, conflicts_with = "api_socket")]
+    no_api: bool,
     /// Print what is served as one line of JSON
     #[arg(long)]
     json: bool,
@@ -63,18 +76,45 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let json = self.json;
-        let config = self.config()?;
+        let flags = Flags {
+            listen: self.listen,
+            iqn: self.iqn,
+            chap: self.chap,
+            mutual_chap: self.mutual_chap,
+            luns: self.lun,
+            cores: self.cores,
+        };
+        let read = match &self.save {
+            Some(file) => Source::saving_to(file, flags),
+            None => Source::read(self.config.as_deref(), flags),
+        };
+        let (source, config) = read.map_err(config_failure)?;
         device::run(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
-            let server = start(config).await?;
-            match announce(&server, json) {
+            let mut reloads = Reloads::new().context("cannot wait for signals")?;
+            // Before anything is touched: another daemon may have it.
+            let sockets = match self.no_api {
+                true => Sockets::none(),
+                false => sockets(self.api_socket.as_deref(), config.api.as_ref())?,
+            };
+            let server = Arc::new(start(config).await?);
+            let managed = sockets.path().map(Path::to_owned);
+            let console = Console::start(sockets, Arc::clone(&server), source).map_err(Failure::failed)?;
+            match announce(&server, &console, managed.as_deref(), json) {
                 // Nobody listens any more: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 announced => announced?,
             }
             supervisor::ready(&status(&server));
-            requests.next().await;
+            loop {
+                tokio::select! {
+                    () = requests.next() => break,
+                    () = reloads.next() => reload(&console, &server).await,
+                }
+            }
             supervisor::stopping();
+            console.stop().await;
+            let server = Arc::into_inner(server).context("the server is still in use")?;
             tokio::select! {
                 ended = server.shutdown(GRACE) => ended.map_err(Failure::failed)?,
                 // Asked twice: it is in a hurry.
@@ -85,22 +125,31 @@ impl Serve {
             Ok(())
         })
     }
+}
 
-    fn config(self) -> Result<Config, Failure> {
-        let config = match &self.config {
-            Some(path) => Config::from_file(path).map_err(config_failure)?,
-            None => Config::default(),
-        };
-        let flags = Flags {
-            listen: self.listen,
-            iqn: self.iqn,
-            chap: self.chap,
-            mutual_chap: self.mutual_chap,
-            luns: self.lun,
-            cores: self.cores,
-        };
-        config.with_flags(&flags).map_err(config_failure)
+/// The sockets of the API. Where nobody said which, the usual one is taken if it can be had: a second daemon on the same
+/// machine, or one that may not write there, serves all the same.
+fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<Sockets, Failure> {
+    let asked = socket.is_some() || config.is_some_and(|config| config.socket.is_some());
+    let usual = (!asked).then(Endpoint::default_socket);
+    match Sockets::bind(socket.or(usual.as_deref()), config) {
+        Err(error @ (ListenError::Taken(_) | ListenError::Unix { .. })) if !asked => {
+            tracing::warn!("not managed: {error}");
+            Sockets::bind(None, config).map_err(Failure::failed)
+        }
+        bound => bound.map_err(Failure::failed),
     }
+}
+
+async fn reload(console: &Console, server: &Server) {
+    supervisor::reloading();
+    match console.reload().await {
+        Ok(applied) => {
+            tracing::info!(generation = applied.generation, changes = applied.changes.len(), "reloaded");
+        }
+        Err(sentence) => tracing::error!("not reloaded, everything is as it was: {sentence}"),
+    }
+    supervisor::ready(&status(server));
 }
 
 /// Starts a server on the devices that the configuration names.
@@ -137,12 +186,14 @@ fn status(server: &Server) -> String {
     format!("serving {luns} LUN(s) of {} target(s) on {} portal(s)", targets.len(), server.addresses().len())
 }
 
-fn announce(server: &Server, json: bool) -> Result<(), Failure> {
+fn announce(server: &Server, console: &Console, managed: Option<&Path>, json: bool) -> Result<(), Failure> {
     let targets = server.targets();
     if json {
         let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
         let targets: Vec<_> = targets.iter().map(target_json).collect();
-        return terminal::print_json(&json!({ "listening": listening, "targets": targets }));
+        let api =
+            json!({ "socket": managed, "listen": console.tcp_address().map(|address| address.to_string()) });
+        return terminal::print_json(&json!({ "listening": listening, "targets": targets, "api": api }));
     }
     let mut lines: Vec<_> =
         server.addresses().iter().map(|address| format!("listening on {address}")).collect();
@@ -157,6 +208,12 @@ fn announce(server: &Server, json: bool) -> Result<(), Failure> {
                 lun.id, lun.device, lun.sector
             ));
         }
+    }
+    if let Some(socket) = managed {
+        lines.push(format!("managed on {}", socket.display()));
+    }
+    if let Some(address) = console.tcp_address() {
+        lines.push(format!("managed on http://{address}"));
     }
     terminal::print(&lines.join("\n"))
 }

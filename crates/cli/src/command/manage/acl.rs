@@ -1,0 +1,146 @@
+//! `lunway acl`.
+
+use clap::{Args, Subcommand};
+use lunway_console::{Method, path_part};
+use serde_json::{Value, json};
+
+use super::{Changing, Daemon, rows, target, text};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// List, add and remove the rules for who may do what with a target.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first rule that matches an initiator decides; who matches none is refused; without any rule everybody is let in.
+
+Examples:
+  lunway acl add iqn.2026-11.com.example:disks host-1 --initiator iqn.2026-11.com.example:host-1 --luns 0,2
+  lunway acl add iqn.2026-11.com.example:disks readers --from 10.0.0.0/8 --read-only
+  lunway acl add iqn.2026-11.com.example:disks not-him --from 10.0.0.7 --deny --at 1
+  lunway acl remove iqn.2026-11.com.example:disks host-1")]
+pub(crate) struct Acl {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the rules in their order
+    List {
+        /// The target's name
+        #[arg(value_name = "TARGET")]
+        target: String,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Add a rule, or replace the one of this name
+    Add(Box<Add>),
+    /// Remove a rule. With the last one everybody is let in
+    Remove {
+        /// The target's name
+        #[arg(value_name = "TARGET")]
+        target: String,
+        /// The rule's name
+        #[arg(value_name = "RULE")]
+        rule: String,
+        #[command(flatten)]
+        changing: Changing,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Add {
+    /// The target's name
+    #[arg(value_name = "TARGET")]
+    target: String,
+    /// The rule's name
+    #[arg(value_name = "RULE")]
+    rule: String,
+    /// For initiators of this name, where * stands for anything [default: any]
+    #[arg(long, value_name = "NAME")]
+    initiator: Vec<String>,
+    /// For those from this network [default: any]
+    #[arg(long, value_name = "ADDRESS[/BITS]")]
+    from: Vec<String>,
+    /// For those that authenticate as this user [default: any]
+    #[arg(long, value_name = "USER")]
+    user: Vec<String>,
+    /// Only these logical units exist for them [default: all]
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    luns: Option<Vec<u16>>,
+    /// They may not write
+    #[arg(long)]
+    read_only: bool,
+    /// They are refused
+    #[arg(long)]
+    deny: bool,
+    /// Put a new rule at this place, counted from 1 [default: behind all others]
+    #[arg(long, value_name = "N")]
+    at: Option<usize>,
+    #[command(flatten)]
+    changing: Changing,
+}
+
+impl Acl {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List { target, daemon } => daemon.show(&format!("{}/acl", target::path(&target)), table),
+            Verb::Add(add) => add.run(),
+            Verb::Remove { target, rule, changing } => {
+                changing.change(Method::DELETE, &path(&target, &rule), None)
+            }
+        }
+    }
+}
+
+fn path(target: &str, rule: &str) -> String {
+    format!("{}/acl/{}", target::path(target), path_part(rule))
+}
+
+impl Add {
+    fn run(&self) -> Result<(), Failure> {
+        // All of the rule: what is not said is as it is by default, also where a rule of that name was there.
+        let body = json!({
+            "initiators": self.initiator,
+            "from": self.from.iter().map(|from| network(from)).collect::<Vec<_>>(),
+            "users": self.user,
+            "luns": self.luns,
+            "read_only": self.read_only,
+            "deny": self.deny,
+        });
+        let at = self.at.map_or_else(String::new, |at| format!("at={at}"));
+        self.changing.change_at(Method::PUT, &path(&self.target, &self.rule), &at, Some(&body))
+    }
+}
+
+/// One address is a network of itself.
+fn network(text: &str) -> String {
+    match text.parse() {
+        Ok(std::net::IpAddr::V4(ip)) => format!("{ip}/32"),
+        Ok(std::net::IpAddr::V6(ip)) => format!("{ip}/128"),
+        Err(_) => text.to_owned(),
+    }
+}
+
+fn table(answer: &Value) -> String {
+    let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+    let row = |(at, rule): (usize, &Value)| {
+        let may = match (rule["deny"] == true, rule["read_only"] == true) {
+            (true, _) => "nothing",
+            (false, true) => "read",
+            (false, false) => "read, write",
+        };
+        [
+            (at + 1).to_string(),
+            text(rule, "name"),
+            or(text(rule, "initiators"), "any"),
+            or(text(rule, "from"), "anywhere"),
+            or(text(rule, "users"), "any"),
+            if rule["luns"].is_array() { or(text(rule, "luns"), "none") } else { "all".to_owned() },
+            may.to_owned(),
+        ]
+    };
+    let rows: Vec<_> = rows(answer, "rules").iter().enumerate().map(row).collect();
+    let none = "no rules: whoever authenticates may do everything";
+    terminal::table(["#", "RULE", "INITIATORS", "FROM", "USERS", "LUNS", "MAY"], &rows, none)
+}

@@ -1,0 +1,195 @@
+//! `lunway lun`.
+
+use clap::{Args, Subcommand};
+use lunway_block::size::HumanSize;
+use lunway_console::Method;
+use serde_json::{Value, json};
+
+use super::{Changing, Daemon, given, rows, target, text};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// List, add, resize, change and remove the logical units of a running daemon.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway lun add iqn.2026-11.com.example:disks 3 disk.img --sector 4096
+  lunway lun resize iqn.2026-11.com.example:disks 3 200G     # initiators see the new size
+  lunway lun set iqn.2026-11.com.example:disks 3 --read-only true
+  lunway lun remove iqn.2026-11.com.example:disks 3")]
+pub(crate) struct Lun {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the logical units, of one target or of all
+    List {
+        /// The target's name
+        #[arg(value_name = "TARGET")]
+        target: Option<String>,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+    /// Add a logical unit, or change the one of this number
+    Add {
+        #[command(flatten)]
+        place: Place,
+        /// The device; a relative file is found from here
+        device: String,
+        #[command(flatten)]
+        set: Set,
+        #[command(flatten)]
+        changing: Changing,
+    },
+    /// Change a logical unit
+    Set {
+        #[command(flatten)]
+        place: Place,
+        /// Another device: initiators see another disk
+        #[arg(long)]
+        device: Option<String>,
+        #[command(flatten)]
+        set: Set,
+        #[command(flatten)]
+        changing: Changing,
+    },
+    /// Give the device another size
+    Resize {
+        #[command(flatten)]
+        place: Place,
+        /// Its size from now on: 200G, 4TiB
+        #[arg(value_parser = lunway_block::size::parse_size)]
+        size: u64,
+        #[command(flatten)]
+        changing: Changing,
+    },
+    /// Remove a logical unit; its device stays as it is
+    Remove {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        changing: Changing,
+    },
+}
+
+/// Which logical unit.
+#[derive(Debug, Args)]
+pub(super) struct Place {
+    /// The target's name
+    #[arg(value_name = "TARGET")]
+    target: String,
+    /// Its number in the target
+    #[arg(value_name = "LUN")]
+    lun: u16,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// Bytes of a logical sector: 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    sector: Option<u32>,
+    /// Bytes of a physical sector, as initiators are told
+    #[arg(long, value_name = "BYTES")]
+    physical_sector: Option<u32>,
+    /// Refuse writes
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
+    read_only: Option<bool>,
+    /// Show it as a removable medium
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
+    removable: Option<bool>,
+    /// The unit serial number
+    #[arg(long)]
+    serial: Option<String>,
+    /// Warn initiators when the backing store is fuller than this, percent
+    #[arg(long, value_name = "PERCENT")]
+    threshold: Option<u8>,
+}
+
+impl Place {
+    pub(super) fn path(&self) -> String {
+        format!("{}/luns/{}", target::path(&self.target), self.lun)
+    }
+}
+
+impl Lun {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List { target: None, daemon } => daemon.show("/v1/targets", |answer| {
+                let rows = rows(answer, "targets").iter().flat_map(|target| {
+                    let name = text(&target["config"], "name");
+                    units(&target["config"]["lun"], &target["status"]["luns"], &name)
+                });
+                table(&rows.collect::<Vec<_>>())
+            }),
+            Verb::List { target: Some(name), daemon } => {
+                daemon.show(&format!("{}/luns", target::path(&name)), |answer| {
+                    let units =
+                        rows(answer, "luns").iter().map(|lun| row(&lun["config"], &lun["status"], &name));
+                    table(&units.collect::<Vec<_>>())
+                })
+            }
+            Verb::Add { place, device, set, changing } => set.put(&place, Some(&device), &changing),
+            Verb::Set { place, device, set, changing } => {
+                changing.daemon.ask(Method::GET, &place.path(), None)?;
+                set.put(&place, device.as_deref(), &changing)
+            }
+            Verb::Resize { place, size, changing } => {
+                let path = format!("{}/resize", place.path());
+                changing.change(Method::POST, &path, Some(&json!({ "size": size })))
+            }
+            Verb::Remove { place, changing } => changing.change(Method::DELETE, &place.path(), None),
+        }
+    }
+}
+
+impl Set {
+    fn put(&self, place: &Place, device: Option<&str>, changing: &Changing) -> Result<(), Failure> {
+        let body = given([
+            ("device", device.map(|device| json!(changing.daemon.device(device)))),
+            ("sector", self.sector.map(Value::from)),
+            ("physical_sector", self.physical_sector.map(Value::from)),
+            ("read_only", self.read_only.map(Value::from)),
+            ("removable", self.removable.map(Value::from)),
+            ("serial", self.serial.as_deref().map(Value::from)),
+            ("threshold_percent", self.threshold.map(Value::from)),
+        ]);
+        changing.change(Method::PUT, &place.path(), Some(&Value::Object(body)))
+    }
+}
+
+fn units(configs: &Value, statuses: &Value, target: &str) -> Vec<[String; 7]> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let status =
+        |id: &Value| list(statuses).into_iter().find(|status| status["id"] == *id).unwrap_or_default();
+    list(configs).iter().map(|config| row(config, &status(&config["id"]), target)).collect()
+}
+
+fn row(config: &Value, status: &Value, target: &str) -> [String; 7] {
+    let size = status["size"].as_u64().map_or_else(String::new, |size| HumanSize(size).to_string());
+    let mut flags = Vec::new();
+    if status["read_only"] == true {
+        flags.push("read-only");
+    }
+    if config["removable"] == true {
+        flags.push("removable");
+    }
+    [
+        terminal::clean(target),
+        text(config, "id"),
+        text(config, "device"),
+        size,
+        text(status, "sector"),
+        text(status, "serial"),
+        flags.join(","),
+    ]
+}
+
+fn table(rows: &[[String; 7]]) -> String {
+    terminal::table(
+        ["TARGET", "LUN", "DEVICE", "SIZE", "SECTOR", "SERIAL", "FLAGS"],
+        rows,
+        "no logical units",
+    )
+}

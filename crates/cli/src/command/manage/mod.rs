@@ -1,0 +1,221 @@
+//! `lunway target|lun|portal|acl|session|reservation|config|reload`: asking a running daemon.
+//!
+//! | file | verbs of |
+//! |---|---|
+//! | `mod.rs` | how a daemon is found, asked, and its changes are printed |
+//! | `target.rs`, `lun.rs`, `portal.rs`, `acl.rs` | what is served, how, to whom |
+//! | `session.rs`, `reservation.rs` | what initiators hold |
+//! | `top.rs` | what is going on |
+//! | `config.rs` | the configuration as a whole |
+
+pub(crate) mod acl;
+pub(crate) mod config;
+pub(crate) mod lun;
+pub(crate) mod portal;
+pub(crate) mod session;
+pub(crate) mod target;
+pub(crate) mod top;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use lunway_block::spec::DeviceSpec;
+use lunway_console::{Client, ClientError, Endpoint, Method};
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+use crate::{device, terminal};
+
+/// Which daemon is asked, and how its answer is printed.
+#[derive(Debug, Args)]
+pub(crate) struct Daemon {
+    /// The daemon's Unix socket [default: /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock when not root]
+    #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET")]
+    socket: Option<PathBuf>,
+    /// A daemon elsewhere: http://HOST:PORT
+    #[arg(long, value_name = "URL", requires = "token_file")]
+    api: Option<String>,
+    /// The file that holds the token for --api
+    #[arg(long, value_name = "FILE", requires = "api")]
+    token_file: Option<PathBuf>,
+    /// Print the daemon's answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a change is asked for.
+#[derive(Debug, Args)]
+pub(crate) struct Changing {
+    #[command(flatten)]
+    daemon: Daemon,
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Change nothing unless the configuration still has this generation
+    #[arg(long, value_name = "N")]
+    generation: Option<u64>,
+}
+
+impl Daemon {
+    fn client(&self) -> Result<Client, Failure> {
+        let endpoint = match (&self.api, &self.token_file) {
+            (Some(url), Some(file)) => Endpoint::tcp(url, file).map_err(failure)?,
+            _ => Endpoint::Unix(self.socket.clone().unwrap_or_else(Endpoint::default_socket)),
+        };
+        Ok(Client::new(endpoint))
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let client = self.client()?;
+        device::run(async { client.call(method, path, body).await.map_err(failure) })
+    }
+
+    /// Asks for what is there, and prints it: as it came, or as `table` shows it.
+    pub(crate) fn show(&self, path: &str, table: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
+        let answer = self.ask(Method::GET, path, None)?;
+        if self.json { terminal::print_json(&answer) } else { terminal::print(&table(&answer)) }
+    }
+
+    /// A file as the daemon finds it, which has another working folder.
+    pub(crate) fn file(&self, path: &Path) -> PathBuf {
+        match self.api {
+            None => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+            // What that machine has is not ours to resolve.
+            Some(_) => path.to_owned(),
+        }
+    }
+
+    /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
+    pub(crate) fn device(&self, text: &str) -> String {
+        let Ok(mut spec) = DeviceSpec::parse(text) else { return text.to_owned() };
+        match file_in(&mut spec) {
+            Some(path) if path.is_relative() && self.api.is_none() => {
+                *path = self.file(path);
+                // There is no secret in the name of a file.
+                spec.to_string()
+            }
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// The file at the bottom of a device.
+fn file_in(spec: &mut DeviceSpec) -> Option<&mut PathBuf> {
+    match spec {
+        DeviceSpec::File { path } | DeviceSpec::Vhdx { path } => Some(path),
+        DeviceSpec::Delay { inner, .. }
+        | DeviceSpec::Rate { inner, .. }
+        | DeviceSpec::Fault { inner, .. }
+        | DeviceSpec::ReadOnly { inner }
+        | DeviceSpec::Stats { inner } => file_in(inner),
+        DeviceSpec::Ram { .. } | DeviceSpec::Null { .. } | DeviceSpec::Iscsi { .. } => None,
+    }
+}
+
+impl Changing {
+    /// Asks for a change, and prints what it came to.
+    pub(crate) fn change(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(), Failure> {
+        self.change_at(method, path, "", body)
+    }
+
+    /// The same with something more in the query.
+    fn change_at(
+        &self,
+        method: Method,
+        path: &str,
+        query: &str,
+        body: Option<&Value>,
+    ) -> Result<(), Failure> {
+        let dry_run = self.dry_run.then(|| "dry_run=true".to_owned());
+        let generation = self.generation.map(|generation| format!("generation={generation}"));
+        let more = (!query.is_empty()).then(|| query.to_owned());
+        let query: Vec<_> = [dry_run, generation, more].into_iter().flatten().collect();
+        let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) };
+        let answer = self.daemon.ask(method, &path, body)?;
+        if self.daemon.json { terminal::print_json(&answer) } else { terminal::print(&changes(&answer)) }
+    }
+}
+
+/// What was changed, for a person.
+fn changes(answer: &Value) -> String {
+    let mut lines: Vec<_> = rows(answer, "changes").iter().map(|change| text(change, "text")).collect();
+    let (dry_run, persisted) = (answer["dry_run"] == true, answer["persisted"] == true);
+    match (lines.is_empty(), dry_run) {
+        (true, _) => lines.push("nothing to change".to_owned()),
+        (false, true) => lines.push("dry run: nothing was changed".to_owned()),
+        (false, false) if !persisted => {
+            lines.push(
+                "not kept: the daemon has no configuration file for this, and forgets it when it ends"
+                    .to_owned(),
+            );
+        }
+        (false, false) => {}
+    }
+    lines.join("\n")
+}
+
+/// A failure to ask, and refusals.
+fn failure(error: ClientError) -> Failure {
+    match error {
+        ClientError::Address(_) => Failure::Usage(error.to_string()),
+        error => Failure::failed(error),
+    }
+}
+
+/// The rows of a list in an answer.
+fn rows<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+    answer[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A value as a person reads it: texts without quotes, lists with commas, nothing for what is not there.
+fn text(of: &Value, key: &str) -> String {
+    match &of[key] {
+        Value::Null => String::new(),
+        Value::String(text) => terminal::clean(text),
+        Value::Array(values) => {
+            let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), terminal::clean);
+            values.iter().map(plain).collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// An object of the values that were given.
+fn given<const N: usize>(values: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    values.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_relative_file_is_named_as_the_daemon_finds_it() {
+        let here = Daemon { socket: None, api: None, token_file: None, json: false };
+        let folder = std::env::current_dir().unwrap();
+        assert_eq!(
+            here.device("stats:disk.img"),
+            format!("stats:file:{}", folder.join("disk.img").display())
+        );
+        for text in ["/dev/sdz", "ram:1G", "iscsi://u%secret@h/iqn.a:b/0", "rams:1G"] {
+            assert_eq!(here.device(text), text);
+        }
+        let there = Daemon { api: Some("http://h:1".to_owned()), ..here };
+        assert_eq!(there.device("disk.img"), "disk.img");
+    }
+
+    #[test]
+    fn it_is_said_whether_a_change_was_made_and_is_kept() {
+        let answer = |dry_run: bool, persisted: bool, lines: &[&str]| {
+            let lines: Vec<_> = lines.iter().map(|line| json!({ "text": line })).collect();
+            changes(&json!({ "dry_run": dry_run, "persisted": persisted, "changes": lines }))
+        };
+        assert_eq!(answer(false, true, &[]), "nothing to change");
+        assert_eq!(answer(false, true, &["+ x"]), "+ x");
+        assert_eq!(answer(true, false, &["+ x"]), "+ x\ndry run: nothing was changed");
+        assert!(answer(false, false, &["+ x"]).starts_with("+ x\nnot kept"));
+    }
+}

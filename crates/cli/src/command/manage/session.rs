@@ -1,0 +1,113 @@
+//! `lunway session`.
+
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand};
+use lunway_console::Method;
+use serde_json::Value;
+
+use super::{Daemon, rows, text};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// List the sessions of a running daemon, ask initiators to log out, drop them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway session list
+  lunway session logout 17 --grace 30      # asked; closed after 30 s if the initiator has not
+  lunway session drop 17                   # at once; the initiator may come back")]
+pub(crate) struct Session {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List who is logged in
+    List(Daemon),
+    /// End a session at once
+    Drop(Named),
+    /// Ask the initiator to log out, and end the session if it does not
+    Logout {
+        #[command(flatten)]
+        named: Named,
+        /// How long it has
+        #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+        grace: u64,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// The session's number, as `session list` shows it (TSIH)
+    tsih: u16,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Session {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List(daemon) => daemon.show("/v1/sessions", table),
+            Verb::Drop(named) => named.tell(Method::DELETE, "", "dropped"),
+            Verb::Logout { named, grace } => {
+                named.tell(Method::POST, &format!("/logout?grace_s={grace}"), "asked to log out")
+            }
+        }
+    }
+}
+
+impl Named {
+    fn tell(&self, method: Method, rest: &str, done: &str) -> Result<(), Failure> {
+        let answer = self.daemon.ask(method, &format!("/v1/sessions/{}{rest}", self.tsih), None)?;
+        if self.daemon.json {
+            return terminal::print_json(&answer);
+        }
+        match answer["found"] == true {
+            true => terminal::print(&format!("session {}: {done}", self.tsih)),
+            false => terminal::print(&format!("session {}: there is none", self.tsih)),
+        }
+    }
+}
+
+fn table(answer: &Value) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let row = |session: &Value| {
+        let age = now.saturating_sub(session["since"].as_u64().unwrap_or(now));
+        [
+            text(session, "tsih"),
+            text(session, "initiator"),
+            text(session, "target"),
+            text(session, "peer"),
+            text(session, "portal"),
+            text(session, "user"),
+            age_text(Duration::from_secs(age)),
+        ]
+    };
+    let rows: Vec<_> = rows(answer, "sessions").iter().map(row).collect();
+    terminal::table(["TSIH", "INITIATOR", "TARGET", "FROM", "PORTAL", "USER", "FOR"], &rows, "no sessions")
+}
+
+/// `3d 4h`, `4h 5m`, `5m 6s`, `6s`.
+fn age_text(age: Duration) -> String {
+    let s = age.as_secs();
+    match (s / 86400, s / 3600 % 24, s / 60 % 60, s % 60) {
+        (0, 0, 0, s) => format!("{s}s"),
+        (0, 0, m, s) => format!("{m}m {s}s"),
+        (0, h, m, _) => format!("{h}h {m}m"),
+        (d, h, ..) => format!("{d}d {h}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_two_units_at_most() {
+        for (s, text) in [(5, "5s"), (65, "1m 5s"), (3 * 3600 + 61, "3h 1m"), (2 * 86400 + 3600, "2d 1h")] {
+            assert_eq!(age_text(Duration::from_secs(s)), text);
+        }
+    }
+}

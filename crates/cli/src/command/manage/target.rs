@@ -1,0 +1,218 @@
+//! `lunway target`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use lunway_console::{Method, path_part};
+use serde_json::{Value, json};
+
+use super::{Changing, Daemon, given, rows, text};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// List, add, change and remove the targets of a running daemon.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway target add iqn.2026-11.com.example:disks --alias 'the fast ones'
+  lunway target set iqn.2026-11.com.example:disks --chap host-1:/etc/lunway/host-1.secret
+  lunway target disable iqn.2026-11.com.example:disks        # drain it: initiators are asked to log out
+  lunway target remove iqn.2026-11.com.example:disks --dry-run")]
+pub(crate) struct Target {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the targets
+    List(Daemon),
+    /// Add a target, or change the one of this name
+    Add(Box<Set>),
+    /// Change a target
+    Set(Box<Set>),
+    /// Remove a target and all it has; its devices stay as they are
+    Remove(Named),
+    /// Let initiators log in again
+    Enable(Named),
+    /// Ask initiators to log out and let none in
+    Disable(Named),
+}
+
+#[derive(Debug, Args)]
+struct Named {
+    /// The target's name
+    #[arg(value_name = "TARGET")]
+    name: String,
+    #[command(flatten)]
+    changing: Changing,
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// The target's name
+    #[arg(value_name = "TARGET")]
+    name: String,
+    /// A name for people; an empty one takes it back
+    #[arg(long, value_name = "TEXT")]
+    alias: Option<String>,
+    /// Send initiators there instead; an empty address takes it back
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    redirect: Option<String>,
+    /// Tell them that this is for good
+    #[arg(long, requires = "redirect")]
+    permanent: bool,
+    /// Let this user in (CHAP), or name another file for the secret
+    #[arg(long, value_name = "USER:SECRETFILE")]
+    chap: Vec<String>,
+    /// Let this user in no longer
+    #[arg(long, value_name = "USER")]
+    no_chap: Vec<String>,
+    /// Prove to initiators who we are, if they ask; an empty one takes it back
+    #[arg(long, value_name = "USER:SECRETFILE")]
+    mutual_chap: Option<String>,
+    /// Offer it through these portal groups only, with this access state (ALUA); an empty one means all
+    #[arg(long, value_name = "TAG[=STATE][,preferred]")]
+    portal_group: Vec<String>,
+    #[command(flatten)]
+    changing: Changing,
+}
+
+impl Target {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List(daemon) => daemon.show("/v1/targets", table),
+            Verb::Add(set) | Verb::Set(set) => set.run(),
+            Verb::Remove(named) => named.changing.change(Method::DELETE, &path(&named.name), None),
+            Verb::Enable(named) => named.put(&json!({ "enabled": true })),
+            Verb::Disable(named) => named.put(&json!({ "enabled": false })),
+        }
+    }
+}
+
+/// The path of a target.
+pub(super) fn path(name: &str) -> String {
+    format!("/v1/targets/{}", path_part(name))
+}
+
+impl Named {
+    fn put(&self, body: &Value) -> Result<(), Failure> {
+        // A target of another name is not to be created by that.
+        self.changing.daemon.ask(Method::GET, &path(&self.name), None)?;
+        self.changing.change(Method::PUT, &path(&self.name), Some(body))
+    }
+}
+
+impl Set {
+    fn run(&self) -> Result<(), Failure> {
+        let daemon = &self.changing.daemon;
+        let or_null = |text: &str, value: Value| if text.is_empty() { Value::Null } else { value };
+        let user = |text: &str| -> Result<Value, Failure> {
+            let (user, file) = pair(text)?;
+            Ok(json!({ "user": user, "secret_file": daemon.file(&file) }))
+        };
+        let mut body = given([
+            ("alias", self.alias.as_ref().map(|alias| or_null(alias, json!(alias)))),
+            (
+                "redirect",
+                self.redirect
+                    .as_ref()
+                    .map(|to| or_null(to, json!({ "to": to, "permanent": self.permanent }))),
+            ),
+        ]);
+        if let Some(mutual) = &self.mutual_chap {
+            let value = if mutual.is_empty() { Value::Null } else { user(mutual)? };
+            body.insert("mutual_chap".to_owned(), value);
+        }
+        if !self.portal_group.is_empty() {
+            let groups = self.portal_group.iter().filter(|text| !text.is_empty());
+            let groups = groups.map(|text| portal_group(text)).collect::<Result<Vec<_>, _>>()?;
+            body.insert("portal_group".to_owned(), json!(groups));
+        }
+        if self.chap.is_empty() && self.no_chap.is_empty() {
+            return self.changing.change(Method::PUT, &path(&self.name), Some(&Value::Object(body)));
+        }
+        // One change for all: the list as it is, with what is said of it.
+        let users = match daemon.ask(Method::GET, &format!("{}/chap", path(&self.name)), None) {
+            Ok(answer) => rows(&answer, "users").to_vec(),
+            Err(_) => Vec::new(),
+        };
+        let mut users: Vec<_> = users
+            .into_iter()
+            .filter(|user| !self.no_chap.iter().any(|gone| user["user"] == **gone))
+            .collect();
+        for new in &self.chap {
+            let new = user(new)?;
+            match users.iter_mut().find(|old| old["user"] == new["user"]) {
+                Some(old) => *old = new,
+                None => users.push(new),
+            }
+        }
+        body.insert("chap".to_owned(), json!(users));
+        self.changing.change(Method::PUT, &path(&self.name), Some(&Value::Object(body)))
+    }
+}
+
+/// `USER:FILE`. The text is not repeated: who took the file's place for the secret has just typed the secret.
+fn pair(text: &str) -> Result<(String, PathBuf), Failure> {
+    match text.split_once(':') {
+        Some((user, file)) if !user.is_empty() && !file.is_empty() => Ok((user.to_owned(), file.into())),
+        _ => {
+            Err(Failure::Usage("write USER:SECRETFILE, where the file's only line is the secret".to_owned()))
+        }
+    }
+}
+
+/// `TAG[=STATE][,preferred]`.
+fn portal_group(text: &str) -> Result<Value, Failure> {
+    let (rest, preferred) = match text.strip_suffix(",preferred") {
+        Some(rest) => (rest, true),
+        None => (text, false),
+    };
+    let (tag, state) = rest.split_once('=').unwrap_or((rest, "active-optimized"));
+    match tag.parse::<u16>() {
+        Ok(tag) => Ok(json!({ "tag": tag, "state": state, "preferred": preferred })),
+        Err(_) => Err(Failure::Usage(format!(
+            "--portal-group {text:?}: write TAG[=STATE][,preferred], such as 2=active-non-optimized"
+        ))),
+    }
+}
+
+fn table(answer: &Value) -> String {
+    let row = |target: &Value| {
+        let (config, status) = (&target["config"], &target["status"]);
+        let state = match (status["enabled"] == true, config["redirect"].is_object()) {
+            (false, _) => "disabled",
+            (true, true) => "redirected",
+            (true, false) => "enabled",
+        };
+        let chap = if status["authenticated"] == true { "CHAP" } else { "" };
+        let rules = rows(config, "acl").len();
+        [
+            text(config, "name"),
+            state.to_owned(),
+            rows(status, "luns").len().to_string(),
+            text(status, "sessions"),
+            chap.to_owned(),
+            if rules == 0 { "everybody".to_owned() } else { format!("{rules} rules") },
+            text(config, "alias"),
+        ]
+    };
+    let rows: Vec<_> = rows(answer, "targets").iter().map(row).collect();
+    terminal::table(["TARGET", "STATE", "LUNS", "SESSIONS", "AUTH", "ACCESS", "ALIAS"], &rows, "no targets")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portal_groups_are_read() {
+        assert_eq!(
+            portal_group("2=standby,preferred").unwrap(),
+            json!({ "tag": 2, "state": "standby", "preferred": true })
+        );
+        assert_eq!(portal_group("1").unwrap()["state"], "active-optimized");
+        assert!(portal_group("x").is_err());
+    }
+}

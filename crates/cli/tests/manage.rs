@@ -1,0 +1,217 @@
+//! Managing a running daemon from the command line.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{IQN, PATIENCE, finish, lunway, succeed, wait};
+
+/// `lunway serve -c FILE` with an API; killed when dropped.
+struct Daemon {
+    child: Child,
+    folder: tempfile::TempDir,
+    /// `127.0.0.1:PORT`.
+    address: String,
+}
+
+const FILE: &str = "\
+listen = [\"127.0.0.1:0\"]   # here
+cores = 1
+[[target]]
+name = \"iqn.2026-11.com.example:disk\"
+[[target.lun]]
+id = 0
+device = \"ram:1M\"
+";
+
+impl Daemon {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("lunway.toml"), FILE).unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let mut command =
+            lunway(&["serve", "-c", &path("lunway.toml"), "--api-socket", &path("api.sock"), "--json"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let address = ready["listening"][0].as_str().unwrap().to_owned();
+        Self { child, folder, address }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.path("lunway.toml")).unwrap()
+    }
+
+    fn command(&self, arguments: &[&str]) -> std::process::Command {
+        let mut command = lunway(arguments);
+        command.env("LUNWAY_SOCKET", self.path("api.sock")).current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        succeed(self.command(arguments)).trim_end().to_owned()
+    }
+
+    /// The sentence of a command that fails.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = finish(self.command(arguments), PATIENCE);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+        stderr
+    }
+
+    fn url(&self, lun: u16) -> String {
+        format!("iscsi://{}/{IQN}/{lun}", self.address)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_lun_is_added_seen_resized_and_removed() {
+    let daemon = Daemon::start();
+    fs::write(daemon.path("disk.img"), vec![7; 1 << 20]).unwrap();
+    let add = ["lun", "add", IQN, "3", "disk.img", "--sector", "512"];
+    let plan = daemon.run(&[&add[..], &["--dry-run"]].concat());
+    assert!(plan.starts_with(&format!("+ target {IQN}, lun 3: device = ")), "{plan}");
+    assert!(plan.ends_with("dry run: nothing was changed"), "{plan}");
+    assert!(daemon.run(&add).contains("disk.img"));
+    assert_eq!(daemon.run(&add), "nothing to change");
+    let list = daemon.run(&["lun", "list", IQN]);
+    assert!(list.contains("disk.img") && list.contains("1 MiB"), "{list}");
+    assert!(daemon.run(&["inspect", &daemon.url(3)]).contains("1 MiB"));
+    daemon.run(&["lun", "resize", IQN, "3", "2M"]);
+    assert_eq!(fs::metadata(daemon.path("disk.img")).unwrap().len(), 2 << 20);
+    assert!(daemon.run(&["inspect", &daemon.url(3)]).contains("2 MiB"));
+    daemon.run(&["lun", "set", IQN, "3", "--read-only"]);
+    assert!(daemon.run(&["lun", "list"]).contains("read-only"));
+    assert!(daemon.file().contains("[[target.lun]]\nid = 3\n") && daemon.file().contains("# here"));
+    daemon.run(&["lun", "remove", IQN, "3"]);
+    assert_eq!(daemon.file(), FILE);
+    assert!(daemon.refused(&["lun", "set", IQN, "3", "--read-only"]).contains("has no lun 3"));
+}
+
+#[test]
+fn a_target_is_added_drained_and_removed() {
+    let daemon = Daemon::start();
+    let name = "iqn.2026-11.com.example:second";
+    support::secret_file(daemon.folder.path(), "s", "sesame open now");
+    daemon.run(&["target", "add", name, "--alias", "two", "--chap", "host:s"]);
+    daemon.run(&["target", "set", name, "--chap", "other:s", "--no-chap", "host"]);
+    daemon.run(&["target", "disable", name]);
+    let list: Value = serde_json::from_str(&daemon.run(&["target", "list", "--json"])).unwrap();
+    let target = &list["targets"][1];
+    assert_eq!((&target["config"]["alias"], &target["status"]["enabled"]), (&"two".into(), &false.into()));
+    assert_eq!(target["config"]["chap"].as_array().unwrap().len(), 1);
+    assert_eq!(target["config"]["chap"][0]["user"], "other");
+    daemon.run(&["acl", "add", name, "all", "--from", "10.0.0.7", "--deny"]);
+    daemon.run(&[
+        "acl",
+        "add",
+        name,
+        "some",
+        "--initiator",
+        "iqn.2026-11.com.example:*",
+        "--luns",
+        "0,2",
+        "--at",
+        "1",
+    ]);
+    let rules = daemon.run(&["acl", "list", name]);
+    let places: Vec<_> = ["some", "10.0.0.7/32"].iter().map(|part| rules.find(part).unwrap()).collect();
+    assert!(places.is_sorted(), "{rules}");
+    daemon.run(&["acl", "remove", name, "some"]);
+    daemon.run(&["target", "remove", name]);
+    assert_eq!(daemon.file(), FILE);
+    assert!(daemon.refused(&["target", "enable", name]).contains("there is no target"));
+}
+
+#[test]
+fn the_configuration_is_shown_applied_and_reloaded() {
+    let mut daemon = Daemon::start();
+    let shown = daemon.run(&["config", "show"]);
+    fs::write(daemon.path("new.toml"), shown.replace("[[target]]", "[[target]]\nalias = \"A\"")).unwrap();
+    assert_eq!(daemon.run(&["config", "apply", "new.toml"]), format!("+ target {IQN}: alias: A"));
+    assert!(daemon.file().contains("alias = \"A\"") && daemon.file().contains("# here"));
+    fs::write(daemon.path("lunway.toml"), FILE).unwrap();
+    assert!(daemon.run(&["reload", "--dry-run"]).contains("alias: A"));
+    let process = rustix::process::Pid::from_child(&daemon.child);
+    rustix::process::kill_process(process, rustix::process::Signal::HUP).unwrap();
+    let start = Instant::now();
+    while daemon.run(&["target", "list", "--json"]).contains("\"alias\":\"A\"") {
+        assert!(start.elapsed() < PATIENCE, "SIGHUP reloads");
+    }
+    fs::write(daemon.path("lunway.toml"), "listen = [").unwrap();
+    assert!(daemon.refused(&["reload"]).contains("lunway.toml, line 1"));
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert!(wait(&mut daemon.child, PATIENCE).unwrap().success());
+    assert!(!daemon.path("api.sock").exists());
+}
+
+#[test]
+fn a_session_is_listed_and_dropped() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.run(&["session", "list"]), "no sessions");
+    let mut bench = lunway(&["bench", &daemon.url(0), "--rw", "read", "--time", "20s"]);
+    let mut bench = bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    let tsih = loop {
+        let list: Value = serde_json::from_str(&daemon.run(&["session", "list", "--json"])).unwrap();
+        match list["sessions"][0]["tsih"].as_u64() {
+            Some(tsih) => break tsih.to_string(),
+            None => assert!(start.elapsed() < PATIENCE, "the session is listed"),
+        }
+    };
+    assert!(daemon.run(&["session", "list"]).contains(IQN));
+    assert_eq!(daemon.run(&["session", "drop", &tsih]), format!("session {tsih}: dropped"));
+    assert_eq!(daemon.run(&["session", "logout", "60000"]), "session 60000: there is none");
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+}
+
+#[test]
+fn where_no_daemon_is_the_sentence_says_where_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("none.sock");
+    let output =
+        finish(lunway(&["target", "list", "--socket", socket.to_str().unwrap()]), Duration::from_secs(10));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains("no daemon answers on") && stderr.contains("none.sock"), "{stderr}");
+    assert!(stderr.contains("lunway serve"), "{stderr}");
+}
+
+#[test]
+fn a_second_daemon_on_the_same_socket_is_refused_before_it_touches_anything() {
+    let daemon = Daemon::start();
+    let socket = daemon.path("api.sock");
+    let sentence = daemon.refused(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--lun",
+        "0=ram:1M",
+        "--api-socket",
+        socket.to_str().unwrap(),
+    ]);
+    assert!(sentence.contains("another daemon listens on"), "{sentence}");
+    assert!(daemon.run(&["target", "list"]).contains(IQN));
+}
