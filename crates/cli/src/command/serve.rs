@@ -134,7 +134,7 @@ fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<Sockets,
     let usual = (!asked).then(Endpoint::default_socket);
     match Sockets::bind(socket.or(usual.as_deref()), config) {
         Err(error @ (ListenError::Taken(_) | ListenError::Unix { .. })) if !asked => {
-            tracing::warn!("not managed: {error}");
+            tracing::info!("not managed: {error}");
             Sockets::bind(None, config).map_err(Failure::failed)
         }
         bound => bound.map_err(Failure::failed),
