@@ -49,6 +49,22 @@ impl Disk {
         self.bytes[range].copy_from_slice(data);
     }
 
+    /// Whole blocks that a copy manager brought: of zeroes it may have left out the space.
+    pub(crate) fn copy_in(&mut self, lba: u64, data: &[u8]) {
+        let range = self.range(lba, (data.len() / self.sector) as u64);
+        for index in range.start / self.granule..range.end.div_ceil(self.granule) {
+            let (start, end) = (index * self.granule, (index + 1) * self.granule);
+            let part = start.max(range.start) - range.start..end.min(range.end) - range.start;
+            let covered = range.start <= start && end <= range.end;
+            self.space[index] = match self.space[index] {
+                _ if data[part].iter().any(|&byte| byte != 0) => Space::Mapped,
+                Space::Mapped if !covered => Space::Mapped,
+                _ => Space::Either,
+            };
+        }
+        self.bytes[range].copy_from_slice(data);
+    }
+
     fn touch(&mut self, range: std::ops::Range<usize>, space: Space) {
         if !range.is_empty() {
             self.space[range.start / self.granule..range.end.div_ceil(self.granule)].fill(space);

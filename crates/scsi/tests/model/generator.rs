@@ -1,5 +1,6 @@
 //! Random steps: valid ones, and ones that are wrong in one place.
 
+use crate::copy;
 use crate::layout::{self, Command, LAYOUTS, Layout};
 use crate::random::Random;
 use crate::step::{Management, Payload, Step};
@@ -42,6 +43,8 @@ impl Flavour {
             | Command::ReserveOut => self.reservations,
             Command::ModeSelect => self.modes,
             Command::StartStop | Command::PreventAllow => self.medium,
+            // It makes every block alike, which is dull for all that follow.
+            Command::Sanitize => self.units,
             _ => true,
         }
     }
@@ -62,6 +65,7 @@ pub(crate) fn step(random: &mut Random, flavour: Flavour, world: &World) -> Step
         20..24 if flavour.units => Step::Attach { lun: 2 },
         24..26 if flavour.units => Step::Detach { lun: 2 },
         26..30 if flavour.units && unit.is_some() => resize(random, lun),
+        34..44 => copy::step(random, world, nexus, lun),
         30..34 if flavour.nexuses => view(random, nexus),
         _ => match unit {
             Some(unit) => command(random, flavour, unit, nexus, lun),
@@ -84,7 +88,7 @@ fn command(random: &mut Random, flavour: Flavour, unit: &Unit, nexus: usize, lun
     let layout = loop {
         let layout = random.pick(LAYOUTS);
         // A reservation that somebody else holds is mostly in the way: they end as soon as they begin.
-        if flavour.has(layout.command) {
+        if flavour.has(layout.command) && layout.command != Command::ExtendedCopy {
             break layout;
         }
     };
@@ -270,6 +274,8 @@ fn build(random: &mut Random, layout: &Layout, unit: &Unit) -> (Vec<u8>, Payload
             cdb[len - 2] = *random.pick(&[0, 4, 30, 255]);
             Payload::NOTHING
         }
+        Command::ExtendedCopy => unreachable!("its lists need the whole world"),
+        Command::Sanitize => sanitize(random, &mut cdb, unit),
         Command::ModeSelect => mode_select(random, &mut cdb, unit),
         Command::ReadKeys | Command::ReadReservation | Command::ReadFullStatus => {
             put(&mut cdb, *random.pick(&[0, 8, 24, 4096]), 7, 2);
@@ -311,6 +317,20 @@ fn unmap(random: &mut Random, cdb: &mut [u8], unit: &Unit) -> Payload {
     list[2..4].copy_from_slice(&told.to_be_bytes());
     let len = if random.once_in(20) { random.below(40) } else { list.len() as u64 };
     put(cdb, len, 7, 2);
+    Payload::Raw(list)
+}
+
+fn sanitize(random: &mut Random, cdb: &mut [u8], unit: &Unit) -> Payload {
+    cdb[1] |= *random.pick(&[0, 0x80, 0x20]);
+    if cdb[1] & 0x1F != 0x01 {
+        return Payload::NOTHING;
+    }
+    let sector = unit.disk.sector as u64;
+    let pattern = *random.pick(&[1, 4, sector, sector, 0, sector + 1]);
+    let mut list = vec![*random.pick(&[1, 1, 2, 3, 0x81, 0x82, 0, 0x21]), 0];
+    list.extend((pattern as u16).to_be_bytes());
+    list.extend((0..pattern.min(sector)).map(|_| random.next() as u8));
+    put(cdb, list.len() as u64, 7, 2);
     Payload::Raw(list)
 }
 

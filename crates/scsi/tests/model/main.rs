@@ -8,6 +8,7 @@
 
 mod answer;
 mod attention;
+mod copy;
 mod device;
 mod disk;
 mod episode;

@@ -1,7 +1,7 @@
 //! One logical unit of the model: what SBC-4 and SPC-4 make of each command.
 
 use lunway_block::Buf;
-use lunway_scsi::vpd::{BlockLimits, page};
+use lunway_scsi::vpd::{Association, BlockLimits, DesignatorType, DeviceIdentification, page};
 use lunway_scsi::{Lun, Nexus, Response, Status, cdb};
 
 use crate::answer::{
@@ -18,6 +18,8 @@ use crate::world::{UnitPlan, ready};
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) disk: Disk,
+    /// The name by which copy managers find it.
+    pub(crate) naa: [u8; 16],
     pub(crate) thin: bool,
     pub(crate) removable: bool,
     pub(crate) read_only: bool,
@@ -49,6 +51,14 @@ impl Unit {
         let limits = inquiry.iter().find(|(code, _)| *code == Some(page::BLOCK_LIMITS));
         let limits =
             limits.and_then(|(_, bytes)| BlockLimits::parse(bytes)).expect("a disk has block limits");
+        let names = inquiry.iter().find(|(code, _)| *code == Some(page::DEVICE_IDENTIFICATION));
+        let names =
+            names.and_then(|(_, bytes)| DeviceIdentification::parse(bytes)).expect("a disk has names");
+        let naa = names
+            .designators
+            .iter()
+            .find(|name| name.kind == DesignatorType::NAA && name.association == Association::LogicalUnit);
+        let naa = naa.and_then(|name| name.bytes.as_slice().try_into().ok());
         let pages = |control: u8| data(&[0x5A, 0x08, control << 6 | 0x3F, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0]);
         let capacity = data(&cdb::read_capacity16(32));
         let granule = match limits.unmap_granularity {
@@ -57,6 +67,7 @@ impl Unit {
         };
         Self {
             disk: Disk::new(plan.looks.sector as usize, plan.blocks, granule),
+            naa: naa.expect("a disk has an NAA designator"),
             thin: plan.looks.thin,
             removable: plan.removable,
             read_only: plan.read_only,
@@ -281,6 +292,38 @@ impl Unit {
             }
         }
         Reply::checked()
+    }
+
+    /// SANITIZE is over when it answers, because nothing goes on behind this unit.
+    pub(crate) fn sanitize(&mut self, cdb: &[u8], data: &[u8]) -> Outcome {
+        let (sector, len) = (self.disk.sector, number(&cdb[7..9]) as usize);
+        let blocks = self.disk.blocks();
+        if cdb[1] & 0x1F != 0x01 {
+            if len != 0 {
+                return refuse(&[INVALID_CDB]);
+            }
+            if cdb[1] & 0x1F == 0x02 {
+                self.disk.zero(0, blocks, true);
+            }
+            return Reply::nothing();
+        }
+        if len <= 4 || len > sector + 4 {
+            return refuse(&[INVALID_CDB]);
+        }
+        if data.len() < len {
+            return refuse(&[LIST_LENGTH]);
+        }
+        let (passes, pattern) = (data[0] & 0x1F, number(&data[2..4]) as usize);
+        if passes == 0 || data[0] & 0x60 != 0 || pattern == 0 || pattern > sector {
+            return refuse(&[INVALID_PARAMETER]);
+        }
+        if pattern > len - 4 {
+            return refuse(&[LIST_LENGTH]);
+        }
+        // The pattern begins anew in each block; inverted or not, the last pass leaves the pattern itself.
+        let block: Vec<u8> = data[4..4 + pattern].iter().copied().cycle().take(sector).collect();
+        self.disk.write(0, &block.repeat(blocks as usize));
+        Reply::took(len as u64)
     }
 
     /// PRE-FETCH and SYNCHRONIZE CACHE: a range, and nothing to see.

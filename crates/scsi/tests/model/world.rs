@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use lunway_block::{BlockDevice, Buf, Io};
 use lunway_scsi::{
@@ -62,10 +63,17 @@ pub(crate) struct World {
 }
 
 pub(crate) fn ready(io: Io<Response>) -> Response {
-    match io {
-        Io::Ready(response) => response,
-        Io::Pending(_) => panic!("a RAM disk answers inline"),
-    }
+    let mut answer = match io {
+        Io::Ready(response) => return response,
+        Io::Pending(answer) => answer,
+    };
+    // Long commands let others in between, and go on at once.
+    let polled =
+        (0..10_000).find_map(|_| match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(response) => Some(response),
+            Poll::Pending => None,
+        });
+    polled.expect("a RAM disk never waits")
 }
 
 impl World {
@@ -345,12 +353,18 @@ impl World {
         let unit = &self.units[usize::from(lun)];
         match layout.command {
             Command::Unmap => unit.thin,
+            Command::Sanitize => unit.thin || layout.action != Some(0x02),
             Command::WriteAtomic => unit.limits.atomic_max > 0,
             _ => true,
         }
     }
 
-    fn protected(&self, nexus: usize, lun: u16) -> bool {
+    /// The LUN under which a nexus sees the unit of this name.
+    pub(crate) fn named(&self, nexus: usize, naa: &[u8]) -> Option<u16> {
+        self.initiators[nexus].itls.keys().copied().find(|&lun| self.units[usize::from(lun)].naa == naa)
+    }
+
+    pub(crate) fn protected(&self, nexus: usize, lun: u16) -> bool {
         let unit = &self.units[usize::from(lun)];
         unit.read_only || unit.mode.write_protected() || self.initiators[nexus].view.read_only
     }
@@ -388,6 +402,8 @@ impl World {
             Command::OrWrite => unit.or_write(cdb, data, actual),
             Command::WriteAtomic => unit.write_atomic(cdb, data, actual),
             Command::GetLbaStatus => unit.get_lba_status(cdb, actual),
+            Command::Sanitize => unit.sanitize(cdb, data),
+            Command::ExtendedCopy => self.extended_copy(nexus, cdb, data),
             Command::PreFetch | Command::SynchronizeCache => unit.range_only(cdb, actual),
             Command::ModeSense => unit.mode_sense(cdb, protected),
             Command::ModeSelect => {
