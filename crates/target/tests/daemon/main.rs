@@ -8,6 +8,7 @@ mod hostile;
 mod kept;
 mod login;
 mod multiple_connections;
+mod namespace;
 mod portals;
 mod reading_and_writing;
 mod sessions;

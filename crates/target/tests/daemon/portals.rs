@@ -10,7 +10,7 @@ use lunway_target::{Config, PortalGroupConfig};
 use crate::support::*;
 
 /// What SendTargets says of [`TARGET`].
-fn told(address: SocketAddr) -> Vec<(String, u16)> {
+pub(crate) fn told(address: SocketAddr) -> Vec<(String, u16)> {
     let login = InitiatorLoginConfig { target_name: None, ..login(9) };
     let mut client = Client::log_in(address, login).unwrap();
     client.core.send_targets(&SendTargets::All);
@@ -19,7 +19,7 @@ fn told(address: SocketAddr) -> Vec<(String, u16)> {
     target.map(|target| target.addresses).unwrap_or_default()
 }
 
-fn with_listen(listen: &str) -> impl FnOnce(&mut Config) {
+pub(crate) fn with_listen(listen: &str) -> impl FnOnce(&mut Config) {
     let listen = listen.split(' ').map(|entry| entry.parse().unwrap()).collect();
     move |config| config.listen = listen
 }

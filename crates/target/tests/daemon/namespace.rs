@@ -1,0 +1,170 @@
+//! Network cards that come and go under a running daemon, each test in a network namespace of its own.
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::portals::{told, with_listen};
+use crate::support::*;
+
+/// Set in the process that runs inside.
+const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
+
+/// Whether this process is inside. If it is not, another one is started there that runs the same test, and what it finds
+/// is the result. No root is needed, but user namespaces are: where they cannot be had, that is noted.
+fn inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        ip("link set lo up");
+        for (near, far) in [("nic0", "far0"), ("nic1", "far1")] {
+            ip(&format!("link add {near} type veth peer name {far}"));
+            ip(&format!("link set {near} up"));
+            ip(&format!("link set {far} up"));
+        }
+        return true;
+    }
+    let (Some(unshare), Some(_)) = (lunway_foreign::program("unshare"), lunway_foreign::program("ip")) else {
+        return false;
+    };
+    let apart = |what: &str| {
+        let mut command = Command::new(&unshare);
+        command.args(["--map-root-user", "--net", what]);
+        command
+    };
+    if !apart("true").output().is_ok_and(|output| output.status.success()) {
+        lunway_foreign::not_run("network namespaces of users");
+        return false;
+    }
+    let this = std::env::current_exe().unwrap();
+    let mut inside = apart(this.to_str().unwrap());
+    let output = inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+fn ip(arguments: &str) {
+    let ip = lunway_foreign::program("ip").unwrap();
+    let output = Command::new(ip).args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The addresses that an initiator is told which comes by `address`.
+fn told_at(address: &str) -> Vec<String> {
+    told(address.parse().unwrap()).into_iter().map(|(address, _)| address).collect()
+}
+
+fn within_a_second(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(1), "not within a second: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn accepts(address: &str) -> bool {
+    let address: SocketAddr = address.parse().unwrap();
+    TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
+}
+
+/// Writes and reads until told to stop; each second piece is checked against what was written.
+fn work(mut client: Client, stop: &AtomicBool) -> usize {
+    let mut rounds = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let data = pattern(16, rounds as u8);
+        client.write(0, 64, &data);
+        assert_eq!(client.read(0, 64, 16), data);
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn an_address_that_appears_is_a_portal_within_a_second_and_one_that_goes_is_not_told_any_longer() {
+    if !inside(
+        "namespace::an_address_that_appears_is_a_portal_within_a_second_and_one_that_goes_is_not_told_any_longer",
+    ) {
+        return;
+    }
+    let daemon = Daemon::start("");
+    ip("addr add 10.9.0.1/24 dev nic0");
+    daemon.change(with_listen("0.0.0.0:3260 [::]:3260")).unwrap();
+    let first = "10.9.0.1:3260";
+    within_a_second("the first address", || told_at(first) == [first]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = Client::log_in(first.parse().unwrap(), login(1)).unwrap().ready();
+        let worker = scope.spawn(|| work(client, &stop));
+
+        ip("addr add 10.9.1.1/24 dev nic1");
+        within_a_second("a new address", || told_at(first) == [first, "10.9.1.1:3260"]);
+        let client = Client::log_in("10.9.1.1:3260".parse().unwrap(), login(2)).unwrap().ready();
+        drop(client);
+
+        ip("addr del 10.9.1.1/24 dev nic1");
+        within_a_second("an address that is gone", || told_at(first) == [first]);
+
+        ip("addr add 10.9.1.1/24 dev nic1");
+        within_a_second("an address that is back", || told_at(first).len() == 2);
+        ip("link set nic1 down");
+        within_a_second("an interface that is down", || told_at(first) == [first]);
+        ip("link set nic1 up");
+        within_a_second("an interface that is up", || told_at(first).len() == 2);
+
+        ip("addr add fd00:9::1/64 dev nic0 nodad");
+        within_a_second("an address of IPv6", || told_at(first).contains(&"[fd00:9::1]:3260".to_owned()));
+        assert_eq!(told_at("[fd00:9::1]:3260")[0], "[fd00:9::1]:3260");
+        ip("link del nic1");
+        within_a_second("a card that was pulled", || !told_at(first).contains(&"10.9.1.1:3260".to_owned()));
+        stop.store(true, Ordering::SeqCst);
+        assert!(worker.join().unwrap() > 10, "the first session went on");
+    });
+}
+
+#[test]
+fn interfaces_networks_and_addresses_that_are_not_there_yet_are_listened_on_when_they_are() {
+    if !inside(
+        "namespace::interfaces_networks_and_addresses_that_are_not_there_yet_are_listened_on_when_they_are",
+    ) {
+        return;
+    }
+    let daemon = Daemon::start("");
+    let own = daemon.address.to_string();
+    let listen = format!("{own} nic1 10.9.2.0/24:3261 10.9.3.3");
+    daemon.change(with_listen(&listen)).unwrap();
+    let waiting = || daemon.server().portals().iter().filter(|portal| portal.waiting.is_some()).count();
+    assert_eq!((waiting(), told_at(&own)), (3, vec![own.clone()]));
+
+    for (address, portal) in [
+        ("10.9.1.1/24 dev nic1", "10.9.1.1:3260"),
+        ("10.9.2.5/32 dev nic0", "10.9.2.5:3261"),
+        ("10.9.3.3/24 dev nic0", "10.9.3.3:3260"),
+    ] {
+        assert!(!accepts(portal));
+        ip(&format!("addr add {address}"));
+        within_a_second(portal, || accepts(portal) && told_at(&own) == [own.as_str(), portal]);
+        ip(&format!("addr del {address}"));
+        within_a_second(portal, || told_at(&own) == [own.as_str()]);
+        assert_eq!(daemon.server().addresses().len(), 1, "its socket is closed");
+    }
+}
+
+#[test]
+fn a_port_that_another_program_has_on_a_new_address_is_taken_when_it_is_free() {
+    if !inside("namespace::a_port_that_another_program_has_on_a_new_address_is_taken_when_it_is_free") {
+        return;
+    }
+    let daemon = Daemon::start("");
+    let own = daemon.address.to_string();
+    daemon.change(with_listen(&format!("{own} nic1"))).unwrap();
+    ip("addr add 10.9.1.1/24 dev lo");
+    let foreign = std::net::TcpListener::bind("10.9.1.1:3260").unwrap();
+    ip("addr del 10.9.1.1/24 dev lo");
+    ip("addr add 10.9.1.1/24 dev nic1");
+    let reason = || daemon.server().portals()[1].waiting.clone().unwrap_or_default();
+    within_a_second("the reason is shown", || reason().contains("another program listens there"));
+    assert_eq!(told_at(&own), [own.as_str()]);
+    drop(foreign);
+    until("the port is tried again", || told_at(&own) == [own.as_str(), "10.9.1.1:3260"]);
+    assert_eq!(reason(), "");
+}
