@@ -57,6 +57,7 @@ mod port_group;
 mod reservation;
 mod response;
 mod sense;
+mod space;
 mod state_store;
 mod status;
 mod target;

@@ -12,7 +12,7 @@ use crate::medium_operation::{Background, MediumOperation, MediumWork, Phase};
 use crate::mode::ModeParameters;
 use crate::nexus::{ItlNexus, PortPair};
 use crate::reservation::{Keeper, Reservations};
-use crate::state_store::{StateError, StateStore};
+use crate::state_store::{StateError, StateStore, item as state_item};
 use crate::unit_attention::UnitAttention;
 
 /// Ports that are remembered. One that is forgotten hears POWER ON again, which costs it a check and nothing else.
@@ -47,6 +47,8 @@ pub struct LogicalUnitOptions {
     /// Bytes of a physical block to tell where that is larger than the device's: a whole multiple of its logical blocks. 512e
     /// is a device of 512-byte blocks that says 4096 here.
     pub physical_sector: Option<u32>,
+    /// Thin provisioning soft threshold: initiators are told when the backing store is at least so full.
+    pub threshold_percent: Option<u8>,
     /// Where sanitize and format operations run. `None`: within their commands, which then answer only at the end, IMMED or not.
     pub background: Option<Arc<dyn Background>>,
 }
@@ -54,6 +56,10 @@ pub struct LogicalUnitOptions {
 impl LogicalUnitOptions {
     /// Longest serial number. Together with the vendor it must fit a designator.
     pub const SERIAL_MAX: usize = 64;
+
+    /// What one command may transfer unless told otherwise, bytes. The largest request that is seen: 2,048 blocks of 4 KiB, as
+    /// conformance tests and backup programs send. A transport must take as much data-out.
+    pub const MAX_TRANSFER: u32 = 8 << 20;
 }
 
 impl Default for LogicalUnitOptions {
@@ -66,11 +72,11 @@ impl Default for LogicalUnitOptions {
             revision: "0001".to_owned(),
             removable: false,
             read_only: false,
-            // 8 MiB: the largest request that is seen (2,048 blocks of 4 KiB, as conformance tests and backup programs send).
-            max_transfer: 8 << 20,
+            max_transfer: Self::MAX_TRANSFER,
             atomic_writes: None,
             state: None,
             physical_sector: None,
+            threshold_percent: None,
             background: None,
         }
     }
@@ -107,6 +113,9 @@ pub struct LogicalUnit {
     read_only: AtomicBool,
     identity: Identity,
     mode: ModeParameters,
+    /// Percent; 0: none.
+    threshold: AtomicU8,
+    threshold_told: AtomicBool,
     obstacles: AtomicU8,
     keeper: Keeper,
     nexuses: Mutex<Vec<Weak<ItlNexus>>>,
@@ -122,6 +131,19 @@ impl AsRef<Gate> for LogicalUnit {
     }
 }
 
+/// The mode parameters that were saved, or the defaults.
+fn load_mode(options: &LogicalUnitOptions, volatile_cache: bool) -> Result<ModeParameters, StateError> {
+    let kept = match state_of(options) {
+        Some((store, owner)) => store.load(owner, state_item::MODE_PAGES)?,
+        None => None,
+    };
+    ModeParameters::new(volatile_cache, kept.as_deref()).map_err(|why| StateError::Damaged {
+        owner: options.identity.clone(),
+        item: state_item::MODE_PAGES.to_owned(),
+        why: why.to_owned(),
+    })
+}
+
 impl LogicalUnit {
     /// Puts a logical unit in front of a device, with what [`LogicalUnitOptions::state`] keeps of it. Kept state that is
     /// damaged is an error, not an empty start.
@@ -129,9 +151,12 @@ impl LogicalUnit {
         let geometry = device.geometry();
         let protected = options.read_only || geometry.read_only;
         let keeper = Keeper::load(state_of(&options))?;
+        let mode = load_mode(&options, geometry.volatile_cache)?;
         let unit = Arc::new(Self {
             identity: Identity::derive(&options),
-            mode: ModeParameters::new(geometry.volatile_cache),
+            mode,
+            threshold: AtomicU8::new(options.threshold_percent.unwrap_or(0)),
+            threshold_told: AtomicBool::default(),
             obstacles: AtomicU8::new(if protected { obstacle::PROTECTED } else { 0 }),
             keeper,
             nexuses: Mutex::default(),
@@ -176,6 +201,38 @@ impl LogicalUnit {
 
     pub(crate) fn mode(&self) -> &ModeParameters {
         &self.mode
+    }
+
+    /// Thin provisioning soft threshold as it is now.
+    pub fn threshold_percent(&self) -> Option<u8> {
+        Some(self.threshold.load(Ordering::Acquire)).filter(|&percent| percent != 0)
+    }
+
+    /// Changes the thin provisioning soft threshold; it is looked at with the next [`check_space`](Self::check_space).
+    pub fn set_threshold_percent(&self, percent: Option<u8>) {
+        self.threshold.store(percent.unwrap_or(0), Ordering::Release);
+    }
+
+    /// Initiators know that the backing store is nearly full.
+    pub(crate) fn threshold_told(&self) -> &AtomicBool {
+        &self.threshold_told
+    }
+
+    /// Keeps mode parameters over power cycles.
+    pub(crate) async fn save_mode(&self, flags: u8) -> Result<(), StateError> {
+        if let Some((store, owner)) = self.state() {
+            store.save(owner, state_item::MODE_PAGES, ModeParameters::kept(flags)).await?;
+        }
+        self.mode.set_saved(flags);
+        Ok(())
+    }
+
+    /// Mode parameters that a nexus asked for take effect, and the others hear of it.
+    pub(crate) fn put_mode_in_force(&self, flags: u8, by: &ItlNexus) {
+        if self.mode.put_in_force(flags) {
+            self.refresh_protection();
+            self.establish(UnitAttention::ModeParametersChanged, Some(by));
+        }
     }
 
     pub(crate) fn gate(&self) -> &Gate {

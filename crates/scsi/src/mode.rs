@@ -1,8 +1,13 @@
 //! Mode parameters: headers, block descriptors and pages (SPC-4 7.5, SBC-4).
 
+mod pages;
+
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
+use pages::{ALL_FLAGS, DESCRIPTOR_SENSE, PAGES, Page, SOFTWARE_WRITE_PROTECT, WCE, WRITE_CACHE};
+pub(crate) use pages::{Facts, THRESHOLD_EXPONENT};
+
+use crate::field::{u8_at, u16_at, u32_at, u64_at};
 
 /// PAGE CONTROL of MODE SENSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,10 +38,20 @@ impl PageControl {
 pub mod page {
     /// Read-write error recovery.
     pub const ERROR_RECOVERY: u8 = 0x01;
+    /// Verify error recovery.
+    pub const VERIFY_ERROR_RECOVERY: u8 = 0x07;
     /// Caching.
     pub const CACHING: u8 = 0x08;
     /// Control.
     pub const CONTROL: u8 = 0x0A;
+    /// Protocol specific logical unit.
+    pub const PROTOCOL_SPECIFIC_LOGICAL_UNIT: u8 = 0x18;
+    /// Protocol specific port.
+    pub const PROTOCOL_SPECIFIC_PORT: u8 = 0x19;
+    /// Power condition.
+    pub const POWER_CONDITION: u8 = 0x1A;
+    /// Logical block provisioning, a subpage of informational exceptions control.
+    pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0x02;
     /// Informational exceptions control.
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1C;
     /// All pages.
@@ -45,108 +60,19 @@ pub mod page {
     pub const ALL_SUBPAGES: u8 = 0xFF;
 }
 
-/// Bits of [`ModeParameters`].
-const WRITE_CACHE: u8 = 1;
-const DESCRIPTOR_SENSE: u8 = 2;
-const SOFTWARE_WRITE_PROTECT: u8 = 4;
-
 /// The mode parameters of a logical unit that can be changed: one byte of atomic flags, read on the fast path.
+///
+/// Three sets of values: those in force, those saved by MODE SELECT with SP, and the defaults. A reset brings the saved ones
+/// back, or the defaults where none were saved (SPC-4 5.11.2).
 #[derive(Debug)]
 pub(crate) struct ModeParameters {
     current: AtomicU8,
+    saved: AtomicU8,
     default: u8,
 }
 
-/// One mode page: where it is, how it looks.
-struct Page {
-    code: u8,
-    subpage: u8,
-    build: fn(flags: u8) -> Vec<u8>,
-    changeable: &'static [(usize, u8, u8)],
-}
-
-/// Byte of the page, bit of it, flag that it stands for.
-const CHANGEABLE_CACHING: &[(usize, u8, u8)] = &[(2, WCE, WRITE_CACHE)];
-const CHANGEABLE_CONTROL: &[(usize, u8, u8)] =
-    &[(2, D_SENSE, DESCRIPTOR_SENSE), (4, SWP, SOFTWARE_WRITE_PROTECT)];
-const WCE: u8 = 0x04;
-const D_SENSE: u8 = 0x04;
-const SWP: u8 = 0x08;
-
-/// In the order in which MODE SENSE for all pages tells them.
-const PAGES: &[Page] = &[
-    Page { code: page::ERROR_RECOVERY, subpage: 0, build: error_recovery, changeable: &[] },
-    Page { code: page::CACHING, subpage: 0, build: caching, changeable: CHANGEABLE_CACHING },
-    Page { code: page::CONTROL, subpage: 0, build: control, changeable: CHANGEABLE_CONTROL },
-    Page { code: page::CONTROL, subpage: 1, build: control_extension, changeable: &[] },
-    Page {
-        code: page::INFORMATIONAL_EXCEPTIONS,
-        subpage: 0,
-        build: informational_exceptions,
-        changeable: &[],
-    },
-];
-
-/// Read-write error recovery: nothing is recovered by hand.
-fn error_recovery(_: u8) -> Vec<u8> {
-    const AWRE_ARRE: u8 = 0xC0;
-    let mut bytes = vec![0; 12];
-    bytes[2] = AWRE_ARRE;
-    bytes
-}
-
-fn caching(flags: u8) -> Vec<u8> {
-    let mut bytes = vec![0; 20];
-    bytes[2] = if flags & WRITE_CACHE != 0 { WCE } else { 0 };
-    bytes
-}
-
-fn control(flags: u8) -> Vec<u8> {
-    const GLTSD: u8 = 0x02;
-    const UNRESTRICTED_REORDERING: u8 = 0x10;
-    let mut bytes = vec![0; 12];
-    bytes[2] = GLTSD | if flags & DESCRIPTOR_SENSE != 0 { D_SENSE } else { 0 };
-    bytes[3] = UNRESTRICTED_REORDERING;
-    bytes[4] = if flags & SOFTWARE_WRITE_PROTECT != 0 { SWP } else { 0 };
-    put(&mut bytes, 8, u16::MAX.to_be_bytes()); // busy timeout: unlimited
-    bytes
-}
-
-fn control_extension(_: u8) -> Vec<u8> {
-    vec![0; 32]
-}
-
-fn informational_exceptions(_: u8) -> Vec<u8> {
-    vec![0; 12]
-}
-
-impl Page {
-    fn with_header(&self, mut bytes: Vec<u8>) -> Vec<u8> {
-        const SPF: u8 = 0x40;
-        if self.subpage == 0 {
-            bytes[0] = self.code;
-            bytes[1] = bytes.len() as u8 - 2;
-        } else {
-            bytes[0] = self.code | SPF;
-            bytes[1] = self.subpage;
-            let len = bytes.len() as u16 - 4;
-            put(&mut bytes, 2, len.to_be_bytes());
-        }
-        bytes
-    }
-
-    fn values(&self, flags: u8) -> Vec<u8> {
-        self.with_header((self.build)(flags))
-    }
-
-    fn mask(&self) -> Vec<u8> {
-        let mut bytes = vec![0; (self.build)(0).len()];
-        for &(at, bit, _) in self.changeable {
-            bytes[at] |= bit;
-        }
-        self.with_header(bytes)
-    }
-}
+/// Version of the kept form: this byte, then the flags.
+const KEPT_VERSION: u8 = 1;
 
 /// What is wrong with the pages of a MODE SELECT, by offset into the list of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,10 +84,21 @@ pub(crate) enum SelectError {
 }
 
 impl ModeParameters {
-    /// Defaults: the write cache is on where the device has a volatile one.
-    pub(crate) fn new(volatile_cache: bool) -> Self {
+    /// Defaults: the write cache is on where the device has a volatile one. `kept` is what [`kept`](Self::kept) once gave;
+    /// `Err`: it is not.
+    pub(crate) fn new(volatile_cache: bool, kept: Option<&[u8]>) -> Result<Self, &'static str> {
         let default = if volatile_cache { WRITE_CACHE } else { 0 };
-        Self { current: AtomicU8::new(default), default }
+        let saved = match kept {
+            None => default,
+            Some(&[KEPT_VERSION, flags]) if flags & !ALL_FLAGS == 0 => flags,
+            Some(_) => return Err("they are not of a version that is known"),
+        };
+        Ok(Self { current: AtomicU8::new(saved), saved: AtomicU8::new(saved), default })
+    }
+
+    /// What has to be kept for these flags to be the saved ones.
+    pub(crate) fn kept(flags: u8) -> Vec<u8> {
+        vec![KEPT_VERSION, flags]
     }
 
     fn flags(&self) -> u8 {
@@ -185,38 +122,68 @@ impl ModeParameters {
     }
 
     pub(crate) fn reset(&self) {
-        self.current.store(self.default, Ordering::Release);
+        self.current.store(self.saved.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// The pages that a MODE SENSE asks for; `None` where there is no such page.
-    pub(crate) fn sense(&self, control: PageControl, code: u8, subpage: u8) -> Option<Vec<u8>> {
+    /// Flags that have been kept are the saved ones from now on.
+    pub(crate) fn set_saved(&self, flags: u8) {
+        self.saved.store(flags, Ordering::Release);
+    }
+
+    /// Puts flags in force; says whether that changed anything.
+    pub(crate) fn put_in_force(&self, flags: u8) -> bool {
+        self.current.swap(flags, Ordering::AcqRel) != flags
+    }
+
+    /// The pages that a MODE SENSE asks for; `None` where there is no such page. `savable` sets PS: what can be changed can be
+    /// saved. `threshold` is that of [`Facts`].
+    pub(crate) fn sense(
+        &self,
+        control: PageControl,
+        code: u8,
+        subpage: u8,
+        savable: bool,
+        threshold: Option<u32>,
+    ) -> Option<Vec<u8>> {
+        const PS: u8 = 0x80;
         let wanted = |page: &&Page| {
             (code == page::ALL || code == page.code)
                 && (subpage == page::ALL_SUBPAGES || subpage == page.subpage)
         };
+        let flags = match control {
+            PageControl::Default => self.default,
+            PageControl::Saved => self.saved.load(Ordering::Acquire),
+            PageControl::Current | PageControl::Changeable => self.flags(),
+        };
+        let facts = Facts { flags, threshold };
         let mut pages = PAGES.iter().filter(wanted).peekable();
         pages.peek()?;
         Some(pages.fold(Vec::new(), |mut bytes, page| {
-            bytes.extend(match control {
-                PageControl::Changeable => page.mask(),
-                PageControl::Default => page.values(self.default),
-                PageControl::Current | PageControl::Saved => page.values(self.flags()),
+            let at = bytes.len();
+            bytes.extend(if control == PageControl::Changeable {
+                page.mask(facts)
+            } else {
+                page.values(facts)
             });
+            if savable && !page.changeable.is_empty() {
+                bytes[at] |= PS;
+            }
             bytes
         }))
     }
 
-    /// Takes the pages of a MODE SELECT: all of them, or none where one is refused. Says whether anything changed.
-    pub(crate) fn select(&self, pages: &[u8]) -> Result<bool, SelectError> {
-        let mut flags = self.flags();
+    /// Reads the pages of a MODE SELECT: the flags that they ask for, or which of them is wrong. Nothing changes yet.
+    pub(crate) fn select(&self, pages: &[u8], threshold: Option<u32>) -> Result<u8, SelectError> {
+        let facts = Facts { flags: self.flags(), threshold };
+        let mut flags = facts.flags;
         let mut at = 0;
         while at < pages.len() {
-            let (page, len) = find_page(&pages[at..]).map_err(|error| match error {
+            let (page, len) = find_page(&pages[at..], facts).map_err(|error| match error {
                 SelectError::Field(inner) => SelectError::Field(at + inner),
                 error => error,
             })?;
             let given = &pages[at..at + len];
-            let (current, mask) = (page.values(self.flags()), page.mask());
+            let (current, mask) = (page.values(facts), page.mask(facts));
             // The header was matched; PS in its first byte is reserved here and ignored.
             let fixed = (2..len).find(|&index| (given[index] ^ current[index]) & !mask[index] != 0);
             if let Some(index) = fixed {
@@ -227,12 +194,12 @@ impl ModeParameters {
             }
             at += len;
         }
-        Ok(self.current.swap(flags, Ordering::AcqRel) != flags)
+        Ok(flags)
     }
 }
 
 /// The page that `bytes` begin with, and its length.
-fn find_page(bytes: &[u8]) -> Result<(&'static Page, usize), SelectError> {
+fn find_page(bytes: &[u8], facts: Facts) -> Result<(&'static Page, usize), SelectError> {
     let first = u8_at(bytes, 0).ok_or(SelectError::Length)?;
     let subpage_format = first & 0x40 != 0;
     let second = u8_at(bytes, 1).ok_or(SelectError::Length)?;
@@ -245,7 +212,7 @@ fn find_page(bytes: &[u8]) -> Result<(&'static Page, usize), SelectError> {
         .iter()
         .find(|page| page.code == first & 0x3F && page.subpage == subpage && subpage_format == (subpage != 0))
         .ok_or(SelectError::Field(0))?;
-    if page.mask().len() != len {
+    if page.mask(facts).len() != len {
         return Err(SelectError::Field(1));
     }
     if bytes.len() < len {
@@ -330,59 +297,102 @@ impl ModeSense {
 
 #[cfg(test)]
 mod tests {
+    use super::pages::{D_SENSE, SWP};
     use super::*;
+
+    fn with_cache(volatile: bool) -> ModeParameters {
+        ModeParameters::new(volatile, None).unwrap()
+    }
+
+    fn current(mode: &ModeParameters, code: u8, subpage: u8) -> Vec<u8> {
+        mode.sense(PageControl::Current, code, subpage, false, Some(7)).unwrap()
+    }
+
+    fn select(mode: &ModeParameters, pages: &[u8]) -> Result<bool, SelectError> {
+        mode.select(pages, Some(7)).map(|flags| mode.put_in_force(flags))
+    }
 
     #[test]
     fn what_sense_tells_select_takes() {
-        let mode = ModeParameters::new(true);
-        let pages = mode.sense(PageControl::Current, page::ALL, page::ALL_SUBPAGES).unwrap();
-        assert_eq!(mode.select(&pages), Ok(false));
+        let mode = with_cache(true);
+        let pages = mode.sense(PageControl::Current, page::ALL, page::ALL_SUBPAGES, true, Some(7)).unwrap();
+        assert_eq!(select(&mode, &pages), Ok(false));
     }
 
     #[test]
     fn changeable_bits_change_and_reset_brings_them_back() {
-        let mode = ModeParameters::new(true);
-        let mut control = mode.sense(PageControl::Current, page::CONTROL, 0).unwrap();
+        let mode = with_cache(true);
+        let mut control = current(&mode, page::CONTROL, 0);
         control[2] |= D_SENSE;
         control[4] |= SWP;
-        assert_eq!(mode.select(&control), Ok(true));
+        assert_eq!(select(&mode, &control), Ok(true));
         assert!(mode.descriptor_sense() && mode.software_write_protect());
-        assert_eq!(mode.sense(PageControl::Current, page::CONTROL, 0).unwrap(), control);
-        assert_ne!(mode.sense(PageControl::Default, page::CONTROL, 0).unwrap(), control);
+        assert_eq!(current(&mode, page::CONTROL, 0), control);
+        assert_ne!(mode.sense(PageControl::Default, page::CONTROL, 0, false, None).unwrap(), control);
         mode.reset();
         assert!(!mode.descriptor_sense() && !mode.software_write_protect() && mode.write_cache());
     }
 
     #[test]
+    fn saved_values_outlive_a_reset_and_come_back_from_what_was_kept() {
+        let mode = with_cache(true);
+        let mut control = current(&mode, page::CONTROL, 0);
+        control[2] |= D_SENSE;
+        let flags = mode.select(&control, Some(7)).unwrap();
+        mode.set_saved(flags);
+        mode.reset();
+        assert!(mode.descriptor_sense());
+        let again = ModeParameters::new(true, Some(&ModeParameters::kept(flags))).unwrap();
+        assert!(again.descriptor_sense() && again.write_cache());
+        for damaged in [&[][..], &[1], &[2, 0], &[1, 0x80], &[1, 0, 0]] {
+            assert!(ModeParameters::new(true, Some(damaged)).is_err(), "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn only_pages_with_something_to_save_say_that_they_can_be_saved() {
+        let mode = with_cache(true);
+        let sense = |code| mode.sense(PageControl::Current, code, 0, true, None).unwrap();
+        assert_eq!(sense(page::CACHING)[0], 0x80 | page::CACHING);
+        assert_eq!(sense(page::POWER_CONDITION)[0], page::POWER_CONDITION);
+    }
+
+    #[test]
     fn one_bad_page_leaves_everything_as_it_was() {
-        let mode = ModeParameters::new(true);
-        let mut pages = mode.sense(PageControl::Current, page::CONTROL, 0).unwrap();
+        let mode = with_cache(true);
+        let mut pages = current(&mode, page::CONTROL, 0);
         pages[2] |= D_SENSE;
         let first = pages.len();
-        pages.extend(mode.sense(PageControl::Current, page::CACHING, 0).unwrap());
+        pages.extend(current(&mode, page::CACHING, 0));
         pages[first + 12] = 1;
-        assert_eq!(mode.select(&pages), Err(SelectError::Field(first + 12)));
+        assert_eq!(select(&mode, &pages), Err(SelectError::Field(first + 12)));
         assert!(!mode.descriptor_sense());
     }
 
     #[test]
     fn cut_and_unknown_pages_are_refused() {
-        let mode = ModeParameters::new(false);
-        let control = mode.sense(PageControl::Current, page::CONTROL, 0).unwrap();
-        assert_eq!(mode.select(&control[..11]), Err(SelectError::Length));
-        assert_eq!(mode.select(&[page::CONTROL]), Err(SelectError::Length));
-        assert_eq!(mode.select(&[0x33, 2, 0, 0]), Err(SelectError::Field(0)));
-        assert_eq!(mode.sense(PageControl::Current, 0x33, 0), None);
+        let mode = with_cache(false);
+        let control = current(&mode, page::CONTROL, 0);
+        assert_eq!(select(&mode, &control[..11]), Err(SelectError::Length));
+        assert_eq!(select(&mode, &[page::CONTROL]), Err(SelectError::Length));
+        assert_eq!(select(&mode, &[0x33, 2, 0, 0]), Err(SelectError::Field(0)));
+        assert_eq!(mode.sense(PageControl::Current, 0x33, 0, false, None), None);
     }
 
     #[test]
     fn the_write_cache_can_be_switched_only_where_there_is_one() {
-        let mode = ModeParameters::new(false);
-        assert!(mode.write_cache());
-        let mode = ModeParameters::new(true);
-        let mut caching = mode.sense(PageControl::Current, page::CACHING, 0).unwrap();
+        assert!(with_cache(false).write_cache());
+        let mode = with_cache(true);
+        let mut caching = current(&mode, page::CACHING, 0);
         caching[2] &= !WCE;
-        assert_eq!(mode.select(&caching), Ok(true));
+        assert_eq!(select(&mode, &caching), Ok(true));
         assert!(!mode.write_cache());
+    }
+
+    #[test]
+    fn the_threshold_is_a_descriptor_of_its_page() {
+        let mode = with_cache(false);
+        let page = current(&mode, page::INFORMATIONAL_EXCEPTIONS, page::LOGICAL_BLOCK_PROVISIONING);
+        assert_eq!((page.len(), page[3], &page[16..]), (24, 20, &[0x89, 1, 0, 0, 0, 0, 0, 7][..]));
     }
 }

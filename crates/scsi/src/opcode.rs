@@ -22,6 +22,8 @@ pub const RELEASE_6: u8 = 0x17;
 pub const MODE_SENSE_6: u8 = 0x1A;
 /// START STOP UNIT.
 pub const START_STOP_UNIT: u8 = 0x1B;
+/// RECEIVE DIAGNOSTIC RESULTS.
+pub const RECEIVE_DIAGNOSTIC_RESULTS: u8 = 0x1C;
 /// SEND DIAGNOSTIC.
 pub const SEND_DIAGNOSTIC: u8 = 0x1D;
 /// PREVENT ALLOW MEDIUM REMOVAL.
@@ -48,6 +50,8 @@ pub const WRITE_SAME_10: u8 = 0x41;
 pub const UNMAP: u8 = 0x42;
 /// SANITIZE; the service action says how.
 pub const SANITIZE: u8 = 0x48;
+/// LOG SENSE.
+pub const LOG_SENSE: u8 = 0x4D;
 /// MODE SELECT (10).
 pub const MODE_SELECT_10: u8 = 0x55;
 /// RESERVE (10).

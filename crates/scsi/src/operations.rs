@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use crate::device_server::{
-    Cdb, Handler, access, atomic, copy_results, extended_copy, format, identify, medium, mode, ports, report,
-    sanitize, thin, transfer, verify,
+    Cdb, Handler, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log, medium,
+    mode, ports, report, sanitize, thin, transfer, verify,
 };
 use crate::logical_unit::LogicalUnit;
 use crate::opcode::{self as op, service_action as sa};
@@ -98,6 +98,8 @@ const READ: Kind = Kind { passage: Passage::Shared, access: Access::Read, medium
 const CONTROL: Kind = Kind { access: Access::Write, ..FREE };
 /// Mode and log parameters, diagnostics: what a port in standby must take as well. INSPECT changes them, DESCRIBE tells.
 const INSPECT: Kind = Kind { reach: Reach::Standby, ..CONTROL };
+/// A self-test reads the medium.
+const DIAGNOSE: Kind = Kind { medium: true, ..INSPECT };
 /// REPORT SUPPORTED OPERATION CODES is not on the standard's list for standby and may be taken: a host that finds the unit
 /// through such a port would otherwise never learn what it can do. What they tell does not change while the medium is taken.
 const DESCRIBE: Kind = Kind { access: Access::Read, beside_medium_operation: true, ..INSPECT };
@@ -113,6 +115,8 @@ const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
 /// SANITIZE and FORMAT UNIT pass the gate by themselves: who waits for their end must not keep it closed. They look at an
 /// operation under way or failed by themselves, too.
 const OWN_MEDIUM: Kind = Kind { passage: Passage::None, beside_medium_operation: true, ..WRITE };
+/// Neither changes the medium nor needs one.
+const EXIT: Kind = Kind { writes: false, medium: false, ..OWN_MEDIUM };
 const COPY: Kind = Kind { reaches: true, ..CONTROL };
 
 /// One supported command.
@@ -276,7 +280,8 @@ pub static OPERATIONS: &[Operation] = &[
     row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
     row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(mode::sense_6)),
     row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Unit(medium::start_stop_unit)),
-    row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0x04, 0, 0, 0, 0], INSPECT, Unit(report::send_diagnostic)),
+    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], INSPECT, Unit(diagnostic::receive_diagnostic_results)),
+    row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Unit(diagnostic::send_diagnostic)),
     row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Unit(medium::prevent_allow)),
     row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Unit(identify::read_capacity_10)),
     row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(transfer::read_10)).tolerating(OLD_FUA_NV_RARC),
@@ -290,7 +295,8 @@ pub static OPERATIONS: &[Operation] = &[
     row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::unmap)).offered(Offered::Thin),
     row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::overwrite_all)).acting(),
     row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin),
-    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::exit_failure_mode)).acting(),
+    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Unit(sanitize::exit_failure_mode)).acting(),
+    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(log::log_sense)),
     row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::select_10)),
     row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
     row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::release)),

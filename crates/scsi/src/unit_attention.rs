@@ -24,6 +24,8 @@ pub enum UnitAttention {
     CapacityChanged,
     /// Another nexus changed mode parameters.
     ModeParametersChanged,
+    /// The backing store is nearly full.
+    SoftThresholdReached,
     /// PREEMPT took the reservation that this nexus took part in.
     ReservationsPreempted,
     /// A reservation that this nexus took part in was released.
@@ -37,7 +39,7 @@ pub enum UnitAttention {
 }
 
 /// All, by bit number of [`Pending`].
-const ALL: [(UnitAttention, AdditionalSense); 13] = [
+const ALL: [(UnitAttention, AdditionalSense); 14] = [
     (UnitAttention::PowerOn, AdditionalSense::POWER_ON_OCCURRED),
     (UnitAttention::Reset, AdditionalSense::BUS_DEVICE_RESET_OCCURRED),
     (UnitAttention::NexusLoss, AdditionalSense::I_T_NEXUS_LOSS_OCCURRED),
@@ -46,6 +48,7 @@ const ALL: [(UnitAttention, AdditionalSense); 13] = [
     (UnitAttention::MediumChanged, AdditionalSense::MEDIUM_MAY_HAVE_CHANGED),
     (UnitAttention::CapacityChanged, AdditionalSense::CAPACITY_DATA_HAS_CHANGED),
     (UnitAttention::ModeParametersChanged, AdditionalSense::MODE_PARAMETERS_CHANGED),
+    (UnitAttention::SoftThresholdReached, AdditionalSense::SOFT_THRESHOLD_REACHED),
     (UnitAttention::ReservationsPreempted, AdditionalSense::RESERVATIONS_PREEMPTED),
     (UnitAttention::ReservationsReleased, AdditionalSense::RESERVATIONS_RELEASED),
     (UnitAttention::RegistrationsPreempted, AdditionalSense::REGISTRATIONS_PREEMPTED),

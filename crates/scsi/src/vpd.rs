@@ -79,7 +79,9 @@ pub(crate) fn build(code: u8, itl: &ItlNexus) -> Option<Vec<u8>> {
             BlockDeviceCharacteristics::of(&unit.geometry()).build_body().to_vec()
         }
         page::LOGICAL_BLOCK_PROVISIONING => {
-            LogicalBlockProvisioning::of(&unit.geometry()).build_body().to_vec()
+            LogicalBlockProvisioning::of(&unit.geometry(), unit.mapping_resources().is_some())
+                .build_body()
+                .to_vec()
         }
         _ => return None,
     };

@@ -6,9 +6,11 @@
 pub(crate) mod access;
 pub(crate) mod atomic;
 pub(crate) mod copy_results;
+pub(crate) mod diagnostic;
 pub(crate) mod extended_copy;
 pub(crate) mod format;
 pub(crate) mod identify;
+pub(crate) mod log;
 pub(crate) mod medium;
 pub(crate) mod mode;
 pub(crate) mod ports;

@@ -2,13 +2,12 @@
 
 use lunway_block::Io;
 
-use super::{Answer, Command, parameter_data};
+use super::{Answer, Command, parameter_data, stepwise};
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
 use crate::logical_unit::{LogicalUnit, obstacle};
 use crate::mode::{ModeSense, PageControl, SelectError};
 use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
-use crate::unit_attention::UnitAttention;
+use crate::sense::{AdditionalSense, Sense, SenseKey};
 
 /// Which of the two lengths of CDB and header.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,12 +46,13 @@ fn sense(command: &Command, form: Form, allocation: usize) -> Answer {
     let cdb = &command.cdb;
     let unit = command.unit();
     let control = PageControl::from_bits(cdb.u8(2) >> 6);
-    if control == PageControl::Saved {
+    let savable = unit.state().is_some();
+    if control == PageControl::Saved && !savable {
         return Err(Sense::illegal(AdditionalSense::SAVING_PARAMETERS_NOT_SUPPORTED).into());
     }
     let pages = unit
         .mode()
-        .sense(control, cdb.u8(2) & 0x3F, cdb.u8(3))
+        .sense(control, cdb.u8(2) & 0x3F, cdb.u8(3), savable, unit.threshold())
         .ok_or_else(|| Sense::invalid_cdb_field(2, 5))?;
     let long = form == Form::Ten && cdb.has(1, LLBAA);
     let descriptor = if cdb.has(1, DBD) { Vec::new() } else { block_descriptor(unit, long) };
@@ -110,11 +110,12 @@ fn check_block_descriptor(
     }
 }
 
-fn select(command: &Command, form: Form, len: usize) -> Answer {
+fn select(command: Command, form: Form, len: usize) -> Answer {
     const PF: u8 = 0x10;
     const SP: u8 = 0x01;
     let unit = command.unit();
-    if command.cdb.has(1, SP) {
+    let save = command.cdb.has(1, SP);
+    if save && unit.state().is_none() {
         return Err(Sense::invalid_cdb_field(1, 0).into());
     }
     if len == 0 {
@@ -134,22 +135,31 @@ fn select(command: &Command, form: Form, len: usize) -> Answer {
     if !pages.is_empty() && !command.cdb.has(1, PF) {
         return Err(Sense::invalid_cdb_field(1, 4).into());
     }
-    match unit.mode().select(pages) {
-        Ok(false) => {}
-        Ok(true) => {
-            unit.refresh_protection();
-            unit.establish(UnitAttention::ModeParametersChanged, Some(&command.itl));
-        }
-        Err(SelectError::Length) => return Err(too_short()),
-        Err(SelectError::Field(at)) => return Err(Sense::invalid_parameter((pages_at + at) as u16).into()),
+    let flags = unit.mode().select(pages, unit.threshold()).map_err(|error| match error {
+        SelectError::Length => too_short(),
+        SelectError::Field(at) => Sense::invalid_parameter((pages_at + at) as u16).into(),
+    })?;
+    if !save {
+        unit.put_mode_in_force(flags, &command.itl);
+        return Ok(Io::Ready(Response::took(len as u64)));
     }
-    Ok(Io::Ready(Response::took(len as u64)))
+    stepwise(async move {
+        let unit = command.unit();
+        // Kept first: what an initiator was told to be saved must come back.
+        unit.save_mode(flags)
+            .await
+            .map_err(|_| Sense::new(SenseKey::HARDWARE_ERROR, AdditionalSense::INTERNAL_TARGET_FAILURE))?;
+        unit.put_mode_in_force(flags, &command.itl);
+        Ok(Response::took(len as u64))
+    })
 }
 
 pub(crate) fn select_6(command: Command) -> Answer {
-    select(&command, Form::Six, usize::from(command.cdb.u8(4)))
+    let len = usize::from(command.cdb.u8(4));
+    select(command, Form::Six, len)
 }
 
 pub(crate) fn select_10(command: Command) -> Answer {
-    select(&command, Form::Ten, usize::from(command.cdb.u16(7)))
+    let len = usize::from(command.cdb.u16(7));
+    select(command, Form::Ten, len)
 }

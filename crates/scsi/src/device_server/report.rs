@@ -1,4 +1,4 @@
-//! REPORT SUPPORTED OPERATION CODES, READ DEFECT DATA and SEND DIAGNOSTIC: what the device can do and how it is.
+//! REPORT SUPPORTED OPERATION CODES and READ DEFECT DATA: what the device can do and how it is.
 
 use lunway_block::Io;
 
@@ -6,7 +6,6 @@ use super::{Answer, Command, parameter_data};
 use crate::field::put;
 use crate::logical_unit::LogicalUnit;
 use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
-use crate::response::Response;
 use crate::sense::Sense;
 
 /// REPORTING OPTIONS (SPC-4 6.35.1).
@@ -99,9 +98,4 @@ pub(crate) fn read_defect_data_10(command: Command) -> Answer {
 pub(crate) fn read_defect_data_12(command: Command) -> Answer {
     let request = command.cdb.u8(1) & 0x1F;
     Ok(Io::Ready(parameter_data(&[0, request, 0, 0, 0, 0, 0, 0], command.cdb.u32(6) as usize)))
-}
-
-/// The default self-test (SPC-4 6.42): answering it is passing it. No diagnostic pages are taken.
-pub(crate) fn send_diagnostic(_: Command) -> Answer {
-    Ok(Io::Ready(Response::good()))
 }

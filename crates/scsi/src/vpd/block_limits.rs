@@ -7,6 +7,7 @@ use crate::device_server::atomic::COMPARE_AND_WRITE_MAX;
 use crate::device_server::thin::{UNMAP_BLOCKS_MAX, UNMAP_DESCRIPTORS_MAX, WRITE_SAME_BLOCKS_MAX};
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
 use crate::logical_unit::LogicalUnit;
+use crate::mode::THRESHOLD_EXPONENT;
 
 /// Block limits, page B0h. Lengths are logical blocks; 0: not said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,6 +162,8 @@ impl BlockDeviceCharacteristics {
 /// Logical block provisioning, page B2h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalBlockProvisioning {
+    /// THRESHOLD EXPONENT: thresholds and resources are counted in 2 to the power of this many blocks; 0: there are none.
+    pub threshold_exponent: u8,
     /// LBPU: UNMAP unmaps.
     pub unmap: bool,
     /// LBPWS: WRITE SAME (16) unmaps.
@@ -176,10 +179,11 @@ pub struct LogicalBlockProvisioning {
 }
 
 impl LogicalBlockProvisioning {
-    /// What a geometry says.
-    pub fn of(geometry: &Geometry) -> Self {
+    /// What a geometry says, and whether there are thresholds.
+    pub fn of(geometry: &Geometry, thresholds: bool) -> Self {
         let thin = geometry.thin;
         Self {
+            threshold_exponent: if thin && thresholds { THRESHOLD_EXPONENT } else { 0 },
             unmap: thin,
             write_same_16: thin,
             write_same_10: thin,
@@ -195,7 +199,7 @@ impl LogicalBlockProvisioning {
             | u8::from(self.write_same_10) << 5
             | (self.read_zeroes & 7) << 2
             | u8::from(self.anchor) << 1;
-        [0, flags, self.provisioning_type & 7, 0]
+        [self.threshold_exponent, flags, self.provisioning_type & 7, 0]
     }
 
     /// Reads the page.
@@ -203,6 +207,7 @@ impl LogicalBlockProvisioning {
         let body = body(bytes, page::LOGICAL_BLOCK_PROVISIONING)?;
         let flags = u8_at(body, 1)?;
         Some(Self {
+            threshold_exponent: u8_at(body, 0)?,
             unmap: flags & 0x80 != 0,
             write_same_16: flags & 0x40 != 0,
             write_same_10: flags & 0x20 != 0,
@@ -253,9 +258,9 @@ mod tests {
     #[test]
     fn a_thin_device_says_so() {
         let geometry = Geometry { thin: true, unmap_zeroes: true, ..Geometry::plain(1 << 20) };
-        let page = LogicalBlockProvisioning::of(&geometry);
+        let page = LogicalBlockProvisioning::of(&geometry, true);
         let bytes = framed(PeripheralType::DISK, page::LOGICAL_BLOCK_PROVISIONING, &page.build_body());
-        assert_eq!(bytes[4..], [0, 0xE4, 2, 0]);
+        assert_eq!(bytes[4..], [11, 0xE4, 2, 0]);
         assert_eq!(LogicalBlockProvisioning::parse(&bytes), Some(page));
     }
 

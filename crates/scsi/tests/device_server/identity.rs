@@ -113,7 +113,7 @@ fn mode_pages_change_behaviour_and_are_told() {
     assert_eq!(saving.code, AdditionalSense::INVALID_FIELD_IN_CDB);
     let long = cdb::mode_sense10(PageControl::Current, mode_page::ALL, 0xFF, 1024);
     let long = ModeSense::parse_10(&host.good(&long, &[]).data_in).unwrap();
-    assert_eq!(long.pages.len(), 5);
+    assert_eq!(long.pages.len(), 10);
     assert_eq!(long.write_cache(), Some(false));
 }
 

@@ -5,6 +5,7 @@ mod identity;
 mod malformed;
 mod medium_operation;
 mod nexus;
+mod parameters;
 mod reservation;
 mod support;
 mod transfer;

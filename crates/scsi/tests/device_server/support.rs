@@ -111,7 +111,8 @@ impl Initiator {
     /// The next command is answered with this unit attention, the one after it is not.
     pub(crate) fn hears(&self, condition: UnitAttention) {
         let tur = lunway_scsi::cdb::test_unit_ready();
-        assert_eq!(self.refused(&tur, &[]), condition.sense());
+        let heard = Sense { descriptor_format: false, ..self.refused(&tur, &[]) };
+        assert_eq!(heard, condition.sense());
     }
 
     pub(crate) fn is_ready(&self) {

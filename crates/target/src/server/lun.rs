@@ -1,6 +1,6 @@
 //! A logical unit as it is served: the device, how it was opened, and its end.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
@@ -17,6 +17,9 @@ use crate::config::{LunConfig, TargetConfig};
 const QUIET_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
+
+/// How often the space of a backing store is looked at where there is a threshold.
+const SPACE_POLL: Duration = Duration::from_secs(5);
 
 /// A logical unit that initiators see, and the device behind it.
 pub(super) struct Lun {
@@ -62,6 +65,7 @@ impl Maker {
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
         let opened = opening.map_err(|error| refused(error.to_string()))?.map_err(refused)?;
         let unit = self.unit(target, lun, &opened.device)?;
+        self.runtime.spawn(watch_space(Arc::downgrade(&unit)));
         Ok(Lun {
             target: target.name.to_string(),
             config: lun.clone(),
@@ -95,10 +99,23 @@ impl Maker {
             read_only: lun.read_only,
             state: self.state.clone(),
             physical_sector: lun.physical_sector,
+            threshold_percent: lun.threshold_percent,
             background: Some(Arc::new(Threads)),
             ..LogicalUnitOptions::default()
         };
         LogicalUnit::new(Arc::clone(device), options).map_err(|error| refused(target, lun, error.to_string()))
+    }
+}
+
+/// Looks after the soft threshold of a unit until that is gone. On a thread for what blocks: the file system may be a remote one.
+async fn watch_space(unit: Weak<LogicalUnit>) {
+    loop {
+        tokio::time::sleep(SPACE_POLL).await;
+        let Some(unit) = unit.upgrade() else { return };
+        if unit.threshold_percent().is_some() {
+            // Asking again later is all that there is to do about a check that fails.
+            let _ = tokio::task::spawn_blocking(move || unit.check_space()).await;
+        }
     }
 }
 
@@ -124,6 +141,7 @@ impl Lun {
     /// Takes over what a kept unit can change in place.
     pub(super) fn reconfigure(&mut self, new: &LunConfig) {
         self.unit.set_read_only(new.read_only);
+        self.unit.set_threshold_percent(new.threshold_percent);
         self.config = new.clone();
     }
 
