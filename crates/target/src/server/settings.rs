@@ -6,6 +6,7 @@ use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm};
 use lunway_iscsi::login::ChapAuth;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::target::TargetConnectionConfig;
+use lunway_scsi::LogicalUnitOptions;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::config::{ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, TargetConfig};
@@ -57,11 +58,11 @@ pub(super) fn connection(config: &Config) -> TargetConnectionConfig {
             ..Parameters::default()
         },
         command_window: limits.command_window,
+        data_out_max: LogicalUnitOptions::MAX_TRANSFER as usize,
         data_out_budget: memory_of_a_direction(limits),
         login_timeout: Duration::from_secs(limits.login_timeout_s),
         nop_interval: Duration::from_secs(limits.nop_interval_s),
         nop_timeout: Duration::from_secs(limits.nop_timeout_s),
-        ..TargetConnectionConfig::default()
     }
 }
 
