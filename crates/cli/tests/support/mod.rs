@@ -104,8 +104,9 @@ impl Served {
             let _ = child.kill();
             panic!("not ready: {ready:?}")
         });
-        let luns = arguments.iter().filter(|argument| argument.as_ref() == "--lun").count();
-        ready.extend(lines.by_ref().take(luns + 1).map_while(Result::ok));
+        let count = |flag| arguments.iter().filter(|argument| argument.as_ref() == flag).count();
+        let rest = count("--lun") + count("--listen") + 1;
+        ready.extend(lines.by_ref().take(rest).map_while(Result::ok));
         // Read on, so that it never finds nobody at the other end.
         thread::spawn(move || lines.for_each(drop));
         Self { child, address, ready }

@@ -21,6 +21,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("MODE SENSE (6)",                                           "ARR"),
     ("MODE SENSE (10)",                                          "ARR"),
     ("REPORT LUNS",                                              "AAA"),
+    ("LOG SENSE",                                                "ARR"),
+    ("RECEIVE DIAGNOSTIC RESULTS",                               "ARR"),
     ("SEND DIAGNOSTIC",                                          "ARR"),
     ("REPORT TARGET PORT GROUPS",                                "AAA"),
     ("SET TARGET PORT GROUPS",                                   "AAR"),

@@ -37,6 +37,8 @@ const COMMANDS: &[Row] = &[
     ("REPORT SUPPORTED OPERATION CODES",           None, "ACAAC C"),
     ("REPORT TARGET PORT GROUPS",                  None, "AAAAA A"),
     ("REQUEST SENSE",                              None, "AAAAA A"),
+    ("LOG SENSE",                                  None, "ACAAC C"),
+    ("RECEIVE DIAGNOSTIC RESULTS",                 None, "CCACC C"),
     ("SEND DIAGNOSTIC",                            None, "CCACC C"),
     ("SET TARGET PORT GROUPS",                     None, "CCACC C"),
     ("TEST UNIT READY",                            None, "AAAAA C"),
