@@ -2,6 +2,7 @@
 
 use lunway_block::{Buf, SharedBuf};
 
+use super::retained::DataInSequence;
 use super::task::{Task, TaskId};
 use super::{Phase, TargetConnection};
 use crate::pdu::{self, DataIn, FINAL, ScsiResponse};
@@ -128,33 +129,27 @@ impl TargetConnection {
         // §11.7.7: whole words.
         let segment_max = logged_in.negotiated.max_recv_peer as usize & !3;
         let burst_max = logged_in.negotiated.max_burst_length as usize;
-        let mut pdu = DataIn::new();
-        pdu.initiator_task_tag = task.initiator_task_tag.into();
-        let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
-        pdu.exp_cmd_sn = exp_cmd_sn.into();
-        pdu.max_cmd_sn = max_cmd_sn.into();
-        let (mut at, mut data_sn) = (0, 0u32);
-        while at < data.len() {
-            let burst_end = (at / burst_max + 1) * burst_max;
-            let end = data.len().min(at + segment_max).min(burst_end);
-            pdu.data_sn = data_sn.into();
-            pdu.buffer_offset = (at as u32).into();
-            pdu.flags = if end == burst_end { FINAL } else { 0 };
-            if end == data.len() {
-                // RFC 7143 [11.7.3-3]
-                pdu.flags = FINAL | DataIn::STATUS | residual.flags;
-                pdu.residual_count = residual.count.into();
-                pdu.stat_sn = self.next_stat_sn().into();
-                self.transmitter.push(
-                    &pdu::to_bytes(&pdu),
-                    &[],
-                    if at == 0 { data } else { data.slice(at..end) },
-                );
-                return;
-            }
-            self.transmitter.push(&pdu::to_bytes(&pdu), &[], data.slice(at..end));
-            at = end;
-            data_sn += 1;
+        let mut last = DataIn::new();
+        // RFC 7143 [11.7.3-3]
+        last.flags = FINAL | DataIn::STATUS | residual.flags;
+        last.initiator_task_tag = task.initiator_task_tag.into();
+        last.residual_count = residual.count.into();
+        number_status!(self, last);
+        if self.retention.is_none() && data.len() <= segment_max.min(burst_max) {
+            return self.transmitter.push(&pdu::to_bytes(&last), &[], data);
+        }
+        if self.retention.as_ref().is_some_and(|retention| retention.is_crowded()) {
+            // §11.7.2: it is to say at once that it has the data; at most once for each command.
+            last.flags |= DataIn::ACKNOWLEDGE;
+            last.lun = u64::from_be_bytes(task.lun).into();
+            last.target_transfer_tag = self.transfer_tag(0).into();
+        }
+        let sequence = DataInSequence { last, data, segment_max, burst_max };
+        for (pdu, part) in sequence.pdus() {
+            self.transmitter.push(&pdu::to_bytes(&pdu), &[], sequence.data.slice(part));
+        }
+        if let Some(retention) = &mut self.retention {
+            retention.keep_data_in(sequence);
         }
     }
 
@@ -176,6 +171,6 @@ impl TargetConnection {
             segment[2..].copy_from_slice(sense);
             data = segment.freeze();
         }
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], data);
+        self.send_answer(&pdu::to_bytes(&pdu), data);
     }
 }

@@ -3,15 +3,20 @@
 use lunway_block::Buf;
 
 use super::answer::IscsiSense;
+use super::retained::in_run;
 use super::task::{Collection, Solicited, Task, TaskId, TaskState};
 use super::{
     Aborted, Before, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent, TaskManagementId,
 };
 use crate::connection::Cdb;
 use crate::negotiation::Negotiated;
-use crate::pdu::{self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand};
+use crate::pdu::{self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand, Snack};
 use crate::receive::{Data, Head};
 use crate::serial::Serial;
+
+/// How often data of one command may come with a wrong digest before the command fails. A network that breaks more than one
+/// PDU in a command has the checksums of TCP and of every link against it.
+const RECOVERIES_MAX: u32 = 8;
 
 /// Why a Data-Out cannot be taken.
 pub(super) enum DataOutFault {
@@ -79,6 +84,7 @@ impl TargetConnection {
             bidirectional_read_length,
             cmd_sn: command.cmd_sn.get(),
             arrival,
+            next_r2t_sn: 0,
             reserved: 0,
             state: TaskState::Executing,
         });
@@ -147,20 +153,22 @@ impl TargetConnection {
         let TaskState::Collecting(collection) = &mut task.state else { return Err(DataOutFault::NoTask) };
         let fault = |sense| Err(DataOutFault::Sequence(id, sense));
 
-        let (end, next_data_sn) = match collection.solicited.front() {
+        let (at, end, next_data_sn) = match collection.solicited.front() {
             _ if transfer_tag == RESERVED_TAG && collection.unsolicited_end > 0 => {
-                (collection.unsolicited_end, collection.next_data_sn)
+                (collection.have, collection.unsolicited_end, collection.next_data_sn)
             }
             _ if transfer_tag == RESERVED_TAG => return fault(IscsiSense::UnexpectedUnsolicitedData),
-            Some(first) if first.target_transfer_tag == transfer_tag => (first.end, first.next_data_sn),
+            Some(first) if first.target_transfer_tag == transfer_tag => {
+                (first.at, first.end, first.next_data_sn)
+            }
             // DataSequenceInOrder=Yes: R2Ts are answered in their order. An older tag's sequence is over.
             _ => return Err(DataOutFault::NoTask),
         };
-        // RFC 7143 §7.9: at error recovery level 0 a sequence error ends the task.
-        if pdu.data_sn.get() != next_data_sn || pdu.buffer_offset.get() as usize != collection.have {
+        // RFC 7143 §7.9: a sequence error ends the task. What has a wrong digest counts, so it makes no gap.
+        if pdu.data_sn.get() != next_data_sn || pdu.buffer_offset.get() as usize != at {
             return fault(IscsiSense::ProtocolServiceCrcError);
         }
-        let after = collection.have + head.data_len;
+        let after = at + head.data_len;
         // RFC 7143 [11.7.1-2]
         if after > end || (transfer_tag != RESERVED_TAG && pdu.is_final() != (after == end)) {
             return fault(IscsiSense::IncorrectAmountOfData);
@@ -173,7 +181,7 @@ impl TargetConnection {
             let more = collection.want - std::mem::replace(&mut task.reserved, collection.want);
             self.reserved += more;
         }
-        Ok((id, std::mem::take(&mut collection.buf), collection.have))
+        Ok((id, std::mem::take(&mut collection.buf), at))
     }
 
     /// A Data-Out whose data went straight into its task's buffer has arrived.
@@ -182,13 +190,10 @@ impl TargetConnection {
         let Some(task) = self.tasks.get_mut(id) else { return };
         let TaskState::Collecting(collection) = &mut task.state else { return };
         collection.buf = data.buf;
-        if !data.intact {
-            // RFC 7143 [7.8-2, 7.8-3]
-            self.reject(head, RejectReason::DATA_DIGEST_ERROR);
-            return self.fail(id, IscsiSense::ProtocolServiceCrcError);
-        }
-        collection.have += head.data_len;
-        if pdu.target_transfer_tag.get() == RESERVED_TAG {
+        let is_solicited = pdu.target_transfer_tag.get() != RESERVED_TAG;
+        let mut at = collection.have;
+        if !is_solicited {
+            collection.have += head.data_len;
             collection.next_data_sn = collection.next_data_sn.wrapping_add(1);
             if pdu.is_final() {
                 collection.unsolicited_end = 0;
@@ -197,12 +202,33 @@ impl TargetConnection {
                 return self.fail(id, IscsiSense::IncorrectAmountOfData);
             }
         } else if let Some(first) = collection.solicited.front_mut() {
+            at = first.at;
+            first.at += head.data_len;
             first.next_data_sn = first.next_data_sn.wrapping_add(1);
-            if collection.have == first.end {
+            if first.at == first.end {
                 collection.solicited.pop_front();
             }
         }
-        if collection.have == collection.want && collection.unsolicited_end == 0 {
+        if !data.intact {
+            // §7.8: ask for it again, or fail the command, but not before all that was asked for has come.
+            // RFC 7143 [7.8-2, 7.8-3]
+            collection.recoveries += 1;
+            collection.doomed |= self.retention.is_none() || collection.recoveries > RECOVERIES_MAX;
+            collection.lost.push_back(at..at + head.data_len);
+            self.reject(head, RejectReason::DATA_DIGEST_ERROR);
+        }
+        self.collect(id);
+    }
+
+    /// Goes on with a command after a piece of its data has come.
+    fn collect(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get_mut(id) else { return };
+        let TaskState::Collecting(collection) = &mut task.state else { return };
+        if collection.doomed {
+            if collection.is_quiet() {
+                self.fail(id, IscsiSense::ProtocolServiceCrcError);
+            }
+        } else if collection.is_complete() {
             let buf = std::mem::take(&mut collection.buf);
             self.deliver_command(id, buf);
         } else if self.reserve(id) {
@@ -254,33 +280,60 @@ impl TargetConnection {
             (usize::from(negotiated.max_outstanding_r2t), negotiated.max_burst_length as usize);
         loop {
             let tag = self.transfer_tag(id.slot);
-            let (stat_sn, (exp_cmd_sn, max_cmd_sn)) = (self.stat_sn, self.numbering.window());
             let Some(task) = self.tasks.get_mut(id) else { return };
             let TaskState::Collecting(collection) = &mut task.state else { return };
-            if collection.requested == collection.want
+            if collection.doomed
                 || collection.unsolicited_end > 0
                 || collection.solicited.len() >= outstanding_max
             {
                 return;
             }
-            let start = collection.requested;
-            let end = collection.want.min(start + burst_max);
-            let mut r2t = R2t::new();
-            // RFC 7143 [11.7.4-2]
-            r2t.lun = u64::from_be_bytes(task.lun).into();
-            r2t.initiator_task_tag = task.initiator_task_tag.into();
-            r2t.target_transfer_tag = tag.into();
-            r2t.stat_sn = stat_sn.into();
-            r2t.exp_cmd_sn = exp_cmd_sn.into();
-            r2t.max_cmd_sn = max_cmd_sn.into();
-            r2t.r2t_sn = collection.next_r2t_sn.into();
-            r2t.buffer_offset = (start as u32).into();
-            r2t.desired_data_transfer_length = ((end - start) as u32).into();
-            collection.next_r2t_sn = collection.next_r2t_sn.wrapping_add(1);
-            collection.requested = end;
-            collection.solicited.push_back(Solicited { target_transfer_tag: tag, end, next_data_sn: 0 });
-            self.transmitter.push(&pdu::to_bytes(&r2t), &[], Default::default());
+            let piece = match collection.lost.pop_front() {
+                // A recovery R2T (§7.8): no longer than the PDU that was lost.
+                Some(lost) => lost,
+                None if collection.requested == collection.want => return,
+                None => {
+                    let start = collection.requested;
+                    collection.requested = collection.want.min(start + burst_max);
+                    start..collection.requested
+                }
+            };
+            let solicited = Solicited {
+                target_transfer_tag: tag,
+                r2t_sn: task.next_r2t_sn,
+                start: piece.start,
+                at: piece.start,
+                end: piece.end,
+                next_data_sn: 0,
+            };
+            task.next_r2t_sn = task.next_r2t_sn.wrapping_add(1);
+            let r2t = ready_to_transfer(task.lun, task.initiator_task_tag, &solicited);
+            collection.solicited.push_back(solicited);
+            self.send_r2t(r2t);
         }
+    }
+
+    /// An R2T has the next StatSN and does not use it up (§11.8.3).
+    fn send_r2t(&mut self, mut r2t: R2t) {
+        let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
+        r2t.stat_sn = self.stat_sn.into();
+        r2t.exp_cmd_sn = exp_cmd_sn.into();
+        r2t.max_cmd_sn = max_cmd_sn.into();
+        self.transmitter.push(&pdu::to_bytes(&r2t), &[], Default::default());
+    }
+
+    /// Sends R2Ts again that have not been answered at all; `false` if there is none in the run.
+    pub(super) fn resend_r2ts(&mut self, snack: &Snack) -> bool {
+        let Some(id) = self.tasks.find(snack.initiator_task_tag.get()) else { return false };
+        let Some(task) = self.tasks.get_mut(id) else { return false };
+        let TaskState::Collecting(collection) = &task.state else { return false };
+        let lost = |one: &&Solicited| one.at == one.start && in_run(snack, one.r2t_sn);
+        let meant = collection.solicited.iter().filter(lost);
+        let r2ts: Vec<R2t> =
+            meant.map(|one| ready_to_transfer(task.lun, task.initiator_task_tag, one)).collect();
+        let found = !r2ts.is_empty();
+        r2ts.into_iter().for_each(|r2t| self.send_r2t(r2t));
+        found
     }
 
     fn deliver_command(&mut self, id: TaskId, data: Buf) {
@@ -377,6 +430,19 @@ impl TargetConnection {
             _ => Aborted::Dropped,
         }
     }
+}
+
+/// An R2T, but for what is as it is when it is sent.
+fn ready_to_transfer(lun: [u8; 8], initiator_task_tag: u32, solicited: &Solicited) -> R2t {
+    let mut r2t = R2t::new();
+    // RFC 7143 [11.7.4-2]
+    r2t.lun = u64::from_be_bytes(lun).into();
+    r2t.initiator_task_tag = initiator_task_tag.into();
+    r2t.target_transfer_tag = solicited.target_transfer_tag.into();
+    r2t.r2t_sn = solicited.r2t_sn.into();
+    r2t.buffer_offset = (solicited.start as u32).into();
+    r2t.desired_data_transfer_length = ((solicited.end - solicited.start) as u32).into();
+    r2t
 }
 
 /// The CDB with its extension, and what a bidirectional command is to read (RFC 7143 §11.2.2); `None` where a segment is

@@ -10,8 +10,8 @@ use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::keys::{Key, ResultFunction, ValueType};
 use crate::login::{LoginGrant, LoginRefusal, LoginReply, SessionType, TargetStep};
 use crate::pdu::{
-    self, AsyncEvent, AsyncMessage, FINAL, LoginRequest, LoginStatus, LogoutReason, LogoutRequest,
-    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason,
+    self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginRequest, LoginStatus, LogoutReason,
+    LogoutRequest, LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason,
     TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
     TextResponse,
 };
@@ -146,6 +146,7 @@ impl TargetConnection {
                 self.login_reply(reply);
                 let negotiated = &logged_in.negotiated;
                 let (header_digest, data_digest) = (negotiated.header_digest, negotiated.data_digest);
+                self.retention = (negotiated.error_recovery_level > 0).then(Box::default);
                 self.transmitter.enter_full_feature_phase(header_digest, data_digest);
                 self.receiver.enter_full_feature_phase(
                     negotiated.max_recv_ours as usize,
@@ -171,7 +172,7 @@ impl TargetConnection {
     fn login_reply(&mut self, reply: LoginReply) {
         let mut pdu = reply.header;
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(&reply.data).freeze());
+        self.send_answer(&pdu::to_bytes(&pdu), Buf::copy_of(&reply.data).freeze());
     }
 
     /// RFC 7143 §11.18: a ping is echoed, an answer to ours is taken note of.
@@ -187,7 +188,7 @@ impl TargetConnection {
         let mut pdu = NopIn::new();
         pdu.initiator_task_tag = request.initiator_task_tag;
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], data.freeze());
+        self.send_answer(&pdu::to_bytes(&pdu), data.freeze());
     }
 
     /// RFC 7143 §11.19: a ping of our own does not advance StatSN. A discovery session is not pinged (§7.4.3): one that stays
@@ -356,7 +357,7 @@ impl TargetConnection {
         }
         pdu.flags = if is_final { FINAL } else { 0 } | if continues { TextResponse::CONTINUE } else { 0 };
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(segment).freeze());
+        self.send_answer(&pdu::to_bytes(&pdu), Buf::copy_of(segment).freeze());
     }
 
     /// RFC 7143 §11.14. Closing the last connection closes the session.
@@ -409,7 +410,7 @@ impl TargetConnection {
         pdu.time2wait = logged_in.negotiated.default_time2wait.into();
         pdu.time2retain = logged_in.negotiated.default_time2retain.into();
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        self.send_answer(&pdu::to_bytes(&pdu), Default::default());
     }
 
     pub(super) fn task_management(&mut self, head: &Head) {
@@ -464,7 +465,7 @@ impl TargetConnection {
         pdu.response = result;
         pdu.initiator_task_tag = request.initiator_task_tag.into();
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        self.send_answer(&pdu::to_bytes(&pdu), Default::default());
     }
 
     /// Asks the initiator to log out (RFC 7143 §11.9.1, event 1); after `within` the connection ends anyway.
@@ -478,7 +479,7 @@ impl TargetConnection {
         pdu.event = AsyncEvent::LOGOUT_REQUEST;
         pdu.parameter3 = (within.as_secs().clamp(1, u64::from(u16::MAX)) as u16).into();
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        self.send_answer(&pdu::to_bytes(&pdu), Default::default());
     }
 
     /// Tells the initiator that the target is about to close all connections of the session (RFC 7143 §11.9.1, event 3),
@@ -491,7 +492,7 @@ impl TargetConnection {
         pdu.parameter2 = logged_in.negotiated.default_time2wait.into();
         pdu.parameter3 = logged_in.negotiated.default_time2retain.into();
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+        self.send_answer(&pdu::to_bytes(&pdu), Default::default());
     }
 
     /// RFC 7143 §11.17: answers a PDU that cannot be acted upon by sending its header back.
@@ -500,15 +501,20 @@ impl TargetConnection {
         let mut pdu = Reject::new();
         pdu.reason = reason;
         number_status!(self, pdu);
-        self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(&head.bhs).freeze());
+        self.send_answer(&pdu::to_bytes(&pdu), Buf::copy_of(&head.bhs).freeze());
     }
 
-    /// A PDU other than Data-Out whose data is broken (RFC 7143 §7.8). At error recovery level 0 its place in the
-    /// numbering stays empty for ever, so that the session cannot go on.
+    /// A PDU whose data is broken and has no place in a task (RFC 7143 §7.8). It counts as not received. At error recovery
+    /// level 0 the initiator does not send it again, so that its place in the numbering stays empty for ever and the session
+    /// cannot go on.
     // RFC 7143 [7.8-2]
     pub(super) fn data_digest_error(&mut self, head: &Head) {
         self.reject(head, RejectReason::DATA_DIGEST_ERROR);
-        self.close(CloseReason::Protocol("a data digest does not match".into()));
+        let opcode = BasicHeader::of(&head.bhs).opcode;
+        let numbered = !opcode.is_immediate() && opcode.opcode() != Opcode::DATA_OUT;
+        if numbered && self.retention.is_none() {
+            self.close(CloseReason::Protocol("a data digest does not match".into()));
+        }
     }
 }
 

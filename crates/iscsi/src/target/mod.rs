@@ -6,6 +6,7 @@
 //! | `command.rs` | SCSI Command, Data-Out, R2T: until a command and its data are here |
 //! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
 //! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
+//! | `retained.rs` | what may be asked for again by SNACK (error recovery level 1) |
 //! | `session.rs` | what the connections of a session share: [`SharedSession`], command numbering |
 //! | `task.rs` | the table of tasks |
 
@@ -22,6 +23,7 @@ macro_rules! number_status {
 mod answer;
 mod command;
 mod control;
+mod retained;
 mod session;
 mod task;
 
@@ -41,6 +43,7 @@ use crate::pdu::{
 use crate::receive::{Data, Head, Receiver};
 use crate::transmit::Transmitter;
 use crate::window::{CommandWindow, Order};
+use retained::Retention;
 use session::Numbering;
 
 pub use answer::Completion;
@@ -55,7 +58,8 @@ const LOGIN_DATA_MAX: usize = 8192;
 // RFC 7143 [4.2.2.1-4]
 const IMMEDIATE_MAX: usize = 32;
 /// Commands that arrived before their predecessors. On one connection TCP keeps the order, so this is for initiators
-/// that number in another order than they send. With several connections a whole window may have to wait.
+/// that number in another order than they send. With several connections, or where a command that was lost comes again, a
+/// whole window may have to wait.
 const HELD_MAX: usize = 16;
 
 /// What a connection may use, and what it offers at login.
@@ -232,6 +236,8 @@ pub struct TargetConnection {
     /// Tasks that wait for budget before they may ask for data.
     unreserved: VecDeque<TaskId>,
     next_transfer_tag: u32,
+    /// There is one where error recovery level 1 was agreed.
+    retention: Option<Box<Retention>>,
     control: control::Control,
     arrivals: u64,
     login_by: Instant,
@@ -256,6 +262,7 @@ impl TargetConnection {
             reserved: 0,
             unreserved: VecDeque::new(),
             next_transfer_tag: 0,
+            retention: None,
             control: control::Control::default(),
             arrivals: 0,
             login_by: now + config.login_timeout,
@@ -369,13 +376,26 @@ impl TargetConnection {
             match self.receiver.next_head() {
                 Err(error) => return self.close(error.into()),
                 Ok(None) => return,
-                Ok(Some(head)) if head.data_len == 0 => self.take_pdu(head, None),
+                Ok(Some(head)) if head.data_len == 0 => {
+                    self.note_acknowledgement(&head);
+                    self.take_pdu(head, None);
+                }
                 Ok(Some(head)) => {
+                    self.note_acknowledgement(&head);
                     let (buf, at, placed) = self.destination(&head);
                     self.receiver.receive_data(buf, at, head.data_len);
                     self.arriving = Some((head, placed));
                 }
             }
+        }
+    }
+
+    /// Every PDU of the initiator's says which answers it has (RFC 7143 §4.2.2.2).
+    fn note_acknowledgement(&mut self, head: &Head) {
+        if let Some(retention) = &mut self.retention {
+            // ExpStatSN is at the same place in all of them.
+            let pdu: &pdu::ScsiCommand = pdu::view(&head.bhs);
+            retention.acknowledge(pdu.exp_stat_sn.get());
         }
     }
 
@@ -413,7 +433,7 @@ impl TargetConnection {
             | Opcode::TEXT_REQUEST
             | Opcode::LOGOUT_REQUEST => self.take_request(head, data),
             Opcode::DATA_OUT => self.data_out(&head, data.as_ref()),
-            Opcode::SNACK => self.reject(&head, RejectReason::SNACK_REJECT),
+            Opcode::SNACK => self.snack(&head),
             Opcode::LOGIN_REQUEST => {
                 // RFC 7143 [4.2.4-2]
                 // §4.2.4: no second login on a connection.
@@ -454,9 +474,9 @@ impl TargetConnection {
 
     fn hold(&mut self, held: Held) {
         let most = match self.numbering {
-            Numbering::Own(_) => HELD_MAX,
+            Numbering::Own(_) if self.retention.is_none() => HELD_MAX,
             // One of each number, and an immediate function for each.
-            Numbering::Shared(_) => 2 * usize::from(self.config.command_window),
+            _ => 2 * usize::from(self.config.command_window),
         };
         if self.held.len() >= most {
             return self.close(CloseReason::Protocol("too many commands out of order".into()));

@@ -1,6 +1,7 @@
 //! The tasks of a connection, from the command's arrival to its response.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use lunway_block::Buf;
 
@@ -18,6 +19,10 @@ pub struct TaskId {
 #[derive(Debug)]
 pub(super) struct Solicited {
     pub(super) target_transfer_tag: u32,
+    pub(super) r2t_sn: u32,
+    pub(super) start: usize,
+    /// Where the next PDU goes (DataPDUInOrder is always Yes here).
+    pub(super) at: usize,
     pub(super) end: usize,
     pub(super) next_data_sn: u32,
 }
@@ -27,7 +32,7 @@ pub(super) struct Solicited {
 pub(super) struct Collection {
     /// Holds `want` bytes once space has been reserved; until then just the immediate data.
     pub(super) buf: Buf,
-    /// Bytes received, without gaps (DataPDUInOrder and DataSequenceInOrder are always Yes here).
+    /// Immediate and unsolicited bytes received.
     pub(super) have: usize,
     /// Bytes to receive in all.
     pub(super) want: usize,
@@ -35,11 +40,28 @@ pub(super) struct Collection {
     pub(super) unsolicited_end: usize,
     /// DataSN that the next unsolicited Data-Out must have.
     pub(super) next_data_sn: u32,
-    /// R2Ts under way, oldest first, which is also the order they are answered in.
+    /// R2Ts under way, oldest first, which is also the order they are answered in (DataSequenceInOrder is always Yes here).
     pub(super) solicited: VecDeque<Solicited>,
     /// Bytes that have been asked for or came unasked.
     pub(super) requested: usize,
-    pub(super) next_r2t_sn: u32,
+    /// What came with a wrong digest and is to be asked for again.
+    pub(super) lost: VecDeque<Range<usize>>,
+    /// How often something was.
+    pub(super) recoveries: u32,
+    /// The command fails, once all that was asked for has come.
+    pub(super) doomed: bool,
+}
+
+impl Collection {
+    /// Nothing is on its way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.solicited.is_empty() && self.unsolicited_end == 0
+    }
+
+    /// Everything is here.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_quiet() && self.requested == self.want && self.lost.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -68,6 +90,8 @@ pub(super) struct Task {
     pub(super) cmd_sn: u32,
     /// Counts up with each command and task management request of the connection.
     pub(super) arrival: u64,
+    /// Number of the next R2T.
+    pub(super) next_r2t_sn: u32,
     /// Bytes of the connection's Data-Out budget that it holds.
     pub(super) reserved: usize,
     pub(super) state: TaskState,

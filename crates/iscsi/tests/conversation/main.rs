@@ -1,6 +1,7 @@
 //! Conversations of the two cores with each other.
 
 mod commands;
+mod recovery;
 mod rules;
 mod sessions;
 mod wire;

@@ -10,9 +10,9 @@ use lunway_block::{Buf, SharedBuf};
 use lunway_iscsi::initiator::{InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission};
 use lunway_iscsi::login::{InitiatorLoginConfig, LoginGrant};
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
-use lunway_iscsi::pdu::{Opcode, TaskAttribute, TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{LogoutResult, Opcode, TaskAttribute, TaskManagementFunction, TaskManagementResult};
 use lunway_iscsi::target::{
-    Before, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
+    Aborted, Before, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
 };
 use lunway_iscsi::{Cdb, SendTargets, TargetRecord};
 
@@ -50,6 +50,8 @@ pub(crate) fn run(input: &[u8]) {
         first_burst_length: 1024,
         max_burst_length: 2048,
         max_recv_data_segment_length: 1024,
+        error_recovery_level: shape >> 5 & 1,
+        max_connections: 1 + u16::from(shape >> 6 & 1),
         ..Parameters::default()
     };
     let now = Instant::now();
@@ -216,7 +218,14 @@ fn against_target(mut target: TargetConnection, mut actions: Actions<'_>, mut no
                 let transfer_tag = if choice & 6 == 6 { u32::MAX } else { transfer_tag };
                 let flags = if piece == len { 0x80 } else { 0 };
                 let fields = [(16, tag), (20, transfer_tag), (36, data_sn), (40, offset)];
-                receive(&mut target, &pdu(0x05, flags, &fields, piece as usize, digest));
+                let mut bytes = pdu(0x05, flags, &fields, piece as usize, digest);
+                if choice & 0x78 == 0x78
+                    && let Some(last) = bytes.last_mut()
+                {
+                    // A wrong digest, where there is one.
+                    *last ^= 1;
+                }
+                receive(&mut target, &bytes);
                 data_sn = data_sn.wrapping_add(1);
                 r2t[2] = r2t[2].wrapping_add(piece);
                 r2t[3] -= piece;
@@ -262,8 +271,13 @@ fn against_target(mut target: TargetConnection, mut actions: Actions<'_>, mut no
             match event {
                 TargetEvent::Command(command) => held.push(command),
                 TargetEvent::TaskManagement { request, referenced_task_tag, .. } => {
-                    target.abort_task(referenced_task_tag);
+                    if target.abort_task(referenced_task_tag) == Aborted::NotFound {
+                        target.plug(request);
+                    }
                     target.respond_task_management(request, TaskManagementResult::COMPLETE);
+                }
+                TargetEvent::CloseConnection { request, .. } => {
+                    target.respond_logout(request, LogoutResult::CID_NOT_FOUND);
                 }
                 TargetEvent::SendTargets { request, .. } => {
                     let record = |n| TargetRecord {

@@ -54,6 +54,7 @@ pub(super) fn connection(config: &Config) -> TargetConnectionConfig {
         parameters: Parameters {
             header_digest: config.header_digest.into(),
             data_digest: config.data_digest.into(),
+            error_recovery_level: 1,
             max_connections: limits.connections_per_session,
             ..Parameters::default()
         },
