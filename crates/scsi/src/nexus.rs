@@ -259,9 +259,12 @@ impl Nexus {
         use TaskManagementFunction as Function;
         match function {
             Function::TargetWarmReset | Function::TargetColdReset => {
-                for (_, unit) in self.target().luns() {
-                    unit.reset();
+                let units = self.target().luns();
+                // A reset of units that it may not see would be one of other people's disks.
+                if units.iter().any(|(lun, _)| !self.view().shows(*lun)) {
+                    return TaskManagementOutcome::NOT_AUTHORIZED;
                 }
+                units.iter().for_each(|(_, unit)| unit.reset());
                 return TaskManagementOutcome::complete(Scope::Target);
             }
             Function::ClearAca => return TaskManagementOutcome::NOT_SUPPORTED,

@@ -35,6 +35,8 @@ pub enum TaskManagementResponse {
     IncorrectLun,
     /// Not a function of this target.
     NotSupported,
+    /// The nexus may not do that.
+    NotAuthorized,
 }
 
 /// The commands of a nexus, which its transport keeps: what the device server asks of it when another nexus preempts this one
@@ -82,6 +84,8 @@ pub struct TaskManagementOutcome {
 impl TaskManagementOutcome {
     pub(crate) const NOT_SUPPORTED: Self =
         Self { response: TaskManagementResponse::NotSupported, abort: Scope::Nothing };
+    pub(crate) const NOT_AUTHORIZED: Self =
+        Self { response: TaskManagementResponse::NotAuthorized, abort: Scope::Nothing };
     pub(crate) const INCORRECT_LUN: Self =
         Self { response: TaskManagementResponse::IncorrectLun, abort: Scope::Nothing };
 

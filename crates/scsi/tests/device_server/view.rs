@@ -5,7 +5,7 @@ use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::mode::{ModeSense, PageControl};
 use lunway_scsi::{
     AccessState, AdditionalSense, Inquiry, Lun, LunList, LunView, PeripheralType, PortGroup, SenseKey,
-    Status, UnitAttention,
+    Status, TaskManagementFunction, TaskManagementResponse, UnitAttention,
 };
 
 fn only(luns: &[u16]) -> LunView {
@@ -119,4 +119,20 @@ fn port_groups_that_change_are_told_to_every_nexus_once() {
     rig.target.set_port_groups(groups.clone());
     host.hears(UnitAttention::AsymmetricAccessChanged);
     assert_eq!(rig.target.port_groups(), groups);
+}
+
+#[test]
+fn a_nexus_that_does_not_see_all_units_cannot_reset_the_target() {
+    let rig = rig();
+    let (host, other) = (open(&rig, "host", only(&[0])), rig.login("other"));
+    let reset = |host: &Initiator, function| host.0.task_management([0; 8], function).response;
+    for function in [TaskManagementFunction::TargetWarmReset, TaskManagementFunction::TargetColdReset] {
+        assert_eq!(reset(&host, function), TaskManagementResponse::NotAuthorized);
+    }
+    other.is_ready();
+    let function = TaskManagementFunction::LogicalUnitReset;
+    assert_eq!(reset(&host, function), TaskManagementResponse::FunctionComplete);
+    other.hears(UnitAttention::Reset);
+    let function = TaskManagementFunction::TargetWarmReset;
+    assert_eq!(reset(&other, function), TaskManagementResponse::FunctionComplete);
 }

@@ -85,6 +85,11 @@ impl Connection {
             TaskManagementResponse::NotSupported => {
                 return self.core.respond_task_management(request, TaskManagementResult::NOT_SUPPORTED);
             }
+            // RFC 7143 §11.5.1: access controls apply to resets of the target.
+            TaskManagementResponse::NotAuthorized => {
+                let result = TaskManagementResult::AUTHORIZATION_FAILED;
+                return self.core.respond_task_management(request, result);
+            }
         }
         let earlier = Before::Request(request);
         let mut found = None;
