@@ -7,7 +7,7 @@
 # shellcheck source=/dev/null
 . /host/environment
 IQN=iqn.2026-11.com.example:disks
-failures=0
+failures=0 served=0
 
 say() { printf '[%7.2f] %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*"; }
 check() { # SENTENCE COMMAND...
@@ -24,6 +24,17 @@ check() { # SENTENCE COMMAND...
 }
 must() { check "$@" || exit 1; }
 no() { ! "$@"; }
+# The command ends with that status: sg3-utils tell sense keys by it.
+ends_with() { # STATUS COMMAND...
+    local status=0
+    "${@:2}" || status=$?
+    [[ $status == "$1" ]]
+}
+# The command succeeds and prints a line that matches.
+shows() { # PATTERN COMMAND...
+    local said
+    said=$("${@:2}" 2>&1) && grep -E -- "$1" <<<"$said" || { echo "$said" && return 1; }
+}
 # Runs a command until it succeeds.
 within() { # SECONDS COMMAND...
     local end=$((SECONDS + $1 * PATIENCE))
@@ -42,9 +53,13 @@ host() {
     cat /host/answer
     return "$status"
 }
-# (Re)starts lunway with this configuration, to which the portals and the target's name are added.
+# (Re)starts lunway with this configuration. Without a `listen` of its own it listens on both portals.
 serve() { # <TOML
-    { echo "listen = [\"$PORTAL_1\", \"$PORTAL_2\"]"; cat; } >/host/lunway.toml
+    local toml
+    toml=$(cat)
+    [[ $toml == listen* ]] || toml="listen = [\"$PORTAL_1\", \"$PORTAL_2\"]"$'\n'"$toml"
+    echo "$toml" >/host/lunway.toml
+    served=1
     must "the host serves" host serve
 }
 
@@ -79,19 +94,17 @@ sessions_show() { # PARAMETER VALUE: all sessions negotiated that
 }
 
 # dm-multipath over all disks; sets `map` to its device.
-multipath_up() { # PATHS [LINES OF A DEVICES SECTION...]
+multipath_up() { # PATHS [LINE OF ITS CONFIGURATION...]
     cat >/etc/multipath.conf <<CONF
 defaults {
     find_multipaths no
     user_friendly_names yes
     polling_interval 1
     max_polling_interval 2
+    $(printf '%s\n' "path_checker tur" "failback immediate" "no_path_retry queue" "${@:2}")
 }
 blacklist {
     devnode "^vd"
-}
-overrides {
-    $(printf '%s\n' "path_checker tur" "failback immediate" "no_path_retry queue" "${@:2}")
 }
 CONF
     modprobe -a dm_multipath dm_round_robin dm_service_time scsi_dh_alua
@@ -140,9 +153,12 @@ put_back() {
         pkill -x multipathd
         within 10 no pidof multipathd
     fi
-    timeout -s KILL 60 iscsiadm -m node --logout >/dev/null 2>&1
-    check "no session is left" no iscsiadm -m session
-    dmesg | tail -n $((status || failures ? 30 : 0)) | sed 's/^/    /'
+    if ((served)); then
+        timeout -s KILL 60 iscsiadm -m node --logout >/dev/null 2>&1
+        check "no session is left" no iscsiadm -m session
+        host terminate
+    fi
+    dmesg | tail -n $((status || failures ? 15 : 0)) | sed 's/^/    /'
     dmesg -C
     exit $((status || failures))
 }
