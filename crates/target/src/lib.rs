@@ -23,6 +23,7 @@
 //! | `access` | the rules of a target: who may log in, and see and do what |
 //! | `source` | limits of logins, and lines about denials, by where they come from |
 //! | `metrics` | what is counted, and what Prometheus reads |
+//! | `isns` | registration with a name server |
 //! | `registry` | connections and sessions, reinstatement, their limits |
 //! | `worker` | a core's thread |
 //! | `portal` | listening, and the addresses that initiators are told |
@@ -34,6 +35,7 @@ mod background;
 mod config;
 mod driver;
 mod flags;
+mod isns;
 mod log_limit;
 mod metrics;
 mod name;

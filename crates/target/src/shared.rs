@@ -42,7 +42,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// Whether it can be reached through this portal group.
-    fn is_offered_by(&self, group: u16) -> bool {
+    pub(crate) fn is_offered_by(&self, group: u16) -> bool {
         let groups = &self.config.portal_groups;
         groups.is_empty() || groups.iter().any(|of| of.tag == group)
     }

@@ -43,9 +43,9 @@ pub enum ChangeKind {
 }
 
 impl Change {
-    /// A key of the daemon as a whole.
+    /// A key of the daemon as a whole, or of the table of this name.
     pub(crate) fn is_of_daemon(&self, key: &str) -> bool {
-        self.place.is_empty() && self.key.as_deref() == Some(key)
+        self.place == key || (self.place.is_empty() && self.key.as_deref() == Some(key))
     }
 }
 

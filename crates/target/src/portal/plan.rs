@@ -219,6 +219,14 @@ impl Portals {
     }
 }
 
+impl Portals {
+    /// Those of the groups that are `offered` that mean something to any machine.
+    pub(crate) fn lasting(&self, offered: impl Fn(u16) -> bool) -> Vec<(SocketAddr, u16)> {
+        let portals = self.known.iter().filter(|portal| !is_loopback_like(portal.address.ip()));
+        portals.filter(|portal| offered(portal.tag)).map(|portal| (portal.address, portal.tag)).collect()
+    }
+}
+
 fn is_loopback_like(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),

@@ -25,6 +25,7 @@ use lunway_scsi::StateStore;
 use tokio::runtime::Handle as Runtime;
 
 use crate::config::Config;
+use crate::isns::Registrar;
 use crate::log_limit::LogLimit;
 use crate::metrics::MetricsSnapshot;
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
@@ -66,6 +67,8 @@ pub struct Server {
     current: Mutex<Current>,
     workers: Arc<[Worker]>,
     listeners: Listeners,
+    /// Deregisters when it is dropped.
+    registrar: Option<Registrar>,
 }
 
 /// What is served now.
@@ -125,6 +128,8 @@ impl Server {
         listeners.commit(sockets);
         let acceptor = Acceptor { shared: Arc::clone(&shared), workers: Arc::clone(&workers) };
         listeners.serve(acceptor);
+        let registrar = config.isns.as_ref().map(|isns| Registrar::start(isns.server, Arc::clone(&shared)));
+        let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
         Ok(Self {
             shared,
@@ -133,6 +138,7 @@ impl Server {
             current: Mutex::new(Current { config: Arc::new(config), generation: 1 }),
             workers,
             listeners,
+            registrar,
         })
     }
 
@@ -228,6 +234,7 @@ impl Server {
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is
     /// left, lets the devices end their commands, flushes every device and closes it.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
+        self.registrar = None;
         self.listeners.stop();
         let (idle, sessions) = self.shared.registry.close();
         tracing::info!(sessions = sessions.len(), "shutting down");

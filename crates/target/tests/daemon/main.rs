@@ -5,6 +5,7 @@
 mod access;
 mod changing;
 mod hostile;
+mod isns;
 mod kept;
 mod login;
 mod multiple_connections;

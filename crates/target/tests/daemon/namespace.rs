@@ -13,7 +13,7 @@ const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
 
 /// Whether this process is inside. If it is not, another one is started there that runs the same test, and what it finds
 /// is the result. No root is needed, but user namespaces are: where they cannot be had, that is noted.
-fn inside(test: &str) -> bool {
+pub(crate) fn inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
         for (near, far) in [("nic0", "far0"), ("nic1", "far1")] {
@@ -43,7 +43,7 @@ fn inside(test: &str) -> bool {
     false
 }
 
-fn ip(arguments: &str) {
+pub(crate) fn ip(arguments: &str) {
     let ip = lunway_foreign::program("ip").unwrap();
     let output = Command::new(ip).args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
