@@ -326,6 +326,7 @@ impl State {
                 Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
                 Stage::Sent if late => {
                     tracing::warn!(cdb = ?entry.cdb, "no answer in time: the command is aborted");
+                    // RFC 7143 [7.11-1]
                     core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
                     entry.stage = Stage::Aborting { since: tick };
                 }

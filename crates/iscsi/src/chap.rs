@@ -31,6 +31,7 @@ pub enum ChapAlgorithm {
 
 impl ChapAlgorithm {
     /// All, strongest first.
+    // RFC 7143 [12.1.3-8]
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
     /// The order in which an initiator offers them. SHA-256 comes last because tgt takes the first of 5 and 7 it finds
@@ -251,15 +252,18 @@ mod tests {
         }
     }
 
+    // shows RFC 7143 [12.1.3-8]
     #[test]
     fn the_numbers_are_those_of_the_registry() {
         let numbers = ChapAlgorithm::ALL.map(ChapAlgorithm::number);
         assert_eq!(numbers, [8, 7, 6, 5]);
         assert_eq!(ChapAlgorithm::from_number(7), Some(ChapAlgorithm::Sha256));
+        assert!(ChapAlgorithm::OFFER.contains(&ChapAlgorithm::Md5), "the one that everybody must have");
         assert_eq!(ChapAlgorithm::from_number(9), None);
         assert_eq!(ChapAlgorithm::from_number(5 + 256), None);
     }
 
+    // shows RFC 7143 [9.2.1-2, 9.2.1-6]
     #[test]
     fn a_secret_shows_nothing_and_knows_when_it_is_weak() {
         let secret = Secret::new("short").unwrap();

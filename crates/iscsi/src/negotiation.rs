@@ -260,7 +260,11 @@ pub(crate) struct Negotiation {
 
 impl Negotiation {
     /// A negotiation in which nothing was said: the standard's defaults hold.
-    pub(crate) fn new(parameters: Parameters, discovery: bool, leading: bool) -> Self {
+    pub(crate) fn new(mut parameters: Parameters, discovery: bool, leading: bool) -> Self {
+        if discovery {
+            // RFC 7143 [7.4.1-1]
+            parameters.error_recovery_level = 0;
+        }
         let agreed = std::array::from_fn(|index| match KEYS[index].value {
             ValueType::Number { default, .. } => default,
             ValueType::Boolean { default } => default.into(),

@@ -35,6 +35,7 @@ impl CommandWindow {
 
     /// Judges a CmdSN without taking it.
     // RFC 7143 [4.2.2.1-8, 4.2.2.1-10]
+    // RFC 7143 [4.2.2.1-7]
     pub(crate) fn judge(&self, cmd_sn: u32) -> Order {
         let distance = cmd_sn.wrapping_sub(self.expected.0);
         match distance {

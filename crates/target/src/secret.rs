@@ -55,6 +55,7 @@ mod tests {
         read(file.path())
     }
 
+    // shows RFC 7143 [9.2.1-3]
     #[test]
     fn one_line_end_is_not_part_of_the_secret() {
         for content in [&b"sesame open now"[..], b"sesame open now\n", b"sesame open now\r\n"] {

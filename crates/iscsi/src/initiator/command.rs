@@ -224,6 +224,9 @@ impl InitiatorConnection {
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         self.note_status(pdu.stat_sn.get());
         let Some(slot) = self.slot_of(pdu.initiator_task_tag.get()) else { return };
+        if pdu.response != ServiceResponse::COMPLETED {
+            return self.complete(slot, pdu.response, 0, sense_of(data), Residual::None);
+        }
         let residual = residual(pdu.flags, pdu.residual_count.get());
         self.complete(slot, pdu.response, pdu.status, sense_of(data), residual);
     }

@@ -529,6 +529,7 @@ impl<'a> Security<'a> {
         if ours.is_answered_by(algorithm, &account.secret, &response) {
             Ok(())
         } else {
+            // RFC 7143 [6.3.2-5]
             Err(LoginError::TargetNotAuthenticated("its answer is wrong"))
         }
     }

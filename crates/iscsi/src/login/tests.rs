@@ -161,6 +161,7 @@ fn a_discovery_session_needs_no_target_name_and_is_told_its_portal_group() {
 }
 
 // shows RFC 7143 [9.1-1, 9.2.1-1, 12.1-1, 12.1-2, 12.1-3, 12.1.3-1, 12.1.3-2, 12.1.3-3, 12.1.3-5]
+// shows RFC 7143 [6.3.2-1, 4.2.4-1]
 #[test]
 fn chap_works_one_way_and_mutual_with_every_algorithm() {
     for algorithm in ChapAlgorithm::ALL {
@@ -389,6 +390,7 @@ fn an_empty_login_in_several_steps_succeeds() {
 }
 
 // shows RFC 7143 [6.3-2, 13.4-1, 13.5-1, 9.2-3]
+// shows RFC 7143 [11.12.4.1-2, 11.12.4.2-2]
 #[test]
 fn what_is_missing_or_unsupported_has_its_own_status() {
     assert_eq!(refused(None, &[request(OPERATIONAL_TO_FULL, &WHO[1..])]), LoginStatus::MISSING_PARAMETER);
@@ -404,6 +406,7 @@ fn what_is_missing_or_unsupported_has_its_own_status() {
 }
 
 // shows RFC 7143 [6.3-4, 6.2-1, 11.12.6-3, 11.12.7-2]
+// shows RFC 7143 [6.3-7]
 #[test]
 fn nothing_that_breaks_the_stages_passes() {
     let first = request(SECURITY_TO_OPERATIONAL, &WHO);

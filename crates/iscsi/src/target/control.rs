@@ -324,6 +324,7 @@ impl TargetConnection {
     }
 
     // RFC 7143 [11.11.6-1]
+    // RFC 7143 [C-4]
     fn set_text_answer(&mut self, answer: text::Builder) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
         let segment_max = logged_in.negotiated.max_recv_peer as usize;

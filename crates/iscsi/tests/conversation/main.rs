@@ -1,6 +1,7 @@
 //! Conversations of the two cores with each other.
 
 mod commands;
+mod login;
 mod recovery;
 mod rules;
 mod sessions;
@@ -28,6 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     // shows RFC 7143 [4.2.2.1-12, 4.2.2.4-1, 4.2.5.2-3, 11.7.1-1, 11.8-1, 13.1-2, 13.14-1, 11.1-1]
+    // shows RFC 7143 [13.1-3, 4.2.5.2-6]
     #[test]
     fn data_survives_every_combination_of_parameters_and_every_splitting(
         seed in 1u64..,

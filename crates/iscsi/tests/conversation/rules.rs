@@ -11,24 +11,36 @@ use crate::wire::*;
 const IMMEDIATE: u8 = 0x40;
 
 /// Sends one PDU of the test's own making to the initiator and gives the PDUs that it sends then.
-fn requests_after<T: Pdu>(pair: &mut Pair, pdu: &T) -> Vec<Vec<u8>> {
+pub(crate) fn requests_after<T: Pdu>(pair: &mut Pair, pdu: &T) -> Vec<Vec<u8>> {
     requests_after_with(pair, pdu, &[])
 }
 
 fn requests_after_with<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<Vec<u8>> {
     let mut bytes = to_bytes(pdu).to_vec();
-    bytes[7] = data.len() as u8;
+    bytes[6..8].copy_from_slice(&(data.len() as u16).to_be_bytes());
     bytes.extend_from_slice(data);
-    for slice in pair.initiator.receive_space().iter_mut().take(1) {
-        slice[..bytes.len()].copy_from_slice(&bytes);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    requests_after_bytes(pair, &bytes)
+}
+
+/// Gives the initiator bytes and gives the PDUs that it sends then.
+pub(crate) fn requests_after_bytes(pair: &mut Pair, mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    while !bytes.is_empty() {
+        let mut moved = 0;
+        for mut slice in pair.initiator.receive_space() {
+            let n = slice.len().min(bytes.len());
+            slice[..n].copy_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+            moved += n;
+        }
+        pair.initiator.received(moved);
+        pair.initiator_events();
     }
-    pair.initiator.received(bytes.len());
-    pair.initiator_events();
     requests(pair)
 }
 
 /// The PDUs that the initiator wants to send, which must be without digests.
-fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
+pub(crate) fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
     let mut slices = Vec::new();
     pair.initiator.gather(&mut slices, 1000);
     let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
@@ -45,7 +57,7 @@ fn requests(pair: &mut Pair) -> Vec<Vec<u8>> {
     requests
 }
 
-fn number(pdu: &[u8], at: usize) -> u32 {
+pub(crate) fn number(pdu: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(pdu[at..at + 4].try_into().expect("four bytes"))
 }
 
@@ -142,6 +154,7 @@ fn a_silent_discovery_session_is_ended_without_a_ping() {
 }
 
 // shows RFC 7143 [6.4-5, 11.11.1-2, 11.11.1-3, C-4]
+// shows RFC 7143 [6.4-4, 11.11.1-1, 6.4-3]
 #[test]
 fn a_text_request_without_f_is_not_answered_with_f() {
     let mut pair = Setup::default().log_in();
@@ -299,6 +312,7 @@ fn every_response_has_the_next_stat_sn_and_an_r2t_none_of_its_own() {
 }
 
 // shows RFC 7143 [4.2.2.4-1, 11.7.1-1, 11.7.1-2, 11.7.2-1, 11.7.3-3, 11.7.7-2, 13.19-1]
+// shows RFC 7143 [4.2.2.1-15, 11.4.5.1-3]
 #[test]
 fn data_in_is_numbered_from_0_cut_at_words_and_bursts_and_ends_with_the_status() {
     let odd =
@@ -425,6 +439,7 @@ fn a_window_that_is_void_or_older_does_not_count() {
 }
 
 // shows RFC 7143 [4.2.2.1-1, 4.2.2.1-2, 4.2.2.1-6, 11.5.2-1, 11.5.4-1, 11.5.5-1, 11.5.1-6]
+// shows RFC 7143 [11.2.1.5-1]
 #[test]
 fn commands_count_up_and_immediate_requests_do_not() {
     let mut pair = Setup::default().log_in();
@@ -507,6 +522,7 @@ fn an_empty_data_out_may_end_the_unsolicited_data() {
 }
 
 // shows RFC 7143 [13.11-2, 11.4.7-2, 11.4.8-1, 11.4.5.2-2]
+// shows RFC 7143 [10.2-1]
 #[test]
 fn unsolicited_data_that_was_not_agreed_on_has_its_own_condition() {
     for (immediate_data, initial_r2t, len) in [(false, true, 4), (false, false, 4), (true, true, 0)] {
@@ -572,4 +588,259 @@ fn a_task_management_request_cannot_be_aborted() {
     management.cmd_sn = 1.into();
     let answers = answers_to(&mut pair, &management, &[]);
     assert_eq!((answers[0].0, answers[0].1[2]), (Opcode::TASK_MANAGEMENT_RESPONSE, 255), "function rejected");
+}
+
+// shows RFC 7143 [7.2.2-3, 11.6.2-1, 11.5.1-1]
+#[test]
+fn a_task_cannot_be_reassigned() {
+    let mut pair = Setup::default().log_in();
+    let mut management = TaskManagementRequest::new();
+    management.opcode.0 |= IMMEDIATE;
+    management.set_function(TaskManagementFunction::TASK_REASSIGN);
+    management.initiator_task_tag = 8.into();
+    management.cmd_sn = 1.into();
+    let answers = answers_to(&mut pair, &management, &[]);
+    assert_eq!((answers[0].0, answers[0].1.len()), (Opcode::TASK_MANAGEMENT_RESPONSE, 48));
+    assert_eq!(answers[0].1[2], TaskManagementResult::REASSIGNMENT_NOT_SUPPORTED.0);
+}
+
+// shows RFC 7143 [11.15.2-1, 11.15-1, 11.14-2]
+#[test]
+fn a_logout_is_answered_by_a_bare_header_and_ends_everything() {
+    let mut pair = Setup::default().log_in();
+    pair.hold = true;
+    pair.submit(read(1, 0, 4));
+    pair.run();
+    let mut logout = LogoutRequest::new();
+    logout.opcode.0 |= IMMEDIATE;
+    logout.cmd_sn = 2.into();
+    let answers = answers_to(&mut pair, &logout, &[]);
+    assert_eq!((answers.len(), answers[0].0, answers[0].1.len()), (1, Opcode::LOGOUT_RESPONSE, 48));
+    assert_eq!(pair.target_closed, Some(CloseReason::LoggedOut));
+    let command = pair.held.pop().expect("held");
+    pair.execute(command);
+    assert_eq!(pair.target.unsent(), 0, "no response after the logout");
+}
+
+// shows RFC 7143 [4.2.3.3-2, 4.2.3.3-3, 4.2.3.3-4, 11.5.1-3]
+#[test]
+fn while_tasks_are_being_aborted_r2ts_are_answered_and_responses_taken() {
+    let parameters = Parameters { immediate_data: false, initial_r2t: true, ..Parameters::default() };
+    let mut pair = both(parameters).log_in();
+    pair.submit(write(1, 0, &[7; 600]));
+    pair.submit(write(2, 0, &[7; 600]));
+    pair.initiator.manage_task(50, TaskManagementFunction::ABORT_TASK_SET, [0; 8], None);
+    let pdus = requests(&mut pair);
+    let mut r2t = R2t::new();
+    r2t.initiator_task_tag = number(&pdus[0], 16).into();
+    r2t.target_transfer_tag = 90.into();
+    r2t.desired_data_transfer_length = 600.into();
+    check_sequence(&requests_after(&mut pair, &r2t), 0, 600, 90);
+    let mut response = ScsiResponse::new();
+    response.initiator_task_tag = number(&pdus[0], 16).into();
+    requests_after(&mut pair, &response);
+    assert_eq!(pair.completed.len(), 1);
+    let mut done = TaskManagementResponse::new();
+    done.initiator_task_tag = number(&pdus[2], 16).into();
+    requests_after(&mut pair, &done);
+    requests_after(&mut pair, &done);
+    assert_eq!(pair.managed, [(50, TaskManagementResult::COMPLETE)], "a second response is nobody's");
+}
+
+// shows RFC 7143 [7.3-1]
+#[test]
+fn a_reject_leaves_the_task_whose_tag_was_used_again() {
+    let mut pair = Setup::default().log_in();
+    pair.hold = true;
+    let mut command = ScsiCommand::new();
+    command.flags = 0x80;
+    command.initiator_task_tag = 5.into();
+    command.cmd_sn = 1.into();
+    answers_to(&mut pair, &command, &[]);
+    command.cmd_sn = 2.into();
+    assert_eq!(answers_to(&mut pair, &command, &[])[0].0, Opcode::REJECT);
+    let held = pair.held.pop().expect("the first command");
+    pair.execute(held);
+    let answers = answers_to_bytes(&mut pair, &[]);
+    assert_eq!((answers[0].0, number(&answers[0].1, 16)), (Opcode::SCSI_RESPONSE, 5));
+}
+
+// shows RFC 7143 [7.9-1, 7.7-2]
+#[test]
+fn data_in_out_of_order_ends_the_session() {
+    for (data_sn, offset) in [(1u32, 0u32), (0, 4), (u32::MAX, 0)] {
+        let mut pair = Setup::default().log_in();
+        pair.submit(read(1, 0, 100));
+        let mut data_in = DataIn::new();
+        data_in.initiator_task_tag = number(&requests(&mut pair)[0], 16).into();
+        data_in.data_sn = data_sn.into();
+        data_in.buffer_offset = offset.into();
+        requests_after_with(&mut pair, &data_in, &[1; 8]);
+        assert!(matches!(pair.initiator_closed, Some(CloseReason::Protocol(_))), "{data_sn} {offset}");
+    }
+}
+
+// shows RFC 7143 [11.7-1, 11.7.2-2, 11.4.5.1-2]
+#[test]
+fn status_in_data_in_is_taken_and_what_is_not_valid_in_it_is_ignored() {
+    let mut pair = Setup::default().log_in();
+    pair.submit(read(1, 0, 8));
+    let mut data_in = DataIn::new();
+    data_in.flags = 0x80 | DataIn::STATUS | DataIn::ACKNOWLEDGE;
+    data_in.initiator_task_tag = number(&requests(&mut pair)[0], 16).into();
+    data_in.residual_count = 99.into();
+    assert_eq!(
+        requests_after_with(&mut pair, &data_in, &[1; 8]),
+        Vec::<Vec<u8>>::new(),
+        "no SNACK at level 0"
+    );
+    let completed = pair.completed.pop().expect("an answer");
+    assert_eq!((completed.status, completed.data_in_len), (0, 8));
+    assert_eq!(completed.residual, lunway_iscsi::initiator::Residual::None);
+}
+
+// shows RFC 7143 [11.4.3-1]
+#[test]
+fn without_command_completed_status_and_residual_mean_nothing() {
+    let mut pair = Setup::default().log_in();
+    pair.submit(read(1, 0, 8));
+    let mut response = ScsiResponse::new();
+    response.flags |= ScsiResponse::UNDERFLOW;
+    response.response = ServiceResponse::TARGET_FAILURE;
+    response.status = 0x18;
+    response.residual_count = 3.into();
+    response.initiator_task_tag = number(&requests(&mut pair)[0], 16).into();
+    requests_after(&mut pair, &response);
+    let completed = pair.completed.pop().expect("an answer");
+    assert_eq!((completed.response, completed.status), (ServiceResponse::TARGET_FAILURE, 0));
+    assert_eq!(completed.residual, lunway_iscsi::initiator::Residual::None);
+}
+
+// shows RFC 7143 [11.2.1.8-1, 11.2.1.8-2, 11.3.4-2, 11.2.1.5-1, 11.2.1.6-1]
+#[test]
+fn no_two_tasks_have_the_same_tag_and_none_the_reserved_one() {
+    let mut pair = Setup::default().log_in();
+    let mut tags = std::collections::HashSet::new();
+    for token in 0..100 {
+        pair.submit(if token % 2 == 0 { read(token, 0, 4) } else { write(token, 0, &[1; 4]) });
+        if token % 10 == 0 {
+            pair.initiator.manage_task(token, TaskManagementFunction::LOGICAL_UNIT_RESET, [0; 8], None);
+        }
+    }
+    for pdu in requests(&mut pair) {
+        assert!(tags.insert(number(&pdu, 16)), "a tag twice");
+        assert_eq!((pdu[1] & 0x80, pdu[4]), (0x80, 0), "F, and no additional headers");
+        assert_eq!(pdu.len() - 48, usize::from(pdu[7]), "no data but what the header says");
+    }
+    assert!(tags.len() == 110 && !tags.contains(&RESERVED_TAG));
+}
+
+// shows RFC 7143 [11.2.2.3-1, 11.3.5-1]
+#[test]
+fn a_cdb_goes_on_in_an_additional_header_only_where_it_is_longer_than_16_bytes() {
+    for (len, ahs_words) in [(6, 0), (16, 0), (17, 2), (32, 5)] {
+        let mut pair = Setup::default().log_in();
+        let mut submission = read(1, 0, 4);
+        let cdb: Vec<u8> = (1..=len).collect();
+        submission.cdb = lunway_iscsi::Cdb::new(&cdb);
+        pair.submit(submission);
+        let pdu = requests(&mut pair).remove(0);
+        assert_eq!(pdu[4], ahs_words, "{len} bytes");
+        if ahs_words > 0 {
+            assert_eq!((&pdu[48..51], pdu[52]), (&[0, len - 15, 1][..], 17));
+        }
+    }
+}
+
+// shows RFC 7143 [11.8-5, 11.7.4-2, 11.8.4-1]
+#[test]
+fn r2ts_follow_each_other_without_gap_or_overlap_and_name_the_commands_lun() {
+    let parameters = Parameters {
+        immediate_data: false,
+        initial_r2t: true,
+        max_burst_length: 1024,
+        max_outstanding_r2t: 2,
+        ..Parameters::default()
+    };
+    let mut pair = both(parameters).log_in();
+    let mut write = ScsiCommand::new();
+    write.flags = 0x80 | ScsiCommand::WRITE;
+    write.lun = 0x0005_0000_0000_0000.into();
+    write.expected_data_transfer_length = 2500.into();
+    write.initiator_task_tag = 6.into();
+    write.cmd_sn = 1.into();
+    write.cdb[0] = WRITE;
+    let mut r2ts = answers_to(&mut pair, &write, &[]);
+    assert_eq!(r2ts.len(), 2, "as many as were agreed on");
+    let mut data_out = DataOut::new();
+    data_out.flags = 0x80;
+    data_out.initiator_task_tag = 6.into();
+    data_out.target_transfer_tag = number(&r2ts[0].1, 20).into();
+    data_out.lun = 0x0005_0000_0000_0000.into();
+    r2ts.extend(answers_to(&mut pair, &data_out, &[1; 1024]));
+    let pieces: Vec<_> =
+        r2ts.iter().map(|(_, pdu)| (number(pdu, 36), number(pdu, 40), number(pdu, 44))).collect();
+    assert_eq!(pieces, [(0, 0, 1024), (1, 1024, 1024), (2, 2048, 452)]);
+    assert!(r2ts.iter().all(|(_, pdu)| pdu[8..10] == [0, 5]));
+}
+
+// shows RFC 7143 [C-7, C-1]
+#[test]
+fn a_discovery_may_ask_for_one_target_by_its_name() {
+    let mut pair = Setup { discovery: true, ..Setup::default() }.log_in();
+    let record = |name: &str| lunway_iscsi::TargetRecord {
+        name: name.into(),
+        addresses: vec![("192.0.2.1:3260".into(), 1)],
+    };
+    pair.targets = vec![record("iqn.2026-11.test:a"), record("iqn.2026-11.test:b")];
+    pair.initiator.send_targets(&lunway_iscsi::SendTargets::Named("iqn.2026-11.test:b".into()));
+    pair.run();
+    assert_eq!(pair.found, Some(vec![record("iqn.2026-11.test:b")]));
+}
+
+// shows RFC 7143 [11.17.1-2]
+#[test]
+fn a_rejected_text_ends_the_connection_whatever_the_reason() {
+    for reason in [RejectReason::NEGOTIATION_RESET, RejectReason::PROTOCOL_ERROR] {
+        let mut pair = Setup { discovery: true, ..Setup::default() }.log_in();
+        pair.initiator.send_targets(&lunway_iscsi::SendTargets::All);
+        let text = requests(&mut pair).remove(0);
+        let mut reject = Reject::new();
+        reject.reason = reason;
+        requests_after_with(&mut pair, &reject, &text[..48]);
+        assert!(matches!(pair.initiator_closed, Some(CloseReason::Protocol(_))));
+    }
+}
+
+// shows RFC 7143 [11.18.1-1, 11.18.1-3, 11.18.2-1]
+#[test]
+fn the_initiators_ping_asks_for_an_answer_and_passes_the_window() {
+    let mut pair = Setup::default().log_in();
+    for _ in 0..2 {
+        pair.now += Duration::from_secs(6);
+        pair.initiator.handle_timeout(pair.now);
+    }
+    let ping = requests(&mut pair).remove(0);
+    assert_eq!((ping[0], ping.len()), (IMMEDIATE, 48), "an immediate NOP-Out");
+    assert!(number(&ping, 16) != RESERVED_TAG && number(&ping, 20) == RESERVED_TAG);
+}
+
+// shows RFC 7143 [7.8-5, 7.8-6, 7.8-7]
+#[test]
+fn an_initiator_that_gets_broken_data_uses_nothing_of_it_and_leaves() {
+    let digests =
+        Parameters { data_digest: lunway_iscsi::negotiation::DigestPolicy::Require, ..Parameters::default() };
+    let mut pair = both(digests).log_in();
+    pair.submit(read(1, 0, 8));
+    let mut data_in = DataIn::new();
+    data_in.flags = 0x80 | DataIn::STATUS;
+    data_in.initiator_task_tag = number(&requests(&mut pair)[0], 16).into();
+    let mut bytes = to_bytes(&data_in).to_vec();
+    bytes[7] = 8;
+    bytes.extend_from_slice(&[1; 8]);
+    bytes.extend_from_slice(&[0xde, 0xad, 0xbe, 0xef]);
+    assert_eq!(requests_after_bytes(&mut pair, &bytes), Vec::<Vec<u8>>::new());
+    assert!(matches!(pair.initiator_closed, Some(CloseReason::Protocol(_))));
+    assert!(pair.completed.is_empty());
+    assert_eq!(pair.initiator.take_unanswered().len(), 1, "the command is unanswered");
 }

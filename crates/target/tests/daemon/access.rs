@@ -55,6 +55,7 @@ fn rule(text: &str) -> AccessRule {
     toml::from_str(text).unwrap()
 }
 
+// shows RFC 7143 [C-9]
 #[test]
 fn who_matches_no_rule_is_refused_and_not_even_told_of_the_target() {
     let daemon = daemon_with(
@@ -109,6 +110,7 @@ fn a_rule_that_changes_changes_what_sessions_see_and_ends_those_that_may_not_be(
     assert_eq!(refusal(daemon.address, login(1)), LoginError::AuthorizationFailed);
 }
 
+// shows RFC 7143 [9.2-6]
 #[test]
 fn a_user_who_proves_who_he_is_can_still_be_one_who_may_not() {
     let files = ["the secret of one", "the secret of two"].map(|secret| {

@@ -47,6 +47,7 @@ fn daemon_with_chap() -> (Daemon, [tempfile::NamedTempFile; 2]) {
     (Daemon::start_with(&text), files)
 }
 
+// shows RFC 7143 [4.2.4-1]
 #[test]
 fn the_right_secret_opens_a_session() {
     let (daemon, _files) = daemon_with_chap();
@@ -83,7 +84,6 @@ fn an_unknown_target_is_not_found() {
     assert_eq!(refusal(&daemon, login), LoginError::NotFound);
 }
 
-// shows RFC 7143 [4.2.7.1-4]
 #[test]
 fn names_are_compared_in_lower_case() {
     let daemon = Daemon::start("");
@@ -91,6 +91,7 @@ fn names_are_compared_in_lower_case() {
     assert!(Client::log_in(daemon.address, login).is_ok());
 }
 
+// shows RFC 7143 [6.3.1-2]
 #[test]
 fn a_session_takes_no_second_connection_and_a_session_that_is_not_there_none_at_all() {
     let daemon = Daemon::start("");
@@ -118,6 +119,7 @@ fn one_session_more_than_allowed_is_out_of_resources() {
 }
 
 // shows RFC 7143 [C-2, 13.8-2]
+// shows RFC 7143 [C-10]
 #[test]
 fn discovery_tells_names_and_real_ports() {
     let text =

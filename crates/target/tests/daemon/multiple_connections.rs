@@ -157,6 +157,7 @@ fn release_soon(daemon: &Daemon) -> std::thread::JoinHandle<()> {
     })
 }
 
+// shows RFC 7143 [4.2.5.1-1, 4.2.2.1-5]
 #[test]
 fn two_to_four_connections_write_and_read_each_others_data_in_any_order() {
     const BLOCKS: u16 = 8;
@@ -189,6 +190,7 @@ fn two_to_four_connections_write_and_read_each_others_data_in_any_order() {
     }
 }
 
+// shows RFC 7143 [7.1.4.3-4]
 #[test]
 fn a_connection_that_breaks_takes_its_session_with_it_and_the_others_are_told() {
     let daemon = Daemon::start("");
@@ -203,6 +205,7 @@ fn a_connection_that_breaks_takes_its_session_with_it_and_the_others_are_told() 
     Many::log_in(&daemon, 4);
 }
 
+// shows RFC 7143 [11.14.5-1, 11.15-1]
 #[test]
 fn a_connection_that_is_logged_out_leaves_its_session_and_lost_commands_are_reported() {
     let daemon = Daemon::start("");
@@ -231,6 +234,7 @@ fn a_connection_that_is_logged_out_leaves_its_session_and_lost_commands_are_repo
     daemon.await_sessions(0);
 }
 
+// shows RFC 7143 [11.15-1]
 #[test]
 fn a_session_that_is_logged_out_over_one_connection_ends_on_all() {
     let daemon = Daemon::start("");
@@ -240,6 +244,7 @@ fn a_session_that_is_logged_out_over_one_connection_ends_on_all() {
     daemon.await_sessions(0);
 }
 
+// shows RFC 7143 [6.3.4-1, 6.3.1-2]
 #[test]
 fn a_connection_whose_number_is_used_again_is_replaced_and_the_session_goes_on() {
     let daemon = Daemon::start("");
@@ -252,6 +257,7 @@ fn a_connection_whose_number_is_used_again_is_replaced_and_the_session_goes_on()
     assert_eq!(daemon.server().sessions(), 1);
 }
 
+// shows RFC 7143 [9.2-7, 4.4.3-2, 6.3.1-2]
 #[test]
 fn only_the_sessions_own_initiator_may_add_connections_and_only_as_many_as_agreed() {
     let daemon = Daemon::start("");
@@ -294,6 +300,7 @@ fn a_task_on_another_connection_is_aborted_and_waited_for() {
     assert_eq!(session.execute(1, command(0, 1, 0, 1), &[]).tag(), 1, "the aborted read is not answered");
 }
 
+// shows RFC 7143 [7.11-2]
 #[test]
 fn a_task_that_never_came_counts_as_received_when_it_is_aborted() {
     let daemon = Daemon::start("");
@@ -311,6 +318,7 @@ fn a_task_that_never_came_counts_as_received_when_it_is_aborted() {
     assert_eq!(session.execute(0, command(0, 3, 0, 1), &[]).tag(), 3, "it is ignored when it comes");
 }
 
+// shows RFC 7143 [4.2.3.3-6, 11.6.1-2]
 #[test]
 fn a_lun_reset_ends_the_tasks_of_all_connections_but_not_later_ones() {
     let daemon = Daemon::start("");
@@ -332,6 +340,7 @@ fn a_lun_reset_ends_the_tasks_of_all_connections_but_not_later_ones() {
     }
 }
 
+// shows RFC 7143 [11.13.5-1]
 #[test]
 fn a_target_that_has_moved_sends_initiators_there_and_one_out_of_service_says_so() {
     let more = |line: &str| format!("[[target]]\nname = \"{TARGET}\"\n{line}\n{}", luns());

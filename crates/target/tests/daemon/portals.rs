@@ -85,6 +85,7 @@ fn an_address_that_the_machine_does_not_have_is_waited_for_and_shown() {
     assert_eq!(told(daemon.address), [(daemon.address.to_string(), 1)]);
 }
 
+// shows RFC 7143 [11.13.8-1, 13.8-2]
 #[test]
 fn a_portal_group_is_told_by_its_tag_and_only_where_the_target_is_offered() {
     let daemon = Daemon::start("[[portal_group]]\ntag = 7\nlisten = [\"127.0.0.2:0\"]");

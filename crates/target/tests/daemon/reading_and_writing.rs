@@ -69,6 +69,7 @@ fn a_device_that_takes_its_time_delays_nobody_else() {
 }
 
 // shows RFC 7143 [11.4.5.2-1, 11.4.5.2-2, 11.4.5.1-1]
+// shows RFC 7143 [11.4.5.3-1, 11.4.5.3-2, 11.4.1-1]
 #[test]
 fn residuals_say_what_was_not_transferred() {
     let daemon = Daemon::start("");
