@@ -422,6 +422,8 @@ impl Negotiation {
             (false, DigestPolicy::Require) => Err(NegotiationError::Refused(key)),
             (on, _) => Ok(on),
         };
+        // RFC 7143 [13.19-2]
+        let one_r2t = agreed(Key::ErrorRecoveryLevel) > 0 && agreed(Key::DataSequenceInOrder) != 0;
         Ok(Negotiated {
             header_digest: digest(Key::HeaderDigest, self.parameters.header_digest)?,
             data_digest: digest(Key::DataDigest, self.parameters.data_digest)?,
@@ -432,7 +434,7 @@ impl Negotiation {
             // RFC 7143 [13.14-1]
             // §13.14: never above MaxBurstLength, even if only one of the two was negotiated.
             first_burst_length: agreed(Key::FirstBurstLength).min(agreed(Key::MaxBurstLength)),
-            max_outstanding_r2t: short(Key::MaxOutstandingR2T),
+            max_outstanding_r2t: if one_r2t { 1 } else { short(Key::MaxOutstandingR2T) },
             default_time2wait: short(Key::DefaultTime2Wait),
             default_time2retain: short(Key::DefaultTime2Retain),
             data_pdu_in_order: agreed(Key::DataPduInOrder) != 0,

@@ -281,3 +281,13 @@ fn a_choice_that_was_not_offered_is_an_error() {
         Err(NegotiationError::BadValue(Key::HeaderDigest))
     );
 }
+
+// shows RFC 7143 [13.19-2]
+#[test]
+fn with_recovery_and_sequences_in_order_one_r2t_is_out_at_a_time() {
+    let parameters = Parameters { error_recovery_level: 1, ..Parameters::default() };
+    let mut negotiation = Negotiation::new(parameters, false, true);
+    let offers = [("MaxOutstandingR2T", "8"), ("ErrorRecoveryLevel", "1"), ("DataSequenceInOrder", "Yes")];
+    answers(&mut negotiation, &offers);
+    assert_eq!(negotiation.finish().unwrap().max_outstanding_r2t, 1);
+}

@@ -138,6 +138,7 @@ impl TargetConnection {
         if self.retention.is_none() && data.len() <= segment_max.min(burst_max) {
             return self.transmitter.push(&pdu::to_bytes(&last), &[], data);
         }
+        // RFC 7143 [11.7.4-1, 11.7.2-1]
         if self.retention.as_ref().is_some_and(|retention| retention.is_crowded()) {
             // §11.7.2: it is to say at once that it has the data; at most once for each command.
             last.flags |= DataIn::ACKNOWLEDGE;

@@ -224,6 +224,7 @@ impl TargetConnection {
     fn collect(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         let TaskState::Collecting(collection) = &mut task.state else { return };
+        // RFC 7143 [7.8-4, 11.4.2-1, 11.17.1-3]
         if collection.doomed {
             if collection.is_quiet() {
                 self.fail(id, IscsiSense::ProtocolServiceCrcError);
@@ -289,6 +290,7 @@ impl TargetConnection {
                 return;
             }
             let piece = match collection.lost.pop_front() {
+                // RFC 7143 [7.3-4, 7.8-3]
                 // A recovery R2T (§7.8): no longer than the PDU that was lost.
                 Some(lost) => lost,
                 None if collection.requested == collection.want => return,

@@ -151,6 +151,7 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §11.16: sends again what got lost. What is not there (any more), or cannot be cut anew (R-Data), is refused.
+    // RFC 7143 [7.8-8]
     pub(super) fn snack(&mut self, head: &Head) {
         let snack: &Snack = pdu::view(&head.bhs);
         let served = match snack.snack_type() {
@@ -170,6 +171,7 @@ impl TargetConnection {
         }
     }
 
+    // RFC 7143 [11.16-2]
     fn resend_data(&mut self, snack: &Snack) -> bool {
         let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
         let tag = snack.initiator_task_tag;
@@ -184,6 +186,7 @@ impl TargetConnection {
         found
     }
 
+    // RFC 7143 [11.4.9-1, 11.16-2]
     fn resend_answers(&mut self, snack: &Snack) -> bool {
         let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
         let Some(retention) = &self.retention else { return false };
@@ -210,6 +213,7 @@ impl TargetConnection {
     }
 
     /// The initiator has all data before BegRun. What was asked for is an acknowledgement of all of it.
+    // RFC 7143 [11.16.5-1]
     fn data_acknowledged(&mut self, snack: &Snack) -> bool {
         let tag = snack.tag.get();
         let Some(retention) = self.retention.as_mut().filter(|_| tag != RESERVED_TAG) else { return false };

@@ -101,6 +101,7 @@ fn snack(kind: SnackType, tag: u32, transfer_tag: u32, begin: u32, run: u32) -> 
     snack
 }
 
+// shows RFC 7143 [7.3-4, 7.8-3]
 #[test]
 fn write_data_with_a_wrong_digest_is_asked_for_again_and_the_write_succeeds() {
     for outstanding in [1, 4] {
@@ -149,6 +150,7 @@ fn data_that_is_always_broken_ends_the_command_and_not_the_session() {
     assert!(pair.target_closed.is_none());
 }
 
+// shows RFC 7143 [7.8-4, 11.4.2-1, 11.17.1-3]
 #[test]
 fn without_recovery_a_broken_write_fails_only_after_all_its_data_has_come() {
     let mut pair = log_in(0, 4);
@@ -175,6 +177,7 @@ fn a_command_whose_immediate_data_is_broken_is_discarded_and_taken_when_it_comes
     assert_eq!(answers[1][48..], [8; 512], "in order");
 }
 
+// shows RFC 7143 [7.8-8, 11.16-2]
 #[test]
 fn read_data_is_sent_again_as_it_was_until_its_status_is_acknowledged() {
     let mut pair = log_in(1, 1);
@@ -190,6 +193,7 @@ fn read_data_is_sent_again_as_it_was_until_its_status_is_acknowledged() {
     assert_eq!((opcodes(&answers)[0], answers[0][2]), (Opcode::REJECT, RejectReason::SNACK_REJECT.0));
 }
 
+// shows RFC 7143 [11.4.9-1]
 #[test]
 fn answers_are_sent_again_with_their_numbers() {
     let mut pair = log_in(1, 1);
@@ -218,15 +222,17 @@ fn answers_are_sent_again_with_their_numbers() {
 fn an_r2t_that_got_lost_is_sent_again() {
     let mut pair = log_in(1, 2);
     let sent = send(&mut pair, &command(ScsiCommand::WRITE, WRITE, 1, 0, 2048), &[], true);
-    let again = send(&mut pair, &snack(SnackType::DATA_OR_R2T, TAG, RESERVED_TAG, 1, 1), &[], true);
-    assert!(again == sent[1..]);
-    answer_r2t(&mut pair, &sent[0], &[3; 2048], None);
+    assert_eq!(sent.len(), 1, "one at a time, whatever was agreed on");
+    let again = send(&mut pair, &snack(SnackType::DATA_OR_R2T, TAG, RESERVED_TAG, 0, 1), &[], true);
+    assert!(again == sent);
+    let next = answer_r2t(&mut pair, &again[0], &[3; 2048], None);
     let answers = send(&mut pair, &snack(SnackType::DATA_OR_R2T, TAG, RESERVED_TAG, 0, 1), &[], true);
     assert_eq!(answers[0][2], RejectReason::SNACK_REJECT.0, "it has been answered");
-    let answers = answer_r2t(&mut pair, &again[0], &[3; 2048], None);
+    let answers = answer_r2t(&mut pair, &next[0], &[3; 2048], None);
     assert_eq!((opcodes(&answers)[0], answers[0][3]), (Opcode::SCSI_RESPONSE, 0));
 }
 
+// shows RFC 7143 [11.7.4-1, 11.16.5-1]
 #[test]
 fn an_initiator_that_acknowledges_nothing_is_asked_to_and_then_finds_old_data_forgotten() {
     let config: fn(&mut TargetConnectionConfig) = |config| config.command_window = 128;
