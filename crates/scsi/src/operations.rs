@@ -108,6 +108,8 @@ const CAPACITY: Kind = Kind { reach: Reach::Standby, medium: true, ..FREE };
 /// REPORT and SET TARGET PORT GROUPS: how a host finds out which ports to use must work through all of them.
 const PATHS: Kind = Kind { reach: Reach::Every, beside_medium_operation: true, ..FREE };
 const SWITCH: Kind = Kind { reach: Reach::Unavailable, access: Access::Write, ..PATHS };
+/// No reservation keeps counters from who wants to read them (SPC-4 table 65).
+const COUNTERS: Kind = Kind { access: Access::Free, ..DESCRIBE };
 const PERSISTENT: Kind = Kind { access: Access::Persistent, reach: Reach::Standby, ..FREE };
 const FLUSH: Kind = Kind { access: Access::Write, ..READ };
 const WRITE: Kind = Kind { writes: true, ..FLUSH };
@@ -280,7 +282,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
     row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(mode::sense_6)),
     row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Unit(medium::start_stop_unit)),
-    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], INSPECT, Unit(diagnostic::receive_diagnostic_results)),
+    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(diagnostic::receive_diagnostic_results)),
     row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Unit(diagnostic::send_diagnostic)),
     row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Unit(medium::prevent_allow)),
     row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Unit(identify::read_capacity_10)),
@@ -296,7 +298,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::overwrite_all)).acting(),
     row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin),
     row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Unit(sanitize::exit_failure_mode)).acting(),
-    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(log::log_sense)),
+    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Unit(log::log_sense)),
     row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::select_10)),
     row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
     row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
