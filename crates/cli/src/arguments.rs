@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::command::manage::{acl, config, lun, portal, session, target, top};
+use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
 use crate::command::{bench, copy, demo, discover, inspect, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
@@ -53,6 +53,7 @@ pub(crate) enum Command {
     Portal(portal::Portal),
     Acl(acl::Acl),
     Session(session::Session),
+    Reservation(reservation::Reservation),
     Config(config::Config),
     Reload(config::Reload),
     Top(top::Top),
@@ -72,6 +73,7 @@ impl Command {
             Self::Portal(portal) => portal.run(),
             Self::Acl(acl) => acl.run(),
             Self::Session(session) => session.run(),
+            Self::Reservation(reservation) => reservation.run(),
             Self::Config(config) => config.run(),
             Self::Reload(reload) => reload.run(),
             Self::Top(top) => top.run(),

@@ -142,6 +142,13 @@ impl Manager {
         to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
     }
 
+    /// Removes every registration and reservation of a logical unit.
+    pub(crate) async fn clear_reservations(&self, target: IscsiName, lun: u16) -> Result<(), ApiError> {
+        let server = Arc::clone(&self.server);
+        to_its_end(async move { server.clear_reservations(target.as_str(), lun).await.map_err(refused) })
+            .await
+    }
+
     async fn resize_in_place(
         &self,
         ask: Ask,
@@ -250,7 +257,9 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
             StatusCode::CONFLICT
         }
         ChangeError::Persist(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        ChangeError::Unfit(StartError::Config(ConfigError::Read { .. })) => StatusCode::INTERNAL_SERVER_ERROR,
+        ChangeError::Unfit(StartError::Config(ConfigError::Read { .. }) | StartError::State(_)) => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
     ApiError::new(status, error.to_string())

@@ -60,7 +60,8 @@ pub use name::{IscsiName, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
-    ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunSummary, OpenDevice, OpenOptions,
-    OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError, StartError, TargetSummary,
+    ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunRegistration, LunReservations, LunSummary,
+    OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError,
+    StartError, TargetSummary,
 };
 pub use state::{FileStore, StateDirError};

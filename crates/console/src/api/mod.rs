@@ -3,6 +3,7 @@
 mod config;
 mod daemon;
 mod portal;
+mod reservation;
 mod session;
 mod target;
 
@@ -10,6 +11,13 @@ use crate::route::Route;
 
 /// All of them.
 pub(crate) fn routes() -> Vec<Route> {
-    let kinds = [daemon::routes(), config::routes(), target::routes(), portal::routes(), session::routes()];
+    let kinds = [
+        daemon::routes(),
+        config::routes(),
+        target::routes(),
+        portal::routes(),
+        session::routes(),
+        reservation::routes(),
+    ];
     kinds.into_iter().flatten().collect()
 }

@@ -65,7 +65,14 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
         ("GET", "/v1/metrics", "/v1/metrics".into(), none.clone()),
         ("GET", "/v1/sessions", "/v1/sessions".into(), none.clone()),
         ("DELETE", "/v1/sessions/{tsih}", "/v1/sessions/7".into(), none.clone()),
-        ("POST", "/v1/sessions/{tsih}/logout", "/v1/sessions/7/logout?grace_s=1".into(), none),
+        ("POST", "/v1/sessions/{tsih}/logout", "/v1/sessions/7/logout?grace_s=1".into(), none.clone()),
+        ("GET", "/v1/reservations", "/v1/reservations".into(), none.clone()),
+        (
+            "DELETE",
+            "/v1/targets/{target}/luns/{lun}/reservations",
+            format!("{target}/luns/0/reservations"),
+            none,
+        ),
         (
             "PUT",
             "/v1/config",

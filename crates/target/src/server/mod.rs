@@ -12,6 +12,7 @@ mod change;
 mod error;
 mod lun;
 mod opening;
+mod reservations;
 mod settings;
 mod summary;
 
@@ -40,6 +41,7 @@ use lun::{Lun, Maker};
 pub use change::{ChangeOptions, Changed, Persist};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError};
 pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
+pub use reservations::{LunRegistration, LunReservations};
 pub use summary::{LunSummary, SessionSummary, TargetSummary};
 
 /// How long devices have to end their commands when the server stops, beyond the time given to initiators.

@@ -39,7 +39,7 @@ enum Verb {
         /// The device; a relative file is found from here
         device: String,
         #[command(flatten)]
-        set: Set,
+        shape: Shape,
         #[command(flatten)]
         changing: Changing,
     },
@@ -51,7 +51,7 @@ enum Verb {
         #[arg(long)]
         device: Option<String>,
         #[command(flatten)]
-        set: Set,
+        shape: Shape,
         #[command(flatten)]
         changing: Changing,
     },
@@ -86,7 +86,7 @@ pub(super) struct Place {
 }
 
 #[derive(Debug, Args)]
-struct Set {
+struct Shape {
     /// Bytes of a logical sector: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
@@ -130,10 +130,10 @@ impl Lun {
                     table(&units.collect::<Vec<_>>())
                 })
             }
-            Verb::Add { place, device, set, changing } => set.put(&place, Some(&device), &changing),
-            Verb::Set { place, device, set, changing } => {
+            Verb::Add { place, device, shape, changing } => shape.put(&place, Some(&device), &changing),
+            Verb::Set { place, device, shape, changing } => {
                 changing.daemon.ask(Method::GET, &place.path(), None)?;
-                set.put(&place, device.as_deref(), &changing)
+                shape.put(&place, device.as_deref(), &changing)
             }
             Verb::Resize { place, size, changing } => {
                 let path = format!("{}/resize", place.path());
@@ -144,7 +144,7 @@ impl Lun {
     }
 }
 
-impl Set {
+impl Shape {
     fn put(&self, place: &Place, device: Option<&str>, changing: &Changing) -> Result<(), Failure> {
         let body = given([
             ("device", device.map(|device| json!(changing.daemon.device(device)))),

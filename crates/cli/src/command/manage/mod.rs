@@ -12,6 +12,7 @@ pub(crate) mod acl;
 pub(crate) mod config;
 pub(crate) mod lun;
 pub(crate) mod portal;
+pub(crate) mod reservation;
 pub(crate) mod session;
 pub(crate) mod target;
 pub(crate) mod top;

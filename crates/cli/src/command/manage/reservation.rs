@@ -1,0 +1,86 @@
+//! `lunway reservation`.
+
+use clap::{Args, Subcommand};
+use lunway_console::Method;
+use serde_json::Value;
+
+use super::lun::Place;
+use super::{Daemon, rows, text};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// List the reservations that initiators hold, and clear those whose owners are gone.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway reservation list
+  lunway reservation clear iqn.2026-11.com.example:disks 3     # registrations too; initiators are told")]
+pub(crate) struct Reservation {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List registrations and reservations
+    List(Daemon),
+    /// Remove all of a logical unit, for a cluster that has lost its keys
+    Clear {
+        #[command(flatten)]
+        place: Place,
+        /// Show what would be removed, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
+}
+
+impl Reservation {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.verb {
+            Verb::List(daemon) => daemon.show("/v1/reservations", table),
+            Verb::Clear { place, dry_run, daemon } => {
+                let dry = if dry_run { "?dry_run=true" } else { "" };
+                let path = format!("{}/reservations{dry}", place.path());
+                let answer = daemon.ask(Method::DELETE, &path, None)?;
+                if daemon.json {
+                    return terminal::print_json(&answer);
+                }
+                let table = table(&answer);
+                terminal::print(&match (rows(&answer, "reservations").is_empty(), dry_run) {
+                    (true, _) => "nothing to clear".to_owned(),
+                    (false, true) => format!("{table}\ndry run: nothing was cleared"),
+                    (false, false) => format!("{table}\ncleared"),
+                })
+            }
+        }
+    }
+}
+
+fn table(answer: &Value) -> String {
+    let units = rows(answer, "reservations").iter().flat_map(|unit| {
+        let line = |initiator: String, key: String, holder: bool| {
+            let kind = if holder { text(unit, "reservation") } else { String::new() };
+            let lasting = if unit["persists"] == true { "for good" } else { "until restart" };
+            [text(unit, "target"), text(unit, "lun"), initiator, key, kind, lasting.to_owned()]
+        };
+        let registered = rows(unit, "registrations").iter().map(move |registration| {
+            line(
+                text(registration, "initiator_port"),
+                text(registration, "key"),
+                registration["holder"] == true,
+            )
+        });
+        let mut lines: Vec<_> = registered.collect();
+        if unit["reserved_by"].is_string() {
+            let mut by = line(text(unit, "reserved_by"), String::new(), false);
+            by[4] = "RESERVE".to_owned();
+            by[5] = "until logout".to_owned();
+            lines.push(by);
+        }
+        lines
+    });
+    let headings = ["TARGET", "LUN", "INITIATOR PORT", "KEY", "HOLDS", "LASTS"];
+    terminal::table(headings, &units.collect::<Vec<_>>(), "no reservations")
+}
