@@ -42,7 +42,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_expected() {
         (&["serve", "--lun", "ram:1M"], "0=ram:1G"),
         (&["serve", "--lun", "0=rams:1M"], "no kind of device"),
         (&["serve", "--lun", "0=ram:1M", "--lun", "0=ram:2M"], "two LUNs"),
-        (&["serve", "--lun", "0=ram:1M", "--listen", "nowhere"], "nowhere"),
+        (&["serve", "--lun", "0=ram:1M", "--listen", "no/where"], "no/where"),
     ] {
         let (code, stdout, stderr) = outcome(arguments);
         assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
