@@ -256,6 +256,8 @@ pub(crate) struct Negotiation {
     declared: bool,
     /// The offered FirstBurstLength, answered when MaxBurstLength is known.
     first_burst: Option<u32>,
+    /// The smaller MaxOutstandingR2T, answered when ErrorRecoveryLevel is known.
+    outstanding_r2t: Option<u32>,
 }
 
 impl Negotiation {
@@ -279,6 +281,7 @@ impl Negotiation {
             agreed,
             declared: false,
             first_burst: None,
+            outstanding_r2t: None,
         }
     }
 
@@ -366,6 +369,9 @@ impl Negotiation {
             }
             (Ours::Value(ours), _) => match parse_value(rule, value) {
                 Some(theirs) if key == Key::FirstBurstLength => self.first_burst = Some(ours.min(theirs)),
+                Some(theirs) if key == Key::MaxOutstandingR2T => {
+                    self.outstanding_r2t = Some(ours.min(theirs));
+                }
                 Some(theirs) => {
                     // RFC 7143 [6.2.2-1, 6.2.2-4]
                     let result = combine(rule.function, ours, theirs);
@@ -411,6 +417,18 @@ impl Negotiation {
             self.agreed[Key::FirstBurstLength as usize] = result;
             out.pair(Key::FirstBurstLength.rule().name, result);
         }
+        if let Some(outstanding) = self.outstanding_r2t.take() {
+            let result = if self.allows_one_r2t() { 1 } else { outstanding };
+            self.agreed[Key::MaxOutstandingR2T as usize] = result;
+            out.pair(Key::MaxOutstandingR2T.rule().name, result);
+        }
+    }
+
+    /// §13.19: with recovery and sequences in order there is one R2T at a time.
+    // RFC 7143 [13.19-2]
+    fn allows_one_r2t(&self) -> bool {
+        self.agreed[Key::ErrorRecoveryLevel as usize] > 0
+            && self.agreed[Key::DataSequenceInOrder as usize] != 0
     }
 
     /// What was agreed, if both sides can live with it.
@@ -422,8 +440,6 @@ impl Negotiation {
             (false, DigestPolicy::Require) => Err(NegotiationError::Refused(key)),
             (on, _) => Ok(on),
         };
-        // RFC 7143 [13.19-2]
-        let one_r2t = agreed(Key::ErrorRecoveryLevel) > 0 && agreed(Key::DataSequenceInOrder) != 0;
         Ok(Negotiated {
             header_digest: digest(Key::HeaderDigest, self.parameters.header_digest)?,
             data_digest: digest(Key::DataDigest, self.parameters.data_digest)?,
@@ -434,7 +450,8 @@ impl Negotiation {
             // RFC 7143 [13.14-1]
             // §13.14: never above MaxBurstLength, even if only one of the two was negotiated.
             first_burst_length: agreed(Key::FirstBurstLength).min(agreed(Key::MaxBurstLength)),
-            max_outstanding_r2t: if one_r2t { 1 } else { short(Key::MaxOutstandingR2T) },
+            // Even where one of them came in a later text than the other.
+            max_outstanding_r2t: if self.allows_one_r2t() { 1 } else { short(Key::MaxOutstandingR2T) },
             default_time2wait: short(Key::DefaultTime2Wait),
             default_time2retain: short(Key::DefaultTime2Retain),
             data_pdu_in_order: agreed(Key::DataPduInOrder) != 0,

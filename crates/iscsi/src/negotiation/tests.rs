@@ -291,3 +291,20 @@ fn with_recovery_and_sequences_in_order_one_r2t_is_out_at_a_time() {
     answers(&mut negotiation, &offers);
     assert_eq!(negotiation.finish().unwrap().max_outstanding_r2t, 1);
 }
+
+// shows RFC 7143 [13.19-2]
+#[test]
+fn with_error_recovery_there_is_one_r2t_at_a_time_whatever_the_order_of_the_offers() {
+    let parameters = Parameters { error_recovery_level: 1, ..Parameters::default() };
+    for offers in [
+        [("MaxOutstandingR2T", "8"), ("ErrorRecoveryLevel", "2")],
+        [("ErrorRecoveryLevel", "1"), ("MaxOutstandingR2T", "8")],
+    ] {
+        let mut negotiation = Negotiation::new(parameters.clone(), false, true);
+        assert!(answers(&mut negotiation, &offers).contains(&("MaxOutstandingR2T".into(), "1".into())));
+        assert_eq!(negotiation.finish().unwrap().max_outstanding_r2t, 1);
+    }
+    let mut negotiation = Negotiation::new(parameters, false, true);
+    let offers = [("MaxOutstandingR2T", "8"), ("ErrorRecoveryLevel", "0")];
+    assert!(answers(&mut negotiation, &offers).contains(&("MaxOutstandingR2T".into(), "8".into())));
+}

@@ -145,7 +145,7 @@ impl TargetConnection {
             last.lun = u64::from_be_bytes(task.lun).into();
             last.target_transfer_tag = self.transfer_tag(0).into();
         }
-        let sequence = DataInSequence { last, data, segment_max, burst_max };
+        let sequence = DataInSequence { last, data, segment_max, burst_max, snack_tag: None };
         for (pdu, part) in sequence.pdus() {
             self.transmitter.push(&pdu::to_bytes(&pdu), &[], sequence.data.slice(part));
         }

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 
 use lunway_block::SharedBuf;
 
-use super::TargetConnection;
-use crate::pdu::{self, DataIn, FINAL, Header, RESERVED_TAG, RejectReason, Snack, SnackType, TextResponse};
+use super::{Phase, TargetConnection};
+use crate::pdu::{
+    self, DataIn, FINAL, Header, RESERVED_TAG, RejectReason, ScsiResponse, Snack, SnackType, TextResponse,
+};
 use crate::receive::Head;
 use crate::serial::Serial;
 
@@ -29,6 +31,8 @@ pub(super) struct DataInSequence {
     pub(super) segment_max: usize,
     /// MaxBurstLength.
     pub(super) burst_max: usize,
+    /// Of the last R-Data SNACK: from then on the status has a PDU of its own.
+    pub(super) snack_tag: Option<u32>,
 }
 
 impl DataInSequence {
@@ -42,8 +46,8 @@ impl DataInSequence {
             let burst_end = (at / self.burst_max + 1) * self.burst_max;
             let end = len.min(at + self.segment_max).min(burst_end);
             let mut pdu = self.last;
-            if end < len {
-                pdu.flags = if end == burst_end { FINAL } else { 0 };
+            if end < len || self.snack_tag.is_some() {
+                pdu.flags = if end == burst_end || end == len { FINAL } else { 0 };
                 (pdu.lun, pdu.target_transfer_tag) = (0.into(), RESERVED_TAG.into());
                 (pdu.stat_sn, pdu.residual_count) = (0.into(), 0.into());
             }
@@ -53,6 +57,22 @@ impl DataInSequence {
             (at, data_sn) = (end, data_sn + 1);
             Some((pdu, part))
         })
+    }
+
+    /// The PDU that has the status, with its data.
+    fn status(&self) -> Option<(Header, SharedBuf)> {
+        let Some(snack_tag) = self.snack_tag else {
+            return self.pdus().last().map(|(pdu, part)| (pdu::to_bytes(&pdu), self.data.slice(part)));
+        };
+        let mut response = ScsiResponse::new();
+        // The residual flags are the same bits in both.
+        response.flags = FINAL | self.last.flags & (DataIn::OVERFLOW | DataIn::UNDERFLOW);
+        response.residual_count = self.last.residual_count;
+        response.initiator_task_tag = self.last.initiator_task_tag;
+        response.snack_tag = snack_tag.into();
+        response.stat_sn = self.last.stat_sn;
+        response.exp_data_sn = (self.pdus().count() as u32).into();
+        Some((pdu::to_bytes(&response), SharedBuf::default()))
     }
 }
 
@@ -139,6 +159,12 @@ pub(super) fn in_run(snack: &Snack, number: u32) -> bool {
     }
 }
 
+/// Gives a PDU that is sent again the ExpCmdSN and MaxCmdSN of now, which are at the same places in all of them.
+fn renew(header: &mut Header, (exp_cmd_sn, max_cmd_sn): (u32, u32)) {
+    header[28..32].copy_from_slice(&exp_cmd_sn.to_be_bytes());
+    header[32..36].copy_from_slice(&max_cmd_sn.to_be_bytes());
+}
+
 impl TargetConnection {
     /// Sends a PDU that has a StatSN, and keeps it where it may be asked for again.
     pub(super) fn send_answer(&mut self, header: &Header, data: SharedBuf) {
@@ -150,12 +176,16 @@ impl TargetConnection {
         self.transmitter.push(header, &[], data);
     }
 
-    /// RFC 7143 §11.16: sends again what got lost. What is not there (any more), or cannot be cut anew (R-Data), is refused.
-    // RFC 7143 [7.8-8]
+    /// RFC 7143 §11.16: sends again what got lost. What is not there (any more) is refused.
+    // RFC 7143 [7.8-8, 11.16-1]
     pub(super) fn snack(&mut self, head: &Head) {
         let snack: &Snack = pdu::view(&head.bhs);
         let served = match snack.snack_type() {
-            SnackType::DATA_OR_R2T | SnackType::STATUS if self.transmitter.unsent() > UNSENT_MAX => false,
+            SnackType::DATA_OR_R2T | SnackType::STATUS | SnackType::R_DATA
+                if self.transmitter.unsent() > UNSENT_MAX =>
+            {
+                false
+            }
             SnackType::DATA_OR_R2T => self.resend_data(snack) || self.resend_r2ts(snack),
             SnackType::STATUS => self.resend_answers(snack),
             SnackType::DATA_ACK => {
@@ -164,6 +194,7 @@ impl TargetConnection {
                 }
                 return;
             }
+            SnackType::R_DATA => self.resend_anew(snack),
             _ => false,
         };
         if !served {
@@ -186,7 +217,29 @@ impl TargetConnection {
         found
     }
 
-    // RFC 7143 [11.4.9-1, 11.16-2]
+    /// R-Data SNACK (§11.16.3): the initiator has forgotten the data and takes it in segments of another length. The status
+    /// follows in a SCSI Response with the same StatSN, as only that can carry the SNACK's tag.
+    // RFC 7143 [11.16.3-1]
+    fn resend_anew(&mut self, snack: &Snack) -> bool {
+        let Phase::FullFeature(logged_in) = &self.phase else { return false };
+        let segment_max = logged_in.negotiated.max_recv_peer as usize & !3;
+        let numbers = self.numbering.window();
+        let tag = snack.initiator_task_tag;
+        let Some(retention) = &mut self.retention else { return false };
+        let Some(sequence) = retention.data_in(|last| last.initiator_task_tag == tag) else { return false };
+        let forgotten = sequence.data.is_empty();
+        if forgotten || matches!(snack.tag.get(), 0 | RESERVED_TAG) || snack.beg_run.get() != 0 {
+            return false;
+        }
+        (sequence.segment_max, sequence.snack_tag) = (segment_max, Some(snack.tag.get()));
+        let data = sequence.pdus().map(|(pdu, part)| (pdu::to_bytes(&pdu), sequence.data.slice(part)));
+        for (mut header, data) in data.chain(sequence.status()) {
+            renew(&mut header, numbers);
+            self.transmitter.push(&header, &[], data);
+        }
+        true
+    }
+
     fn resend_answers(&mut self, snack: &Snack) -> bool {
         let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
         let Some(retention) = &self.retention else { return false };
@@ -200,13 +253,12 @@ impl TargetConnection {
         for retained in retention.answers.iter().filter(meant) {
             let (mut header, data) = match &retained.answer {
                 Answer::Pdu { header, data } => (*header, data.clone()),
-                Answer::DataIn(sequence) => match sequence.pdus().last() {
-                    Some((pdu, part)) => (pdu::to_bytes(&pdu), sequence.data.slice(part)),
+                Answer::DataIn(sequence) => match sequence.status() {
+                    Some(status) => status,
                     None => continue,
                 },
             };
-            header[28..32].copy_from_slice(&exp_cmd_sn.to_be_bytes());
-            header[32..36].copy_from_slice(&max_cmd_sn.to_be_bytes());
+            renew(&mut header, (exp_cmd_sn, max_cmd_sn));
             self.transmitter.push(&header, &[], data);
         }
         true

@@ -104,32 +104,30 @@ fn snack(kind: SnackType, tag: u32, transfer_tag: u32, begin: u32, run: u32) -> 
 // shows RFC 7143 [7.3-4, 7.8-3]
 #[test]
 fn write_data_with_a_wrong_digest_is_asked_for_again_and_the_write_succeeds() {
-    for outstanding in [1, 4] {
-        let mut pair = log_in(1, outstanding);
-        let data: Vec<u8> = (0..3000u32).map(|at| ((at * 7) >> 2) as u8).collect();
-        let mut waiting = send(&mut pair, &command(ScsiCommand::WRITE, WRITE, 1, 0, 3000), &[], true);
-        let mut round = 0;
-        let mut rejects = 0;
-        let response = loop {
-            let first = waiting.remove(0);
-            match Opcode(first[0] & 0x3f) {
-                Opcode::R2T => {
-                    assert_eq!(word(&first, 36), round, "R2TSN counts recovery R2Ts too");
-                    // The second PDU of the first sequence, and the first of the second.
-                    let broken = [Some(1), Some(0)].get(round as usize).copied().flatten();
-                    waiting.extend(answer_r2t(&mut pair, &first, &data, broken));
-                    round += 1;
-                }
-                Opcode::REJECT => {
-                    assert_eq!(first[2], RejectReason::DATA_DIGEST_ERROR.0);
-                    rejects += 1;
-                }
-                _ => break first,
+    let mut pair = log_in(1, 1);
+    let data: Vec<u8> = (0..3000u32).map(|at| ((at * 7) >> 2) as u8).collect();
+    let mut waiting = send(&mut pair, &command(ScsiCommand::WRITE, WRITE, 1, 0, 3000), &[], true);
+    let mut round = 0;
+    let mut rejects = 0;
+    let response = loop {
+        let first = waiting.remove(0);
+        match Opcode(first[0] & 0x3f) {
+            Opcode::R2T => {
+                assert_eq!(word(&first, 36), round, "R2TSN counts recovery R2Ts too");
+                // The second PDU of the first sequence, and the first of the second.
+                let broken = [Some(1), Some(0)].get(round as usize).copied().flatten();
+                waiting.extend(answer_r2t(&mut pair, &first, &data, broken));
+                round += 1;
             }
-        };
-        assert_eq!((response[3], rejects, round), (0, 2, 5), "three sequences, two recoveries");
-        assert!(pair.disk[..3000] == data);
-    }
+            Opcode::REJECT => {
+                assert_eq!(first[2], RejectReason::DATA_DIGEST_ERROR.0);
+                rejects += 1;
+            }
+            _ => break first,
+        }
+    };
+    assert_eq!((response[3], rejects, round), (0, 2, 5), "three sequences, two recoveries");
+    assert!(pair.disk[..3000] == data);
 }
 
 #[test]
@@ -220,15 +218,15 @@ fn answers_are_sent_again_with_their_numbers() {
 
 #[test]
 fn an_r2t_that_got_lost_is_sent_again() {
-    let mut pair = log_in(1, 2);
+    let mut pair = log_in(1, 8);
     let sent = send(&mut pair, &command(ScsiCommand::WRITE, WRITE, 1, 0, 2048), &[], true);
     assert_eq!(sent.len(), 1, "one at a time, whatever was agreed on");
     let again = send(&mut pair, &snack(SnackType::DATA_OR_R2T, TAG, RESERVED_TAG, 0, 1), &[], true);
     assert!(again == sent);
-    let next = answer_r2t(&mut pair, &again[0], &[3; 2048], None);
+    let again = answer_r2t(&mut pair, &sent[0], &[3; 2048], None);
     let answers = send(&mut pair, &snack(SnackType::DATA_OR_R2T, TAG, RESERVED_TAG, 0, 1), &[], true);
     assert_eq!(answers[0][2], RejectReason::SNACK_REJECT.0, "it has been answered");
-    let answers = answer_r2t(&mut pair, &next[0], &[3; 2048], None);
+    let answers = answer_r2t(&mut pair, &again[0], &[3; 2048], None);
     assert_eq!((opcodes(&answers)[0], answers[0][3]), (Opcode::SCSI_RESPONSE, 0));
 }
 
@@ -262,4 +260,32 @@ fn an_initiator_that_acknowledges_nothing_is_asked_to_and_then_finds_old_data_fo
     assert_eq!(answers_to(&mut pair, &right, &[]), []);
     let gone = answers_to(&mut pair, &snack(SnackType::DATA_OR_R2T, cmd_sn, RESERVED_TAG, 0, 0), &[]);
     assert_eq!(gone[0].1[2], RejectReason::SNACK_REJECT.0, "what it has is not kept");
+}
+
+// shows RFC 7143 [11.16-1, 11.16.3-1]
+#[test]
+fn read_data_is_cut_anew_for_an_initiator_that_takes_other_segments_now() {
+    let mut pair = log_in(1, 1);
+    let sent = send(&mut pair, &command(ScsiCommand::READ, READ, 1, 0, 2000), &[], true);
+    assert_eq!(sent.len(), 4);
+    let mut text = TextRequest::new();
+    text.flags = 0x80;
+    text.opcode.0 |= 0x40;
+    text.cmd_sn = 2.into();
+    text.exp_stat_sn = 1.into();
+    send(&mut pair, &text, b"MaxRecvDataSegmentLength=1024\0\0\0", true);
+    let again = send(&mut pair, &snack(SnackType::R_DATA, TAG, 77, 0, 0), &[], true);
+    assert_eq!(opcodes(&again), [Opcode::DATA_IN, Opcode::DATA_IN, Opcode::SCSI_RESPONSE]);
+    let data: Vec<u8> = again[..2].iter().flat_map(|pdu| pdu[48..].to_vec()).collect();
+    assert!(data == pair.disk[..2000]);
+    assert_eq!(again[1][1], FINAL, "the status is not in the data");
+    let response = &again[2];
+    assert_eq!((response[3], word(response, 20), word(response, 36)), (0, 77, 2), "SNACK tag, ExpDataSN");
+    let stat_sn = word(response, 24);
+    assert_eq!(stat_sn, word(&sent[3], 24), "the same StatSN");
+    let status =
+        send(&mut pair, &snack(SnackType::STATUS, RESERVED_TAG, RESERVED_TAG, stat_sn, 1), &[], true);
+    assert!(status == again[2..], "the latest response");
+    let untagged = send(&mut pair, &snack(SnackType::R_DATA, TAG, RESERVED_TAG, 0, 0), &[], true);
+    assert_eq!(untagged[0][2], RejectReason::SNACK_REJECT.0);
 }
