@@ -20,7 +20,8 @@ device = "ram:64M"
 TOML
 initiator
 log_in 1
-multipath_up 2 "path_grouping_policy group_by_prio"
+# By default multipath reads what the kernel found; told so it asks the target itself.
+multipath_up 2 "path_grouping_policy group_by_prio" "detect_prio no" "prio alua"
 read -r first second < <(disks | xargs)
 
 state_is() { [[ $(cat "/sys/block/${1#/dev/}/device/access_state") == "$2" ]]; }
@@ -40,7 +41,8 @@ swap() { # STATE OF GROUP 1, STATE OF GROUP 2
 check "the kernel attached its ALUA handler" [ "$(cat "/sys/block/${first#/dev/}/device/dh_state")" = alua ]
 check "portal group 1 is active/optimized" state_is "$first" active/optimized
 check "portal group 2 is active/non-optimized" state_is "$second" active/non-optimized
-check "multipath takes its priorities from ALUA" shows "prio = alua" multipath -v3 -d "$first"
+check "multipath gives the map that handler" shows "hwhandler='1 alua'" multipath -ll
+check "multipath asks the target for its priorities" shows "prio = alua" multipath -v3 -d "$first"
 check "two priority groups: 50 and 10" within 20 priorities_are "prio=50 prio=10"
 multipath -ll
 check "sg_rtpg tells both groups" shows "target port group id : 0x2" sg_rtpg --decode "$first"
