@@ -181,6 +181,13 @@ fn a_session_is_listed_and_dropped() {
         }
     };
     assert!(daemon.run(&["session", "list"]).contains(IQN));
+    let top: Value =
+        serde_json::from_str(&daemon.run(&["top", "--once", "--json", "--interval", "0.3"])).unwrap();
+    assert!(top["luns"][0]["read_iops"].as_f64().unwrap() > 0.0, "{top}");
+    assert_eq!(top["sessions"][0]["tsih"].to_string(), tsih);
+    assert!(daemon.run(&["top", "--once", "--interval", "0.1"]).contains("READS/s"));
+    assert_eq!(daemon.run(&["reservation", "list"]), "no reservations");
+    assert_eq!(daemon.run(&["reservation", "clear", IQN, "0"]), "nothing to clear");
     assert_eq!(daemon.run(&["session", "drop", &tsih]), format!("session {tsih}: dropped"));
     assert_eq!(daemon.run(&["session", "logout", "60000"]), "session 60000: there is none");
     bench.kill().unwrap();

@@ -197,7 +197,7 @@ impl Manager {
         };
         let edit = |config: &mut Config| {
             let old = config.clone();
-            let edited = edit(config);
+            let edited = edit(config).and_then(|()| check_fixed(&old, config));
             kept = source.keeps(&old, config);
             edited.map_err(|error| {
                 let sentence = error.sentence.clone();
@@ -214,6 +214,14 @@ impl Manager {
             }),
             Err(error) => Err(no.unwrap_or_else(|| refused(error))),
         }
+    }
+}
+
+/// The sockets of the API are bound once.
+fn check_fixed(old: &Config, new: &Config) -> Result<(), ApiError> {
+    match old.api == new.api {
+        true => Ok(()),
+        false => Err(refused(ChangeError::NeedsRestart("api".to_owned()))),
     }
 }
 

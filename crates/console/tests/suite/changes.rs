@@ -101,6 +101,23 @@ async fn a_change_of_another_generation_is_refused() {
 }
 
 #[tokio::test]
+async fn what_holds_for_as_long_as_the_process_runs_is_not_changed_silently() {
+    let daemon = Daemon::start().await;
+    let shown = daemon.get("/v1/config").await;
+    for (key, value) in [("cores", json!(2)), ("api", json!({ "socket": "/run/other.sock" }))] {
+        let mut other = shown["config"].clone();
+        other[key] = value;
+        let (status, sentence) = daemon.put("/v1/config", other).await.unwrap_err();
+        assert_eq!(
+            (status, sentence),
+            (409, format!("{key} can be changed only by a restart of the daemon"))
+        );
+    }
+    assert_eq!(daemon.text(), FILE);
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn the_whole_configuration_is_shown_and_replaced() {
     let daemon = Daemon::start().await;
     let shown = daemon.get("/v1/config").await;
