@@ -113,16 +113,19 @@ impl Serve {
                 }
             }
             supervisor::stopping();
-            console.stop().await;
-            let server = Arc::into_inner(server).context("the server is still in use")?;
+            let end = async {
+                // A change under way comes to its end first.
+                console.stop().await;
+                let server = Arc::into_inner(server).context("the server is still in use")?;
+                server.shutdown(GRACE).await.map_err(Failure::failed)
+            };
             tokio::select! {
-                ended = server.shutdown(GRACE) => ended.map_err(Failure::failed)?,
+                ended = end => ended,
                 // Asked twice: it is in a hurry.
-                () = requests.next() => return Err(Failure::failed(anyhow::anyhow!(
+                () = requests.next() => Err(Failure::failed(anyhow::anyhow!(
                     "stopped before all initiators had logged out and all devices were flushed"
                 ))),
             }
-            Ok(())
         })
     }
 }
