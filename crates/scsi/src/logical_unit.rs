@@ -284,6 +284,17 @@ impl LogicalUnit {
         (before & bit != 0) != on
     }
 
+    /// Forgets what is kept of it: the unit was removed for good, and another that gets its name must not inherit its
+    /// reservations. To be called when no nexus reaches it any longer.
+    pub async fn forget(&self) -> Result<(), StateError> {
+        if let Some((store, owner)) = self.state() {
+            for item in state_item::OF_UNITS {
+                store.save(owner, item, Vec::new()).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes are refused by the administrator, or by the device.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire) || self.geometry().read_only

@@ -61,6 +61,8 @@ pub mod item {
     pub const MODE_PAGES: &str = "mode-pages";
     /// Asymmetric access states of a target that SET TARGET PORT GROUPS chose.
     pub const PORT_GROUPS: &str = "port-groups";
+    /// All that are a logical unit's.
+    pub(crate) const OF_UNITS: [&str; 2] = [RESERVATIONS, MODE_PAGES];
 }
 
 /// A store in memory: outlives logical units, not the process. For tests, and for targets that need no more.

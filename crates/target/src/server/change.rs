@@ -270,7 +270,8 @@ impl Server {
         }
         self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
         for lun in retired {
-            if let Err(error) = lun.retire().await {
+            let for_good = !luns.contains_key(&lun.key());
+            if let Err(error) = lun.retire(for_good).await {
                 tracing::error!("{error}");
             }
         }

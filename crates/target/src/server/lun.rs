@@ -205,10 +205,14 @@ impl Lun {
         tokio::time::timeout(QUIET_TIME, quiet).await.is_ok()
     }
 
-    /// Takes leave of a unit that has been withdrawn: its commands end, its data is made durable, its device is closed.
-    pub(super) async fn retire(self) -> Result<(), FlushFailure> {
+    /// Takes leave of a unit that has been withdrawn: its commands end, its data is made durable, its device is closed. One
+    /// that is removed `for_good` leaves no reservations to another that will have its number.
+    pub(super) async fn retire(self, for_good: bool) -> Result<(), FlushFailure> {
         if !Self::quiet(&self.unit).await {
             tracing::warn!(target = %self.target, lun = self.config.id, "the device has not ended all commands");
+        }
+        if for_good && let Err(error) = self.unit.forget().await {
+            tracing::error!(target = %self.target, lun = self.config.id, "what is kept of it stays: {error}");
         }
         let flushed = self.flush().await;
         self.close().await;

@@ -257,3 +257,33 @@ fn what_a_session_does_is_counted_by_lun_session_and_portal_and_kept_when_it_end
     let line = format!("lunway_lun_bytes_total{{target=\"{TARGET}\",lun=\"1\",operation=\"read\"}} 1024");
     assert!(page.contains(&line), "{page}");
 }
+
+/// PERSISTENT RESERVE OUT, REGISTER with APTPL, and the keys that READ KEYS then tells.
+fn register(client: &mut Client) -> Vec<u8> {
+    let mut parameters = [0; 24];
+    parameters[8..16].copy_from_slice(&0x1234_u64.to_be_bytes());
+    parameters[20] = 1;
+    let registered = client.execute(0, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &parameters, 0);
+    assert_eq!((registered.status, registered.sense), (0, Vec::new()));
+    keys(client)
+}
+
+fn keys(client: &mut Client) -> Vec<u8> {
+    let keys = client.execute(0, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64);
+    assert_eq!(keys.status, 0);
+    keys.data_in[8..keys.data_in_len].to_vec()
+}
+
+#[test]
+fn a_lun_that_was_removed_leaves_no_reservations_to_the_next_of_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = format!("state_dir = {:?}\n", folder.path());
+    let daemon = Daemon::start(&state);
+    let mut client = daemon.log_in().ready();
+    assert_eq!(register(&mut client), 0x1234_u64.to_be_bytes());
+    let lun = daemon.server().config().targets[0].luns[0].clone();
+    daemon.change(|config| target_of(config).luns.retain(|lun| lun.id != 0)).unwrap();
+    daemon.change(|config| target_of(config).luns.push(lun)).unwrap();
+    let mut client = daemon.log_in_as(2).ready();
+    assert!(keys(&mut client).is_empty());
+}
