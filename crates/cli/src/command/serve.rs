@@ -61,7 +61,7 @@ pub(crate) struct Serve {
     /// Keep changes that are made while it runs in this file, which must not be there yet
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     save: Option<PathBuf>,
-    /// Be managed on this Unix socket [default: what [api] says, else /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock
+    /// Be managed on this Unix socket [default: what the configuration says, else /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock
     /// when not root, if that is free]
     #[arg(long, value_name = "PATH")]
     api_socket: Option<PathBuf>,
