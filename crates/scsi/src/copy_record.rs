@@ -19,8 +19,10 @@ pub(crate) const DESCRIPTORS_LEN_MAX: usize =
 /// MAXIMUM SEGMENT LENGTH, bytes. With the number of segments it bounds the work of one command, for whose end an ABORT TASK
 /// waits; 65,535 blocks of 4 KiB, the most that a segment without offsets can say, fit in.
 pub(crate) const SEGMENT_LEN_MAX: u64 = 256 << 20;
-/// MAXIMUM CONCURRENT COPIES of one nexus, and how many are remembered.
-pub(crate) const COPIES_MAX: usize = 16;
+/// MAXIMUM CONCURRENT COPIES of one nexus: each takes up to three pieces of data at a time, which no session's budget counts.
+pub(crate) const COPIES_MAX: usize = 4;
+/// How many copies of one nexus are remembered, those under way among them.
+const RECORDS_MAX: usize = 16;
 
 /// How far a copy is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +108,10 @@ impl Copying {
             }
             records.remove(index);
         }
-        if records.len() >= COPIES_MAX {
+        if records.iter().filter(|record| record.state == CopyState::InProgress).count() >= COPIES_MAX {
+            return Err(Refused::Full);
+        }
+        if records.len() >= RECORDS_MAX {
             let over = records.iter().position(|record| record.state != CopyState::InProgress);
             records.remove(over.ok_or(Refused::Full)?);
         }

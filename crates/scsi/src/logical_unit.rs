@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lunway_block::{BlockDevice, Durability, Geometry};
 
+use crate::device_server::sanitize;
 use crate::gate::Gate;
 use crate::identity::Identity;
 use crate::medium_operation::{Background, MediumOperation, MediumWork, Phase};
@@ -173,6 +174,10 @@ impl LogicalUnit {
                 unit.establish(UnitAttention::CapacityChanged, None);
             }
         }));
+        // A sanitize operation that a crash ended has failed: what it was to make unreadable may be there still.
+        if let Some(unrestricted) = sanitize::load(state_of(&unit.options))? {
+            unit.end_medium_operation(Phase::Failed { work: MediumWork::Sanitize, unrestricted });
+        }
         // What was kept is in force from the first command on.
         unit.change_reservations(|_| ());
         Ok(unit)

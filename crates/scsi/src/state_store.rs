@@ -57,6 +57,8 @@ pub trait StateStore: fmt::Debug + Send + Sync {
 pub mod item {
     /// Registrations and the persistent reservation of a logical unit that were made with APTPL.
     pub const RESERVATIONS: &str = "reservations";
+    /// A sanitize operation of a logical unit that has not ended, or has failed.
+    pub const SANITIZE: &str = "sanitize";
     /// Mode pages of a logical unit saved by MODE SELECT with SP.
     pub const MODE_PAGES: &str = "mode-pages";
     /// Asymmetric access states of a target that SET TARGET PORT GROUPS chose.

@@ -2,7 +2,7 @@
 //!
 //! A sanitize operation belongs to the logical unit. While it runs, commands that need the medium end with NOT READY, SANITIZE
 //! IN PROGRESS and how far it is; REQUEST SENSE tells the same. When it fails, the medium stays closed until another one
-//! succeeds, or, where AUSE was set, EXIT FAILURE MODE opens it.
+//! succeeds, or, where AUSE was set, EXIT FAILURE MODE opens it. One that a crash ended has failed, where there is a store to remember it.
 //!
 //! Both methods write: what is only unmapped or marked as zero may still lie on the disk behind the device. Cryptographic
 //! erase is not offered, because nothing here is encrypted.
@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use lunway_block::{BlockError, Buf, Durability, ExtentKind, Io, SharedBuf, Zeroing};
 
-use super::{Answer, Command, settle, yield_now};
+use super::{Answer, Command, settle, stepwise, yield_now};
 use crate::gate;
 use crate::logical_unit::LogicalUnit;
 use crate::medium_operation::{MediumWork, Phase, Waited};
 use crate::response::Response;
-use crate::sense::{AdditionalSense, Sense};
+use crate::sense::{AdditionalSense, Sense, SenseKey};
+use crate::state_store::{StateError, StateStore, item};
 
 /// Bytes written at a time: long enough for the device, short enough for PROGRESS INDICATION to move.
 const CHUNK: usize = 1 << 20;
@@ -87,6 +88,33 @@ enum Method {
     Overwrite(Overwrite),
     /// What has space behind it is overwritten with zeroes, then everything is unmapped.
     BlockErase(Overwrite),
+}
+
+/// The kept form: a version, and AUSE.
+const KEPT_VERSION: u8 = 1;
+
+/// Whether a sanitize operation was not over when the process ended, and its AUSE.
+pub(crate) fn load(state: Option<(&Arc<dyn StateStore>, &str)>) -> Result<Option<bool>, StateError> {
+    let Some((store, owner)) = state else { return Ok(None) };
+    match store.load(owner, item::SANITIZE)?.as_deref() {
+        None => Ok(None),
+        Some(&[KEPT_VERSION, unrestricted @ (0 | 1)]) => Ok(Some(unrestricted == 1)),
+        Some(_) => Err(StateError::Damaged {
+            owner: owner.to_owned(),
+            item: item::SANITIZE.to_owned(),
+            why: "it is not of a version that is known".to_owned(),
+        }),
+    }
+}
+
+/// Keeps that an operation is not over, with its AUSE; `None`: that it is.
+async fn keep(unit: &LogicalUnit, unrestricted: Option<bool>) -> Result<(), Response> {
+    let Some((store, owner)) = unit.state() else { return Ok(()) };
+    let bytes = unrestricted.map_or(Vec::new(), |unrestricted| vec![KEPT_VERSION, u8::from(unrestricted)]);
+    store
+        .save(owner, item::SANITIZE, bytes)
+        .await
+        .map_err(|_| Sense::new(SenseKey::HARDWARE_ERROR, AdditionalSense::INTERNAL_TARGET_FAILURE).into())
 }
 
 /// Ends the operation as failed unless it was told how it ended: also when the work is dropped.
@@ -163,7 +191,7 @@ async fn sanitize(mut ending: Ending, method: Method) {
         Method::Overwrite(parameters) => overwrite(&unit, parameters).await,
         Method::BlockErase(zeroes) => block_erase(&unit, zeroes).await,
     };
-    ending.done = result.is_ok();
+    ending.done = result.is_ok() && keep(&unit, None).await.is_ok();
 }
 
 /// Begins when no command is inside any more, and answers at once (IMMED) or at the end.
@@ -176,7 +204,8 @@ fn begin(command: Command, method: Method) -> Answer {
         let pass = gate::exclusive(unit.clone()).await;
         // Asked again inside: another may have begun while this one waited.
         let restricted = Phase::Failed { work: MediumWork::Sanitize, unrestricted: false };
-        if unrestricted && unit.medium_operation().phase() == restricted {
+        let before = unit.medium_operation().phase();
+        if unrestricted && before == restricted {
             // What failed in the restricted mode ends in it (SBC-4 4.11.3).
             return Sense::invalid_cdb_field(1, 5).into();
         }
@@ -185,6 +214,11 @@ fn begin(command: Command, method: Method) -> Answer {
             return unit.medium_operation().response();
         }
         drop(pass);
+        // Before the first block is written: a crash in the middle must not look like an end.
+        if let Err(refusal) = keep(&unit, Some(unrestricted)).await {
+            unit.end_medium_operation(before);
+            return refusal;
+        }
         let work = sanitize(Ending { unit: unit.clone(), unrestricted, done: false }, method);
         match &unit.options().background {
             Some(background) => background.run(Box::pin(work)),
@@ -227,10 +261,11 @@ pub(crate) fn exit_failure_mode(command: Command) -> Answer {
         Phase::Failed { work: MediumWork::Sanitize, unrestricted: false } => {
             Err(Sense::invalid_cdb_field(1, 4).into())
         }
-        Phase::Failed { work: MediumWork::Sanitize, unrestricted: true } => {
-            unit.end_medium_operation(Phase::Idle);
-            Ok(Io::Ready(Response::good()))
-        }
+        Phase::Failed { work: MediumWork::Sanitize, unrestricted: true } => stepwise(async move {
+            keep(command.unit(), None).await?;
+            command.unit().end_medium_operation(Phase::Idle);
+            Ok(Response::good())
+        }),
         // Nothing of SANITIZE to leave.
         Phase::Idle | Phase::Failed { work: MediumWork::Format, .. } => Ok(Io::Ready(Response::good())),
     }

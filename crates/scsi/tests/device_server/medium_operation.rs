@@ -8,7 +8,7 @@ use lunway_block::spec::FaultSpec;
 use lunway_block::{BlockDevice, ExtentKind, Io};
 use lunway_memory::RamDisk;
 use lunway_scsi::{
-    AdditionalSense, Background, LogicalUnitOptions, Lun, LunView, Sense, SenseKey, Status,
+    AdditionalSense, Background, LogicalUnitOptions, Lun, LunView, MemoryStore, Sense, SenseKey, Status,
     TaskManagementFunction, UnitAttention, cdb,
 };
 
@@ -226,6 +226,30 @@ fn work_that_is_dropped_is_a_failed_operation() {
     host.good(&sanitize(BLOCK_ERASE | IMMED, 0), &[]);
     drop(later.take());
     assert_eq!(host.refused(&cdb::test_unit_ready(), &[]).code, AdditionalSense::SANITIZE_COMMAND_FAILED);
+}
+
+#[test]
+fn a_sanitize_that_a_crash_ended_has_failed() {
+    let store = Arc::new(MemoryStore::default());
+    let later = Arc::new(Later::default());
+    let options = LogicalUnitOptions {
+        state: Some(store),
+        background: Some(later.clone()),
+        identity: "test/0".to_owned(),
+        ..Default::default()
+    };
+    let host = Rig::with(options.clone()).login("host");
+    host.good(&sanitize(BLOCK_ERASE | IMMED | AUSE, 0), &[]);
+    // The process ends here: the work is never run.
+    let restarted = Rig::with(options.clone());
+    let host = restarted.login("host");
+    assert_eq!(host.refused(&cdb::test_unit_ready(), &[]).code, AdditionalSense::SANITIZE_COMMAND_FAILED);
+    host.good(&sanitize(EXIT_FAILURE_MODE, 0), &[]);
+    let host = Rig::with(options.clone()).login("host");
+    host.good(&sanitize(BLOCK_ERASE | IMMED, 0), &[]);
+    later.finish();
+    host.is_ready();
+    Rig::with(options).login("host").is_ready();
 }
 
 #[test]
