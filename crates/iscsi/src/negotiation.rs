@@ -264,6 +264,12 @@ impl Negotiation {
     /// A negotiation in which nothing was said: the standard's defaults hold.
     pub(crate) fn new(mut parameters: Parameters, discovery: bool, leading: bool) -> Self {
         if discovery {
+            // Nothing is moved that would need them, and common initiators offer no digests there at all.
+            for digest in [&mut parameters.header_digest, &mut parameters.data_digest] {
+                if *digest == DigestPolicy::Require {
+                    *digest = DigestPolicy::Prefer;
+                }
+            }
             // RFC 7143 [7.4.1-1]
             parameters.error_recovery_level = 0;
         }

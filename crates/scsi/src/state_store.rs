@@ -64,7 +64,7 @@ pub mod item {
     /// Asymmetric access states of a target that SET TARGET PORT GROUPS chose.
     pub const PORT_GROUPS: &str = "port-groups";
     /// All that are a logical unit's.
-    pub(crate) const OF_UNITS: [&str; 2] = [RESERVATIONS, MODE_PAGES];
+    pub(crate) const OF_UNITS: [&str; 3] = [RESERVATIONS, SANITIZE, MODE_PAGES];
 }
 
 /// A store in memory: outlives logical units, not the process. For tests, and for targets that need no more.

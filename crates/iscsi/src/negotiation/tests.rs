@@ -308,3 +308,18 @@ fn with_error_recovery_there_is_one_r2t_at_a_time_whatever_the_order_of_the_offe
     let offers = [("MaxOutstandingR2T", "8"), ("ErrorRecoveryLevel", "0")];
     assert!(answers(&mut negotiation, &offers).contains(&("MaxOutstandingR2T".into(), "8".into())));
 }
+
+#[test]
+fn discovery_goes_without_the_digests_that_normal_sessions_must_have() {
+    let required = || Parameters {
+        header_digest: DigestPolicy::Require,
+        data_digest: DigestPolicy::Require,
+        ..Parameters::default()
+    };
+    let mut discovery = Negotiation::new(required(), true, true);
+    discovery.end_of_text(&mut Builder::default());
+    assert!(discovery.finish().is_ok_and(|agreed| !agreed.header_digest && !agreed.data_digest));
+    let mut normal = Negotiation::new(required(), false, true);
+    normal.end_of_text(&mut Builder::default());
+    assert_eq!(normal.finish().unwrap_err(), NegotiationError::Refused(Key::HeaderDigest));
+}
