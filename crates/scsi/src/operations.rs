@@ -117,8 +117,8 @@ const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
 /// SANITIZE and FORMAT UNIT pass the gate by themselves: who waits for their end must not keep it closed. They look at an
 /// operation under way or failed by themselves, too.
 const OWN_MEDIUM: Kind = Kind { passage: Passage::None, beside_medium_operation: true, ..WRITE };
-/// Neither changes the medium nor needs one.
-const EXIT: Kind = Kind { writes: false, medium: false, ..OWN_MEDIUM };
+/// Does not change the medium.
+const EXIT: Kind = Kind { writes: false, ..OWN_MEDIUM };
 const COPY: Kind = Kind { reaches: true, ..CONTROL };
 
 /// One supported command.

@@ -162,7 +162,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[
     layout(Command::ReserveOut, &[0x5F, 0, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], Persistent, false).action(6),
     layout(Command::Sanitize, &[0x48, 0xA0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Write, true).action(0x01),
     layout(Command::Sanitize, &[0x48, 0xA0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Write, true).action(0x02),
-    layout(Command::Sanitize, &[0x48, 0xA0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Write, true).action(0x1F),
+    layout(Command::Sanitize, &[0x48, 0xA0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], Write, true).action(0x1F).harmless(),
     layout(Command::ExtendedCopy, &[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], Write, false).action(0),
     layout(Command::StartStop, &[0x1B, 0x01, 0, 0x0F, 0xF7, 0], Write, false),
     layout(Command::PreventAllow, &[0x1E, 0, 0, 0, 0x03, 0], Write, false),

@@ -210,7 +210,10 @@ impl World {
         };
         let _ = self.initiators[nexus].nexus.task_management(Lun::new(lun).0, function);
         match what {
-            Management::TargetReset => {
+            // Who does not see everything may not reset everything.
+            Management::TargetReset
+                if self.attached.iter().all(|lun| self.initiators[nexus].itls.contains_key(lun)) =>
+            {
                 for lun in self.attached.clone() {
                     self.reset(lun);
                 }

@@ -197,10 +197,7 @@ mod tests {
     fn a_relative_file_is_named_as_the_daemon_finds_it() {
         let here = Daemon { socket: None, api: None, token_file: None, json: false };
         let folder = std::env::current_dir().unwrap();
-        assert_eq!(
-            here.device("stats:disk.img"),
-            format!("stats:file:{}", folder.join("disk.img").display())
-        );
+        assert_eq!(here.device("stats:disk.img"), format!("stats:{}", folder.join("disk.img").display()));
         for text in ["/dev/sdz", "ram:1G", "iscsi://u%secret@h/iqn.a:b/0", "rams:1G"] {
             assert_eq!(here.device(text), text);
         }
