@@ -224,6 +224,10 @@ impl Unit {
 
     pub(crate) fn compare_and_write(&mut self, cdb: &[u8], data: &[u8], actual: &Response) -> Outcome {
         let limit = u64::from(self.limits.compare_and_write_max).max(1);
+        if blocks(cdb) == (self.disk.blocks(), 0) && !data.is_empty() {
+            // Behind the last block, and with data that it does not take: either may be told.
+            return refuse(&[INVALID_CDB, WRONG_DATA_LENGTH, OUT_OF_RANGE]);
+        }
         let (lba, count) = self.moved(cdb, limit, actual)?;
         let len = count as usize * self.disk.sector;
         if data.len() != 2 * len {
