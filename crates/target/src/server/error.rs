@@ -19,7 +19,7 @@ pub enum StartError {
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A device.
-    #[error("target {target}, lun {lun}: cannot open {device}: {why}")]
+    #[error("target {target}, lun {lun}, device {device}: {why}")]
     Open {
         /// The target.
         target: String,

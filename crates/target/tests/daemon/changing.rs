@@ -134,7 +134,7 @@ fn a_change_that_cannot_be_leaves_everything_as_it_was() {
         target_of(config).luns.push(LunConfig::new(7, device("tape")));
     });
     let message = refused.unwrap_err().to_string();
-    assert_eq!(message, format!("target {TARGET}, lun 7: cannot open tape: no such device here"));
+    assert_eq!(message, format!("target {TARGET}, lun 7, device tape: no such device here"));
     let fails = |_: &Config| Err(io::Error::other("the disk is full"));
     let options = ChangeOptions { persist: Some(&fails), ..ChangeOptions::default() };
     let edit = |config: &mut Config| {

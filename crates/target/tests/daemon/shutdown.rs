@@ -92,7 +92,7 @@ fn a_device_that_cannot_be_opened_is_named_with_its_lun() {
         "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nid = 5\ndevice = \"tape\"\n"
     );
     let message = start_error(&text).to_string();
-    assert_eq!(message, format!("target {TARGET}, lun 5: cannot open tape: no such device here"));
+    assert_eq!(message, format!("target {TARGET}, lun 5, device tape: no such device here"));
 }
 
 #[test]
