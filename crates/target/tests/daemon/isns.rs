@@ -48,9 +48,7 @@ fn open_isns_lists_the_target_with_its_portals_and_forgets_it_at_the_end() {
             folder.path().join("control").display()
         ),
     );
-    let server = Command::new("timeout")
-        .args(["-s", "KILL", "60"])
-        .arg(isnsd)
+    let server = Command::new(isnsd)
         .args(["--foreground", "--config"])
         .arg(settings)
         .stdout(Stdio::null())
