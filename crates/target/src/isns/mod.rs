@@ -28,6 +28,7 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// Each second it compares what is served with what is registered, so that targets and addresses that come and go are
 /// known soon. What fails is tried again, with longer and longer pauses, and said once. When this is dropped everything is
 /// deregistered.
+// RFC 7143 [4.2.7-1]
 #[derive(Debug)]
 pub(crate) struct Registrar {
     thread: Option<(Sender<()>, JoinHandle<()>)>,

@@ -29,7 +29,7 @@ mod spec;
 pub(crate) use acceptor::Acceptor;
 pub(crate) use inherited::close_unwanted;
 pub(crate) use listeners::{Listeners, PortalTable, PreparedListeners};
-pub(crate) use plan::PortalGroup;
+pub(crate) use plan::{PortalGroup, Portals};
 
 pub use listeners::PortalSummary;
 pub use socket::BindError;

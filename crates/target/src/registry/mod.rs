@@ -1,6 +1,7 @@
 //! Who is connected: connections before login, and sessions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lunway_iscsi::pdu::{Isid, LoginStatus};
@@ -31,6 +32,11 @@ impl Handle {
     /// Says who the session is with, once.
     pub(crate) fn describe(&self, session: SessionSummary) {
         let _ = self.session.set(session);
+    }
+
+    /// The portal that a normal session's connection came by.
+    pub(crate) fn portal(&self) -> Option<SocketAddr> {
+        self.session.get().map(|session| session.portal)
     }
 
     /// Queues an order. A connection that has ended ignores it, and drops what it contains.

@@ -12,7 +12,7 @@ use super::error::{ChangeError, StartError};
 use super::lun::{Lun, Succession};
 use super::{Luns, Server, all_ended, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, TargetConfig};
-use crate::portal::PreparedListeners;
+use crate::portal::{Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
 use crate::shared::{Serving, Target};
 
@@ -222,7 +222,9 @@ impl Server {
             connection: settings::connection(new),
             bytes_executing_max: settings::memory_of_a_direction(&limits),
         });
+        let portals = self.shared.portals.now();
         self.listeners.commit(prepared.sockets);
+        self.drain_portals(&old, &portals);
         let leaving = self.reconsider_sessions(&old, &prepared.targets);
         for target in prepared.targets.values() {
             target.scsi.set_port_groups(port_groups(new, &target.config));
@@ -273,6 +275,20 @@ impl Server {
             let for_good = !luns.contains_key(&lun.key());
             if let Err(error) = lun.retire(for_good).await {
                 tracing::error!("{error}");
+            }
+        }
+    }
+
+    /// Asks the initiators that came by portals which this change has taken away to log out. They find the others by
+    /// SendTargets. (An address that the machine loses for a while is another matter: its sessions may go on when it is back.)
+    fn drain_portals(&self, serving: &Serving, before: &Portals) {
+        let now = self.shared.portals.now();
+        for target in serving.targets.keys() {
+            for connection in self.shared.registry.connections_with(target) {
+                let tags = connection.portal().map(|portal| (before.tag_of(portal), now.tag_of(portal)));
+                if matches!(tags, Some((Some(old), new)) if new != Some(old)) {
+                    connection.send(Order::RequestLogout(DRAIN_TIME));
+                }
             }
         }
     }

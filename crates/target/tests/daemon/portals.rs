@@ -30,7 +30,7 @@ fn address_of(daemon: &Daemon, ip: &str) -> SocketAddr {
 }
 
 #[test]
-fn portals_come_and_go_by_configuration_and_sessions_do_not_notice() {
+fn portals_come_and_go_by_configuration_and_only_who_came_by_one_that_goes_is_asked_to_log_out() {
     let daemon = Daemon::start("");
     let mut client = daemon.log_in().ready();
     let all = with_listen("127.0.0.1:0 127.0.0.2:0");
@@ -44,7 +44,9 @@ fn portals_come_and_go_by_configuration_and_sessions_do_not_notice() {
     assert_eq!(daemon.server().addresses(), [more]);
     assert!(TcpStream::connect(daemon.address).is_err());
     client.write(0, 0, &pattern(4, 1));
+    assert!(matches!(client.other_event(), Some(InitiatorEvent::AsyncMessage(_))));
     assert_eq!(second.read(0, 0, 4), pattern(4, 1));
+    assert!(!second.was_told_anything());
 }
 
 #[test]

@@ -294,6 +294,11 @@ impl Client {
         }
     }
 
+    /// An event has come that is no completion.
+    pub(crate) fn was_told_anything(&self) -> bool {
+        !self.others.is_empty()
+    }
+
     pub(crate) fn submit(&mut self, lun: u8, cdb: &[u8], data_out: &[u8], data_in: usize) -> u64 {
         self.last_token += 1;
         let submission = Submission {
