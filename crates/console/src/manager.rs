@@ -237,22 +237,12 @@ async fn to_its_end<T: Send + 'static>(
 
 /// The name of a memory device with another size; `None` for devices whose names say none.
 fn of_size(spec: &DeviceSpec, size: u64) -> Option<DeviceName> {
-    fn resized(spec: &mut DeviceSpec, new: u64) -> bool {
-        match spec {
-            DeviceSpec::Ram { size } | DeviceSpec::Null { size } => {
-                *size = new;
-                true
-            }
-            DeviceSpec::Delay { inner, .. }
-            | DeviceSpec::Rate { inner, .. }
-            | DeviceSpec::Fault { inner, .. }
-            | DeviceSpec::ReadOnly { inner }
-            | DeviceSpec::Stats { inner } => resized(inner, new),
-            DeviceSpec::File { .. } | DeviceSpec::Vhdx { .. } | DeviceSpec::Iscsi { .. } => false,
-        }
-    }
     let mut spec = spec.clone();
-    if resized(&mut spec, size) { spec.to_string().parse().ok() } else { None }
+    match spec.leaf_mut() {
+        DeviceSpec::Ram { size: named } | DeviceSpec::Null { size: named } => *named = size,
+        _ => return None,
+    }
+    spec.to_string().parse().ok()
 }
 
 /// What the server's refusals are for clients.

@@ -70,7 +70,7 @@ impl Opened {
 pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, OpenError> {
     let mut decorators = Vec::new();
     let mut leaf = spec;
-    while let Some(inner) = inside(leaf) {
+    while let Some(inner) = leaf.inner() {
         decorators.push(leaf);
         leaf = inner;
     }
@@ -97,18 +97,6 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
         opened.wrap(|inner| Arc::new(ReadOnly::new(inner)));
     }
     Ok(opened)
-}
-
-/// What a decorator is around.
-fn inside(spec: &DeviceSpec) -> Option<&DeviceSpec> {
-    match spec {
-        DeviceSpec::Delay { inner, .. }
-        | DeviceSpec::Rate { inner, .. }
-        | DeviceSpec::Fault { inner, .. }
-        | DeviceSpec::ReadOnly { inner }
-        | DeviceSpec::Stats { inner } => Some(inner),
-        _ => None,
-    }
 }
 
 async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) -> Result<Opened, OpenError> {

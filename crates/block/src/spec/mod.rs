@@ -163,6 +163,39 @@ impl DeviceSpec {
         Self::parse_at(text, "", 0)
     }
 
+    /// What a decorator is around; `None`: this is a back end.
+    pub fn inner(&self) -> Option<&Self> {
+        match self {
+            Self::Delay { inner, .. }
+            | Self::Rate { inner, .. }
+            | Self::Fault { inner, .. }
+            | Self::ReadOnly { inner }
+            | Self::Stats { inner } => Some(inner),
+            Self::Ram { .. }
+            | Self::Null { .. }
+            | Self::File { .. }
+            | Self::Vhdx { .. }
+            | Self::Iscsi { .. } => None,
+        }
+    }
+
+    /// The back end inside all decorators.
+    pub fn leaf(&self) -> &Self {
+        self.inner().map_or(self, Self::leaf)
+    }
+
+    /// The back end inside all decorators, to be named otherwise.
+    pub fn leaf_mut(&mut self) -> &mut Self {
+        match self {
+            Self::Delay { inner, .. }
+            | Self::Rate { inner, .. }
+            | Self::Fault { inner, .. }
+            | Self::ReadOnly { inner }
+            | Self::Stats { inner } => inner.leaf_mut(),
+            leaf => leaf,
+        }
+    }
+
     fn parse_at(text: &str, after: &str, depth: usize) -> Result<Self, SpecError> {
         if depth > DEPTH_MAX {
             return Err(SpecError::TooDeep);
@@ -314,6 +347,16 @@ mod tests {
             let error = DeviceSpec::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_back_end_is_found_through_all_decorators() {
+        let mut spec = DeviceSpec::parse("stats:fault:read:rate:1M:readonly:delay:1ms:ram:1M").unwrap();
+        assert_eq!(spec.leaf(), &DeviceSpec::Ram { size: 1 << 20 });
+        *spec.leaf_mut() = DeviceSpec::Null { size: 1 << 21 };
+        assert_eq!(spec.leaf(), &DeviceSpec::Null { size: 1 << 21 });
+        assert_eq!(spec.leaf().inner(), None);
+        assert_eq!(spec.inner().map(DeviceSpec::leaf), Some(spec.leaf()));
     }
 
     #[test]

@@ -158,11 +158,9 @@ impl Lun {
     /// What a new configuration of the same number asks for.
     pub(super) fn succession(&self, new: &LunConfig) -> Succession {
         let old = &self.config;
-        let (same_device, resize) = match sizes(old.device.spec(), new.device.spec()) {
-            _ if old.device == new.device => (true, None),
-            Some((_, size)) => (true, Some(size)),
-            None => (false, None),
-        };
+        let resize =
+            if old.device == new.device { None } else { resized(old.device.spec(), new.device.spec()) };
+        let same_device = old.device == new.device || resize.is_some();
         let opens_as_well = !self.opened_read_only || new.read_only;
         if !same_device || old.sector != new.sector || !opens_as_well {
             return Succession::NewDevice;
@@ -229,29 +227,18 @@ impl Lun {
     }
 }
 
-/// The sizes of two memory devices that differ in nothing else, decorators included.
-fn sizes(old: &DeviceSpec, new: &DeviceSpec) -> Option<(u64, u64)> {
-    match (old, new) {
+/// The size that `new` says, where it is memory that differs from `old` in nothing else, decorators included.
+fn resized(old: &DeviceSpec, new: &DeviceSpec) -> Option<u64> {
+    let mut same = old.clone();
+    let size = match (same.leaf_mut(), new.leaf()) {
         (DeviceSpec::Ram { size: old }, DeviceSpec::Ram { size: new })
-        | (DeviceSpec::Null { size: old }, DeviceSpec::Null { size: new }) => Some((*old, *new)),
-        (DeviceSpec::Delay { time: old, inner: a }, DeviceSpec::Delay { time: new, inner: b })
-            if old == new =>
-        {
-            sizes(a, b)
+        | (DeviceSpec::Null { size: old }, DeviceSpec::Null { size: new }) => {
+            *old = *new;
+            *new
         }
-        (
-            DeviceSpec::Rate { bytes_per_second: old, inner: a },
-            DeviceSpec::Rate { bytes_per_second: new, inner: b },
-        ) if old == new => sizes(a, b),
-        (DeviceSpec::Fault { spec: old, inner: a }, DeviceSpec::Fault { spec: new, inner: b })
-            if old == new =>
-        {
-            sizes(a, b)
-        }
-        (DeviceSpec::ReadOnly { inner: a }, DeviceSpec::ReadOnly { inner: b })
-        | (DeviceSpec::Stats { inner: a }, DeviceSpec::Stats { inner: b }) => sizes(a, b),
-        _ => None,
-    }
+        _ => return None,
+    };
+    (same == *new).then_some(size)
 }
 
 #[cfg(test)]
@@ -261,13 +248,10 @@ mod tests {
     #[test]
     fn memory_of_another_size_is_the_same_memory() {
         let spec = |text: &str| DeviceSpec::parse(text).unwrap();
-        assert_eq!(sizes(&spec("ram:1M"), &spec("ram:2M")), Some((1 << 20, 2 << 20)));
-        assert_eq!(
-            sizes(&spec("stats:delay:1ms:ram:1M"), &spec("stats:delay:1ms:ram:2M")),
-            Some((1 << 20, 2 << 20))
-        );
+        assert_eq!(resized(&spec("ram:1M"), &spec("ram:2M")), Some(2 << 20));
+        assert_eq!(resized(&spec("stats:delay:1ms:ram:1M"), &spec("stats:delay:1ms:ram:2M")), Some(2 << 20));
         for (old, new) in [("ram:1M", "null:1M"), ("delay:1ms:ram:1M", "delay:2ms:ram:1M"), ("/a", "/b")] {
-            assert_eq!(sizes(&spec(old), &spec(new)), None);
+            assert_eq!(resized(&spec(old), &spec(new)), None);
         }
     }
 }

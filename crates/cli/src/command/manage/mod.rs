@@ -90,27 +90,16 @@ impl Daemon {
     /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
     pub(crate) fn device(&self, text: &str) -> String {
         let Ok(mut spec) = DeviceSpec::parse(text) else { return text.to_owned() };
-        match file_in(&mut spec) {
-            Some(path) if path.is_relative() && self.api.is_none() => {
+        match spec.leaf_mut() {
+            DeviceSpec::File { path } | DeviceSpec::Vhdx { path }
+                if path.is_relative() && self.api.is_none() =>
+            {
                 *path = self.file(path);
                 // There is no secret in the name of a file.
                 spec.to_string()
             }
             _ => text.to_owned(),
         }
-    }
-}
-
-/// The file at the bottom of a device.
-fn file_in(spec: &mut DeviceSpec) -> Option<&mut PathBuf> {
-    match spec {
-        DeviceSpec::File { path } | DeviceSpec::Vhdx { path } => Some(path),
-        DeviceSpec::Delay { inner, .. }
-        | DeviceSpec::Rate { inner, .. }
-        | DeviceSpec::Fault { inner, .. }
-        | DeviceSpec::ReadOnly { inner }
-        | DeviceSpec::Stats { inner } => file_in(inner),
-        DeviceSpec::Ram { .. } | DeviceSpec::Null { .. } | DeviceSpec::Iscsi { .. } => None,
     }
 }
 
