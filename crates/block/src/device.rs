@@ -1,6 +1,6 @@
 //! The trait.
 
-use crate::{BlockError, Buf, Extent, ExtentKind, Geometry, Io, SharedBuf};
+use crate::{BlockError, Buf, Extent, ExtentKind, Geometry, Io, PathSample, SharedBuf};
 
 /// When a write may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +99,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// old: it may be called after each write.
     fn space(&self) -> Option<Space> {
         None
+    }
+
+    /// The ways by which data reaches the device, in an order that stays; none where there is nothing to tell apart. Not
+    /// for each I/O: a call may take a lock and ask the kernel.
+    fn paths(&self) -> Vec<PathSample> {
+        Vec::new()
     }
 
     /// Asks to be called after each change of size. A device of fixed size keeps nothing. The callback may come on any

@@ -27,6 +27,7 @@
 //! | [`Buf`], [`SharedBuf`] | pooled, aligned memory: unique to fill, shared to send |
 //! | [`Io`] | a result that may be ready already |
 //! | [`Extent`] | data, zeroes or nothing |
+//! | [`PathSample`] | a way to a device, and what has gone over it |
 //! | [`decorate`] | devices around devices: faults, delays, limits, counters |
 //! | [`spec`] | the grammar that names devices |
 //! | [`size`], [`duration`] | figures as people write them |
@@ -39,6 +40,7 @@ mod error;
 mod extent;
 mod geometry;
 mod io;
+mod path;
 pub mod size;
 pub mod spec;
 
@@ -48,3 +50,4 @@ pub use error::BlockError;
 pub use extent::{Extent, ExtentKind};
 pub use geometry::Geometry;
 pub use io::{Io, IoFuture};
+pub use path::{PathSample, PathState};

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{FuturesUnordered, StreamExt, TryStreamExt, iter};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
-    Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, PathSample, ResizeCallback,
+    SharedBuf, Zeroing,
 };
 use lunway_iscsi::Cdb;
 use lunway_scsi::block_error::{Request, result_of};
@@ -202,7 +202,7 @@ impl Handle {
 
     fn read(&self, shape: &Shape, offset: u64, buf: Buf) -> Result<Single, BlockError> {
         let request = shape.request(offset, buf.len() as u64);
-        self.start(request, shape.read_cdb(offset, buf.len()), SharedBuf::default(), buf, Effect::Query)
+        self.start(request, shape.read_cdb(offset, buf.len()), SharedBuf::default(), buf, Effect::Read)
     }
 
     fn write(&self, shape: &Shape, offset: u64, data: SharedBuf, fua: bool) -> Result<Single, BlockError> {
@@ -396,7 +396,7 @@ impl BlockDevice for IscsiDevice {
             cdb: shape.read_cdb(offset, buf.len()),
             data_out: SharedBuf::default(),
             data_in: buf,
-            effect: Effect::Query,
+            effect: Effect::Read,
         };
         let expected = request.len as usize;
         match self.session.submit(command) {
@@ -496,6 +496,10 @@ impl BlockDevice for IscsiDevice {
         let why =
             format!("{size} bytes were asked for, and its target says that it has {actual}: resize it there");
         Io::err(BlockError::Size { why })
+    }
+
+    fn paths(&self) -> Vec<PathSample> {
+        vec![self.session.lock().path(self.url.portal())]
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

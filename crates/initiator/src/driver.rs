@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::recovery::Recovery;
 use crate::session::{End, Session, State};
+use crate::traffic::Probe;
 use crate::wire::{self, Alarm};
 
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
@@ -60,6 +61,7 @@ impl Driver {
     /// Runs until the device is closed or gone.
     pub(crate) async fn run(mut self) {
         loop {
+            self.session.lock().probe = Probe::of(&self.stream).ok();
             let why = match self.serve().await {
                 End::Closed => return self.finish("it was closed"),
                 End::Lost(why) => why,

@@ -30,6 +30,7 @@
 //! | [`OpenOptions`] | how long to wait for what |
 //! | [`discover`], [`inspect`](fn@inspect) | what is there, as plain data |
 //! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
+//! | `traffic` | what has gone over the path, and its round trip |
 //! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
@@ -50,6 +51,7 @@ mod options;
 mod recovery;
 mod session;
 mod slots;
+mod traffic;
 mod unit;
 mod url;
 mod wire;

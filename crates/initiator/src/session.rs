@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockError, Buf};
+use lunway_block::{BlockError, Buf, PathSample, PathState};
 use lunway_iscsi::initiator::{Completed, InitiatorConnection, Residual, Submission};
 use lunway_iscsi::pdu::{ServiceResponse, TaskAttribute, TaskManagementFunction, TaskManagementResult};
 use lunway_scsi::{AdditionalSense, Lun, Sense, SenseKey, Status};
@@ -19,6 +19,7 @@ use crate::OpenOptions;
 use crate::cache::{Cache, is_power_on};
 use crate::clock::Clock;
 use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
+use crate::traffic::{Probe, Traffic};
 
 /// How often a command may come back at once with a unit attention. A target queues a handful of conditions; one
 /// that has more to say than this is broken.
@@ -180,6 +181,9 @@ pub(crate) struct State {
     /// The tick at which commands were last looked at for being late.
     looked_at: u64,
     cache: Cache,
+    traffic: Traffic,
+    /// Of the connection, while there is one.
+    pub(crate) probe: Option<Probe>,
 }
 
 impl State {
@@ -202,6 +206,8 @@ impl State {
             clock: Clock::new(options),
             looked_at: 0,
             cache: Cache { volatile, trusted: options.cache_survives_power_on, ..Cache::default() },
+            traffic: Traffic::default(),
+            probe: None,
         }
     }
 
@@ -265,6 +271,7 @@ impl State {
     }
 
     fn fail(&mut self, token: u64, error: BlockError) {
+        self.traffic.errors += 1;
         self.answer(token, Outcome::Failed(error));
     }
 
@@ -403,6 +410,7 @@ impl State {
         if status == Status::GOOD {
             // The error stays with the entry: should nobody pick it up, the next flush has it.
             let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
+            self.traffic.count(effect, received, entry.data_out.len());
             if effect.leaves_unflushed() {
                 self.cache.written += 1;
             }
@@ -414,8 +422,13 @@ impl State {
             }
             return self.answer(token, Outcome::Executed { status, sense, data_in, received });
         }
+        let asked = entry.effect == Effect::Query;
         match self.second_thoughts(token, status, &sense) {
-            Verdict::Final => self.answer(token, Outcome::Executed { status, sense, data_in, received }),
+            Verdict::Final => {
+                // A question that the target does not know is no failure of the path.
+                self.traffic.errors += u64::from(!asked);
+                self.answer(token, Outcome::Executed { status, sense, data_in, received });
+            }
             Verdict::Again => self.retry(token, data_in, None),
             Verdict::Later(wait) => self.retry(token, data_in, Some(now + wait)),
         }
@@ -515,6 +528,7 @@ impl State {
     pub(crate) fn disconnect(&mut self) {
         self.logout_by = None;
         self.logout_sent = false;
+        self.probe = None;
         let Some(mut core) = self.core.take() else { return };
         let mut again = VecDeque::new();
         for submission in core.take_unanswered() {
@@ -564,6 +578,18 @@ impl State {
         self.drain_queue();
     }
 
+    /// What the session is as a path of that name.
+    pub(crate) fn path(&self, name: String) -> PathSample {
+        let Traffic { read_ios, read_bytes, write_ios, write_bytes, errors } = self.traffic;
+        let state = match (&self.core, self.driver_ended || self.closing) {
+            (_, true) => PathState::Closed,
+            (Some(_), false) => PathState::Up,
+            (None, false) => PathState::Down,
+        };
+        let round_trip = self.probe.as_ref().and_then(Probe::round_trip);
+        PathSample { name, state, read_ios, read_bytes, write_ios, write_bytes, errors, round_trip }
+    }
+
     /// The unit's write cache was switched.
     pub(crate) fn set_volatile(&mut self, volatile: bool) {
         self.cache.volatile = volatile;
@@ -587,7 +613,7 @@ impl State {
 
     /// The driver ends: nothing will ever be answered again.
     pub(crate) fn end(&mut self, error: &BlockError) {
-        self.core = None;
+        (self.core, self.probe) = (None, None);
         self.driver_ended = true;
         self.give_up(error, Duration::ZERO);
         self.refusing.get_or_insert_with(|| error.clone());

@@ -9,8 +9,10 @@ use lunway_scsi::Status;
 /// What a command does to the disk, which decides what may be done to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// None: reads data or state. Sent again at will.
+    /// None: reads state. Sent again at will.
     Query,
+    /// None: reads data. Sent again at will.
+    Read,
     /// Writes to the cache. Sent again at will: the same bytes at the same place.
     Write,
     /// Writes to the medium itself (FUA).

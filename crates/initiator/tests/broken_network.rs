@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, PathState};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 
 use support::proxy::{self, Faults};
@@ -87,6 +87,8 @@ async fn after_the_replacement_timeout_io_fails_at_once_until_the_target_is_back
     let refused = device.read(0, Buf::zeroed(512)).await.unwrap_err();
     assert!(matches!(&refused, BlockError::Gone { why } if why.contains("no connection")), "{refused}");
     assert!(start.elapsed() < Duration::from_millis(100));
+    let path = device.paths().remove(0);
+    assert_eq!((path.state, path.write_ios, path.errors), (PathState::Down, 1, 1));
 
     faults.refused.store(false, Ordering::Relaxed);
     let until = Instant::now() + Duration::from_secs(5);
@@ -94,6 +96,8 @@ async fn after_the_replacement_timeout_io_fails_at_once_until_the_target_is_back
         assert!(Instant::now() < until, "it does not come back");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let path = device.paths().remove(0);
+    assert_eq!((path.state, path.write_ios), (PathState::Up, 1), "the path is the same one as before");
 }
 
 #[tokio::test]

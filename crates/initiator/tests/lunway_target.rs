@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, Buf, Durability, ExtentKind, Zeroing};
+use lunway_block::{BlockDevice, Buf, Durability, ExtentKind, PathState, Zeroing};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, discover, inspect};
 use lunway_memory::RamDisk;
 use lunway_target::{Config, OpenDevice, Server};
@@ -208,4 +208,24 @@ async fn a_target_that_goes_for_good_ends_operations_in_time() {
     let read = tokio::time::timeout(Duration::from_secs(3), device.read(0, Buf::zeroed(512)).into_future());
     assert!(read.await.expect("in time").is_err());
     device.close().await;
+}
+
+#[tokio::test]
+async fn a_session_is_one_path_that_counts_what_went_over_it() {
+    let (server, address) = serve("").await;
+    let device = open(&format!("iscsi://{address}/{NAME}/0")).await.unwrap();
+    let [fresh] = &device.paths()[..] else { panic!("not one path") };
+    assert_eq!((fresh.name.as_str(), fresh.state), (address.to_string().as_str(), PathState::Up));
+    assert_eq!((fresh.read_ios, fresh.write_ios, fresh.errors), (0, 0, 0), "opening moves no data");
+    device.write(0, Buf::zeroed(8192).freeze(), Durability::Stable).await.unwrap();
+    device.read(0, Buf::zeroed(4096)).await.unwrap();
+    device.read(4096, Buf::zeroed(512)).await.unwrap();
+    device.flush().await.unwrap();
+    let path = device.paths().remove(0);
+    assert_eq!((path.read_ios, path.read_bytes), (2, 4608));
+    assert_eq!((path.write_ios, path.write_bytes, path.errors), (1, 8192, 0));
+    assert!(path.round_trip.is_some_and(|time| time < Duration::from_secs(1)));
+    device.close().await;
+    assert_eq!(device.paths()[0].state, PathState::Closed);
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
 }

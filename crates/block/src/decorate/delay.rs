@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
+    Space, Zeroing,
 };
 
 /// Adds a fixed service time to each operation: `delay:TIME:DEVICE`.
@@ -82,6 +83,10 @@ impl BlockDevice for Delay {
 
     fn space(&self) -> Option<Space> {
         self.inner.space()
+    }
+
+    fn paths(&self) -> Vec<PathSample> {
+        self.inner.paths()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

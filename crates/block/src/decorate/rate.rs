@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
+    Space, Zeroing,
 };
 
 /// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
@@ -99,6 +100,10 @@ impl BlockDevice for Rate {
 
     fn space(&self) -> Option<Space> {
         self.inner.space()
+    }
+
+    fn paths(&self) -> Vec<PathSample> {
+        self.inner.paths()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

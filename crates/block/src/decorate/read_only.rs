@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
+    Space, Zeroing,
 };
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
@@ -59,6 +60,10 @@ impl BlockDevice for ReadOnly {
 
     fn space(&self) -> Option<Space> {
         self.inner.space()
+    }
+
+    fn paths(&self) -> Vec<PathSample> {
+        self.inner.paths()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
+    Space, Zeroing,
 };
 
 /// Counts completed operations, their bytes, errors and time: `stats:DEVICE`.
@@ -170,6 +171,10 @@ impl BlockDevice for Stats {
 
     fn space(&self) -> Option<Space> {
         self.inner.space()
+    }
+
+    fn paths(&self) -> Vec<PathSample> {
+        self.inner.paths()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

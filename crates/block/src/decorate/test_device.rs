@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, PathSample, PathState,
+    ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 pub(crate) struct TestDevice {
@@ -116,6 +116,19 @@ impl BlockDevice for TestDevice {
         Some(Space { allocated: self.geometry().size, used: 7, available: 9 })
     }
 
+    fn paths(&self) -> Vec<PathSample> {
+        vec![PathSample {
+            name: "here".to_owned(),
+            state: PathState::Up,
+            read_ios: 1,
+            read_bytes: 2,
+            write_ios: 3,
+            write_bytes: 4,
+            errors: 5,
+            round_trip: None,
+        }]
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.callbacks.lock().unwrap().push(callback);
     }
@@ -144,5 +157,6 @@ pub(crate) async fn passes_everything_on(wrap: impl Fn(Arc<dyn BlockDevice>) -> 
         device.resize(8192).await.unwrap();
         assert_eq!((seen.load(Ordering::Relaxed), inner.geometry().size), (8192, 8192));
         assert_eq!(device.space(), inner.space());
+        assert_eq!(device.paths(), inner.paths());
     }
 }

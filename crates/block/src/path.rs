@@ -1,0 +1,49 @@
+//! How data reaches a device that has ways to it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One way to a device, and what has gone over it since it was opened.
+///
+/// Counters only grow; whoever wants rates takes two samples and divides by the time between them. A device without a
+/// way that could be told apart (memory, a file) has none of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSample {
+    /// Where it leads, as people know it: a portal.
+    pub name: String,
+    /// Whether it carries anything.
+    pub state: PathState,
+    /// Reads answered without error.
+    pub read_ios: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Writes answered without error.
+    pub write_ios: u64,
+    /// Their bytes.
+    pub write_bytes: u64,
+    /// Operations of any kind that failed.
+    pub errors: u64,
+    /// Smoothed round trip of the transport; `None` where nothing knows it.
+    pub round_trip: Option<Duration>,
+}
+
+/// Whether a path carries anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// It does.
+    Up,
+    /// The connection was lost and is being brought back.
+    Down,
+    /// It was closed, or cannot come back.
+    Closed,
+}
+
+impl fmt::Display for PathState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Closed => "closed",
+        })
+    }
+}
