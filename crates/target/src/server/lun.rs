@@ -65,7 +65,6 @@ impl Maker {
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
         let opened = opening.map_err(|error| refused(error.to_string()))?.map_err(refused)?;
         let unit = self.unit(target, lun, &opened.device)?;
-        self.runtime.spawn(watch_space(Arc::downgrade(&unit)));
         Ok(Lun {
             target: target.name.to_string(),
             config: lun.clone(),
@@ -84,7 +83,7 @@ impl Maker {
         }
     }
 
-    /// A logical unit in front of a device that is open.
+    /// A logical unit in front of a device that is open, its threshold watched.
     pub(super) fn unit(
         &self,
         target: &TargetConfig,
@@ -103,7 +102,10 @@ impl Maker {
             background: Some(Arc::new(Threads)),
             ..LogicalUnitOptions::default()
         };
-        LogicalUnit::new(Arc::clone(device), options).map_err(|error| refused(target, lun, error.to_string()))
+        let unit = LogicalUnit::new(Arc::clone(device), options)
+            .map_err(|error| refused(target, lun, error.to_string()))?;
+        self.runtime.spawn(watch_space(Arc::downgrade(&unit)));
+        Ok(unit)
     }
 }
 
@@ -243,7 +245,10 @@ fn resized(old: &DeviceSpec, new: &DeviceSpec) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use lunway_memory::RamDisk;
+
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn memory_of_another_size_is_the_same_memory() {
@@ -253,5 +258,18 @@ mod tests {
         for (old, new) in [("ram:1M", "null:1M"), ("delay:1ms:ram:1M", "delay:2ms:ram:1M"), ("/a", "/b")] {
             assert_eq!(resized(&spec(old), &spec(new)), None);
         }
+    }
+
+    #[tokio::test]
+    async fn a_unit_that_is_renewed_in_front_of_an_open_device_has_its_space_watched() {
+        let text = "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n[[target.lun]]\nid = 1\ndevice = \"ram:1M\"\n";
+        let config = Config::from_toml(text, "lunway.toml").unwrap();
+        let (target, lun) = (&config.targets[0], &config.targets[0].luns[0]);
+        let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".to_owned()) }));
+        let maker = Maker { open, runtime: Handle::current(), state: None };
+        let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
+        let unit = maker.unit(target, lun, &device).unwrap();
+        let unwatched = LogicalUnit::new(device, LogicalUnitOptions::default()).unwrap();
+        assert_eq!(Arc::weak_count(&unit), Arc::weak_count(&unwatched) + 1, "the watcher's");
     }
 }
