@@ -220,6 +220,23 @@ fn remove<T>(list: &mut Vec<T>, ask: Ask, what: &str, is_it: impl Fn(&T) -> bool
     }
 }
 
+/// Removes what matches from one of the lists of a target. A target that is not there has nothing to remove.
+async fn remove_from<T: 'static>(
+    manager: &Manager,
+    ask: Ask,
+    target: IscsiName,
+    what: String,
+    list: fn(&mut TargetConfig) -> &mut Vec<T>,
+    is_it: impl Fn(&T) -> bool + Send + 'static,
+) -> Result<Applied, ApiError> {
+    let edit = move |config: &mut Config| match find_mut(config, &target) {
+        Ok(target) => remove(list(target), ask, &what, is_it),
+        Err(error) if ask.must_exist => Err(error),
+        Err(_) => Ok(()),
+    };
+    manager.change(ask, edit).await
+}
+
 /// Puts `new` in the place of what matches, or at `at`, or at the end.
 fn place<T>(list: &mut Vec<T>, new: T, at: Option<usize>, is_it: impl Fn(&T) -> bool) {
     match list.iter().position(is_it) {
@@ -347,14 +364,8 @@ async fn delete_lun(
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let name = name(&target)?;
-    let edit = move |config: &mut Config| match find_mut(config, &name) {
-        Ok(target) => {
-            remove(&mut target.luns, ask, &format!("lun {lun} of target {name}"), |old| old.id == lun)
-        }
-        Err(error) if ask.must_exist => Err(error),
-        Err(_) => Ok(()),
-    };
-    manager.change(ask, edit).await
+    let what = format!("lun {lun} of target {name}");
+    remove_from(&manager, ask, name, what, |target| &mut target.luns, move |old| old.id == lun).await
 }
 
 async fn resize(
@@ -399,14 +410,8 @@ async fn delete_chap(
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let name = name(&target)?;
-    let edit = move |config: &mut Config| match find_mut(config, &name) {
-        Ok(target) => remove(&mut target.chap, ask, &format!("chap user {user} of target {name}"), |old| {
-            old.user == user
-        }),
-        Err(error) if ask.must_exist => Err(error),
-        Err(_) => Ok(()),
-    };
-    manager.change(ask, edit).await
+    let what = format!("chap user {user} of target {name}");
+    remove_from(&manager, ask, name, what, |target| &mut target.chap, move |old| old.user == user).await
 }
 
 async fn acl(
@@ -443,13 +448,14 @@ async fn delete_rule(
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let name = name(&target)?;
-    let edit = move |config: &mut Config| match find_mut(config, &name) {
-        Ok(target) => {
-            let what = format!("rule {rule} in the acl of target {name}");
-            remove(&mut target.acl, ask, &what, |old| old.name.as_ref() == Some(&rule))
-        }
-        Err(error) if ask.must_exist => Err(error),
-        Err(_) => Ok(()),
-    };
-    manager.change(ask, edit).await
+    let what = format!("rule {rule} in the acl of target {name}");
+    remove_from(
+        &manager,
+        ask,
+        name,
+        what,
+        |target| &mut target.acl,
+        move |old| old.name.as_ref() == Some(&rule),
+    )
+    .await
 }
