@@ -42,13 +42,7 @@ impl Manager {
 
     /// The configuration that is served, and its generation.
     pub(crate) fn configuration(&self) -> (u64, Arc<Config>) {
-        loop {
-            let (generation, config) = (self.server.generation(), self.server.config());
-            // A change in between would have made these a pair that never was.
-            if generation == self.server.generation() {
-                return (generation, config);
-            }
-        }
+        self.server.configuration()
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -197,7 +191,7 @@ impl Manager {
         };
         let edit = |config: &mut Config| {
             let old = config.clone();
-            let edited = edit(config).and_then(|()| check_fixed(&old, config));
+            let edited = edit(config);
             kept = source.keeps(&old, config);
             edited.map_err(|error| {
                 let sentence = error.sentence.clone();
@@ -214,14 +208,6 @@ impl Manager {
             }),
             Err(error) => Err(no.unwrap_or_else(|| refused(error))),
         }
-    }
-}
-
-/// The sockets of the API are bound once.
-fn check_fixed(old: &Config, new: &Config) -> Result<(), ApiError> {
-    match old.api == new.api {
-        true => Ok(()),
-        false => Err(refused(ChangeError::NeedsRestart("api".to_owned()))),
     }
 }
 

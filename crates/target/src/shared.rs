@@ -9,6 +9,7 @@ use std::time::Instant;
 use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, LoginRefusal, SessionType};
 use lunway_iscsi::pdu::LoginStatus;
 use lunway_iscsi::target::{SharedSession, TargetConnectionConfig};
+use lunway_iscsi::text::to_hexadecimal;
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, ScsiTarget};
 
@@ -254,8 +255,8 @@ impl Shared {
     // RFC 7143 [4.4.2-1, 4.4.2-2]
     pub(crate) fn open_nexus(&self, logged_in: &LoggedIn, ends: Ends) -> Option<Arc<Nexus>> {
         let (target, view) = self.admit(logged_in, ends)?;
-        let isid: String = logged_in.isid.iter().map(|byte| format!("{byte:02x}")).collect();
-        let port = format!("{},i,0x{isid}", logged_in.initiator_name.to_ascii_lowercase());
+        let isid = to_hexadecimal(&logged_in.isid);
+        let port = format!("{},i,{isid}", logged_in.initiator_name.to_ascii_lowercase());
         Some(target.scsi.open_nexus(&port, portal_group(logged_in), view))
     }
 

@@ -104,7 +104,6 @@ impl Metrics {
     pub(crate) fn open(self: &Arc<Self>, session: SessionSummary) -> SessionCounters {
         let shelf = Arc::new(Shelf::new(session));
         let mut inner = self.lock();
-        inner.sessions.retain(|shelf| shelf.strong_count() > 0);
         inner.sessions.push(Arc::downgrade(&shelf));
         SessionCounters::new(shelf, Arc::clone(self))
     }

@@ -21,7 +21,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
-const FIXED: [&str; 3] = ["cores", "state_dir", "isns"];
+const FIXED: [&str; 4] = ["cores", "state_dir", "isns", "api"];
 
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
 pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);
@@ -106,7 +106,7 @@ impl Server {
         if transaction.closed {
             return Err(ChangeError::ShuttingDown);
         }
-        let (old, generation) = (self.config(), self.generation());
+        let (generation, old) = self.configuration();
         if let Some(expected) = options.generation.filter(|expected| *expected != generation) {
             return Err(ChangeError::Generation { expected, is: generation });
         }
@@ -216,12 +216,7 @@ impl Server {
         let limits = settings::fit_descriptors(new.limits);
         self.shared.registry.set_limits(limits.sessions, limits.connections_before_login);
         // From here on logins meet the new configuration.
-        self.shared.serve(Serving {
-            targets: prepared.targets.clone(),
-            limits,
-            connection: settings::connection(new),
-            bytes_executing_max: settings::memory_of_a_direction(&limits),
-        });
+        self.shared.serve(settings::serving(new, limits, prepared.targets.clone()));
         let portals = self.shared.portals.now();
         self.listeners.commit(prepared.sockets);
         self.drain_portals(&old, &portals);

@@ -31,7 +31,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::MetricsSnapshot;
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
-use crate::shared::{Serving, Shared, Target};
+use crate::shared::{Shared, Target};
 use crate::source::{Denials, LoginThrottle};
 use crate::state::FileStore;
 use crate::worker::{self, Worker};
@@ -104,12 +104,7 @@ impl Server {
             targets.insert(target.name.to_string(), Arc::new(Target { config: target.clone(), auth, scsi }));
         }
 
-        let serving = Serving {
-            targets,
-            limits,
-            connection: settings::connection(&config),
-            bytes_executing_max: settings::memory_of_a_direction(&limits),
-        };
+        let serving = settings::serving(&config, limits, targets);
         let shared = Arc::new(Shared {
             registry: Registry::new(limits.sessions, limits.connections_before_login),
             serving: Arc::new(serving).into(),
@@ -151,12 +146,18 @@ impl Server {
 
     /// The configuration that is served now.
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.current().config)
+        self.configuration().1
     }
 
     /// Its number: each change makes it larger by one.
     pub fn generation(&self) -> u64 {
-        self.current().generation
+        self.configuration().0
+    }
+
+    /// The configuration that is served now, and its number.
+    pub fn configuration(&self) -> (u64, Arc<Config>) {
+        let current = self.current();
+        (current.generation, Arc::clone(&current.config))
     }
 
     /// Where is listened now, with the ports that the kernel chose where the configuration said 0.

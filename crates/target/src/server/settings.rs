@@ -1,5 +1,7 @@
 //! What of a configuration connections need, in the form they need it in.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm};
@@ -12,6 +14,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::config::{ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::portal::PortalGroup;
 use crate::secret;
+use crate::shared::{Serving, Target};
 
 /// File descriptors that are not connections: devices, sockets that listen, runtimes.
 const DESCRIPTORS_RESERVED: usize = 256;
@@ -43,12 +46,22 @@ pub(super) fn portal_groups(config: &Config) -> Vec<PortalGroup> {
     std::iter::once(first).chain(further).collect()
 }
 
+/// What connections meet from now on.
+pub(super) fn serving(config: &Config, limits: Limits, targets: BTreeMap<String, Arc<Target>>) -> Serving {
+    Serving {
+        targets,
+        limits,
+        connection: connection(config),
+        bytes_executing_max: memory_of_a_direction(&limits),
+    }
+}
+
 /// Half for what initiators write, half for what they read, bytes each.
-pub(super) fn memory_of_a_direction(limits: &Limits) -> usize {
+fn memory_of_a_direction(limits: &Limits) -> usize {
     (limits.session_memory_mib << 20) / 2
 }
 
-pub(super) fn connection(config: &Config) -> TargetConnectionConfig {
+fn connection(config: &Config) -> TargetConnectionConfig {
     let limits = &config.limits;
     TargetConnectionConfig {
         parameters: Parameters {
