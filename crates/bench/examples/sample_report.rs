@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_bench::profile::{Options, anvil};
-use lunway_bench::report::{Report, html};
+use lunway_bench::report::document;
 use lunway_bench::{Cancel, Job, Limit, Table, run};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
 use lunway_memory::RamDisk;
+use lunway_report::{environment, html};
 
 /// Answers without looking: inline, or from a future that is pending once.
 struct Nothing {
@@ -63,13 +64,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let outcomes = profile.run(&device, &mut |_, _| (), &cancel).await?;
     println!("{}", Table::of(&outcomes));
 
-    let mut report = Report::new("anvil on a RAM disk", "ram:1G", outcomes);
-    report.notes = profile.notes;
-    report.environment = vec![
-        ("Device".into(), "ram:1G, sectors of 512 bytes".into()),
-        ("System".into(), format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH)),
-        ("Cores".into(), std::thread::available_parallelism()?.to_string()),
-    ];
-    std::fs::write(&path, html(&report))?;
+    let mut document = document("anvil on a RAM disk", "ram:1G", &outcomes);
+    document.notes = profile.notes;
+    document.environment = environment();
+    std::fs::write(&path, html(&document))?;
     Ok(())
 }

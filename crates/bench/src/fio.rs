@@ -7,6 +7,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lunway_report::utc;
 use serde_json::{Map, Value, json};
 
 use crate::cpu::CpuTime;
@@ -272,35 +273,9 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Like fio's `time`, and like C's `asctime` in UTC. Days to a date by the rule of the Gregorian calendar, counted from
-/// 1 March of year 0 so that a leap day is a year's last.
-pub(crate) fn utc(seconds: u64) -> String {
-    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    let since = days + 719_468;
-    let (era, day) = (since / 146_097, since % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let year = era * 400 + year + u64::from(month >= 10);
-    let weekday = WEEKDAYS[(days % 7) as usize];
-    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
-    format!("{weekday} {} {date:2} {hour:02}:{minute:02}:{second:02} {year}", MONTHS[month as usize])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "Thu Jan  1 00:00:00 1970");
-        assert_eq!(utc(951_782_400), "Tue Feb 29 00:00:00 2000");
-        assert_eq!(utc(1_795_221_987), "Sat Nov 21 00:46:27 2026");
-    }
 
     #[test]
     fn latency_classes_share_out_every_io_once() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   Profile ──▶ Job ──▶ run(device, job, progress, cancel) ──▶ Outcome ──▶ Table   (terminal)
 //!                                   │                                  ├──▶ fio     (JSON for programs)
-//!                            BlockDevice, a clock                      └──▶ Report  (one HTML page)
+//!                            BlockDevice, a clock                      └──▶ report (one HTML page)
 //! ```
 //!
 //! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and a clock. It does not know what is on the other side of the
@@ -25,10 +25,8 @@
 //! | [`holds_data`] | would a write destroy something? |
 //! | [`profile`], [`score`] | the `anvil` rows, and our own score over them |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
-//! | [`chart`] | SVG drawn here: no script, no external resource |
 //! | [`wire`] | what bare sockets can do with the same bytes: the limit above which no protocol can go |
 
-pub mod chart;
 pub mod fio;
 pub mod profile;
 pub mod report;

@@ -1,93 +1,37 @@
-//! One page for a browser.
+//! Outcomes as a page.
 
-use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use lunway_report::chart::{
+    Bar, Curve, Line as TimeLine, SERIES_MAX, Timeline, Tone, bars, over_time, percentile_curves,
+};
+use lunway_report::{
+    Better, Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, figure,
+};
 
-use serde_json::json;
-
-use crate::chart::{Bar, Curve, SERIES_MAX, Tone, bars, escape, latency_curves, over_time};
 use crate::cpu::CpuTime;
 use crate::fio;
+use crate::latency::Latency;
 use crate::outcome::{Direction, End, Outcome};
 use crate::score::{REFERENCE_VERSION, Score};
 use crate::series::Point;
-use crate::table::{Table, figure};
+use crate::table::Table;
 
-/// What a page shows: the results of a profile, or of single jobs, and where they were got.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// Heading.
-    pub title: String,
-    /// What was measured, as the user named it. Must hold no secret.
-    pub device: String,
-    /// Facts about the place: host, kernel, versions, geometry. Shown in order.
-    pub environment: Vec<(String, String)>,
-    /// What a reader must know of how it was measured.
-    pub notes: Vec<String>,
-    /// The results, in order.
-    pub outcomes: Vec<Outcome>,
-    /// When.
-    pub created: SystemTime,
-}
-
-impl Report {
-    /// A report made now, without facts or notes.
-    pub fn new(title: impl Into<String>, device: impl Into<String>, outcomes: Vec<Outcome>) -> Self {
-        Self {
-            title: title.into(),
-            device: device.into(),
-            environment: Vec::new(),
-            notes: Vec::new(),
-            outcomes,
-            created: SystemTime::now(),
-        }
+/// A page of the results of a profile, or of single jobs: to which whoever measured adds notes and facts about the place.
+///
+/// Each direction of each outcome gives two [`Measure`]s, IOPS and mean response time, of one sample each: a run is one sample, however
+/// many I/Os it had.
+pub fn document(title: &str, subject: &str, outcomes: &[Outcome]) -> Document {
+    let lines = lines(outcomes);
+    let mut document = Document::new("bench", title, subject);
+    document.tiles = score_tile(outcomes).into_iter().chain(best_tiles(&lines)).collect();
+    document.warnings = outcomes.iter().flat_map(warnings).collect();
+    document.sections = vec![figures(&lines, outcomes)];
+    if !lines.is_empty() {
+        document.sections.extend([throughput(&lines), response(&lines)]);
+        document.sections.extend(time(&lines));
     }
-}
-
-/// The page: complete in itself, with nothing to fetch and no script to run; light or dark as the reader's system is, and printable.
-/// The figures are in it as JSON too (`script#data`), in fio's layout under `results`.
-pub fn html(report: &Report) -> String {
-    let mut page = String::with_capacity(128 << 10);
-    let title = escape(&report.title);
-    let created = fio::utc(report.created.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs());
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n\
-         <h1>{title}</h1>\n<p class=\"where\">{} · {created} UTC</p>\n",
-        include_str!("report.css"),
-        escape(&report.device),
-    );
-    tiles(&mut page, &report.outcomes);
-    warnings(&mut page, &report.outcomes);
-    figures(&mut page, report);
-    throughput(&mut page, &report.outcomes);
-    response(&mut page, &report.outcomes);
-    time(&mut page, &report.outcomes);
-    facts(&mut page, report);
-    let _ = write!(
-        page,
-        "<footer>Made by lunway {}. Response time is from submission to completion of each I/O; where a rate was set, from \
-         the time at which the I/O was due. MB is 1,000,000 bytes.</footer>\n</main>\n",
-        env!("CARGO_PKG_VERSION")
-    );
-    let data = json!({
-        "title": report.title,
-        "device": report.device,
-        "environment": report.environment,
-        "notes": report.notes,
-        "results": fio::to_json(&report.outcomes),
-    });
-    // Within a script element only "<" can end it or begin a comment; in JSON it is only ever inside a string.
-    let data = data.to_string().replace('<', "\\u003c");
-    let _ = write!(page, "<script type=\"application/json\" id=\"data\">{data}</script>\n</body>\n</html>\n");
-    page
-}
-
-fn tone(direction: &str) -> Tone {
-    if direction == "write" { Tone::Write } else { Tone::Read }
+    document.measures = lines.iter().flat_map(measures).collect();
+    document.results = fio::to_json(outcomes);
+    document
 }
 
 /// A direction of an outcome that moved something, with its name as in the table.
@@ -103,7 +47,7 @@ fn lines(outcomes: &[Outcome]) -> Vec<Line<'_>> {
         let both = outcome.job.mix.reads() && outcome.job.mix.writes();
         outcome.directions().map(move |(direction, figures)| Line {
             name: if both { format!("{} ({direction})", outcome.job.name) } else { outcome.job.name.clone() },
-            tone: tone(direction),
+            tone: if direction == "write" { Tone::Write } else { Tone::Read },
             outcome,
             figures,
         })
@@ -111,35 +55,24 @@ fn lines(outcomes: &[Outcome]) -> Vec<Line<'_>> {
     lines.filter(|line| line.figures.ios > 0).collect()
 }
 
-/// One figure to see first.
-struct Tile {
-    what: String,
-    value: String,
-    unit: &'static str,
-    of: String,
-}
-
-fn tiles(page: &mut String, outcomes: &[Outcome]) {
-    let tiles: Vec<Tile> = score_tile(outcomes).into_iter().chain(best_tiles(&lines(outcomes))).collect();
-    if tiles.is_empty() {
-        return;
-    }
-    page.push_str("<dl class=\"tiles\">\n");
-    for Tile { what, value, unit, of } in tiles {
-        let (what, of) = (escape(&what), escape(&of));
-        let _ = writeln!(
-            page,
-            "<div><dt>{what}</dt><dd>{value} <small>{unit}</small></dd><dd class=\"of\">{of}</dd></div>"
-        );
-    }
-    page.push_str("</dl>\n");
+fn measures(line: &Line<'_>) -> [Measure; 2] {
+    let measure = |unit: &str, better, value| Measure {
+        name: line.name.clone(),
+        unit: unit.into(),
+        better,
+        samples: vec![value],
+    };
+    [
+        measure("IOPS", Better::Higher, line.figures.iops()),
+        measure("ms", Better::Lower, line.figures.latency.mean() / 1e6),
+    ]
 }
 
 fn score_tile(outcomes: &[Outcome]) -> Option<Tile> {
     let score = Score::of(outcomes);
     let round = |value: f64| if value < 1000.0 { format!("{value:.0}") } else { figure(value) };
     let read = round(score.read?);
-    let tile = |what: &str, value, of| Tile { what: what.into(), value, unit: "", of };
+    let tile = |what: &str, value, of| Tile { what: what.into(), value, unit: String::new(), of };
     Some(match (score.total(), score.write) {
         (Some(total), Some(write)) => {
             tile("Score", round(total), format!("read\u{a0}{read} · write\u{a0}{}", round(write)))
@@ -158,7 +91,7 @@ fn best_tiles(lines: &[Line<'_>]) -> Vec<Tile> {
             tiles.push(Tile {
                 what: format!("Fastest {word}"),
                 value: figure(line.figures.bytes_per_second() / 1e6),
-                unit: "MB/s",
+                unit: "MB/s".into(),
                 of: line.name.clone(),
             });
         }
@@ -166,7 +99,7 @@ fn best_tiles(lines: &[Line<'_>]) -> Vec<Tile> {
             tiles.push(Tile {
                 what: format!("Most {word} IOPS"),
                 value: figure(line.figures.iops()),
-                unit: "",
+                unit: String::new(),
                 of: line.name.clone(),
             });
         }
@@ -174,171 +107,165 @@ fn best_tiles(lines: &[Line<'_>]) -> Vec<Tile> {
     tiles
 }
 
-fn warnings(page: &mut String, outcomes: &[Outcome]) {
+fn warnings(outcome: &Outcome) -> Vec<String> {
     let mut said = Vec::new();
-    for outcome in outcomes {
-        let name = &outcome.job.name;
-        if outcome.errors() > 0 {
-            let first = outcome.read.first_error.as_ref().or(outcome.write.first_error.as_ref());
-            let first = first.map_or("", String::as_str);
-            said.push(format!("{name}: {} I/Os failed; the first: {first}.", outcome.errors()));
-        }
-        if let Some(found) = outcome.verification.as_ref().filter(|found| found.faulty > 0) {
-            let first = found.faults.first().map(ToString::to_string).unwrap_or_default();
-            let (faulty, checked) = (found.faulty, found.checked);
-            said.push(format!("{name}: {faulty} of {checked} blocks came back wrong; the first: {first}."));
-        }
-        match outcome.end {
-            End::Limit => {}
-            End::Cancelled => {
-                said.push(format!("{name}: cancelled; the figures are of what was done until then."));
-            }
-            End::Failing => said.push(format!("{name}: ended early, nothing but errors came.")),
-        }
-        if outcome.rate_missed() {
-            said.push(format!(
-                "{name}: the rate asked for was not reached; response times are those of an overload."
-            ));
-        }
+    let name = &outcome.job.name;
+    if outcome.errors() > 0 {
+        let first = outcome.read.first_error.as_ref().or(outcome.write.first_error.as_ref());
+        let first = first.map_or("", String::as_str);
+        said.push(format!("{name}: {} I/Os failed; the first: {first}.", outcome.errors()));
     }
-    if said.is_empty() {
-        return;
+    if let Some(found) = outcome.verification.as_ref().filter(|found| found.faulty > 0) {
+        let first = found.faults.first().map(ToString::to_string).unwrap_or_default();
+        let (faulty, checked) = (found.faulty, found.checked);
+        said.push(format!("{name}: {faulty} of {checked} blocks came back wrong; the first: {first}."));
     }
-    page.push_str("<div class=\"warnings\" role=\"note\">\n");
-    for sentence in said {
-        let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
+    match outcome.end {
+        End::Limit => {}
+        End::Cancelled => {
+            said.push(format!("{name}: cancelled; the figures are of what was done until then."));
+        }
+        End::Failing => said.push(format!("{name}: ended early, nothing but errors came.")),
     }
-    page.push_str("</div>\n");
+    if outcome.rate_missed() {
+        said.push(format!(
+            "{name}: the rate asked for was not reached; response times are those of an overload."
+        ));
+    }
+    said
 }
 
-fn figures(page: &mut String, report: &Report) {
-    page.push_str(
-        "<h2>Results</h2>\n<div class=\"card\"><table class=\"figures\">\n<thead><tr><th>Test</th><th>Response<br>ms</th>\
-         <th class=\"wide\">p99<br>ms</th><th class=\"wide\">p99.9<br>ms</th><th>MB</th><th>IOPS</th><th>MB/s</th>\
-         <th class=\"wide\">CPU<br>%</th></tr></thead>\n<tbody>\n",
-    );
-    let lines = lines(&report.outcomes);
+fn figures(lines: &[Line<'_>], outcomes: &[Outcome]) -> Section {
+    let mut grid = Grid::new(vec![
+        Column::words("Test"),
+        Column::figures("Response", "ms"),
+        Column::figures("p99", "ms").wide_only(),
+        Column::figures("p99.9", "ms").wide_only(),
+        Column::figures("MB", ""),
+        Column::figures("IOPS", ""),
+        Column::figures("MB/s", ""),
+        Column::figures("CPU", "%").wide_only(),
+    ]);
     for (index, line) in lines.iter().enumerate() {
-        let turn = index > 0
+        let group = index > 0
             && lines[index - 1].tone != line.tone
             && lines[index - 1].outcome.job.name != line.outcome.job.name;
         let cpu = line.outcome.cpu;
-        let _ = writeln!(
-            page,
-            "<tr{}><th><span class=\"dot {}\"></span>{}</th><td>{}</td><td class=\"wide\">{}</td><td class=\"wide\">{}</td>\
-             <td>{}</td><td>{}</td><td>{}</td><td class=\"wide\">{:.0}</td></tr>",
-            if turn { " class=\"turn\"" } else { "" },
-            line.tone.class(),
-            escape(&line.name),
-            figure(line.figures.latency.mean() / 1e6),
-            figure(line.figures.latency.percentile(99.0) as f64 / 1e6),
-            figure(line.figures.latency.percentile(99.9) as f64 / 1e6),
-            figure(line.figures.bytes as f64 / 1e6),
-            figure(line.figures.iops()),
-            figure(line.figures.bytes_per_second() / 1e6),
-            CpuTime::percent(cpu.user + cpu.system, line.outcome.elapsed),
-        );
+        let mark = match line.tone {
+            Tone::Read => Mark::Read,
+            Tone::Write => Mark::Write,
+        };
+        let cells = [
+            Cell::marked(&line.name, mark),
+            figure(line.figures.latency.mean() / 1e6).into(),
+            figure(line.figures.latency.percentile(99.0) as f64 / 1e6).into(),
+            figure(line.figures.latency.percentile(99.9) as f64 / 1e6).into(),
+            figure(line.figures.bytes as f64 / 1e6).into(),
+            figure(line.figures.iops()).into(),
+            figure(line.figures.bytes_per_second() / 1e6).into(),
+            format!("{:.0}", CpuTime::percent(cpu.user + cpu.system, line.outcome.elapsed)).into(),
+        ];
+        grid.rows.push(Row { group, ..Row::new(cells) });
     }
-    page.push_str("</tbody></table></div>\n");
-    let _ = write!(page, "<p class=\"small\">{} CPU: of this process, 100 % is one core.", Table::UNITS);
-    if Score::of(&report.outcomes) != Score::default() {
-        let _ = write!(
-            page,
+    grid.caption = format!(
+        "{} Response time is from submission to completion of each I/O; where a rate was set, from the time at which the \
+         I/O was due. CPU: of this process, 100 % is one core.",
+        Table::UNITS
+    );
+    if Score::of(outcomes) != Score::default() {
+        grid.caption += &format!(
             " Score: 1000 × the geometric mean of IOPS over the reference table {REFERENCE_VERSION}; our own measure, \
              comparable only with itself."
         );
     }
-    page.push_str("</p>\n");
-    for note in &report.notes {
-        let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(note));
-    }
+    Section { blocks: vec![Block::Table(grid)], ..Section::new("Results") }
 }
 
-fn card(page: &mut String, title: &str, detail: &str, chart: &str) {
-    let (title, detail) = (escape(title), escape(detail));
-    let _ = writeln!(page, "<div class=\"card\"><h3>{title} <span>{detail}</span></h3>{chart}</div>");
+fn card(title: &str, detail: &str, svg: String) -> Block {
+    Block::Chart(Card { title: title.into(), detail: detail.into(), svg, wide: false })
 }
 
-fn throughput(page: &mut String, outcomes: &[Outcome]) {
-    let lines = lines(outcomes);
-    if lines.is_empty() {
-        return;
-    }
+fn throughput(lines: &[Line<'_>]) -> Section {
     let chart = |what: &str, of: &dyn Fn(&Direction) -> f64| {
         let bar =
             |line: &Line<'_>| Bar { label: line.name.clone(), value: of(line.figures), tone: line.tone };
-        bars(what, &lines.iter().map(bar).collect::<Vec<_>>())
+        card(what, "", bars(what, &lines.iter().map(bar).collect::<Vec<_>>()))
     };
-    page.push_str("<h2>Throughput</h2>\n<div class=\"charts\">\n");
-    card(page, "IOPS", "", &chart("IOPS", &Direction::iops));
-    card(page, "MB/s", "", &chart("MB/s", &|figures| figures.bytes_per_second() / 1e6));
-    page.push_str("</div>\n");
+    let blocks =
+        vec![chart("IOPS", &Direction::iops), chart("MB/s", &|figures| figures.bytes_per_second() / 1e6)];
+    Section { blocks, ..Section::new("Throughput") }
 }
 
-fn response(page: &mut String, outcomes: &[Outcome]) {
-    let lines = lines(outcomes);
-    if lines.is_empty() {
-        return;
-    }
-    page.push_str("<h2>Response time</h2>\n<div class=\"charts\">\n");
+fn response(lines: &[Line<'_>]) -> Section {
+    let mut blocks = Vec::new();
     for (word, title, tone) in [("read ", "Reads", Tone::Read), ("write ", "Writes", Tone::Write)] {
         let of_tone: Vec<&Line<'_>> = lines.iter().filter(|line| line.tone == tone).collect();
         for part in of_tone.chunks(SERIES_MAX) {
+            let points: Vec<Vec<(f64, f64)>> =
+                part.iter().map(|line| percentiles(&line.figures.latency)).collect();
             // The chart's title says the direction already.
-            let named: Vec<(&str, &Direction)> =
-                part.iter().map(|line| (line.name.trim_start_matches(word), line.figures)).collect();
-            let curves: Vec<Curve<'_>> =
-                named.iter().map(|&(label, figures)| Curve { label, latency: &figures.latency }).collect();
-            card(page, title, "by percentile", &latency_curves(title, &curves));
+            let curves: Vec<Curve<'_>> = part
+                .iter()
+                .zip(&points)
+                .map(|(line, points)| Curve { label: line.name.trim_start_matches(word), points })
+                .collect();
+            blocks.push(card(title, "by percentile", percentile_curves(title, &curves)));
         }
     }
-    page.push_str("</div>\n");
+    Section { blocks, ..Section::new("Response time") }
 }
 
-fn time(page: &mut String, outcomes: &[Outcome]) {
+/// Per cent and nanoseconds, on a scale of nines up to four; ends where fewer than one I/O is left.
+fn percentiles(latency: &Latency) -> Vec<(f64, f64)> {
+    const STEPS: u32 = 64;
+    let most = (latency.count() as f64).log10();
+    let nines = (0..=STEPS).map(|step| 4.0 * f64::from(step) / f64::from(STEPS));
+    let percents = nines.take_while(|&nines| nines <= most).map(|nines| 100.0 * (1.0 - 10f64.powf(-nines)));
+    percents.map(|percent| (percent, latency.percentile(percent) as f64)).collect()
+}
+
+fn time(lines: &[Line<'_>]) -> Option<Section> {
     // Two points make a line, not a picture.
-    let lines: Vec<Line<'_>> =
-        lines(outcomes).into_iter().filter(|line| line.outcome.series.points().len() > 2).collect();
-    if lines.is_empty() {
-        return;
-    }
-    page.push_str("<h2>Over time</h2>\n<div class=\"charts\">\n");
-    for line in lines {
-        let series = &line.outcome.series;
-        let per_second = series.interval().as_secs_f64().recip();
-        let of = |point: &Point| match line.tone {
-            Tone::Read => (point.read_ios, point.read_bytes),
-            Tone::Write => (point.write_ios, point.write_bytes),
-        };
-        // Large blocks are about volume, small ones about number.
-        let large = line.outcome.job.block_size >= 64 << 10;
-        let values = series.points().iter().map(|point| match (of(point), large) {
-            ((_, bytes), true) => bytes as f64 * per_second / 1e6,
-            ((ios, _), false) => ios as f64 * per_second,
-        });
-        let unit = if large { "MB/s" } else { "IOPS" };
-        let chart = over_time(unit, series.interval(), &values.collect::<Vec<_>>(), line.tone);
-        card(page, &line.name, unit, &chart);
-    }
-    page.push_str("</div>\n");
+    let lines = lines.iter().filter(|line| line.outcome.series.points().len() > 2);
+    let blocks: Vec<Block> = lines.map(timeline).collect();
+    (!blocks.is_empty()).then(|| Section { blocks, ..Section::new("Over time") })
 }
 
-fn facts(page: &mut String, report: &Report) {
-    if report.environment.is_empty() {
-        return;
-    }
-    page.push_str("<h2>Where it was measured</h2>\n<div class=\"card\"><table class=\"facts\"><tbody>\n");
-    for (name, value) in &report.environment {
-        let _ = writeln!(page, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
-    }
-    page.push_str("</tbody></table></div>\n");
+fn timeline(line: &Line<'_>) -> Block {
+    let series = &line.outcome.series;
+    let per_second = series.interval().as_secs_f64().recip();
+    let of = |point: &Point| match line.tone {
+        Tone::Read => (point.read_ios, point.read_bytes),
+        Tone::Write => (point.write_ios, point.write_bytes),
+    };
+    // Large blocks are about volume, small ones about number.
+    let large = line.outcome.job.block_size >= 64 << 10;
+    let values = series.points().iter().map(|point| match (of(point), large) {
+        ((_, bytes), true) => bytes as f64 * per_second / 1e6,
+        ((ios, _), false) => ios as f64 * per_second,
+    });
+    let values: Vec<f64> = values.collect();
+    let unit = if large { "MB/s" } else { "IOPS" };
+    let chart = over_time(&Timeline {
+        unit,
+        interval: series.interval(),
+        lines: &[TimeLine { label: &line.name, tone: Some(line.tone), values: &values }],
+        warm_up: std::time::Duration::ZERO,
+        events: &[],
+        level: None,
+        wide: false,
+    });
+    card(&line.name, unit, chart)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use lunway_report::html;
+
     use super::*;
     use crate::job::{Job, Mix};
-    use crate::latency::Latency;
     use crate::series::Series;
 
     fn outcome(name: &str, mix: Mix) -> Outcome {
@@ -367,36 +294,40 @@ mod tests {
     }
 
     #[test]
-    fn text_from_outside_stays_text_and_nothing_is_fetched() {
+    fn names_and_errors_from_outside_stay_text() {
         let evil = "</script><script>alert('x')</script><img src=x>";
         let mut failed = outcome(evil, Mix { read_percent: 50 });
         failed.read.errors = 1;
         failed.read.first_error = Some(evil.into());
-        let mut report = Report::new(evil, evil, vec![failed]);
-        report.environment.push((evil.into(), evil.into()));
-        report.notes.push(evil.into());
-        let page = html(&report);
+        let page = html(&document(evil, evil, &[failed]));
         assert_eq!(page.matches("<script").count(), 1, "only the data");
-        assert_eq!(page.matches("</script").count(), 1);
         assert!(!page.contains("<img"));
-        assert!(!page.contains("src=\"") && !page.contains("href="));
     }
 
     #[test]
-    fn the_embedded_data_is_the_results_again() {
-        let report = Report::new("A & B", "ram:1G <x>", vec![outcome("read 4K", Mix::READ)]);
-        let page = html(&report);
-        let (_, data) = page.split_once("id=\"data\">").unwrap();
-        let (data, _) = data.split_once("</script>").unwrap();
-        let data: serde_json::Value = serde_json::from_str(data).unwrap();
-        assert_eq!(data["device"], "ram:1G <x>");
-        assert_eq!(data["results"]["jobs"][0]["read"]["total_ios"], 1000);
+    fn every_direction_is_two_measures_of_one_sample() {
+        let document = document("A & B", "ram:1G", &[outcome("read 4K", Mix::READ)]);
+        let measures: Vec<_> = document
+            .measures
+            .iter()
+            .map(|m| (m.name.as_str(), m.unit.as_str(), m.samples.as_slice()))
+            .collect();
+        assert_eq!(measures, [("read 4K", "IOPS", &[1000.0][..]), ("read 4K", "ms", &[0.5005])]);
+        assert_eq!(document.results["jobs"][0]["read"]["total_ios"], 1000);
     }
 
     #[test]
     fn a_report_of_nothing_is_still_a_page() {
-        let page = html(&Report::new("Nothing", "null:1G", Vec::new()));
-        assert!(page.contains("<h1>Nothing</h1>") && page.ends_with("</html>\n"));
-        assert!(!page.contains("NaN"));
+        let page = html(&document("Nothing", "null:1G", &[]));
+        assert!(page.contains("<h1>Nothing</h1>") && !page.contains("NaN"));
+    }
+
+    #[test]
+    fn a_curve_ends_where_its_ios_end() {
+        let mut latency = Latency::default();
+        (1..=100).for_each(|n| latency.record(n * 1000));
+        let points = percentiles(&latency);
+        assert!((points.last().unwrap().0 - 99.0).abs() < 1e-9, "100 I/Os know two nines");
+        assert!(points.windows(2).all(|pair| pair[0].1 <= pair[1].1));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use lunway_report::figure;
+
 use crate::outcome::Outcome;
 
 /// The columns that people expect of a storage benchmark. `Display` draws it; figures are aligned, units stated below.
@@ -53,36 +55,6 @@ impl Table {
     }
 }
 
-/// A figure with about four significant digits, and whole above a thousand.
-pub(crate) fn figure(value: f64) -> String {
-    match value.abs() {
-        v if v >= 99.995 => thousands(value),
-        v if v >= 9.9995 => format!("{value:.2}"),
-        v if v >= 0.99995 || v == 0.0 => format!("{value:.3}"),
-        v if v >= 0.09995 => format!("{value:.4}"),
-        _ => format!("{value:.5}"),
-    }
-}
-
-/// Rounded, with a comma between thousands; one decimal below a thousand.
-fn thousands(value: f64) -> String {
-    if value.abs() < 999.95 {
-        return format!("{value:.1}");
-    }
-    let digits = format!("{:.0}", value.abs());
-    let mut out = String::with_capacity(digits.len() * 4 / 3 + 1);
-    if value < 0.0 {
-        out.push('-');
-    }
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
@@ -110,25 +82,6 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_keep_four_digits() {
-        let cases = [
-            (0.0, "0.000"),
-            (0.001234, "0.00123"),
-            (0.1234, "0.1234"),
-            (1.23456, "1.235"),
-            (9.99996, "10.00"),
-            (12.3456, "12.35"),
-            (123.456, "123.5"),
-            (999.96, "1,000"),
-            (123_456.7, "123,457"),
-            (1_234_567.0, "1,234,567"),
-        ];
-        for (value, shown) in cases {
-            assert_eq!(figure(value), shown);
-        }
-    }
 
     #[test]
     fn columns_line_up_and_errors_are_shown() {

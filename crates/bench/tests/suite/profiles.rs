@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::Memory;
 use lunway_bench::profile::{Options, anvil};
-use lunway_bench::report::{Report, html};
+use lunway_bench::report::document;
 use lunway_bench::score::Score;
 use lunway_bench::{Cancel, Table};
 use lunway_block::BlockDevice;
@@ -36,7 +36,7 @@ async fn a_run_that_may_write_fills_the_region_and_gives_ten_scored_rows() {
     assert!(memory.peek(0, 8 << 20).chunks(4096).all(|block| block.iter().any(|&byte| byte != 0)));
     assert!(memory.peek(8 << 20, 8 << 20).iter().all(|&byte| byte == 0), "nothing beyond the region");
 
-    let page = html(&Report::new("anvil", "memory", outcomes));
+    let page = lunway_report::html(&document("anvil", "memory", &outcomes));
     assert!(page.matches("<svg").count() >= 4);
 }
 

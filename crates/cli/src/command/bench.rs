@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use lunway_bench::profile::{self, Profile};
-use lunway_bench::report::{self, Report};
+use lunway_bench::report;
 use lunway_bench::score::Score;
 use lunway_bench::{
     Cancel, End, Job, Limit, Mix, Outcome, Pattern, Rate, Region, Table, Tick, fio, holds_data, random_seed,
@@ -19,6 +19,7 @@ use lunway_block::duration::parse_duration;
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::DeviceSpec;
 use lunway_device::OpenOptions;
+use lunway_report::{Fact, html};
 
 use crate::failure::Failure;
 use crate::{device, interrupt, progress, terminal};
@@ -159,7 +160,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 struct Measured {
     outcomes: Vec<Outcome>,
     notes: Vec<String>,
-    environment: Vec<(String, String)>,
+    environment: Vec<Fact>,
 }
 
 impl Bench {
@@ -269,11 +270,10 @@ impl Bench {
             written.push(path);
         }
         if let Some(path) = &self.html {
-            let mut report = Report::new("lunway bench", spec.to_string(), outcomes.clone());
-            report.environment.clone_from(environment);
-            report.notes.clone_from(notes);
-            fs::write(path, report::html(&report))
-                .with_context(|| format!("cannot write {}", path.display()))?;
+            let mut document = report::document("lunway bench", &spec.to_string(), outcomes);
+            document.environment.clone_from(environment);
+            document.notes.clone_from(notes);
+            fs::write(path, html(&document)).with_context(|| format!("cannot write {}", path.display()))?;
             written.push(path);
         }
         for path in written.into_iter().filter(|_| !to_stdout) {
@@ -379,25 +379,14 @@ pub(crate) fn result_text(outcomes: &[Outcome], notes: &[String]) -> String {
 }
 
 /// Facts for a report. The device's name is not among them: it stands in the heading.
-pub(crate) fn environment(device: &dyn BlockDevice) -> Vec<(String, String)> {
+pub(crate) fn environment(device: &dyn BlockDevice) -> Vec<Fact> {
     let geometry = device.geometry();
-    let uname = rustix::system::uname();
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let fact = |name: &str, value: String| (name.to_owned(), value);
-    vec![
-        fact("lunway", env!("CARGO_PKG_VERSION").to_owned()),
-        fact("Size", HumanSize(geometry.size).to_string()),
-        fact(
-            "Sectors",
-            format!("{} bytes logical, {} bytes physical", geometry.logical_sector, geometry.physical_sector),
-        ),
-        fact("Host", uname.nodename().to_string_lossy().into_owned()),
-        fact(
-            "Kernel",
-            format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
-        ),
-        fact("Machine", format!("{}, {cores} cores", uname.machine().to_string_lossy())),
-    ]
+    let sectors =
+        format!("{} bytes logical, {} bytes physical", geometry.logical_sector, geometry.physical_sector);
+    let mut facts =
+        vec![Fact::new("Size", HumanSize(geometry.size).to_string()), Fact::new("Sectors", sectors)];
+    facts.extend(lunway_report::environment());
+    facts
 }
 
 /// Results are shown whatever they are; whether they are good is the exit code.

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_bench::report::{self, Report};
+use lunway_bench::report;
 use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
 use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_device::{OpenOptions, Opened};
+use lunway_report::{Fact, html};
 use lunway_target::{Config, Flags, Server};
 
 use super::bench::{environment, judge, result_text, run_profile};
@@ -54,16 +55,17 @@ impl Demo {
             server.stop().await?;
             result
         })?;
-        let mut report = Report::new("lunway demo", "a RAM disk over iSCSI, on one machine", outcomes);
-        report.notes = notes;
-        report.environment = facts;
-        let path = self.write(&report::html(&report))?;
+        let mut document =
+            report::document("lunway demo", "a RAM disk over iSCSI, on one machine", &outcomes);
+        document.notes = notes;
+        document.environment = facts;
+        let path = self.write(&html(&document))?;
         terminal::print(&format!(
             "\n{}\n  The report, with charts: {}",
             terminal::heading("Report"),
             path.display()
         ))?;
-        judge(&report.outcomes)
+        judge(&outcomes)
     }
 
     fn write(&self, page: &str) -> Result<PathBuf, Failure> {
@@ -83,7 +85,7 @@ impl Demo {
 }
 
 /// What a demonstration leaves: results, notes on them, facts about the place.
-type Shown = (Vec<Outcome>, Vec<String>, Vec<(String, String)>);
+type Shown = (Vec<Outcome>, Vec<String>, Vec<Fact>);
 
 /// A server on threads of its own, and where it is.
 struct Demonstration {

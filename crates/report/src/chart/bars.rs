@@ -1,6 +1,8 @@
 //! Horizontal bars: names on the left, figures at the ends.
 
-use super::{CHARACTER, Svg, TEXT, Tone, WIDTH, fit, linear_ticks, short};
+use super::axis::{linear_ticks, short};
+use super::svg::{CHARACTER, Svg, TEXT, fit};
+use super::{COLUMN, Tone};
 
 /// One bar.
 #[derive(Clone, Debug)]
@@ -25,8 +27,8 @@ const FIGURES: f64 = 6.0 * CHARACTER;
 pub fn bars(what: &str, bars: &[Bar]) -> String {
     let groups = bars.windows(2).filter(|pair| pair[0].tone != pair[1].tone).count();
     let height = bars.len() as f64 * ROW + groups as f64 * GROUP_GAP + 24.0;
-    let mut svg = Svg::new(height, &format!("{what} per test"));
-    let (left, right) = (LABELS + 6.0, WIDTH - FIGURES - 6.0);
+    let mut svg = Svg::new(COLUMN, height, &format!("{what} per test"));
+    let (left, right) = (LABELS + 6.0, COLUMN - FIGURES - 6.0);
     let ticks = linear_ticks(bars.iter().map(|bar| bar.value).fold(0.0, f64::max), 4);
     let end = ticks[ticks.len() - 1];
     let x = |value: f64| left + (right - left) * (value / end).clamp(0.0, 1.0);
@@ -49,7 +51,7 @@ pub fn bars(what: &str, bars: &[Bar]) -> String {
         svg.text(left + width + 5.0, middle, "figure", &figure);
         y += ROW;
     }
-    svg.finish()
+    svg.finish("")
 }
 
 #[cfg(test)]

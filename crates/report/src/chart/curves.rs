@@ -1,19 +1,16 @@
 //! Response time over percentiles.
 
-use crate::latency::Latency;
-
-use super::{CHARACTER, Svg, TEXT, WIDTH, fit, log_ticks, short_ns};
-
-/// Most curves of one chart: as many colours and dash patterns as can be told apart.
-pub const SERIES_MAX: usize = 6;
+use super::axis::{log_ticks, short_ns};
+use super::svg::{CHARACTER, Svg, TEXT, fit};
+use super::{COLUMN, SERIES_MAX};
 
 /// One curve: its name, and response times.
 #[derive(Clone, Copy, Debug)]
 pub struct Curve<'a> {
     /// Shown at its right end, up to 11 characters.
     pub label: &'a str,
-    /// What it shows.
-    pub latency: &'a Latency,
+    /// (per cent of the I/Os, nanoseconds that they did not exceed), in order.
+    pub points: &'a [(f64, f64)],
 }
 
 const HEIGHT: f64 = 250.0;
@@ -22,24 +19,26 @@ const LABELS: f64 = 11.0 * CHARACTER;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = HEIGHT - 34.0;
 /// Distance of two names.
-const LEADING: f64 = TEXT + 1.0;
+const LEADING: f64 = TEXT + 2.0;
 /// The axis ends at this many nines.
 const NINES: f64 = 4.0;
-const STEPS: u32 = 64;
 
 /// A chart of up to [`SERIES_MAX`] curves (more are left out): percentiles on an axis of nines, so that the slowest thousandth
-/// gets as much room as the fastest nine tenths, and a logarithmic axis of time. A curve ends where fewer than one
-/// I/O is left.
-pub fn latency_curves(what: &str, curves: &[Curve<'_>]) -> String {
-    let mut svg = Svg::new(HEIGHT, &format!("{what} by percentile"));
-    let curves: Vec<_> = curves.iter().filter(|curve| curve.latency.count() > 0).take(SERIES_MAX).collect();
-    let right = WIDTH - LABELS - 8.0;
-    let paths: Vec<Vec<(f64, f64)>> = curves.iter().map(|curve| points(curve.latency)).collect();
-    let all = || paths.iter().flatten().map(|&(_, ns)| ns);
+/// gets as much room as the fastest nine tenths, and a logarithmic axis of time. A curve ends where its points do.
+pub fn percentile_curves(title: &str, curves: &[Curve<'_>]) -> String {
+    let mut svg = Svg::new(COLUMN, HEIGHT, &format!("{title} by percentile"));
+    let paths: Vec<(&str, Vec<(f64, f64)>)> = curves
+        .iter()
+        .map(|curve| (curve.label, path(curve.points)))
+        .filter(|(_, path)| !path.is_empty())
+        .take(SERIES_MAX)
+        .collect();
+    let right = COLUMN - LABELS - 8.0;
+    let all = || paths.iter().flat_map(|(_, path)| path).map(|&(_, ns)| ns);
     let ticks = log_ticks(all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
     let (low, high) = (ticks[0].ln(), ticks[ticks.len() - 1].ln());
     let x = |nines: f64| LEFT + (right - LEFT) * nines / NINES;
-    let y = |ns: f64| BOTTOM - (BOTTOM - TOP) * (ns.max(1.0).ln() - low) / (high - low);
+    let y = |ns: f64| BOTTOM - (BOTTOM - TOP) * (ns.ln() - low) / (high - low);
 
     for &tick in &ticks {
         svg.line((LEFT, y(tick)), (right, y(tick)), "grid");
@@ -55,9 +54,9 @@ pub fn latency_curves(what: &str, curves: &[Curve<'_>]) -> String {
     svg.text((LEFT + right) / 2.0, HEIGHT - 4.0, "tick mid", "percentile of I/Os");
 
     let mut names: Vec<(f64, usize)> = Vec::new();
-    for (index, (curve, path)) in curves.iter().zip(&paths).enumerate() {
+    for (index, (label, path)) in paths.iter().enumerate() {
         let place = path.iter().map(|&(nines, ns)| (x(nines), y(ns)));
-        svg.polyline(place, &format!("curve s{index}"), curve.label);
+        svg.polyline(place, &format!("curve s{index}"), label);
         if let Some(&(nines, ns)) = path.last() {
             names.push((y(ns), index));
             if nines < NINES {
@@ -66,22 +65,21 @@ pub fn latency_curves(what: &str, curves: &[Curve<'_>]) -> String {
         }
     }
     for (at, index) in spread(names) {
-        let label = fit(curves[index].label, LABELS);
+        let label = fit(paths[index].0, LABELS);
         svg.text(right + 6.0, at + TEXT * 0.36, &format!("name f{index}"), &label);
     }
-    svg.finish()
+    svg.finish("")
 }
 
 fn nines_of(percent: f64) -> f64 {
     -(1.0 - percent / 100.0).log10()
 }
 
-/// (nines, nanoseconds) of a curve.
-fn points(latency: &Latency) -> Vec<(f64, f64)> {
-    let most = (latency.count() as f64).log10().min(NINES);
-    let nines = (0..=STEPS).map(|step| NINES * f64::from(step) / f64::from(STEPS));
-    let nines = nines.take_while(|&nines| nines <= most);
-    nines.map(|nines| (nines, latency.percentile(100.0 * (1.0 - 10f64.powf(-nines))) as f64)).collect()
+/// (nines, nanoseconds) of a curve, cut at the end of the axis.
+fn path(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let points = points.iter().filter(|point| (0.0..100.0).contains(&point.0) && point.1.is_finite());
+    let points = points.map(|&(percent, ns)| (nines_of(percent), ns.max(1.0)));
+    points.filter(|point| point.0 <= NINES + 1e-6).collect()
 }
 
 /// Moves names apart until none touches another, keeping their order and staying inside.
@@ -112,17 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_ends_where_its_ios_end() {
-        let mut latency = Latency::default();
-        (1..=100).for_each(|n| latency.record(n * 1000));
-        let path = points(&latency);
-        assert_eq!(path.last().unwrap().0, 2.0, "100 I/Os know two nines");
-        assert!(path.windows(2).all(|pair| pair[0].1 <= pair[1].1));
+    fn a_curve_stays_on_the_axis() {
+        let path = path(&[(0.0, 0.0), (50.0, 10.0), (99.99, 20.0), (99.999, 30.0), (100.0, 40.0)]);
+        assert_eq!(path.len(), 3);
+        assert_eq!(path[0], (0.0, 1.0), "a logarithm needs at least one nanosecond");
     }
 
     #[test]
     fn no_curve_at_all_still_draws() {
-        let svg = latency_curves("Response", &[Curve { label: "x", latency: &Latency::default() }]);
+        let svg = percentile_curves("Response", &[Curve { label: "x", points: &[] }]);
         assert!(svg.ends_with("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
     }
 }

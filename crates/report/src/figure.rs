@@ -1,0 +1,83 @@
+//! How figures and times are written.
+
+/// A figure with about four significant digits, and whole above a thousand; a dash for what is no number.
+pub fn figure(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() => "–".into(),
+        v if v >= 99.995 => thousands(value),
+        v if v >= 9.9995 => format!("{value:.2}"),
+        v if v >= 0.99995 || v == 0.0 => format!("{value:.3}"),
+        v if v >= 0.09995 => format!("{value:.4}"),
+        _ => format!("{value:.5}"),
+    }
+}
+
+/// Rounded, with a comma between thousands; one decimal below a thousand.
+fn thousands(value: f64) -> String {
+    if value.abs() < 999.95 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{:.0}", value.abs());
+    let mut out = String::with_capacity(digits.len() * 4 / 3 + 1);
+    if value < 0.0 {
+        out.push('-');
+    }
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A time, seconds since 1970, as C's `asctime` writes it, in UTC. Days to a date by the rule of the Gregorian calendar, counted from
+/// 1 March of year 0 so that a leap day is a year's last.
+pub fn utc(seconds: u64) -> String {
+    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec", "Jan", "Feb"];
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    let since = days + 719_468;
+    let (era, day) = (since / 146_097, since % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let year = era * 400 + year + u64::from(month >= 10);
+    let weekday = WEEKDAYS[(days % 7) as usize];
+    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
+    format!("{weekday} {} {date:2} {hour:02}:{minute:02}:{second:02} {year}", MONTHS[month as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_keep_four_digits() {
+        let cases = [
+            (0.0, "0.000"),
+            (0.001234, "0.00123"),
+            (0.1234, "0.1234"),
+            (1.23456, "1.235"),
+            (9.99996, "10.00"),
+            (12.3456, "12.35"),
+            (123.456, "123.5"),
+            (999.96, "1,000"),
+            (123_456.7, "123,457"),
+            (1_234_567.0, "1,234,567"),
+            (f64::NAN, "–"),
+        ];
+        for (value, shown) in cases {
+            assert_eq!(figure(value), shown);
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "Thu Jan  1 00:00:00 1970");
+        assert_eq!(utc(951_782_400), "Tue Feb 29 00:00:00 2000");
+        assert_eq!(utc(1_795_221_987), "Sat Nov 21 00:46:27 2026");
+    }
+}
