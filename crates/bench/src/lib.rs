@@ -23,7 +23,7 @@
 //! |---|---|
 //! | [`Job`], [`run`], [`Outcome`] | what to do, doing it, what came of it |
 //! | [`holds_data`] | would a write destroy something? |
-//! | [`profile`], [`score`] | the `anvil` rows, and our own score over them |
+//! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
 //! | [`wire`] | what bare sockets can do with the same bytes: the limit above which no protocol can go |
 

@@ -5,6 +5,10 @@
 //! mean of both directions. A device twice as fast in every row scores twice as much, and which reference is taken
 //! changes no ratio between two devices.
 
+use std::fmt;
+
+use serde_json::{Value, json};
+
 use crate::outcome::Outcome;
 
 /// Name of [`REFERENCE`]; a changed table gets another name, and scores of different tables do not compare.
@@ -60,6 +64,21 @@ impl Score {
     /// Over both directions; `None` unless both are there.
     pub fn total(&self) -> Option<f64> {
         Some(geometric_mean(&[self.read?, self.write?]))
+    }
+
+    /// The three figures and the reference's name; null where one is not known.
+    pub(crate) fn to_json(self) -> Value {
+        json!({ "reference": REFERENCE_VERSION, "read": self.read, "write": self.write, "total": self.total() })
+    }
+}
+
+impl fmt::Display for Score {
+    /// Those that are known, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [("read", self.read), ("write", self.write), ("total", self.total())];
+        let known = parts.iter().filter_map(|(name, value)| Some(format!("{name} {:.0}", (*value)?)));
+        let known = known.collect::<Vec<_>>().join(", ");
+        write!(f, "Score: {known} (1000 is a published NAS with disks; {REFERENCE_VERSION}).")
     }
 }
 

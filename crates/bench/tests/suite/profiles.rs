@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::Memory;
-use lunway_bench::profile::{Options, anvil};
+use lunway_bench::profile::{self, Details, Kind, Options, ProfileResult, anvil};
 use lunway_bench::report::document;
 use lunway_bench::score::Score;
 use lunway_bench::{Cancel, Table};
@@ -17,6 +17,7 @@ fn options(destroy: bool) -> Options {
         region: 8 << 20,
         destroy,
         seed: 1,
+        ..Options::default()
     }
 }
 
@@ -74,4 +75,75 @@ async fn a_preparation_that_fails_is_reported_and_nothing_is_read_after_it() {
     let outcomes = profile.run(&device, &mut |_, _| (), &Cancel::new()).await.unwrap();
     assert_eq!(outcomes.len(), 1);
     assert_eq!((outcomes[0].job.name.as_str(), outcomes[0].errors()), ("preparation", 8));
+}
+
+async fn measure(kind: Kind, device: &Arc<dyn BlockDevice>, options: &Options) -> ProfileResult {
+    profile::run(kind, device, options, &mut |_, _| (), &Cancel::new()).await.unwrap()
+}
+
+#[tokio::test]
+async fn crystal_measures_each_row_several_times_and_keeps_the_run_in_the_middle() {
+    let device: Arc<dyn BlockDevice> = Arc::new(Memory::new(16 << 20));
+    let short = Options { duration: Duration::from_millis(20), runs: 3, ..options(true) };
+    let result = measure(Kind::Crystal, &device, &short).await;
+    let Details::Crystal(crystal) = &result.details else { panic!("{result:?}") };
+    assert!(result.complete);
+    assert_eq!((crystal.rows.len(), result.outcomes.len()), (12, 12));
+    for (row, outcome) in crystal.rows.iter().zip(&result.outcomes) {
+        assert_eq!((row.runs.len(), &row.name), (3, &outcome.job.name));
+        let iops = outcome.read.iops() + outcome.write.iops();
+        assert!((iops / row.median().iops - 1.0).abs() < 1e-9, "{}", row.name);
+    }
+    assert_eq!(result.to_json()["crystal"]["rows"][11]["runs"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn crystal_cut_in_a_run_keeps_the_whole_runs_before_it() {
+    let device: Arc<dyn BlockDevice> = Arc::new(Memory::new(16 << 20));
+    let short = Options { duration: Duration::from_millis(400), runs: 5, ..options(false) };
+    let cancel = Cancel::new();
+    let from_progress = cancel.clone();
+    // Step 0 is thrown away, 1 and 2 are whole, 3 is cut.
+    let mut progress = |step: profile::Step<'_>, _: &_| {
+        if step.index == 3 {
+            from_progress.cancel();
+        }
+    };
+    let result = profile::run(Kind::Crystal, &device, &short, &mut progress, &cancel).await.unwrap();
+    let Details::Crystal(crystal) = &result.details else { panic!("{result:?}") };
+    assert!(!result.complete);
+    assert_eq!((crystal.rows.len(), crystal.rows[0].runs.len(), result.outcomes.len()), (1, 2, 1));
+}
+
+#[tokio::test]
+async fn atto_moves_the_region_once_in_every_size_that_fits() {
+    let device: Arc<dyn BlockDevice> = Arc::new(Memory::new(1 << 20));
+    let result = measure(Kind::Atto, &device, &Options { ramp: Duration::ZERO, ..options(true) }).await;
+    let Details::Atto(atto) = &result.details else { panic!("{result:?}") };
+    let sizes: Vec<u32> = atto.sweep.iter().map(|point| point.block_size).collect();
+    assert_eq!(sizes, (9..=20).map(|power| 1 << power).collect::<Vec<u32>>());
+    assert!(atto.sweep.iter().all(|point| point.read.is_some() && point.write.is_some()));
+    assert!(result.outcomes[23].read.bytes == 1 << 20, "the last row, 1 MiB reads, took one I/O");
+    assert!(result.to_string().contains("512K"));
+}
+
+#[tokio::test]
+async fn a_profile_whose_preparation_fails_is_not_complete_and_shows_the_errors() {
+    for kind in Kind::ALL {
+        let device: Arc<dyn BlockDevice> = Arc::new(Memory { fail_writes: true, ..Memory::new(16 << 20) });
+        let result = measure(kind, &device, &options(true)).await;
+        assert!(!result.complete && result.outcomes[0].errors() > 0, "{}", kind.name());
+        assert_eq!(result.outcomes.len(), 1, "{}", kind.name());
+    }
+}
+
+#[test]
+fn how_long_a_profile_takes_is_known_before_it_starts() {
+    let geometry = lunway_block::Geometry::plain(1 << 40);
+    let crystal = profile::estimate(Kind::Crystal, &geometry, &Options::of(Kind::Crystal));
+    assert_eq!(crystal, Duration::from_secs(4 * 6 * 5));
+    for kind in Kind::ALL {
+        let all = profile::estimate(kind, &geometry, &Options { destroy: true, ..Options::of(kind) });
+        assert!((20..3600).contains(&all.as_secs()), "{}: {all:?}", kind.name());
+    }
 }

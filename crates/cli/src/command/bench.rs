@@ -245,6 +245,7 @@ impl Bench {
             region: self.size.unwrap_or(defaults.region),
             destroy: self.destroy,
             seed: self.seed.unwrap_or(defaults.seed),
+            ..defaults
         };
         options.destroy = may_write(device, &options).await?;
         let profile = profile::anvil(&device.geometry(), &options);
@@ -318,7 +319,7 @@ pub(crate) async fn run_profile(
         .run(
             device,
             &mut |step, tick| {
-                let name = format!("{} ({}/{})", step.job.name, step.index + 1, step.count);
+                let name = format!("{} ({}/{})", step.name, step.index + 1, step.count);
                 show_tick(&bar, &name, tick);
             },
             cancel,

@@ -156,6 +156,7 @@ impl Demonstration {
             region: MEASURED,
             destroy: true,
             seed: random_seed(),
+            ..profile::Options::default()
         };
         let profile = profile::anvil(&opened.device.geometry(), &options);
         terminal::print(&format!(

@@ -1,4 +1,4 @@
-//! Sets of jobs that belong together.
+//! The ten rows that storage reviewers compare.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,37 +6,12 @@ use std::time::Duration;
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
-use crate::job::{Job, Limit, Mix, Pattern, Region};
-use crate::outcome::{End, Outcome};
-use crate::run::{Cancel, Tick, run};
+use crate::job::{Job, Mix, Pattern};
+use crate::outcome::Outcome;
+use crate::run::{Cancel, Tick};
 
-/// How to run a profile.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How long each row is measured.
-    pub duration: Duration,
-    /// How long each row runs before that.
-    pub ramp: Duration,
-    /// Size of the region at the start of the device, bytes; less if the device is smaller.
-    pub region: u64,
-    /// The region may be overwritten: the caller was told so, or [`holds_data`](crate::holds_data) saw nothing in it.
-    pub destroy: bool,
-    /// Of addresses and data.
-    pub seed: u64,
-}
-
-impl Default for Options {
-    /// 5 s per row after half a second, in 1 GiB, destroying nothing.
-    fn default() -> Self {
-        Self {
-            duration: Duration::from_secs(5),
-            ramp: Duration::from_millis(500),
-            region: 1 << 30,
-            destroy: false,
-            seed: crate::random_seed(),
-        }
-    }
-}
+use super::runner::Runner;
+use super::{Options, READS_ONLY, Step, job, preparation};
 
 /// Jobs to run in order.
 #[derive(Clone, Debug)]
@@ -47,17 +22,6 @@ pub struct Profile {
     pub rows: Vec<Job>,
     /// What a reader of the results must know.
     pub notes: Vec<String>,
-}
-
-/// Which part of a profile is running.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// The job.
-    pub job: &'a Job,
-    /// From 0, preparation included.
-    pub index: usize,
-    /// Number of steps, preparation included.
-    pub count: usize,
 }
 
 /// One row: name, pattern, block size, queue depth.
@@ -85,8 +49,7 @@ const WRITES: [Row; 4] = [
 /// With `options.destroy` the region is written once before the reads. Without it only the reads are there, and a note
 /// says that they read what the device happened to hold. Rows whose block does not fit the region are left out, with a note.
 pub fn anvil(geometry: &Geometry, options: &Options) -> Profile {
-    let sector = u64::from(geometry.logical_sector);
-    let region = Region { offset: 0, len: options.region.min(geometry.size) / sector * sector };
+    let region = options.region_on(geometry);
     let mut notes = Vec::new();
     let mut rows = Vec::new();
     let mut add = |table: &[Row], mix: Mix| {
@@ -95,53 +58,22 @@ pub fn anvil(geometry: &Geometry, options: &Options) -> Profile {
                 notes.push(format!("“{name}” is left out: the device is smaller than its block."));
                 continue;
             }
-            rows.push(Job {
-                name: name.into(),
-                pattern,
-                mix,
-                block_size,
-                queue_depth,
-                limit: Limit::Time(options.duration),
-                ramp: options.ramp,
-                region: Some(region),
-                seed: options.seed,
-                destroy: options.destroy,
-                ..Job::new(name)
-            });
+            let row = job(name, pattern, mix, block_size, queue_depth, region, options);
+            rows.push(Job { ramp: options.ramp, ..row });
         }
     };
     add(&READS, Mix::READ);
     if options.destroy {
         add(&WRITES, Mix::WRITE);
     }
-    let mut preparation = None;
-    if options.destroy {
-        let whole = 1 << 20;
-        // A region below 1 MiB is written in one piece.
-        let block_size = u32::try_from(region.len.min(whole)).unwrap_or(1 << 20);
-        preparation = Some(Job {
-            pattern: Pattern::Sequential,
-            mix: Mix::WRITE,
-            block_size,
-            queue_depth: 8,
-            limit: Limit::Bytes(region.len),
-            region: Some(region),
-            seed: options.seed,
-            destroy: true,
-            ..Job::new("preparation")
-        });
-    } else {
-        notes.push(
-            "Reads only: nothing may be overwritten. They read what the device holds; where nothing was ever written, \
-             that is faster than real data."
-                .into(),
-        );
+    if !options.destroy {
+        notes.push(READS_ONLY.into());
     }
     let mib = region.len as f64 / f64::from(1 << 20);
     notes.push(format!(
         "Region: the first {mib:.0} MiB. 32K and 128K are random at depth 1. Data: incompressible."
     ));
-    Profile { preparation, rows, notes }
+    Profile { preparation: preparation(region, options), rows, notes }
 }
 
 impl Profile {
@@ -158,29 +90,31 @@ impl Profile {
         progress: &mut dyn FnMut(Step<'_>, &Tick),
         cancel: &Cancel,
     ) -> Result<Vec<Outcome>, BenchError> {
-        let mut outcomes = Vec::with_capacity(self.rows.len());
-        let first = usize::from(self.preparation.is_some());
-        let count = first + self.rows.len();
-        for (index, job) in self.preparation.iter().chain(&self.rows).enumerate() {
-            let step = Step { job, index, count };
-            let outcome = run(Arc::clone(device), job, &mut |tick| progress(step, tick), cancel).await?;
-            let end = outcome.end;
-            // A preparation that failed is news: the rows would read what was not written.
-            let failed = index < first && outcome.errors() > 0;
-            if index >= first || failed {
-                outcomes.push(outcome);
-            }
-            if end == End::Cancelled || failed {
+        let mut runner = Runner::new(device, progress, cancel);
+        self.run_on(&mut runner).await?;
+        Ok(runner.outcomes)
+    }
+
+    pub(super) async fn run_on(&self, runner: &mut Runner<'_>) -> Result<(), BenchError> {
+        runner.plan_jobs(self.preparation.iter().chain(&self.rows));
+        if !runner.prepare(self.preparation.as_ref()).await? {
+            return Ok(());
+        }
+        for row in &self.rows {
+            let outcome = runner.job(row).await?;
+            runner.outcomes.push(outcome);
+            if runner.is_cancelled() {
                 break;
             }
         }
-        Ok(outcomes)
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Region;
     use crate::score::REFERENCE;
 
     fn names(profile: &Profile) -> Vec<&str> {

@@ -1,0 +1,276 @@
+//! Sets of measurements that belong together.
+//!
+//! ```text
+//!   Kind ──▶ estimate(kind, geometry, options) ──▶ how long it will take
+//!     └────▶ run(kind, device, options, progress, cancel) ──▶ ProfileResult ──▶ Display  (terminal)
+//!                                                                  ├──▶ to_json  (programs)
+//!                                                                  └──▶ outcomes (fio's layout, judgement)
+//! ```
+//!
+//! Every profile writes what it reads before it reads it, where it may write; data is incompressible; what may have been
+//! answered from a cache is said in [`ProfileResult::notes`]. A profile that is interrupted gives what it had by then, with
+//! [`complete`](ProfileResult::complete) false.
+
+mod anvil;
+mod atto;
+mod crystal;
+mod runner;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::{BlockDevice, Geometry};
+use serde_json::{Value, json};
+
+use crate::BenchError;
+use crate::job::{Job, Limit, Mix, Pattern, Region};
+use crate::outcome::Outcome;
+use crate::run::{Cancel, Tick};
+use crate::score::Score;
+use crate::table::Table;
+use runner::Runner;
+
+pub use anvil::{Profile, anvil};
+pub use atto::{Atto, SweepPoint};
+pub use crystal::{Crystal, CrystalRow, Figures};
+
+/// The profiles there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Ten rows with a score: [`anvil`].
+    Anvil,
+    /// Sequential and random, 1 MiB and 4 KiB, read, write and mixed, several runs each: [`Crystal`].
+    Crystal,
+    /// Transfer sizes from 512 bytes to 64 MiB: [`Atto`].
+    Atto,
+}
+
+impl Kind {
+    /// All of them, in the order in which they are listed for people.
+    pub const ALL: [Self; 3] = [Self::Anvil, Self::Crystal, Self::Atto];
+
+    /// As it is written on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Anvil => "anvil",
+            Self::Crystal => "crystal",
+            Self::Atto => "atto",
+        }
+    }
+
+    /// What it does, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Anvil => {
+                "Sequential 4 MiB, random 4K at depth 1, 4 and 16, both ways; 32K and 128K reads; a score"
+            }
+            Self::Crystal => {
+                "Sequential 1 MiB and random 4K at two depths; read, write and mixed; the median of several runs"
+            }
+            Self::Atto => "Transfer sizes from 512 bytes to 64 MiB at depth 4, read and write",
+        }
+    }
+}
+
+/// How to run a profile.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long each row, run or round is measured; at most, where it also ends by bytes.
+    pub duration: Duration,
+    /// How long each row runs before that.
+    pub ramp: Duration,
+    /// Size of the region at the start of the device, bytes; less if the device is smaller.
+    pub region: u64,
+    /// The region may be overwritten: the caller was told so, or [`holds_data`](crate::holds_data) saw nothing in it.
+    pub destroy: bool,
+    /// Of addresses and data.
+    pub seed: u64,
+    /// How often `crystal` measures each row.
+    pub runs: u32,
+}
+
+impl Default for Options {
+    /// Those of `anvil`.
+    fn default() -> Self {
+        Self::of(Kind::Anvil)
+    }
+}
+
+impl Options {
+    /// What `kind` does if nothing else is said. It destroys nothing.
+    pub fn of(kind: Kind) -> Self {
+        let (duration, ramp, region) = match kind {
+            Kind::Anvil => (Duration::from_secs(5), Duration::from_millis(500), 1 << 30),
+            Kind::Crystal => (Duration::from_secs(5), Duration::ZERO, 1 << 30),
+            Kind::Atto => (Duration::from_secs(10), Duration::ZERO, 256 << 20),
+        };
+        Self { duration, ramp, region, destroy: false, seed: crate::random_seed(), runs: 5 }
+    }
+
+    /// The region on a device of that geometry: whole sectors from its start.
+    pub fn region_on(&self, geometry: &Geometry) -> Region {
+        let sector = u64::from(geometry.logical_sector);
+        Region { offset: 0, len: self.region.min(geometry.size) / sector * sector }
+    }
+}
+
+/// Which part of a profile is running.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// What it does: a row's name, "preparation" …
+    pub name: &'a str,
+    /// From 0, preparation included.
+    pub index: usize,
+    /// Number of steps, preparation included.
+    pub count: usize,
+    /// About how long the steps after this one will take.
+    pub then: Duration,
+}
+
+/// What a profile found.
+#[derive(Clone, Debug)]
+pub struct ProfileResult {
+    /// Which profile.
+    pub kind: Kind,
+    /// The jobs that were run, in order; of a job that was repeated, the run in the middle.
+    pub outcomes: Vec<Outcome>,
+    /// What the profile makes of them.
+    pub details: Details,
+    /// What a reader must know: what was left out, what may have been cached.
+    pub notes: Vec<String>,
+    /// All of it was done. If not, what is there is valid for what was done.
+    pub complete: bool,
+}
+
+/// What a profile makes of its outcomes.
+#[derive(Clone, Debug)]
+pub enum Details {
+    /// Of [`Kind::Anvil`].
+    Anvil(Score),
+    /// Of [`Kind::Crystal`].
+    Crystal(Crystal),
+    /// Of [`Kind::Atto`].
+    Atto(Atto),
+}
+
+impl ProfileResult {
+    /// The profile's own figures, for programs; the outcomes go beside them in fio's layout.
+    pub fn to_json(&self) -> Value {
+        let details = match &self.details {
+            Details::Anvil(score) => json!({ "score": score.to_json() }),
+            Details::Crystal(crystal) => crystal.to_json(),
+            Details::Atto(atto) => atto.to_json(),
+        };
+        let name = self.kind.name();
+        json!({ "profile": name, "complete": self.complete, "notes": self.notes, name: details })
+    }
+}
+
+impl fmt::Display for ProfileResult {
+    /// Tables and figures, without the notes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.details {
+            Details::Anvil(score) => {
+                write!(f, "{}", Table::of(&self.outcomes))?;
+                if score.read.is_some() || score.write.is_some() { write!(f, "\n{score}") } else { Ok(()) }
+            }
+            Details::Crystal(crystal) => crystal.fmt(f),
+            Details::Atto(atto) => atto.fmt(f),
+        }
+    }
+}
+
+/// About how long [`run`] will take. What ends by bytes is reckoned at 200 MB/s until the device shows how fast it is.
+pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration {
+    let jobs = match kind {
+        Kind::Anvil => {
+            let profile = anvil(geometry, options);
+            profile.preparation.into_iter().chain(profile.rows).collect()
+        }
+        Kind::Crystal => crystal::jobs(geometry, options),
+        Kind::Atto => atto::jobs(geometry, options),
+    };
+    jobs.iter().map(cost).sum()
+}
+
+/// Runs a profile.
+///
+/// Like [`run`](crate::run()): inside a tokio runtime with time enabled, on the calling task. Without `options.destroy` nothing is
+/// written: profiles that can do with reads do only those, and say so. After a cancel the answer is what was done until then.
+pub async fn run(
+    kind: Kind,
+    device: &Arc<dyn BlockDevice>,
+    options: &Options,
+    progress: &mut dyn FnMut(Step<'_>, &Tick),
+    cancel: &Cancel,
+) -> Result<ProfileResult, BenchError> {
+    let mut runner = Runner::new(device, progress, cancel);
+    let (details, notes) = match kind {
+        Kind::Anvil => {
+            let profile = anvil(&device.geometry(), options);
+            profile.run_on(&mut runner).await?;
+            (Details::Anvil(Score::of(&runner.outcomes)), profile.notes)
+        }
+        Kind::Crystal => {
+            let (crystal, notes) = crystal::run(&mut runner, options).await?;
+            (Details::Crystal(crystal), notes)
+        }
+        Kind::Atto => {
+            let (atto, notes) = atto::run(&mut runner, options).await?;
+            (Details::Atto(atto), notes)
+        }
+    };
+    Ok(ProfileResult { kind, complete: runner.is_complete(), outcomes: runner.outcomes, details, notes })
+}
+
+/// What writes the region before it is read: 1 MiB at a time, eight in flight. `None` where nothing may be written.
+fn preparation(region: Region, options: &Options) -> Option<Job> {
+    // A region below 1 MiB is written in one piece.
+    let block_size = u32::try_from(region.len.min(1 << 20)).unwrap_or(1 << 20);
+    options.destroy.then(|| Job {
+        limit: Limit::Bytes(region.len),
+        ..job("preparation", Pattern::Sequential, Mix::WRITE, block_size, 8, region, options)
+    })
+}
+
+/// A job of a profile, limited by time.
+fn job(
+    name: impl Into<String>,
+    pattern: Pattern,
+    mix: Mix,
+    block_size: u32,
+    queue_depth: u32,
+    region: Region,
+    options: &Options,
+) -> Job {
+    Job {
+        pattern,
+        mix,
+        block_size,
+        queue_depth,
+        limit: Limit::Time(options.duration),
+        region: Some(region),
+        seed: options.seed,
+        destroy: options.destroy,
+        ..Job::new(name)
+    }
+}
+
+/// What is assumed of a device until it has shown its speed, bytes per second: a gigabit link twice over.
+const ASSUMED_RATE: f64 = 200e6;
+
+/// About how long a job takes on a device that nothing is known about.
+fn cost(job: &Job) -> Duration {
+    let by_bytes = job.limit.bytes().map(|bytes| Duration::from_secs_f64(bytes as f64 / ASSUMED_RATE));
+    let by_time = job.limit.time();
+    let measured = match (by_bytes, by_time) {
+        (Some(bytes), Some(time)) => bytes.min(time),
+        (bytes, time) => bytes.or(time).unwrap_or_default(),
+    };
+    job.ramp.saturating_add(measured)
+}
+
+/// Said where nothing may be written.
+const READS_ONLY: &str = "Reads only: nothing may be overwritten. They read what the device holds; where nothing was ever written, \
+     that is faster than real data.";

@@ -1,0 +1,94 @@
+//! Running the steps of a profile, one after the other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::{BlockDevice, Geometry};
+
+use crate::BenchError;
+use crate::job::Job;
+use crate::outcome::{End, Outcome};
+use crate::run::{Cancel, Tick, run};
+
+use super::{Step, cost};
+
+/// Runs steps that were [planned](Self::plan) before, tells how far it is, and knows whether it was asked to end.
+pub(super) struct Runner<'a> {
+    pub(super) device: &'a Arc<dyn BlockDevice>,
+    progress: &'a mut dyn FnMut(Step<'_>, &Tick),
+    pub(super) cancel: &'a Cancel,
+    /// What of the outcomes is worth keeping.
+    pub(super) outcomes: Vec<Outcome>,
+    /// How long each step is thought to take.
+    planned: Vec<Duration>,
+    /// Steps begun.
+    begun: usize,
+    /// A step ended before its limit.
+    broken: bool,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        device: &'a Arc<dyn BlockDevice>,
+        progress: &'a mut dyn FnMut(Step<'_>, &Tick),
+        cancel: &'a Cancel,
+    ) -> Self {
+        Self { device, progress, cancel, outcomes: Vec::new(), planned: Vec::new(), begun: 0, broken: false }
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    /// Steps to come, in order.
+    pub(super) fn plan(&mut self, costs: impl IntoIterator<Item = Duration>) {
+        self.planned.extend(costs);
+    }
+
+    /// Those of jobs.
+    pub(super) fn plan_jobs<'j>(&mut self, jobs: impl IntoIterator<Item = &'j Job>) {
+        self.plan(jobs.into_iter().map(cost));
+    }
+
+    /// Runs one job as one step.
+    pub(super) async fn job(&mut self, job: &Job) -> Result<Outcome, BenchError> {
+        let (index, count, then) = self.begin();
+        let step = Step { name: &job.name, index, count, then };
+        let progress = &mut *self.progress;
+        let outcome =
+            run(Arc::clone(self.device), job, &mut |tick| progress(step, tick), self.cancel).await?;
+        self.broken |= outcome.end != End::Limit;
+        Ok(outcome)
+    }
+
+    /// Writes the region, where that is allowed. Whether it makes sense to go on: what could not be written would be read. An
+    /// outcome with errors is kept: it is news.
+    pub(super) async fn prepare(&mut self, preparation: Option<&Job>) -> Result<bool, BenchError> {
+        let Some(preparation) = preparation else { return Ok(true) };
+        let outcome = self.job(preparation).await?;
+        let good = outcome.errors() == 0;
+        let ended = outcome.end == End::Limit;
+        if !good {
+            self.broken = true;
+            self.outcomes.push(outcome);
+        }
+        Ok(good && ended)
+    }
+
+    /// Whether it was asked to end.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Whether every step begun came to its end.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.broken
+    }
+
+    fn begin(&mut self) -> (usize, usize, Duration) {
+        let index = self.begun;
+        self.begun += 1;
+        let then = self.planned.iter().skip(self.begun).sum();
+        (index, self.planned.len().max(self.begun), then)
+    }
+}
