@@ -14,6 +14,16 @@ pub fn linear_ticks(max: f64, count: usize) -> Vec<f64> {
     (0..=last).map(|n| n as f64 * step).collect()
 }
 
+/// Ticks from at or below `low` to at or above `high`, with 0 among them: about `count`, in steps of 1, 2 or 5 times a power of ten.
+pub fn signed_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+    let low = if low.is_finite() { low.min(0.0) } else { 0.0 };
+    let high = if high.is_finite() { high.max(0.0) } else { 0.0 };
+    let ticks = linear_ticks(high - low, count);
+    let step = ticks[1] - ticks[0];
+    let (first, last) = ((low / step + 1e-9).floor() as i64, (high / step - 1e-9).ceil() as i64);
+    (first..=last.max(first + 1)).map(|n| n as f64 * step).collect()
+}
+
 /// Ticks of a logarithmic axis that begins at or below `min` and ends at or above `max`: the decades, and 2 and 5 times
 /// them where there are fewer than three decades.
 pub fn log_ticks(min: f64, max: f64) -> Vec<f64> {
@@ -27,12 +37,13 @@ pub fn log_ticks(min: f64, max: f64) -> Vec<f64> {
     ticks[first..=last].to_vec()
 }
 
-/// A number in about three digits: `950`, `1.2k`, `35k`, `1.21M`; a dash for what is none.
+/// A number in about three digits: `950`, `1.2k`, `35k`, `1.21M`, `4T`; a dash for what is none.
 pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();
     }
     let (scaled, unit) = match value.abs() {
+        v if v >= 999_500_000_000.0 => (value / 1e12, "T"),
         v if v >= 999_500_000.0 => (value / 1e9, "G"),
         v if v >= 999_500.0 => (value / 1e6, "M"),
         v if v >= 999.5 => (value / 1e3, "k"),

@@ -13,16 +13,26 @@
 mod axis;
 mod bars;
 mod curves;
+mod forest;
+mod heat;
 mod legend;
 mod series;
+mod steady;
 mod svg;
 mod time;
+mod topology;
+mod zones;
 
-pub use axis::{linear_ticks, log_ticks, short, short_ns};
+pub use axis::{linear_ticks, log_ticks, short, short_ns, signed_ticks};
 pub use bars::{Bar, bars};
 pub use curves::{Curve, percentile_curves};
+pub use forest::{Estimate, forest};
+pub use heat::{Matrix, heat};
+pub use steady::{Rounds, steady};
 pub use svg::escape;
 pub use time::{Event, Line, Timeline, over_time};
+pub use topology::{Cable, End, Host, Port, Side, State, Switch, Topology, topology};
+pub use zones::{Zones, zones};
 
 use svg::Svg;
 

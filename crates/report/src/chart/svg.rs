@@ -90,6 +90,13 @@ impl Svg {
         let _ = write!(self.body, r#"<path d="{path}" class="{class}"><title>{hint}</title></path>"#);
     }
 
+    /// A closed shape.
+    pub(super) fn polygon(&mut self, points: &[(f64, f64)], class: &str, hint: &str) {
+        let corners: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+        let (path, hint) = (corners.join("L"), escape(hint));
+        let _ = write!(self.body, r#"<path d="M{path}z" class="{class}"><title>{hint}</title></path>"#);
+    }
+
     /// The element, of the CSS class `class`, or of none.
     pub(super) fn finish(self, class: &str) -> String {
         let Self { width, height, label, body } = self;
@@ -114,6 +121,21 @@ pub(super) fn fit(text: &str, width: f64) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// `text` in lines of at most `width` units, broken between words; what does not fit into `most` lines is cut.
+pub(super) fn wrap(text: &str, width: f64, most: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is always one");
+        let longer = if line.is_empty() { word.to_owned() } else { format!("{line} {word}") };
+        if line.is_empty() || width_of(&longer) <= width || lines.len() == most {
+            *lines.last_mut().expect("there is always one") = longer;
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines.iter().map(|line| fit(line, width)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +150,12 @@ mod tests {
     fn long_labels_are_cut_with_an_ellipsis() {
         assert_eq!(fit("read 4K", 10.0 * CHARACTER), "read 4K");
         assert_eq!(fit("a very long label", 10.0 * CHARACTER), "a very lo…");
+    }
+
+    #[test]
+    fn text_is_broken_between_words_and_cut_at_the_last_line() {
+        assert_eq!(wrap("one two three four", 8.0 * CHARACTER, 2), ["one two", "three f…"]);
+        assert_eq!(wrap("", 10.0, 2), [""]);
     }
 
     #[test]
