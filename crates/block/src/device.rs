@@ -1,6 +1,6 @@
 //! The trait.
 
-use crate::{BlockError, Buf, Extent, ExtentKind, Geometry, Io, PathSample, SharedBuf};
+use crate::{BlockError, Buf, Caching, Extent, ExtentKind, Geometry, Io, PathSample, SharedBuf};
 
 /// When a write may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,11 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// for each I/O: a call may take a lock and ask the kernel.
     fn paths(&self) -> Vec<PathSample> {
         Vec::new()
+    }
+
+    /// What is known of caches between the caller and the medium. Cheap.
+    fn caching(&self) -> Caching {
+        Caching::Unknown
     }
 
     /// Asks to be called after each change of size. A device of fixed size keeps nothing. The callback may come on any

@@ -27,12 +27,14 @@
 //! | [`Buf`], [`SharedBuf`] | pooled, aligned memory: unique to fill, shared to send |
 //! | [`Io`] | a result that may be ready already |
 //! | [`Extent`] | data, zeroes or nothing |
+//! | [`Caching`] | where answers may come from instead of the medium |
 //! | [`PathSample`] | a way to a device, and what has gone over it |
 //! | [`decorate`] | devices around devices: faults, delays, limits, counters |
 //! | [`spec`] | the grammar that names devices |
 //! | [`size`], [`duration`] | figures as people write them |
 
 mod buf;
+mod caching;
 pub mod decorate;
 mod device;
 pub mod duration;
@@ -45,6 +47,7 @@ pub mod size;
 pub mod spec;
 
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
+pub use caching::Caching;
 pub use device::{BlockDevice, Durability, ResizeCallback, Space, Zeroing};
 pub use error::BlockError;
 pub use extent::{Extent, ExtentKind};

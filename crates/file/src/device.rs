@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf,
+    Space, Zeroing,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -338,6 +339,14 @@ impl BlockDevice for FileDevice {
 
     fn space(&self) -> Option<Space> {
         self.inner.store.space(self.inner.fd())
+    }
+
+    fn caching(&self) -> Caching {
+        match () {
+            () if self.inner.in_memory => Caching::Memory,
+            () if self.inner.direct => Caching::PastPageCache,
+            () => Caching::PageCache,
+        }
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

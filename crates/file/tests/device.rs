@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Io, Zeroing};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
 use proptest::prelude::*;
 use tempfile::{NamedTempFile, TempDir};
@@ -448,4 +448,14 @@ fn a_file_knows_what_it_takes_and_what_is_left() {
     let space = open(file.path()).space().unwrap();
     assert_eq!(space.allocated, 65_536);
     assert!(space.used >= space.allocated && space.available > 0, "{space:?}");
+}
+
+#[test]
+fn a_file_says_whether_the_page_cache_is_in_between() {
+    let file = image(1 << 20);
+    // Temporary files may lie in memory.
+    let expected = |caching| [caching, Caching::Memory];
+    assert!(expected(Caching::PageCache).contains(&open(file.path()).caching()));
+    let Some(device) = open_direct(file.path(), Engine::Auto) else { return };
+    assert!(expected(Caching::PastPageCache).contains(&device.caching()));
 }

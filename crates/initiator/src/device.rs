@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{FuturesUnordered, StreamExt, TryStreamExt, iter};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, PathSample,
+    ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_iscsi::Cdb;
 use lunway_scsi::block_error::{Request, result_of};
@@ -496,6 +496,14 @@ impl BlockDevice for IscsiDevice {
         let why =
             format!("{size} bytes were asked for, and its target says that it has {actual}: resize it there");
         Io::err(BlockError::Size { why })
+    }
+
+    fn caching(&self) -> Caching {
+        match self.unit.shape().write_cache {
+            None => Caching::Unknown,
+            Some(true) => Caching::WriteBack,
+            Some(false) => Caching::WriteThrough,
+        }
     }
 
     fn paths(&self) -> Vec<PathSample> {

@@ -36,6 +36,8 @@ pub(crate) struct Shape {
     pub(crate) geometry: Geometry,
     /// Longest transfer of one command, bytes; whole sectors, not 0.
     pub(crate) transfer_max: u32,
+    /// WCE of the caching mode page, where the unit has that page.
+    pub(crate) write_cache: Option<bool>,
     /// READ (16) and its kin, else the commands of ten bytes.
     pub(crate) long: bool,
     /// WRITE takes the FUA bit.
@@ -337,6 +339,7 @@ impl Facts {
         let write_same_limit =
             limits.map(|limits| limits.write_same_max).filter(|&blocks| blocks > 0).unwrap_or(u64::MAX);
 
+        let write_cache = self.mode.as_ref().and_then(ModeSense::write_cache);
         let geometry = Geometry {
             size,
             logical_sector: sector,
@@ -348,12 +351,13 @@ impl Facts {
             unmap_zeroes,
             read_only: self.mode.as_ref().is_some_and(|mode| mode.write_protected),
             // Unknown counts as volatile: a flush too many is cheap.
-            volatile_cache: self.mode.as_ref().and_then(ModeSense::write_cache).unwrap_or(true),
+            volatile_cache: write_cache.unwrap_or(true),
             rotational: self.characteristics.as_ref().is_some_and(|page| page.rotation_rate > 1),
         };
         Ok(Shape {
             geometry,
             transfer_max,
+            write_cache,
             long: self.long,
             fua: self.mode.as_ref().is_some_and(|mode| mode.dpo_fua),
             flush: true,
@@ -494,6 +498,7 @@ mod tests {
     fn what_is_not_said_is_taken_for_the_careful_case() {
         let shape = facts().shape().unwrap();
         assert_eq!((shape.geometry.size, shape.geometry.physical_sector), (4096 * 512, 4096));
+        assert_eq!(shape.write_cache, None);
         assert!(shape.geometry.volatile_cache && !shape.fua && !shape.geometry.rotational);
         assert_eq!((shape.transfer_max, shape.geometry.unmap_granularity), (4 << 20, 0));
         assert!(shape.geometry.thin && !shape.geometry.unmap_zeroes, "LBPRZ alone promises nothing of UNMAP");

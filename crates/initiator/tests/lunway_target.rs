@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, Buf, Durability, ExtentKind, PathState, Zeroing};
+use lunway_block::{BlockDevice, Buf, Caching, Durability, ExtentKind, PathState, Zeroing};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, discover, inspect};
 use lunway_memory::RamDisk;
 use lunway_target::{Config, OpenDevice, Server};
@@ -216,6 +216,7 @@ async fn a_session_is_one_path_that_counts_what_went_over_it() {
     let device = open(&format!("iscsi://{address}/{NAME}/0")).await.unwrap();
     let [fresh] = &device.paths()[..] else { panic!("not one path") };
     assert_eq!((fresh.name.as_str(), fresh.state), (address.to_string().as_str(), PathState::Up));
+    assert_eq!(device.caching(), Caching::WriteThrough, "memory has no cache to lose");
     assert_eq!((fresh.read_ios, fresh.write_ios, fresh.errors), (0, 0, 0), "opening moves no data");
     device.write(0, Buf::zeroed(8192).freeze(), Durability::Stable).await.unwrap();
     device.read(0, Buf::zeroed(4096)).await.unwrap();

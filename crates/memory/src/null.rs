@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
-    Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
+    SharedBuf, Zeroing,
 };
 
 use crate::ShapeError;
@@ -88,6 +88,10 @@ impl BlockDevice for NullDisk {
             callbacks.iter().for_each(|callback| callback(geometry));
         }
         Io::ok(())
+    }
+
+    fn caching(&self) -> Caching {
+        Caching::Nowhere
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 
 use crate::ShapeError;
@@ -238,6 +238,10 @@ impl BlockDevice for RamDisk {
     fn space(&self) -> Option<Space> {
         let allocated = self.allocated();
         Some(Space { allocated, used: allocated, available: self.size().saturating_sub(allocated) })
+    }
+
+    fn caching(&self) -> Caching {
+        Caching::Memory
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

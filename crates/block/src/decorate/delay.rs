@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 
 /// Adds a fixed service time to each operation: `delay:TIME:DEVICE`.
@@ -87,6 +87,10 @@ impl BlockDevice for Delay {
 
     fn paths(&self) -> Vec<PathSample> {
         self.inner.paths()
+    }
+
+    fn caching(&self) -> Caching {
+        self.inner.caching()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::spec::{FaultOp, FaultRule, FaultSpec};
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 
 /// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system
@@ -137,6 +137,10 @@ impl BlockDevice for Fault {
 
     fn paths(&self) -> Vec<PathSample> {
         self.inner.paths()
+    }
+
+    fn caching(&self) -> Caching {
+        self.inner.caching()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 
 /// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
@@ -104,6 +104,10 @@ impl BlockDevice for Rate {
 
     fn paths(&self) -> Vec<PathSample> {
         self.inner.paths()
+    }
+
+    fn caching(&self) -> Caching {
+        self.inner.caching()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
@@ -64,6 +64,10 @@ impl BlockDevice for ReadOnly {
 
     fn paths(&self) -> Vec<PathSample> {
         self.inner.paths()
+    }
+
+    fn caching(&self) -> Caching {
+        self.inner.caching()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

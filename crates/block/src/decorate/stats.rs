@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, PathSample, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 
 /// Counts completed operations, their bytes, errors and time: `stats:DEVICE`.
@@ -175,6 +175,10 @@ impl BlockDevice for Stats {
 
     fn paths(&self) -> Vec<PathSample> {
         self.inner.paths()
+    }
+
+    fn caching(&self) -> Caching {
+        self.inner.caching()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

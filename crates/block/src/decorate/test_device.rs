@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use crate::{
-    BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io, PathSample, PathState,
-    ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, PathSample,
+    PathState, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 
 pub(crate) struct TestDevice {
@@ -129,6 +129,10 @@ impl BlockDevice for TestDevice {
         }]
     }
 
+    fn caching(&self) -> Caching {
+        Caching::WriteThrough
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.callbacks.lock().unwrap().push(callback);
     }
@@ -157,6 +161,7 @@ pub(crate) async fn passes_everything_on(wrap: impl Fn(Arc<dyn BlockDevice>) -> 
         device.resize(8192).await.unwrap();
         assert_eq!((seen.load(Ordering::Relaxed), inner.geometry().size), (8192, 8192));
         assert_eq!(device.space(), inner.space());
+        assert_eq!(device.caching(), inner.caching());
         assert_eq!(device.paths(), inner.paths());
     }
 }

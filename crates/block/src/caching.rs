@@ -1,0 +1,68 @@
+//! Where answers may come from instead of the medium.
+
+/// What a device knows of caches between its callers and the medium. Whoever measures must say it beside the figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caching {
+    /// The device cannot tell.
+    #[default]
+    Unknown,
+    /// Nothing is stored at all.
+    Nowhere,
+    /// The medium *is* this host's memory.
+    Memory,
+    /// This host's page cache keeps what is read and written.
+    PageCache,
+    /// This host keeps nothing; what the disk itself keeps is not known.
+    PastPageCache,
+    /// The far end acknowledges writes before they are on the medium (WCE of its caching mode page is 1).
+    WriteBack,
+    /// The far end acknowledges writes when they are on the medium (WCE is 0).
+    WriteThrough,
+}
+
+impl Caching {
+    /// All of them, for whoever lists them.
+    pub const ALL: [Self; 7] = [
+        Self::Unknown,
+        Self::Nowhere,
+        Self::Memory,
+        Self::PageCache,
+        Self::PastPageCache,
+        Self::WriteBack,
+        Self::WriteThrough,
+    ];
+
+    /// A short name, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Nowhere => "nowhere",
+            Self::Memory => "memory",
+            Self::PageCache => "page-cache",
+            Self::PastPageCache => "past-page-cache",
+            Self::WriteBack => "write-back",
+            Self::WriteThrough => "write-through",
+        }
+    }
+
+    /// What it means for a figure that was measured.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::Unknown => "The device does not tell what it caches.",
+            Self::Nowhere => "Nothing is stored: reads and writes cost no more than asking for them.",
+            Self::Memory => "The device is memory of this host: there is no disk behind it.",
+            Self::PageCache => {
+                "Reads may come from this host's page cache, and writes end in it before they reach the disk."
+            }
+            Self::PastPageCache => {
+                "This host's page cache is not used; what the disk itself caches is not known."
+            }
+            Self::WriteBack => {
+                "The far end says that it acknowledges writes before they are on the medium (its write cache is on); reads may come from its memory."
+            }
+            Self::WriteThrough => {
+                "The far end says that it acknowledges writes when they are on the medium (its write cache is off); reads may come from its memory."
+            }
+        }
+    }
+}
