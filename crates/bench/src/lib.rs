@@ -23,6 +23,7 @@
 //! |---|---|
 //! | [`Job`], [`run`], [`Outcome`] | what to do, doing it, what came of it |
 //! | [`holds_data`] | would a write destroy something? |
+//! | [`cache_truth`] | what may have been answered from a cache? |
 //! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
 //! | [`wire`] | what bare sockets can do with the same bytes: the limit above which no protocol can go |
@@ -33,6 +34,7 @@ pub mod report;
 pub mod score;
 pub mod wire;
 
+mod cache;
 mod cpu;
 mod engine;
 mod error;
@@ -51,6 +53,7 @@ mod stamp;
 mod table;
 mod verify;
 
+pub use cache::cache_truth;
 pub use cpu::CpuTime;
 pub use error::{BenchError, JobError};
 pub use job::{

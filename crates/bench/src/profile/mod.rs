@@ -24,6 +24,7 @@ use lunway_block::{BlockDevice, Geometry};
 use serde_json::{Value, json};
 
 use crate::BenchError;
+use crate::cache::cache_truth;
 use crate::job::{Job, Limit, Mix, Pattern, Region};
 use crate::outcome::Outcome;
 use crate::run::{Cancel, Tick};
@@ -206,7 +207,7 @@ pub async fn run(
     cancel: &Cancel,
 ) -> Result<ProfileResult, BenchError> {
     let mut runner = Runner::new(device, progress, cancel);
-    let (details, notes) = match kind {
+    let (details, mut notes) = match kind {
         Kind::Anvil => {
             let profile = anvil(&device.geometry(), options);
             profile.run_on(&mut runner).await?;
@@ -221,6 +222,7 @@ pub async fn run(
             (Details::Atto(atto), notes)
         }
     };
+    notes.extend(cache_truth(&**device, options.region_on(&device.geometry())).await);
     Ok(ProfileResult { kind, complete: runner.is_complete(), outcomes: runner.outcomes, details, notes })
 }
 
