@@ -1,0 +1,173 @@
+//! A cable of a network that runs, and what can happen to it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::error::LabError;
+use crate::namespace::Namespace;
+use crate::rate::Rate;
+use crate::tool::Tool;
+use crate::topology::{Cable, End, Loss};
+
+use super::plan;
+
+/// A cable. Each method has done its work when it returns; what that took is some milliseconds.
+#[derive(Debug)]
+pub struct LiveCable {
+    description: Cable,
+    fabric: Namespace,
+    shaped: [Shaped; 2],
+    /// What the cable is in now. Held while it is changed, so that two changes do not mix.
+    state: Mutex<State>,
+}
+
+/// A device that shapes what leaves it.
+#[derive(Debug)]
+pub(super) struct Shaped {
+    pub(super) namespace: Namespace,
+    pub(super) place: String,
+    pub(super) device: String,
+}
+
+#[derive(Debug)]
+struct State {
+    rate: Option<Rate>,
+    /// What each direction's shaper is set to, as a multiple of the rate, so that the rate is what comes out.
+    correction: [f64; 2],
+}
+
+impl LiveCable {
+    pub(super) fn new(description: Cable, fabric: Namespace, shaped: [Shaped; 2]) -> Self {
+        let rate = description.rate;
+        let state = State { rate, correction: [1.0; 2] };
+        Self { description, fabric, shaped, state: Mutex::new(state) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.description.name
+    }
+
+    /// What it was built from.
+    pub fn description(&self) -> &Cable {
+        &self.description
+    }
+
+    /// The rate that it has now, where it has one.
+    pub fn rate(&self) -> Option<Rate> {
+        self.state().rate
+    }
+
+    /// Pulls it: both ends lose their carrier, and stay configured as they are.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn pull(&self) -> Result<(), LabError> {
+        let _held = self.state();
+        self.set_carrier(false)
+    }
+
+    /// Plugs it in again. A black hole that it was stays one.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn plug(&self) -> Result<(), LabError> {
+        let _held = self.state();
+        self.set_carrier(true)
+    }
+
+    /// From now on it swallows every frame, both ways, and nobody is told: the carrier stays.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn black_hole(&self) -> Result<(), LabError> {
+        let _held = self.state();
+        self.set_passing(false)
+    }
+
+    /// No longer a black hole.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn clear(&self) -> Result<(), LabError> {
+        let _held = self.state();
+        self.set_passing(true)
+    }
+
+    /// Changes the rate, both ways. Burst and queue follow where the description does not give them.
+    ///
+    /// # Errors
+    ///
+    /// The cable was built without a rate, or the kernel refused.
+    pub fn set_rate(&self, rate: Rate) -> Result<(), LabError> {
+        let mut state = self.state();
+        if state.rate.is_none() {
+            return Err(LabError::NoRate { cable: self.name().to_owned() });
+        }
+        let correction = state.correction;
+        self.shape(rate, correction)?;
+        state.rate = Some(rate);
+        Ok(())
+    }
+
+    /// Changes how long a frame is under way, both ways. Frames that are under way keep their order.
+    ///
+    /// # Errors
+    ///
+    /// The cable was built without a delay.
+    pub fn set_delay(&self, _delay: Duration) -> Result<(), LabError> {
+        Err(LabError::NotALine { cable: self.name().to_owned(), what: "delay", none: "0s" })
+    }
+
+    /// Changes which share of frames gets lost, both ways.
+    ///
+    /// # Errors
+    ///
+    /// The cable was built without a loss.
+    pub fn set_loss(&self, _loss: Loss) -> Result<(), LabError> {
+        Err(LabError::NotALine { cable: self.name().to_owned(), what: "loss", none: "0%" })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shape(&self, rate: Rate, correction: [f64; 2]) -> Result<(), LabError> {
+        for (shaped, correction) in self.shaped.iter().zip(correction) {
+            let shaper = plan::shaper(&self.description, rate.times(correction));
+            let line = format!("qdisc change dev {} {shaper}", shaped.device);
+            Tool::Tc.batch(&shaped.namespace, &shaped.place, &[line])?;
+        }
+        Ok(())
+    }
+
+    /// Its ends in the fabric that stand across from a card, or are ports of switches on a cable between two.
+    fn ports(&self) -> Vec<String> {
+        let ends = &self.description.ends;
+        let trunk = ends.iter().all(|end| matches!(end, End::Switch(_)));
+        let there = |end: &usize| trunk || matches!(ends[*end], End::Card { .. });
+        (0..2).filter(there).map(|end| plan::port(&self.description, end)).collect()
+    }
+
+    /// One process for both ends, so that they lose it within microseconds.
+    fn set_carrier(&self, carrier: bool) -> Result<(), LabError> {
+        let state = if carrier { "up" } else { "down" };
+        let lines: Vec<String> = self.ports().iter().map(|port| format!("link set {port} {state}")).collect();
+        Tool::Ip.batch(&self.fabric, "the fabric", &lines)
+    }
+
+    /// A port outside of its bridge neither takes nor gives frames. One is enough: every cable has one that all frames pass. (A
+    /// port that is disabled would do, but is enabled again behind our back when a carrier comes.)
+    fn set_passing(&self, passing: bool) -> Result<(), LabError> {
+        let port = self.ports().into_iter().next().unwrap_or_default();
+        let line = match passing {
+            true => format!("link set {port} master {}", plan::bridge(&self.description)),
+            false => format!("link set {port} nomaster"),
+        };
+        Tool::Ip.batch(&self.fabric, "the fabric", &[line])
+    }
+}

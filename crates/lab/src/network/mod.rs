@@ -1,0 +1,220 @@
+//! A network that runs.
+
+mod cable;
+mod host;
+mod plan;
+
+use std::fs;
+use std::sync::Arc;
+
+use crate::error::LabError;
+use crate::namespace::Namespace;
+use crate::sandbox::Sandbox;
+use crate::tool::Tool;
+use crate::topology::Topology;
+
+pub use cable::LiveCable;
+pub use host::LiveHost;
+
+use plan::{Place, Step};
+
+/// What TCP is to use, best first. The first is what most systems use; inside of a namespace the kernel gives it only to systems
+/// whose own it is. The second it gives to everybody. Never BBR, which paces itself and would be measured instead of the network.
+const CONGESTION_CONTROL: [&str; 2] = ["cubic", "reno"];
+
+/// A network that was built: a namespace for every host, one for the fabric, and the cables between them.
+///
+/// ```text
+///   host server                     fabric                      host storage
+///   ┌─────────────┐   ┌───────────────────────────────┐   ┌──────────────┐
+///   │ eth0 ─ tbf ─┼───┼─ lane1.a ═ bridge ═ lane1.b ──┼───┼─ tbf ─ eth0  │   a cable between two cards
+///   │ eth1 ─ tbf ─┼───┼─ up.a ─ tbf ═ bridge `switch` │   │              │   a cable to a switch
+///   └─────────────┘   └───────────────────────────────┘   └──────────────┘
+/// ```
+///
+/// A card is one end of a veth pair, its cable's middle is in the fabric. So a cable is pulled as in life: the card stays as it
+/// is configured, and loses its carrier. What leaves a card is shaped at the card; what leaves a switch is shaped at the port, where
+/// the traffic of several cards meets.
+///
+/// Clones are the same network. It is gone when the last clone is, and everything that was started in it has ended.
+#[derive(Clone, Debug)]
+pub struct Network(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    topology: Topology,
+    hosts: Vec<LiveHost>,
+    cables: Vec<LiveCable>,
+    congestion_control: &'static str,
+}
+
+impl Network {
+    /// Builds it. Takes some milliseconds for each host and cable.
+    ///
+    /// # Errors
+    ///
+    /// The description is wrong, this process is not in a [`Sandbox`], a program is missing, or the kernel lacks something.
+    pub fn build(topology: &Topology) -> Result<Self, LabError> {
+        topology.check()?;
+        if !Sandbox::is_entered() {
+            return Err(LabError::Outside);
+        }
+        let steps = plan::steps(topology);
+        let places = Places::build(topology, &steps)?;
+        let congestion_control = places.congestion_control()?;
+        let addresses = topology.addresses();
+        let hosts = topology
+            .hosts
+            .iter()
+            .zip(&places.hosts)
+            .map(|(host, namespace)| LiveHost::new(host.name.clone(), namespace.clone(), &addresses));
+        let cables = topology.cables.iter().map(|cable| {
+            let shaped = plan::shaped(topology, cable).map(|(place, device)| cable::Shaped {
+                namespace: places.of(place).clone(),
+                place: place_name(topology, place).to_owned(),
+                device,
+            });
+            LiveCable::new(cable.clone(), places.fabric.clone(), shaped)
+        });
+        Ok(Self(Arc::new(Inner {
+            topology: topology.clone(),
+            hosts: hosts.collect(),
+            cables: cables.collect(),
+            congestion_control,
+        })))
+    }
+
+    /// What [`build`](Self::build) does, as a shell script that does the same.
+    ///
+    /// # Errors
+    ///
+    /// The description is wrong.
+    pub fn script(topology: &Topology) -> Result<String, LabError> {
+        topology.check()?;
+        Ok(plan::Script { topology, steps: &plan::steps(topology) }.to_string())
+    }
+
+    /// What it was built from.
+    pub fn topology(&self) -> &Topology {
+        &self.0.topology
+    }
+
+    /// The host of that name.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn host(&self, name: &str) -> Result<&LiveHost, LabError> {
+        let host = self.0.hosts.iter().find(|host| host.name() == name);
+        host.ok_or_else(|| LabError::Unknown { what: "host", name: name.to_owned() })
+    }
+
+    /// The cable of that name.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn cable(&self, name: &str) -> Result<&LiveCable, LabError> {
+        let cable = self.0.cables.iter().find(|cable| cable.name() == name);
+        cable.ok_or_else(|| LabError::Unknown { what: "cable", name: name.to_owned() })
+    }
+
+    /// All cables, in the order of the description.
+    pub fn cables(&self) -> &[LiveCable] {
+        &self.0.cables
+    }
+
+    /// All hosts, in the order of the description.
+    pub fn hosts(&self) -> &[LiveHost] {
+        &self.0.hosts
+    }
+
+    /// The congestion control of TCP on every host: `cubic`, or `reno` where this machine keeps cubic from namespaces.
+    pub fn congestion_control(&self) -> &'static str {
+        self.0.congestion_control
+    }
+}
+
+fn place_name(topology: &Topology, place: Place) -> &str {
+    match place {
+        Place::Fabric => "the fabric",
+        Place::Host(host) => &topology.hosts[host].name,
+    }
+}
+
+/// The namespaces of a network.
+struct Places {
+    fabric: Namespace,
+    hosts: Vec<Namespace>,
+}
+
+impl Places {
+    /// Makes them and takes all steps.
+    fn build(topology: &Topology, steps: &[Step]) -> Result<Self, LabError> {
+        let namespace = || {
+            Namespace::new()
+                .map_err(|source| LabError::Kernel { doing: "make a network namespace".into(), source })
+        };
+        let hosts = topology.hosts.iter().map(|_| namespace()).collect::<Result<_, _>>()?;
+        let places = Self { fabric: namespace()?, hosts };
+        let mut rest = steps;
+        while let Some(step) = rest.first() {
+            let mut taken = 1;
+            match step {
+                Step::Namespace(_) => {}
+                Step::Setting { place, name, value } => places.set(*place, name, value)?,
+                Step::Card { host, .. } => {
+                    let line = step.card_line("/proc/self/fd/0").unwrap_or_default();
+                    let fabric = places.fabric.descriptor();
+                    let fabric = fabric
+                        .map_err(|source| LabError::Kernel { doing: "keep a namespace".into(), source })?;
+                    let name = &topology.hosts[*host].name;
+                    Tool::Ip.across(&places.hosts[*host], name, &line, fabric)?;
+                }
+                Step::Line { place, tool, .. } => {
+                    let same = |step: &Step| match step {
+                        Step::Line { place: p, tool: t, line } if p == place && t == tool => {
+                            Some(line.clone())
+                        }
+                        _ => None,
+                    };
+                    let lines: Vec<String> = rest.iter().map_while(same).collect();
+                    taken = lines.len();
+                    tool.batch(places.of(*place), place_name(topology, *place), &lines)?;
+                }
+            }
+            rest = &rest[taken..];
+        }
+        Ok(places)
+    }
+
+    fn of(&self, place: Place) -> &Namespace {
+        match place {
+            Place::Fabric => &self.fabric,
+            Place::Host(host) => &self.hosts[host],
+        }
+    }
+
+    fn set(&self, place: Place, name: &str, value: &str) -> Result<(), LabError> {
+        let path = format!("/proc/sys/{name}");
+        let written = self.of(place).run(|| fs::write(&path, value)).flatten();
+        match written {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(LabError::Kernel { doing: format!("set {name} to {value}"), source }),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Sets the congestion control, the same on every host.
+    fn congestion_control(&self) -> Result<&'static str, LabError> {
+        let mut last = None;
+        for name in CONGESTION_CONTROL {
+            let set = |host: usize| self.set(Place::Host(host), "net/ipv4/tcp_congestion_control", name);
+            match (0..self.hosts.len()).try_for_each(set) {
+                Ok(()) => return Ok(name),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or(LabError::Outside))
+    }
+}

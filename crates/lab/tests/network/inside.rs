@@ -1,0 +1,66 @@
+//! Gets a test into a sandbox.
+
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+use lunway_lab::{Network, Sandbox, Side, Topology};
+
+/// Names the file in which a test notes that it was really run inside.
+pub(crate) const RAN: &str = "LUNWAY_LAB_TEST_RAN";
+
+/// Whether this process is inside. If it is not, this program is started there to run the same test, and what it finds is the
+/// result. Where the kernel gives users no namespaces, that is noted.
+pub(crate) fn inside(test: &str) -> bool {
+    // The outer process of the sandbox is this program once more: here there are other tests.
+    let Some(ran) = env::var_os(RAN) else {
+        let folder = tempfile::tempdir().unwrap();
+        let ran = folder.path().join("ran");
+        let mut outer = Command::new(env::current_exe().unwrap());
+        let output = outer.args(["--exact", test, "--nocapture"]).env(RAN, &ran).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        match said.contains("which is not to be had here") {
+            true => lunway_foreign::not_run("namespaces of users"),
+            false => assert!(output.status.success() && ran.exists(), "{said}"),
+        }
+        return false;
+    };
+    match Sandbox::enter(["--exact", test, "--nocapture", "--test-threads=1"]) {
+        Ok(Side::Inside(_)) => {
+            fs::write(Path::new(&ran), "").unwrap();
+            true
+        }
+        Ok(Side::Outside(code)) => std::process::exit(code.into()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether a sandbox can be had; where not, that is noted.
+pub(crate) fn possible() -> bool {
+    let mut outer = Command::new(env::current_exe().unwrap());
+    let output =
+        outer.args(["--exact", "inside::nothing", "--nocapture"]).env(RAN, "/dev/null").output().unwrap();
+    if !output.status.success() {
+        lunway_foreign::not_run("namespaces of users");
+    }
+    output.status.success()
+}
+
+/// What [`possible`] tries.
+#[test]
+fn nothing() {
+    if env::var_os(RAN).is_some() {
+        assert!(inside("inside::nothing"));
+    }
+}
+
+/// Builds a network from its description.
+pub(crate) fn build(description: &str) -> Network {
+    let topology: Topology = toml::from_str(description).unwrap();
+    Network::build(&topology).unwrap()
+}
+
+/// Two hosts, `server` and `storage`, and cables as given.
+pub(crate) fn two_hosts(cables: &str) -> Network {
+    build(&format!("[[host]]\nname = 'server'\n[[host]]\nname = 'storage'\n{cables}"))
+}

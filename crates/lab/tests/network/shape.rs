@@ -1,0 +1,106 @@
+//! What a network looks like to who is in it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use crate::inside::{inside, two_hosts};
+
+#[test]
+fn hosts_meet_over_their_cable_and_nowhere_else() {
+    if !inside("shape::hosts_meet_over_their_cable_and_nowhere_else") {
+        return;
+    }
+    let network = two_hosts(
+        "[[cable]]\nname = 'lane1'\nends = ['server.eth0', 'storage.eth0']\nrate = '100Mbit'\nmtu = 9000\n
+         [[host]]\nname = 'alone'",
+    );
+    let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
+    let address = storage.address("eth0").unwrap();
+    let listener = storage.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let target = listener.local_addr().unwrap();
+    let mut near = server.run(|| TcpStream::connect(target).unwrap()).unwrap();
+    let (mut far, from) = listener.accept().unwrap();
+    assert_eq!(from.ip(), server.address("eth0").unwrap());
+    near.write_all(b"over the cable").unwrap();
+    let mut received = [0; 14];
+    far.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"over the cable");
+
+    let alone = network.host("alone").unwrap();
+    let second = Duration::from_secs(1);
+    assert!(alone.run(|| TcpStream::connect_timeout(&target, second).is_err()).unwrap());
+    assert!(TcpStream::connect_timeout(&target, second).is_err(), "the sandbox itself is not connected");
+    assert!(server.address("eth1").is_err() && network.cable("lane2").is_err());
+    assert!(["cubic", "reno"].contains(&network.congestion_control()));
+}
+
+#[test]
+fn a_cable_carries_its_rate_counted_in_frames() {
+    if !inside("shape::a_cable_carries_its_rate_counted_in_frames") {
+        return;
+    }
+    let network =
+        two_hosts("[[cable]]\nname = 'lane1'\nends = ['server.eth0', 'storage.eth0']\nrate = '20Mbit'");
+    let cable = network.cable("lane1").unwrap();
+    let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
+    let address = storage.address("eth0").unwrap();
+    let listener = storage.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let target = listener.local_addr().unwrap();
+    let mut near = server.run(|| TcpStream::connect(target).unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    std::thread::spawn(move || while near.write_all(&[7; 65536]).is_ok() {});
+    let mut measure = |time: Duration| {
+        let mut buffer = vec![0; 65536];
+        let (start, mut bytes) = (Instant::now(), 0);
+        while start.elapsed() < time {
+            bytes += far.read(&mut buffer).unwrap();
+        }
+        bytes as f64 / start.elapsed().as_secs_f64()
+    };
+    measure(Duration::from_millis(300));
+    let reached = measure(Duration::from_secs(1));
+    let expected = cable.description().payload_bytes_per_second(cable.rate().unwrap());
+    assert!((expected / 20e6 * 8.0 - 0.9415).abs() < 0.0001, "{expected}");
+    assert!((reached / expected - 1.0).abs() < 0.05, "{reached} of {expected}");
+
+    cable.set_rate("40Mbit".parse().unwrap()).unwrap();
+    measure(Duration::from_millis(200));
+    let reached = measure(Duration::from_secs(1));
+    assert!((reached / expected / 2.0 - 1.0).abs() < 0.05, "{reached} of twice {expected}");
+}
+
+#[test]
+fn a_card_takes_its_own_traffic_also_in_one_subnet_with_another() {
+    if !inside("shape::a_card_takes_its_own_traffic_also_in_one_subnet_with_another") {
+        return;
+    }
+    let network = two_hosts(
+        "[[switch]]\nname = 'fabric'
+         [[cable]]\nname = 'up1'\nends = ['server.eth0', 'fabric']
+         [[cable]]\nname = 'up2'\nends = ['fabric', 'server.eth1']
+         [[cable]]\nname = 'down1'\nends = ['storage.eth0', 'fabric']
+         [[cable]]\nname = 'down2'\nends = ['storage.eth1', 'fabric']",
+    );
+    let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
+    for (near, far) in [("eth0", "eth0"), ("eth0", "eth1"), ("eth1", "eth0"), ("eth1", "eth1")] {
+        let [from, to] = [server.address(near).unwrap(), storage.address(far).unwrap()];
+        let receiver = storage.run(|| UdpSocket::bind((to, 0)).unwrap()).unwrap();
+        let sender = server.run(|| UdpSocket::bind((from, 0)).unwrap()).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        // Another card's cable is out: it was this one's way, or nothing arrives.
+        let [other_near, other_far] =
+            [["up1", "up2"][usize::from(near == "eth0")], ["down1", "down2"][usize::from(far == "eth0")]];
+        network.cable(other_near).unwrap().pull().unwrap();
+        network.cable(other_far).unwrap().pull().unwrap();
+        sender.send_to(b"to", receiver.local_addr().unwrap()).unwrap();
+        let mut buffer = [0; 16];
+        let (length, seen) = receiver.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], seen.ip()), (&b"to"[..], from));
+        receiver.send_to(b"back", seen).unwrap();
+        sender.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(sender.recv(&mut buffer).unwrap(), 4);
+        network.cable(other_near).unwrap().plug().unwrap();
+        network.cable(other_far).unwrap().plug().unwrap();
+    }
+}
