@@ -1,7 +1,5 @@
 //! What can go wrong, as meanings.
 
-use std::io;
-
 use lunway_block::BlockError;
 
 use crate::job::{BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX, VERIFY_BLOCKS_MAX};
@@ -33,9 +31,6 @@ pub enum BenchError {
         /// What the device said.
         source: BlockError,
     },
-    /// The bare sockets failed.
-    #[error("measuring the wire failed: {0}")]
-    Wire(#[from] io::Error),
 }
 
 /// What is wrong with a [`Job`](crate::Job).

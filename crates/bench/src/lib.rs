@@ -26,13 +26,11 @@
 //! | [`cache_truth`] | what may have been answered from a cache? |
 //! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
-//! | [`wire`] | what bare sockets can do with the same bytes: the limit above which no protocol can go |
 
 pub mod fio;
 pub mod profile;
 pub mod report;
 pub mod score;
-pub mod wire;
 
 mod cache;
 mod cpu;

@@ -1,0 +1,126 @@
+//! A connection that nobody can make wait for ever.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::NetError;
+
+/// How soon a blocked call looks whether it should still wait.
+const TICK: Duration = Duration::from_millis(100);
+/// A connection on which nothing moves for this long is given up.
+pub(crate) const STALL: Duration = Duration::from_secs(10);
+
+/// Asks measurements and responders to end; clones ask the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Nobody has asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks. What was measured until now is kept.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked.
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Blocking calls on a connection, each of which ends when it is done, nothing moves for [`STALL`], the deadline passes, or
+/// a stop is asked for: whatever the peer does.
+pub(crate) struct Line<'a> {
+    stream: &'a TcpStream,
+    stop: &'a Stop,
+    deadline: Instant,
+}
+
+impl<'a> Line<'a> {
+    /// A line that is given up after `patience`.
+    pub(crate) fn new(stream: &'a TcpStream, stop: &'a Stop, patience: Duration) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TICK))?;
+        stream.set_write_timeout(Some(TICK))?;
+        Ok(Self { stream, stop, deadline: Instant::now() + patience })
+    }
+
+    /// Puts the deadline `patience` from now.
+    pub(crate) fn extend(&mut self, patience: Duration) {
+        self.deadline = Instant::now() + patience;
+    }
+
+    pub(crate) fn stream(&self) -> &'a TcpStream {
+        self.stream
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_stopped()
+    }
+
+    /// What is there, at least one byte; 0 at the end of the stream.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, NetError> {
+        let mut stream = self.stream;
+        self.patiently(|| stream.read(into))
+    }
+
+    /// As much as there is room for, at least one byte.
+    pub(crate) fn write(&mut self, from: &[u8]) -> Result<usize, NetError> {
+        let mut stream = self.stream;
+        self.patiently(|| stream.write(from))
+    }
+
+    pub(crate) fn read_exact(&mut self, mut into: &mut [u8]) -> Result<(), NetError> {
+        while !into.is_empty() {
+            match self.read(into)? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                bytes => into = &mut into[bytes..],
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write_all(&mut self, mut from: &[u8]) -> Result<(), NetError> {
+        while !from.is_empty() {
+            let bytes = self.write(from)?;
+            from = &from[bytes..];
+        }
+        Ok(())
+    }
+
+    /// Whether the call should go on waiting, having waited since `since`.
+    pub(crate) fn keep_waiting(&self, since: Instant) -> Result<(), NetError> {
+        let now = Instant::now();
+        if self.stop.is_stopped() {
+            Err(NetError::Stopped)
+        } else if now >= self.deadline {
+            Err(NetError::Overdue)
+        } else if now - since >= STALL {
+            Err(NetError::Stalled(STALL))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn patiently(&self, mut call: impl FnMut() -> io::Result<usize>) -> Result<usize, NetError> {
+        let since = Instant::now();
+        if since >= self.deadline {
+            return Err(NetError::Overdue);
+        }
+        loop {
+            match call() {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What a socket says when its time is over.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.keep_waiting(since)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
