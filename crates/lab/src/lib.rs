@@ -14,11 +14,13 @@
 //! | `tool` | `ip` and `tc` as children |
 //! | `network` | the plan, the network, its hosts and cables |
 //! | `cpu` | how busy the machine was |
+//! | [`experiment`] | what is measured on which network, as files |
 //!
 //! Does not know the command line.
 
 mod cpu;
 mod error;
+pub mod experiment;
 mod namespace;
 mod network;
 mod rate;

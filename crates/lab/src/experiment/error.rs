@@ -1,0 +1,142 @@
+//! Why a file is no experiment.
+
+use std::io;
+
+use crate::topology::TopologyError;
+
+use super::expression::ExpressionError;
+
+/// Why a file is no experiment: a sentence that names the file, the table and the key.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// Neither shipped nor a file.
+    #[error("there is no experiment `{name}`: shipped are {shipped}; a file's name ends with .toml")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        shipped: String,
+    },
+    /// The file could not be read.
+    #[error("cannot read {file}: {source}")]
+    Read {
+        /// The file.
+        file: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Longer than any experiment.
+    #[error("{file} has more than {limit} bytes: that is no experiment")]
+    TooLong {
+        /// The file.
+        file: String,
+        /// The limit, bytes.
+        limit: usize,
+    },
+    /// Not TOML, a key that is not known, a value of another kind.
+    #[error("{file}, line {line}{table}: {message}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Where.
+        line: usize,
+        /// `, in [[run]]`, or nothing above the first table.
+        table: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The network cannot be built.
+    #[error("{file}: {source}")]
+    Topology {
+        /// The file.
+        file: String,
+        /// Why not.
+        source: TopologyError,
+    },
+    /// Something in it cannot be meant.
+    #[error("{file}, {table}, key `{key}`: {problem}")]
+    Meaning {
+        /// The file.
+        file: String,
+        /// Which table: `[[run]] D`.
+        table: String,
+        /// Which key of it.
+        key: &'static str,
+        /// What is wrong with it.
+        problem: Box<Problem>,
+    },
+}
+
+/// What is wrong with a key.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Problem {
+    /// It must be there.
+    #[error("it is missing: {0}")]
+    Missing(&'static str),
+    /// It must not be there.
+    #[error("it belongs to runs with measure = \"{0}\"")]
+    Foreign(&'static str),
+    /// No such thing.
+    #[error("there is no {what} `{name}`: {known}")]
+    NoSuch {
+        /// A host, a cable …
+        what: &'static str,
+        /// What was written.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// Used before.
+    #[error("`{0}` is used twice")]
+    Twice(String),
+    /// A name that figures could not write.
+    #[error("`{0}` cannot be a name: use letters, digits, `-` and `_`, at most 40")]
+    Name(String),
+    /// Not between its limits.
+    #[error("{value} is out of range: {limits}")]
+    Range {
+        /// What was written.
+        value: String,
+        /// What may be.
+        limits: String,
+    },
+    /// A path that does not lead there.
+    #[error("the path `{path}` does not lead from {from} to {to}: {why}")]
+    Path {
+        /// The path.
+        path: String,
+        /// Where it should start.
+        from: String,
+        /// Where it should end.
+        to: String,
+        /// What it does.
+        why: &'static str,
+    },
+    /// No one thing happens.
+    #[error(
+        "an event is one of pull, plug, black_hole, clear, slow, delay, lose, flap, stop, start; this one is {0}"
+    )]
+    Event(&'static str),
+    /// What happens to a cable must be possible there.
+    #[error(
+        "cable `{0}` has no delay and no loss that could change: give it `delay = \"0s\"` and it becomes a line"
+    )]
+    NoLine(String),
+    /// Two controls.
+    #[error("`{0}` is the control already")]
+    TwoControls(String),
+    /// An expression that cannot be read.
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
+    /// A name in an expression that nothing has.
+    #[error("nothing is called `{name}` in this experiment: {known}")]
+    NoValue {
+        /// What was written.
+        name: String,
+        /// Some that there are.
+        known: String,
+    },
+    /// A mixture of what goes only one way.
+    #[error("{0}")]
+    Not(&'static str),
+}

@@ -1,0 +1,308 @@
+//! The form of an experiment's file.
+
+use std::fs;
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use lunway_block::duration::parse_duration;
+use lunway_block::size::parse_size;
+use serde::{Deserialize, Deserializer};
+
+use super::check;
+use super::run::{Access, Arm, Plan};
+use super::{Experiment, ExperimentError, SHIPPED};
+use crate::rate::Rate;
+use crate::topology::{Cable, Host, Loss, Switch};
+
+/// The longest file, bytes: hundreds of runs fit in.
+const LENGTH_MAX: usize = 1 << 20;
+
+/// A file, as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileTable {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) title: Option<String>,
+    #[serde(default)]
+    pub(super) about: String,
+    #[serde(default = "repeat_default")]
+    pub(super) repeat: u32,
+    #[serde(default, rename = "host")]
+    pub(super) hosts: Vec<Host>,
+    #[serde(default, rename = "switch")]
+    pub(super) switches: Vec<Switch>,
+    #[serde(default, rename = "cable")]
+    pub(super) cables: Vec<Cable>,
+    #[serde(default, rename = "run")]
+    pub(super) runs: Vec<RunTable>,
+    #[serde(default, rename = "figure")]
+    pub(super) figures: Vec<FigureTable>,
+    #[serde(default, rename = "verdict")]
+    pub(super) verdicts: Vec<VerdictTable>,
+}
+
+fn repeat_default() -> u32 {
+    3
+}
+
+/// One `[[run]]`. Which keys belong to which measure, the check says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RunTable {
+    pub(super) test: String,
+    #[serde(default)]
+    pub(super) topology: Option<String>,
+    #[serde(default)]
+    pub(super) measure: MeasureName,
+    #[serde(default)]
+    pub(super) control: bool,
+    #[serde(default)]
+    pub(super) from: Option<String>,
+    #[serde(default)]
+    pub(super) target: Option<String>,
+    #[serde(default)]
+    pub(super) paths: Option<OneOrMore<String>>,
+    #[serde(default)]
+    pub(super) plan: Option<Plan>,
+    #[serde(default)]
+    pub(super) policy: Option<OneOrMore<String>>,
+
+    #[serde(default)]
+    pub(super) lun: Option<u16>,
+    #[serde(default)]
+    pub(super) rw: Option<OneOrMore<Access>>,
+    #[serde(default)]
+    pub(super) bs: Option<Size>,
+    #[serde(default)]
+    pub(super) qd: Option<u32>,
+    #[serde(default)]
+    pub(super) time: Option<Time>,
+    #[serde(default)]
+    pub(super) ramp: Option<Time>,
+    #[serde(default)]
+    pub(super) size: Option<Size>,
+    #[serde(default)]
+    pub(super) mix: Option<u8>,
+    #[serde(default)]
+    pub(super) verify: Option<bool>,
+    #[serde(default, rename = "event")]
+    pub(super) events: Option<Vec<EventTable>>,
+
+    #[serde(default)]
+    pub(super) window: Option<OneOrMore<String>>,
+    #[serde(default)]
+    pub(super) mtu: Option<OneOrMore<u32>>,
+    #[serde(default)]
+    pub(super) delay: Option<OneOrMore<Time>>,
+    #[serde(default)]
+    pub(super) streams: Option<u32>,
+
+    #[serde(default, rename = "arm")]
+    pub(super) arms: Option<Vec<Arm>>,
+    #[serde(default)]
+    pub(super) pairs: Option<u32>,
+    #[serde(default)]
+    pub(super) margin: Option<f64>,
+}
+
+/// What a run measures.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum MeasureName {
+    /// I/O.
+    #[default]
+    Storage,
+    /// Bare TCP.
+    Net,
+    /// Logical units against each other.
+    Compare,
+}
+
+/// One `[[run.event]]`.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EventTable {
+    pub(super) at: String,
+    #[serde(default)]
+    pub(super) pull: Option<String>,
+    #[serde(default)]
+    pub(super) plug: Option<String>,
+    #[serde(default)]
+    pub(super) black_hole: Option<String>,
+    #[serde(default)]
+    pub(super) clear: Option<String>,
+    #[serde(default)]
+    pub(super) slow: Option<SlowTable>,
+    #[serde(default)]
+    pub(super) delay: Option<DelayTable>,
+    #[serde(default)]
+    pub(super) lose: Option<LoseTable>,
+    #[serde(default)]
+    pub(super) flap: Option<FlapTable>,
+    #[serde(default)]
+    pub(super) stop: Option<String>,
+    #[serde(default)]
+    pub(super) start: Option<String>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SlowTable {
+    pub(super) cable: String,
+    pub(super) rate: Rate,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DelayTable {
+    pub(super) cable: String,
+    pub(super) delay: Time,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LoseTable {
+    pub(super) cable: String,
+    pub(super) loss: Loss,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FlapTable {
+    pub(super) cable: String,
+    pub(super) period: Time,
+    pub(super) count: u32,
+}
+
+/// One `[[figure]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FigureTable {
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+/// One `[[verdict]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VerdictTable {
+    pub(super) when: OneOrMore<String>,
+    pub(super) good: String,
+    pub(super) bad: String,
+}
+
+/// `key = value` or `key = [value, …]`.
+#[derive(Clone)]
+pub(super) struct OneOrMore<T>(pub(super) Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Either<T> {
+            type Value = Vec<T>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a value or a list of values")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Vec<T>, E> {
+                T::deserialize(serde::de::value::StrDeserializer::new(text)).map(|value| vec![value])
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Vec<T>, E> {
+                T::deserialize(serde::de::value::I64Deserializer::new(number)).map(|value| vec![value])
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+                let mut values = Vec::new();
+                while let Some(value) = list.next_element()? {
+                    values.push(value);
+                }
+                Ok(values)
+            }
+        }
+        deserializer.deserialize_any(Either(std::marker::PhantomData)).map(Self)
+    }
+}
+
+/// A size in the device grammar's notation.
+#[derive(Clone, Copy)]
+pub(super) struct Size(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parse_size(&String::deserialize(deserializer)?).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A time in the device grammar's notation.
+#[derive(Clone, Copy)]
+pub(super) struct Time(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        parse_duration(&String::deserialize(deserializer)?).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+impl Experiment {
+    /// The shipped experiment of that name, or the one in that file.
+    ///
+    /// # Errors
+    ///
+    /// [`ExperimentError`], a sentence that names the file, the table and the key.
+    pub fn open(name_or_file: &str) -> Result<Self, ExperimentError> {
+        if let Some(shipped) = SHIPPED.iter().find(|shipped| shipped.name == name_or_file) {
+            return shipped.experiment();
+        }
+        let path = FilePath::new(name_or_file);
+        if path.extension().is_none_or(|extension| extension != "toml") && !path.is_file() {
+            let shipped: Vec<_> = SHIPPED.iter().map(|shipped| shipped.name).collect();
+            return Err(ExperimentError::Unknown {
+                name: name_or_file.to_owned(),
+                shipped: shipped.join(", "),
+            });
+        }
+        let file = name_or_file.to_owned();
+        let length = fs::metadata(path).map(|metadata| metadata.len());
+        let read = length.and_then(|length| match usize::try_from(length) {
+            Ok(length) if length <= LENGTH_MAX => fs::read_to_string(path).map(Some),
+            _ => Ok(None),
+        });
+        match read {
+            Ok(Some(text)) => Self::parse(&file, &text),
+            Ok(None) => Err(ExperimentError::TooLong { file, limit: LENGTH_MAX }),
+            Err(source) => Err(ExperimentError::Read { file, source }),
+        }
+    }
+
+    /// Reads and checks an experiment; `file` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// [`ExperimentError`], a sentence that names the file, the table and the key.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ExperimentError> {
+        if text.len() > LENGTH_MAX {
+            return Err(ExperimentError::TooLong { file: file.to_owned(), limit: LENGTH_MAX });
+        }
+        let table: FileTable = toml::from_str(text).map_err(|error| syntax(file, text, &error))?;
+        check::experiment(file, text, table)
+    }
+}
+
+/// Says where in the file it is, in the words of the file.
+fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ExperimentError {
+    let at = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count();
+    // The line that it is in may be the header itself.
+    let headers = text.lines().take(line + 1).filter(|line| line.trim_start().starts_with('['));
+    let table = headers.last().and_then(|header| Some(header[..=header.rfind(']')?].trim().to_owned()));
+    ExperimentError::Syntax {
+        file: file.to_owned(),
+        line: line + 1,
+        table: table.map_or(String::new(), |table| format!(", in {table}")),
+        message: error.message().trim().replace('\n', ", "),
+    }
+}

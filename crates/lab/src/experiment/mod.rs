@@ -1,0 +1,64 @@
+//! Experiments: what is measured on which network, as files.
+//!
+//! ```text
+//!   file.toml ──▶ Experiment ──▶ Runner ──▶ Results ──▶ text   (terminal)
+//!     shipped or     checked        │           ├─────▶ JSON   (programs)
+//!     one's own              Network, targets,  └─────▶ page   (a browser)
+//!                            bench, net, compare
+//! ```
+//!
+//! **Invariant:** nothing here knows an experiment by name. What distinguishes `control` from `cable-pull` stands in their files:
+//! the network, the runs, the figures and the sentences that are said of them.
+
+mod check;
+mod error;
+mod expression;
+mod figures;
+mod file;
+mod run;
+mod shipped;
+mod values;
+
+pub use error::{ExperimentError, Problem};
+pub use expression::{Condition, Expression, ExpressionError};
+pub use figures::{Figure, Template, Verdict};
+pub use run::{
+    Access, Action, Arm, Comparing, Event, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
+};
+pub use shipped::{SHIPPED, Shipped};
+
+use crate::topology::Topology;
+
+/// An experiment, read from a file and checked: every name in it is that of something.
+///
+/// The network is built once for each [`Run`] that needs it in another shape; runs of one shape share it. All runs are repeated
+/// [`repeat`](Self::repeat) times, and in each repeat all are measured once, the control beside the others, so that what
+/// drifts drifts for all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experiment {
+    /// What the command line calls it.
+    pub name: String,
+    /// What people call it.
+    pub title: String,
+    /// What it is for.
+    pub about: String,
+    /// How often everything is measured.
+    pub repeat: u32,
+    /// The network.
+    pub topology: Topology,
+    /// What is measured, in the order of the tables.
+    pub runs: Vec<Run>,
+    /// Headline numbers.
+    pub figures: Vec<Figure>,
+    /// What is said of them.
+    pub verdicts: Vec<Verdict>,
+    /// The file, as it was read.
+    pub text: String,
+}
+
+impl Experiment {
+    /// The run that others are compared with.
+    pub fn control(&self) -> Option<&Run> {
+        self.runs.iter().find(|run| run.is_control)
+    }
+}

@@ -1,0 +1,307 @@
+//! One thing that an experiment measures.
+
+use std::fmt;
+use std::time::Duration;
+
+use lunway_block::duration::ExactDuration;
+use lunway_block::size::ExactSize;
+use serde::Deserialize;
+
+use crate::rate::Rate;
+use crate::topology::Loss;
+
+/// One thing that is measured: who reaches which storage over which paths, and what is done there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Its name in tables, and in figures.
+    pub test: String,
+    /// What people call this shape of network.
+    pub topology: String,
+    /// The host that reads and writes.
+    pub from: String,
+    /// The host whose target serves, or that answers on the wire.
+    pub target: String,
+    /// The ways from one to the other.
+    pub paths: Vec<Path>,
+    /// How paths are made of what `paths` names; `None`: they are named one by one.
+    pub plan: Option<Plan>,
+    /// Policies, each of which is measured; `-` where there is nothing to choose.
+    pub policies: Vec<String>,
+    /// The others are compared with this one.
+    pub is_control: bool,
+    /// What is done.
+    pub measure: Measure,
+}
+
+/// A way from a host to a storage: the cable that leaves the one, and the cable that enters the other. They are the same where
+/// nothing is between.
+///
+/// Written as `lane1`, or `lane1 > port2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The cable at the host.
+    pub leaves: String,
+    /// The cable at the storage.
+    pub enters: String,
+}
+
+impl Path {
+    /// Reads `lane1` and `lane1 > port2`. Whether there are such cables the check says.
+    pub fn parse(text: &str) -> Self {
+        let (leaves, enters) = text.split_once('>').unwrap_or((text, text));
+        Self { leaves: leaves.trim().to_owned(), enters: enters.trim().to_owned() }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.leaves == self.enters {
+            true => f.write_str(&self.leaves),
+            false => write!(f, "{} > {}", self.leaves, self.enters),
+        }
+    }
+}
+
+/// How paths are made of cards that can reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Plan {
+    /// Each card of the host with one of the storage.
+    Paired,
+    /// Each card of the host with every card of the storage that it reaches.
+    Mesh,
+    /// As paired, and the rest of the mesh for when those fail.
+    Redundant,
+}
+
+/// What is done over the paths of a [`Run`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measure {
+    /// I/O on a logical unit.
+    Storage(Storage),
+    /// Bare TCP, as a matrix of windows, MTUs and delays.
+    Wire(Wire),
+    /// Logical units against each other, row by row.
+    Compare(Comparing),
+}
+
+/// I/O on a logical unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Storage {
+    /// Which one.
+    pub lun: u16,
+    /// What is done, one after the other; each is a row.
+    pub accesses: Vec<Access>,
+    /// Bytes per I/O.
+    pub block_size: u32,
+    /// I/Os in flight.
+    pub queue_depth: u32,
+    /// How long each is measured.
+    pub time: Duration,
+    /// How long it runs before that.
+    pub ramp: Duration,
+    /// The part of the unit that is used, bytes from its start. It is written before anything is measured.
+    pub size: u64,
+    /// Per cent of reads of mixed accesses.
+    pub mix: u8,
+    /// Blocks are stamped when written and checked when read.
+    pub verify: bool,
+    /// What happens to the network meanwhile, in order of time.
+    pub events: Vec<Event>,
+}
+
+/// What I/Os do, in fio's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    Randread,
+    /// Random writes.
+    Randwrite,
+    /// Sequential reads and writes.
+    Rw,
+    /// Random reads and writes.
+    Randrw,
+}
+
+impl Access {
+    /// Its name in files and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Rw => "rw",
+            Self::Randrw => "randrw",
+        }
+    }
+
+    /// Names of the rows that it makes: one for each direction.
+    pub fn rows(self) -> &'static [&'static str] {
+        match self {
+            Self::Read => &["read"],
+            Self::Write => &["write"],
+            Self::Randread => &["randread"],
+            Self::Randwrite => &["randwrite"],
+            Self::Rw => &["rw-read", "rw-write"],
+            Self::Randrw => &["randrw-read", "randrw-write"],
+        }
+    }
+
+    /// It reads.
+    pub fn reads(self) -> bool {
+        !matches!(self, Self::Write | Self::Randwrite)
+    }
+
+    /// It writes.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Read | Self::Randread)
+    }
+
+    /// Addresses come at random.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+}
+
+/// Something happens to the network, or to a target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// When.
+    pub at: Moment,
+    /// What.
+    pub action: Action,
+}
+
+/// A time in a measurement: from its start, the ramp not counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    /// So long after it; moved in proportion where the measurement is made shorter or longer than its file says.
+    After(Duration),
+    /// After this share of it, 0..=1.
+    Share(f64),
+}
+
+impl Moment {
+    /// The moment in a measurement of `time` whose file says `written`.
+    pub fn within(self, time: Duration, written: Duration) -> Duration {
+        let share = match self {
+            Self::Share(share) => share,
+            Self::After(after) if time == written => return after,
+            Self::After(after) => after.as_secs_f64() / written.as_secs_f64(),
+        };
+        time.mul_f64(share)
+    }
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// A cable is pulled: both ends see it.
+    Pull(String),
+    /// It is plugged in again.
+    Plug(String),
+    /// A cable swallows everything, and nobody is told.
+    BlackHole(String),
+    /// It no longer does.
+    Clear(String),
+    /// A cable becomes slower, or faster.
+    Slow(String, Rate),
+    /// A cable becomes longer, or shorter: per direction.
+    Delay(String, Duration),
+    /// A cable loses more, or less.
+    Lose(String, Loss),
+    /// A cable is pulled and plugged again, `count` times, once each `period`.
+    Flap(String, Duration, u32),
+    /// A host's target is killed.
+    Stop(String),
+    /// It is started again.
+    Start(String),
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pull(cable) => write!(f, "{cable} pulled"),
+            Self::Plug(cable) => write!(f, "{cable} plugged in"),
+            Self::BlackHole(cable) => write!(f, "{cable} black-holed"),
+            Self::Clear(cable) => write!(f, "{cable} cleared"),
+            Self::Slow(cable, rate) => write!(f, "{cable} at {rate}"),
+            Self::Delay(cable, delay) => {
+                write!(f, "{cable} delayed by {}", ExactDuration(*delay))
+            }
+            Self::Lose(cable, loss) => write!(f, "{cable} loses {loss}"),
+            Self::Flap(cable, period, count) => {
+                write!(f, "{cable} flaps {count} times, every {}", ExactDuration(*period))
+            }
+            Self::Stop(host) => write!(f, "target of {host} killed"),
+            Self::Start(host) => write!(f, "target of {host} started"),
+        }
+    }
+}
+
+/// Bare TCP between two hosts: every window with every MTU and every delay.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wire {
+    /// TCP windows.
+    pub windows: Vec<Window>,
+    /// MTUs, bytes.
+    pub mtus: Vec<u32>,
+    /// Delays per direction: a round trip takes twice as long. Zero is a cable without a line.
+    pub delays: Vec<Duration>,
+    /// Connections at once.
+    pub streams: u32,
+    /// `read` (towards the host `from`), `write`, or both.
+    pub directions: Vec<Access>,
+    /// How long each cell is measured.
+    pub time: Duration,
+}
+
+/// A TCP window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// As it was written: figures call it that.
+    pub text: String,
+    /// Bytes; `None` leaves it to the system.
+    pub bytes: Option<u32>,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            Some(bytes) if bytes % 1000 == 0 => write!(f, "{} kB", bytes / 1000),
+            Some(bytes) => write!(f, "{}", ExactSize(bytes.into())),
+            None => f.write_str("auto"),
+        }
+    }
+}
+
+/// Logical units against each other, in interleaved pairs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparing {
+    /// The two.
+    pub arms: [Arm; 2],
+    /// How often each row is measured on each of them.
+    pub pairs: u32,
+    /// Which differences are of no importance, per cent.
+    pub margin: f64,
+    /// How long each is measured.
+    pub time: Duration,
+    /// The part of the units that is used, bytes from their start.
+    pub size: u64,
+}
+
+/// One side of a [`Comparing`].
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arm {
+    /// Its column.
+    pub name: String,
+    /// Its logical unit.
+    pub lun: u16,
+}

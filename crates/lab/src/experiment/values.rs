@@ -1,0 +1,116 @@
+//! What figures can be made of: the names of everything that an experiment measures.
+
+use lunway_bench::{Job, profile};
+use lunway_block::Geometry;
+use lunway_block::duration::ExactDuration;
+
+use super::Experiment;
+use super::run::{Comparing, Measure, Run, Window};
+
+/// What each row of I/O gives.
+pub(super) const ROW: [&str; 9] = [
+    "mb_s",
+    "mb",
+    "iops",
+    "response_ms",
+    "p99_ms",
+    "deviance_pct",
+    "longest_stall_ms",
+    "io_errors",
+    "wrong_blocks",
+];
+/// What each cell of a matrix gives.
+pub(super) const CELL: [&str; 4] = ["mb_s", "rtt_ms", "bound_mb_s", "retransmits"];
+/// What each row of a comparison gives.
+pub(super) const COMPARED: [&str; 5] = ["a", "b", "diff_pct", "ci_low_pct", "ci_high_pct"];
+/// What each comparison gives, over its rows: how many came out how.
+pub(super) const COUNTED: [&str; 4] = ["faster", "slower", "no_meaningful_difference", "cannot_tell"];
+
+/// Names of values. They are written in one place, so that what a file may name is what a run gives.
+impl Run {
+    /// `D.read.mb_s`, and `D[round-robin].read.mb_s` where the run has several policies.
+    pub(super) fn row_value(&self, policy: &str, rw: &str, column: &str) -> String {
+        match self.policies.len() {
+            1 => format!("{}.{rw}.{column}", self.test),
+            _ => format!("{}[{policy}].{rw}.{column}", self.test),
+        }
+    }
+
+    /// `W[10kB,1500,1ms].write.mb_s`.
+    pub(super) fn cell_value(&self, cell: &CellName<'_>, rw: &str, column: &str) -> String {
+        let CellName { window, mtu, delay } = cell;
+        format!("{}[{},{mtu},{}].{rw}.{column}", self.test, window.text, ExactDuration(*delay))
+    }
+
+    /// `RAM[read 4K].diff_pct`.
+    pub(super) fn compared_value(&self, row: &str, column: &str) -> String {
+        format!("{}[{row}].{column}", self.test)
+    }
+
+    /// `RAM.faster`.
+    pub(super) fn counted_value(&self, column: &str) -> String {
+        format!("{}.{column}", self.test)
+    }
+
+    fn values(&self) -> Vec<String> {
+        let mut values = Vec::new();
+        match &self.measure {
+            Measure::Storage(storage) => {
+                for policy in &self.policies {
+                    for rw in storage.accesses.iter().flat_map(|access| access.rows()) {
+                        values.extend(ROW.iter().map(|column| self.row_value(policy, rw, column)));
+                    }
+                }
+            }
+            Measure::Wire(wire) => {
+                for cell in wire.cells() {
+                    for direction in &wire.directions {
+                        let rw = direction.name();
+                        values.extend(CELL.iter().map(|column| self.cell_value(&cell, rw, column)));
+                    }
+                }
+            }
+            Measure::Compare(_) => {
+                for row in Comparing::rows() {
+                    values.extend(COMPARED.iter().map(|column| self.compared_value(&row.name, column)));
+                }
+                values.extend(COUNTED.iter().map(|column| self.counted_value(column)));
+            }
+        }
+        values
+    }
+}
+
+/// Where in a matrix.
+pub(super) struct CellName<'a> {
+    pub(super) window: &'a Window,
+    pub(super) mtu: u32,
+    pub(super) delay: std::time::Duration,
+}
+
+impl super::run::Wire {
+    /// All cells, in the order in which they are measured: windows change fastest, as they need no other network.
+    pub(super) fn cells(&self) -> impl Iterator<Item = CellName<'_>> {
+        self.delays.iter().flat_map(move |&delay| {
+            self.mtus
+                .iter()
+                .flat_map(move |&mtu| self.windows.iter().map(move |window| CellName { window, mtu, delay }))
+        })
+    }
+}
+
+impl Comparing {
+    /// The rows that a comparison has: those of the profile `anvil`.
+    pub(super) fn rows() -> Vec<Job> {
+        let options = profile::Options { destroy: true, ..profile::Options::default() };
+        profile::anvil(&Geometry::plain(options.region), &options).rows
+    }
+}
+
+impl Experiment {
+    /// Everything that a figure can be made of, but other figures.
+    pub(super) fn values(&self) -> Vec<String> {
+        let links = self.topology.cables.iter().map(|cable| format!("link.{}", cable.name));
+        links.chain(self.runs.iter().flat_map(Run::values)).collect()
+    }
+}

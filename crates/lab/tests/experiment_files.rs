@@ -1,0 +1,214 @@
+//! Files of experiments: what they may say, and what is said of those that are wrong.
+
+use lunway_lab::experiment::{Action, Experiment, Measure, Moment, SHIPPED};
+
+/// A file with one of everything; the tests change it.
+const FILE: &str = r#"
+name = "two-lanes"
+title = "Two lanes"
+about = "Two cables, one disk."
+repeat = 5
+
+[[host]]
+name = "server"
+[[host]]
+name = "storage"
+luns = ["1=ram:1G", "2=scratch:1G,sector=4096"]
+[[switch]]
+name = "fabric"
+[[cable]]
+name = "lane1"
+ends = ["server.eth0", "storage.eth0"]
+rate = "1Gbit"
+mtu = 9000
+[[cable]]
+name = "lane2"
+ends = ["server.eth1", "fabric"]
+rate = "100Mbit"
+delay = "0s"
+[[cable]]
+name = "port2"
+ends = ["fabric", "storage.eth1"]
+
+[[run]]
+test = "D"
+control = true
+paths = "lane1"
+rw = "read"
+bs = "4M"
+time = "5s"
+
+[[run]]
+test = "A"
+topology = "2 NICs, mesh"
+paths = ["lane1", "lane2 > port2"]
+plan = "mesh"
+policy = ["adaptive", "round-robin"]
+rw = ["read", "randrw"]
+lun = 2
+time = "10s"
+[[run.event]]
+at = "30%"
+pull = "lane1"
+[[run.event]]
+at = "2s"
+slow = { cable = "lane2", rate = "10Mbit" }
+
+[[run]]
+test = "W"
+measure = "net"
+paths = "lane2 > port2"
+window = ["64K", "auto"]
+mtu = [1500, 9000]
+delay = ["0s", "1ms"]
+
+[[run]]
+test = "S"
+measure = "compare"
+paths = "lane1"
+[[run.arm]]
+name = "512"
+lun = 1
+[[run.arm]]
+name = "4K"
+lun = 2
+
+[[figure]]
+name = "read_vs_one_lane"
+value = "A[adaptive].read.mb_s / D.read.mb_s"
+[[figure]]
+name = "of_the_sum"
+value = "A[adaptive].read.mb_s / (link.lane1 + min(link.lane2, link.port2))"
+
+[[verdict]]
+when = ["read_vs_one_lane >= 1.9", "of_the_sum > 0.9"]
+good = "Two lanes carry {read_vs_one_lane} times what one does."
+bad = "Two lanes carry only {read_vs_one_lane} times what one does, {of_the_sum %} of their sum."
+"#;
+
+fn parse(text: &str) -> Result<Experiment, String> {
+    Experiment::parse("two-lanes.toml", text).map_err(|error| error.to_string())
+}
+
+/// What is said of the file with `from` replaced by `to`.
+fn refused(from: &str, to: &str) -> String {
+    assert!(FILE.contains(from), "{from}");
+    let sentence = parse(&FILE.replacen(from, to, 1)).expect_err(to);
+    assert!(sentence.starts_with("two-lanes.toml"), "{sentence}");
+    assert!(!sentence.contains('\n'), "{sentence}");
+    sentence
+}
+
+#[test]
+fn a_file_holds_paths_over_switches_plans_policies_and_events() {
+    let experiment = parse(FILE).unwrap();
+    assert_eq!(experiment.control().unwrap().test, "D");
+    let [control, many, wire, sectors] = &experiment.runs[..] else { panic!("four runs") };
+    assert_eq!((control.from.as_str(), control.target.as_str()), ("server", "storage"));
+    assert_eq!(control.policies, ["-"]);
+    assert_eq!(many.paths[1].to_string(), "lane2 > port2");
+    assert_eq!(many.policies, ["adaptive", "round-robin"]);
+    assert!(many.plan.is_some());
+    let Measure::Storage(storage) = &many.measure else { panic!("storage") };
+    assert_eq!(storage.lun, 2);
+    // In order of time, whatever the order in the file.
+    assert!(matches!(&storage.events[0].action, Action::Slow(cable, _) if cable == "lane2"));
+    assert_eq!(storage.events[1].action, Action::Pull("lane1".into()));
+    let Measure::Wire(wire) = &wire.measure else { panic!("wire") };
+    assert_eq!(wire.windows.iter().map(|window| window.bytes).collect::<Vec<_>>(), [Some(65536), None]);
+    assert!(matches!(&sectors.measure, Measure::Compare(comparing) if comparing.arms[1].lun == 2));
+}
+
+#[test]
+fn events_move_with_the_length_of_the_measurement() {
+    use std::time::Duration;
+    let seconds = Duration::from_secs;
+    assert_eq!(Moment::After(seconds(3)).within(seconds(10), seconds(10)), seconds(3));
+    assert_eq!(Moment::After(seconds(3)).within(seconds(2), seconds(10)), Duration::from_millis(600));
+    assert_eq!(Moment::Share(0.5).within(seconds(4), seconds(10)), seconds(2));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_table() {
+    let sentence = refused("bs = \"4M\"", "blocksize = \"4M\"");
+    assert!(sentence.contains("in [[run]]") && sentence.contains("unknown field `blocksize`"), "{sentence}");
+    let line = FILE[..FILE.find("bs = ").unwrap()].lines().count() + 1;
+    assert!(sentence.contains(&format!("line {line},")), "{sentence}");
+    let sentence = refused("rate = \"1Gbit\"", "rate = \"1G\"");
+    assert!(sentence.contains("in [[cable]]") && sentence.contains("`1G` is not a rate"), "{sentence}");
+    let sentence = refused("pull = \"lane1\"", "unplug = \"lane1\"");
+    assert!(sentence.contains("in [[run.event]]") && sentence.contains("`unplug`"), "{sentence}");
+}
+
+#[test]
+fn what_is_not_there_is_named_and_what_is_there_too() {
+    let sentence = refused("paths = \"lane1\"", "paths = \"lane9\"");
+    assert_eq!(
+        sentence,
+        "two-lanes.toml, [[run]] D, key `paths`: there is no cable `lane9`: there is lane1, lane2, port2"
+    );
+    let sentence = refused("pull = \"lane1\"", "pull = \"lane9\"");
+    assert!(sentence.contains("[[run]] A, key `pull`: there is no cable `lane9`"), "{sentence}");
+    let sentence = refused("control = true", "from = \"client\"");
+    assert!(sentence.contains("there is no host `client`: there is server, storage"), "{sentence}");
+    let sentence = refused("lun = 2\ntime", "lun = 7\ntime");
+    assert!(sentence.contains("there is no lun `7`: there is 1, 2"), "{sentence}");
+    let sentence = refused("/ D.read.mb_s", "/ D.raed.mb_s");
+    assert!(
+        sentence.contains("[[figure]] read_vs_one_lane, key `value`: nothing is called `D.raed.mb_s`"),
+        "{sentence}"
+    );
+    let sentence = refused("{of_the_sum %}", "{of_all %}");
+    assert!(sentence.contains("[[verdict]] 1, key `bad`: nothing is called `of_all`"), "{sentence}");
+}
+
+#[test]
+fn networks_that_cannot_be_built_are_refused_with_the_file() {
+    let ring = "[[switch]]\nname = \"other\"\n[[cable]]\nname = \"up\"\nends = [\"fabric\", \"other\"]\n\
+                [[cable]]\nname = \"down\"\nends = [\"other\", \"fabric\"]\n\n[[run]]\ntest = \"D\"";
+    let sentence = refused("[[run]]\ntest = \"D\"", ring);
+    assert!(sentence.contains("closes a ring of switches"), "{sentence}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    for (from, to, said) in [
+        ("measure = \"net\"", "measure = \"net\"\nqd = 3", "it belongs to runs with measure = \"storage\""),
+        ("test = \"A\"", "test = \"D\"", "`D` is used twice"),
+        ("test = \"A\"", "test = \"A B\"", "cannot be a name"),
+        ("repeat = 5", "repeat = 0", "0 is out of range: from 1 to 100"),
+        ("at = \"2s\"", "at = \"12s\"", "12s is out of range"),
+        ("at = \"30%\"", "at = \"soon\"", "soon is out of range"),
+        ("pull = \"lane1\"", "pull = \"lane1\"\nplug = \"lane1\"", "several at once"),
+        ("pull = \"lane1\"", "", "none of them"),
+        ("pull = \"lane1\"", "delay = { cable = \"lane1\", delay = \"1ms\" }", "it becomes a line"),
+        ("paths = \"lane1\"", "paths = \"lane2\"", "its last cable ends elsewhere"),
+        ("paths = \"lane1\"", "paths = \"lane1 > port2\"", "not of one network"),
+        ("bs = \"4M\"", "bs = \"1G\"", "1G is out of range"),
+        ("window = [\"64K\", \"auto\"]", "window = \"1\"", "1 is out of range: from 4K to 64M"),
+        ("name = \"4K\"\nlun = 2", "name = \"512\"\nlun = 2", "`512` is used twice"),
+        ("1=ram:1G", "ram:1G", "NUMBER=DEVICE"),
+        ("read_vs_one_lane >= 1.9", "read_vs_one_lane", "compares two figures"),
+        ("{read_vs_one_lane} times", "{read_vs_one_lane times", "not closed"),
+    ] {
+        let sentence = refused(from, to);
+        assert!(sentence.contains(said), "{to}: {sentence}");
+    }
+    // The second run becomes a control too.
+    let sentence = refused("plan = \"mesh\"", "control = true");
+    assert!(sentence.contains("`D` is the control already"), "{sentence}");
+}
+
+#[test]
+fn neither_a_name_nor_a_file_is_answered_with_what_there_is() {
+    let sentence = Experiment::open("cable-pul").unwrap_err().to_string();
+    assert!(SHIPPED.iter().all(|shipped| sentence.contains(shipped.name)), "{sentence}");
+    let sentence = Experiment::open("/nonexistent/mine.toml").unwrap_err().to_string();
+    assert!(sentence.starts_with("cannot read /nonexistent/mine.toml: "), "{sentence}");
+}
+
+#[test]
+fn text_that_is_no_file_at_all_is_refused() {
+    assert!(parse("").is_err() && parse("[[run]]").is_err() && parse("\u{0}\u{ff}").is_err());
+    assert!(parse(&"#".repeat((1 << 20) + 1)).unwrap_err().contains("no experiment"));
+}
