@@ -13,6 +13,7 @@
 //! | `namespace` | one network stack |
 //! | `tool` | `ip` and `tc` as children |
 //! | `network` | the plan, the network, its hosts and cables |
+//! | `timeline` | what happens to cables, and when |
 //! | `cpu` | how busy the machine was |
 //! | [`experiment`] | what is measured on which network, as files |
 //!
@@ -25,6 +26,7 @@ mod namespace;
 mod network;
 mod rate;
 mod sandbox;
+mod timeline;
 mod tool;
 mod topology;
 
@@ -33,4 +35,7 @@ pub use error::LabError;
 pub use network::{LiveCable, LiveHost, Network};
 pub use rate::{Rate, RateError};
 pub use sandbox::{Sandbox, SandboxError, Side};
+pub use timeline::{
+    Action, Event, Flap, Happened, NewDelay, NewLoss, RunningTimeline, Slow, Timeline, TimelineError,
+};
 pub use topology::{Cable, End, Host, Loss, MTU_DEFAULT, Switch, Topology, TopologyError};

@@ -132,6 +132,20 @@ impl LiveCable {
         Err(LabError::NotALine { cable: self.name().to_owned(), what: "loss", none: "0%" })
     }
 
+    /// Makes it as it was built: plugged in, clear, at its first rate, delay and loss.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn mend(&self) -> Result<(), LabError> {
+        self.clear()?;
+        self.plug()?;
+        if let Some(rate) = self.description.rate {
+            self.set_rate(rate)?;
+        }
+        Ok(())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

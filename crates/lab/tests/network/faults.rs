@@ -3,9 +3,9 @@
 use std::fs;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lunway_lab::{LiveHost, Network};
+use lunway_lab::{Action, Event, LiveHost, Network, Rate, Slow, Timeline};
 
 use crate::inside::{inside, two_hosts};
 
@@ -92,4 +92,46 @@ fn a_pulled_cable_takes_the_carrier_at_both_ends_and_a_black_hole_does_not() {
     pulled_and_plugged(&two_hosts(
         "[[cable]]\nname = 'lane1'\nends = ['server.eth0', 'storage.eth0']\nrate = '50Mbit'",
     ));
+}
+
+#[test]
+fn a_timeline_happens_when_it_is_to_and_says_when_it_did() {
+    if !inside("faults::a_timeline_happens_when_it_is_to_and_says_when_it_did") {
+        return;
+    }
+    let network =
+        two_hosts("[[cable]]\nname = 'lane1'\nends = ['server.eth0', 'storage.eth0']\nrate = '50Mbit'");
+    let lane = network.cable("lane1").unwrap();
+    let pair = Pair::new(&network);
+    assert_eq!(pair.passes(LONG), [true, true]);
+    let at = Duration::from_millis;
+    let events = [
+        Event { at: at(200), action: Action::Pull("lane1".into()) },
+        Event { at: at(600), action: Action::Plug("lane1".into()) },
+        Event {
+            at: at(700),
+            action: Action::Slow(Slow { cable: "lane1".into(), rate: Rate::new(1_000_000) }),
+        },
+        Event { at: Duration::from_secs(3600), action: Action::Pull("lane1".into()) },
+    ];
+    let timeline = Timeline::new(&events, network.topology()).unwrap();
+    let origin = Instant::now();
+    let running = timeline.start(&network, origin);
+    std::thread::sleep((origin + at(400)).saturating_duration_since(Instant::now()));
+    let cut = pair.passes(at(50));
+    let in_time = origin.elapsed() < at(600);
+    std::thread::sleep((origin + at(1500)).saturating_duration_since(Instant::now()));
+    let happened = running.stop();
+    assert_eq!(happened.len(), 3, "the last is not due");
+    for (event, happened) in events.iter().zip(&happened) {
+        assert_eq!((happened.asked, &happened.action, &happened.error), (event.at, &event.action, &None));
+        assert!(happened.asked <= happened.began && happened.began < happened.done, "{happened:?}");
+        assert!(happened.done - happened.asked < at(300), "{happened:?}");
+    }
+    // Where the machine was so busy that this looked too late, it says nothing.
+    assert!(!in_time || cut == [false, false]);
+    assert_eq!(lane.rate(), Some(Rate::new(1_000_000)));
+    lane.mend().unwrap();
+    assert_eq!(lane.rate(), lane.description().rate);
+    assert_eq!(pair.passes(LONG), [true, true]);
 }

@@ -1,0 +1,397 @@
+//! What happens to cables, and when.
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lunway_block::duration::{ExactDuration, parse_duration};
+use serde::{Deserialize, Deserializer};
+
+use crate::error::LabError;
+use crate::network::Network;
+use crate::rate::Rate;
+use crate::topology::{Loss, Topology};
+
+/// The most that a timeline holds after flapping is counted out.
+const EVENTS_MAX: usize = 10_000;
+
+/// Something that is to happen to a cable: in a file `{ at = "3s", pull = "lane1" }`, with one of the actions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// When, counted from the beginning of the run.
+    pub at: Duration,
+    /// What.
+    pub action: Action,
+}
+
+/// What happens to a cable; the name in a file is the same in small letters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// It is pulled.
+    Pull(String),
+    /// It is plugged in again.
+    Plug(String),
+    /// It swallows everything, and keeps its carrier.
+    BlackHole(String),
+    /// It swallows nothing any more.
+    Clear(String),
+    /// It has another rate: `slow = { cable = "lane1", rate = "10Mbit" }`.
+    Slow(Slow),
+    /// It has another delay: `delay = { cable = "lane1", time = "5ms" }`.
+    Delay(NewDelay),
+    /// It has another loss: `loss = { cable = "lane1", share = "1%" }`.
+    Loss(NewLoss),
+    /// It is pulled and plugged in again and again: `flap = { cable = "lane1", period = "2s", count = 5 }`.
+    Flap(Flap),
+}
+
+/// See [`Action::Slow`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slow {
+    /// Which cable.
+    pub cable: String,
+    /// Its rate from then on.
+    pub rate: Rate,
+}
+
+/// See [`Action::Delay`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewDelay {
+    /// Which cable.
+    pub cable: String,
+    /// How long a frame is under way from then on.
+    #[serde(deserialize_with = "duration")]
+    pub time: Duration,
+}
+
+/// See [`Action::Loss`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewLoss {
+    /// Which cable.
+    pub cable: String,
+    /// Which share of frames gets lost from then on.
+    pub share: Loss,
+}
+
+/// See [`Action::Flap`].
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flap {
+    /// Which cable.
+    pub cable: String,
+    /// From one pull to the next; the cable is out for half of it.
+    #[serde(deserialize_with = "duration")]
+    pub period: Duration,
+    /// How often it is pulled.
+    pub count: u32,
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+}
+
+impl<'de> Deserialize<'de> for Event {
+    /// A table of two keys: `at`, and one that is the action.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            #[serde(deserialize_with = "duration")]
+            at: Duration,
+            pull: Option<String>,
+            plug: Option<String>,
+            black_hole: Option<String>,
+            clear: Option<String>,
+            slow: Option<Slow>,
+            delay: Option<NewDelay>,
+            loss: Option<NewLoss>,
+            flap: Option<Flap>,
+        }
+        let table = Table::deserialize(deserializer)?;
+        let actions = [
+            table.pull.map(Action::Pull),
+            table.plug.map(Action::Plug),
+            table.black_hole.map(Action::BlackHole),
+            table.clear.map(Action::Clear),
+            table.slow.map(Action::Slow),
+            table.delay.map(Action::Delay),
+            table.loss.map(Action::Loss),
+            table.flap.map(Action::Flap),
+        ];
+        let mut actions = actions.into_iter().flatten();
+        match (actions.next(), actions.next()) {
+            (Some(action), None) => Ok(Self { at: table.at, action }),
+            _ => Err(serde::de::Error::custom(
+                "an event has one action: pull, plug, black_hole, clear, slow, delay, loss or flap",
+            )),
+        }
+    }
+}
+
+impl Action {
+    /// The cable that it happens to.
+    pub fn cable(&self) -> &str {
+        match self {
+            Self::Pull(cable) | Self::Plug(cable) | Self::BlackHole(cable) | Self::Clear(cable) => cable,
+            Self::Slow(slow) => &slow.cable,
+            Self::Delay(delay) => &delay.cable,
+            Self::Loss(loss) => &loss.cable,
+            Self::Flap(flap) => &flap.cable,
+        }
+    }
+
+    fn happen(&self, network: &Network) -> Result<(), LabError> {
+        let cable = network.cable(self.cable())?;
+        match self {
+            Self::Pull(_) | Self::Flap(_) => cable.pull(),
+            Self::Plug(_) => cable.plug(),
+            Self::BlackHole(_) => cable.black_hole(),
+            Self::Clear(_) => cable.clear(),
+            Self::Slow(slow) => cable.set_rate(slow.rate),
+            Self::Delay(delay) => cable.set_delay(delay.time),
+            Self::Loss(loss) => cable.set_loss(loss.share),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    /// As the mark of a chart says it: `lane1 pulled`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cable = self.cable();
+        match self {
+            Self::Pull(_) => write!(f, "{cable} pulled"),
+            Self::Plug(_) => write!(f, "{cable} plugged in"),
+            Self::BlackHole(_) => write!(f, "{cable} a black hole"),
+            Self::Clear(_) => write!(f, "{cable} clear"),
+            Self::Slow(slow) => write!(f, "{cable} at {}", slow.rate),
+            Self::Delay(delay) => write!(f, "{cable} delayed by {}", ExactDuration(delay.time)),
+            Self::Loss(loss) => write!(f, "{cable} loses {}", loss.share),
+            Self::Flap(flap) => write!(f, "{cable} flaps {} times", flap.count),
+        }
+    }
+}
+
+/// Why a timeline cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimelineError {
+    /// A cable that is not there.
+    #[error("the event at {at} is about cable `{cable}`, which is not in the network")]
+    NoSuchCable {
+        /// When.
+        at: String,
+        /// Its name.
+        cable: String,
+    },
+    /// A cable that was not built for it.
+    #[error(
+        "the event at {at} changes the {what} of cable `{cable}`, which has none: give it one, be it {none}"
+    )]
+    NotPossible {
+        /// When.
+        at: String,
+        /// Its name.
+        cable: String,
+        /// Rate, delay or loss.
+        what: &'static str,
+        /// What to write.
+        none: &'static str,
+    },
+    /// Too much.
+    #[error("the timeline has more than {EVENTS_MAX} events, counting every pull of a flapping cable")]
+    TooMany,
+}
+
+/// What is to happen to a network in one run, in order.
+///
+/// [`start`](Self::start) carries it out on a thread; what really happened, and when, is known at
+/// [`RunningTimeline::stop`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// Sorted; no flapping.
+    events: Vec<Event>,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Happened {
+    /// When it was to happen, counted from the beginning of the run.
+    pub asked: Duration,
+    /// When it was begun.
+    pub began: Duration,
+    /// When it had happened: some milliseconds later.
+    pub done: Duration,
+    /// What.
+    pub action: Action,
+    /// Why it did not happen.
+    pub error: Option<String>,
+}
+
+impl Timeline {
+    /// The events in order, flapping counted out, checked against the network that they are for.
+    ///
+    /// # Errors
+    ///
+    /// The first event that cannot happen.
+    pub fn new(events: &[Event], topology: &Topology) -> Result<Self, TimelineError> {
+        let mut all = Vec::new();
+        for event in events {
+            check(event, topology)?;
+            match &event.action {
+                Action::Flap(flap) => {
+                    if flap.count as usize > EVENTS_MAX {
+                        return Err(TimelineError::TooMany);
+                    }
+                    for round in 0..flap.count {
+                        let at = event.at + flap.period * round;
+                        all.push(Event { at, action: Action::Pull(flap.cable.clone()) });
+                        all.push(Event {
+                            at: at + flap.period / 2,
+                            action: Action::Plug(flap.cable.clone()),
+                        });
+                    }
+                }
+                _ => all.push(event.clone()),
+            }
+            if all.len() > EVENTS_MAX {
+                return Err(TimelineError::TooMany);
+            }
+        }
+        // Stable: what is to happen at one moment happens as it was written.
+        all.sort_by_key(|event| event.at);
+        Ok(Self { events: all })
+    }
+
+    /// What is to happen, in order.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Carries it out, with times counted from `origin`. What lies before now happens at once.
+    pub fn start(&self, network: &Network, origin: Instant) -> RunningTimeline {
+        let (stop, stopped) = channel();
+        let (timeline, network) = (self.clone(), network.clone());
+        RunningTimeline { stop, thread: thread::spawn(move || timeline.run(&network, origin, &stopped)) }
+    }
+
+    fn run(self, network: &Network, origin: Instant, stopped: &Receiver<()>) -> Vec<Happened> {
+        let mut happened = Vec::with_capacity(self.events.len());
+        for Event { at, action } in self.events {
+            let wait = (origin + at).saturating_duration_since(Instant::now());
+            if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                break;
+            }
+            let began = origin.elapsed();
+            let error = action.happen(network).err().map(|error| error.to_string());
+            happened.push(Happened { asked: at, began, done: origin.elapsed(), action, error });
+        }
+        happened
+    }
+}
+
+/// A timeline that is being carried out.
+#[derive(Debug)]
+pub struct RunningTimeline {
+    stop: Sender<()>,
+    thread: JoinHandle<Vec<Happened>>,
+}
+
+impl RunningTimeline {
+    /// Ends it: nothing more happens. Cables stay as they are; [`LiveCable::mend`](crate::LiveCable::mend) makes them as new.
+    pub fn stop(self) -> Vec<Happened> {
+        drop(self.stop);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn check(event: &Event, topology: &Topology) -> Result<(), TimelineError> {
+    let at = ExactDuration(event.at).to_string();
+    let name = event.action.cable();
+    let Some(cable) = topology.cable(name) else {
+        return Err(TimelineError::NoSuchCable { at, cable: name.to_owned() });
+    };
+    let impossible = |what, none| Err(TimelineError::NotPossible { at, cable: name.to_owned(), what, none });
+    match event.action {
+        Action::Slow(_) if cable.rate.is_none() => impossible("rate", "1Gbit"),
+        Action::Delay(_) if !cable.is_line() => impossible("delay", "0s"),
+        Action::Loss(_) if !cable.is_line() => impossible("loss", "0%"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct File {
+        event: Vec<Event>,
+        #[serde(flatten)]
+        topology: Topology,
+    }
+
+    fn timeline(events: &str) -> Result<Timeline, TimelineError> {
+        let network = "host = [{ name = 'a' }, { name = 'b' }]\ncable = [
+            { name = 'lane1', ends = ['a.eth0', 'b.eth0'], rate = '1Gbit', delay = '0s' },
+            { name = 'lane2', ends = ['a.eth1', 'b.eth1'] }]\n";
+        let file: File = toml::from_str(&format!("{network}event = [{events}]")).unwrap();
+        Timeline::new(&file.event, &file.topology)
+    }
+
+    #[test]
+    fn events_are_put_in_order_and_flapping_is_counted_out() {
+        let timeline = timeline(
+            "{ at = '3s', slow = { cable = 'lane1', rate = '10Mbit' } }, { at = '1s', black_hole = 'lane2' },
+             { at = '2s', flap = { cable = 'lane2', period = '2s', count = 2 } }, { at = '9s', clear = 'lane2' },
+             { at = '8s', delay = { cable = 'lane1', time = '5ms' } }, { at = '8s', loss = { cable = 'lane1', share = '1%' } }",
+        );
+        let said: Vec<String> = timeline
+            .unwrap()
+            .events()
+            .iter()
+            .map(|event| format!("{} {}", ExactDuration(event.at), event.action))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "1s lane2 a black hole",
+                "2s lane2 pulled",
+                "3s lane1 at 10Mbit",
+                "3s lane2 plugged in",
+                "4s lane2 pulled",
+                "5s lane2 plugged in",
+                "8s lane1 delayed by 5ms",
+                "8s lane1 loses 1%",
+                "9s lane2 clear"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_happen_is_named() {
+        let wrong = |event: &str| timeline(event).unwrap_err();
+        assert!(matches!(wrong("{ at = '1s', pull = 'lane3' }"), TimelineError::NoSuchCable { .. }));
+        let slow = "{ at = '1s', slow = { cable = 'lane2', rate = '1Gbit' } }";
+        assert!(matches!(wrong(slow), TimelineError::NotPossible { what: "rate", .. }));
+        let delay = "{ at = '1s', delay = { cable = 'lane2', time = '1s' } }";
+        assert!(matches!(wrong(delay), TimelineError::NotPossible { what: "delay", .. }));
+        let flap = "{ at = '1s', flap = { cable = 'lane2', period = '1s', count = 4000000000 } }";
+        assert_eq!(wrong(flap), TimelineError::TooMany);
+    }
+
+    #[test]
+    fn an_event_is_a_time_and_one_action() {
+        for text in [
+            "at = '1s'",
+            "pull = 'a'",
+            "at = '1s'\npull = 'a'\nplug = 'a'",
+            "at = '1s'\nexplode = 'a'",
+            "at = '1'\npull = 'a'",
+        ] {
+            assert!(toml::from_str::<Event>(text).is_err(), "{text}");
+        }
+    }
+}
