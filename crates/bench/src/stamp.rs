@@ -37,13 +37,31 @@ pub(crate) enum Found {
     Damaged,
 }
 
+/// What lies behind a stamp in its sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filling {
+    /// Made from LBA, seed and generation.
+    Random,
+    /// One byte, over and over.
+    Byte(u8),
+}
+
 impl Stamp {
     pub(crate) fn write(self, sector: &mut [u8]) {
+        self.write_filled(sector, Filling::Random);
+    }
+
+    pub(crate) fn write_filled(self, sector: &mut [u8], filling: Filling) {
         let words = [MAGIC, self.lba, self.seed, self.generation, 0];
         for (field, word) in sector.chunks_exact_mut(8).zip(words) {
             field.copy_from_slice(&word.to_le_bytes());
         }
-        Random::new(mix(self.lba) ^ mix(self.seed ^ self.generation)).fill(&mut sector[HEADER..]);
+        match filling {
+            Filling::Random => {
+                Random::new(mix(self.lba) ^ mix(self.seed ^ self.generation)).fill(&mut sector[HEADER..]);
+            }
+            Filling::Byte(byte) => sector[HEADER..].fill(byte),
+        }
         let sum = checksum(sector);
         sector[CHECKSUM].copy_from_slice(&sum.to_le_bytes());
     }
@@ -80,6 +98,15 @@ mod tests {
         let mut sector = [0u8; 512];
         STAMP.write(&mut sector);
         assert_eq!(Stamp::find(&sector), Found::Stamp(STAMP));
+    }
+
+    #[test]
+    fn a_stamp_is_found_before_any_filling() {
+        for filling in [Filling::Random, Filling::Byte(0), Filling::Byte(0xff)] {
+            let mut sector = [7u8; 512];
+            STAMP.write_filled(&mut sector, filling);
+            assert_eq!(Stamp::find(&sector), Found::Stamp(STAMP), "{filling:?}");
+        }
     }
 
     #[test]

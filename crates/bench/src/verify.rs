@@ -184,7 +184,7 @@ impl Verifier {
         self.found.checked += 1;
         let sectors = (offset / self.sector..).zip(data.chunks_exact(self.sector as usize));
         let fault = sectors.into_iter().find_map(|(lba, sector)| {
-            let kind = self.judge(lba, expected, Stamp::find(sector))?;
+            let kind = judge(self.seed, lba, expected, Stamp::find(sector))?;
             Some(Fault { offset: lba * self.sector, kind })
         });
         if let Some(fault) = fault {
@@ -195,23 +195,24 @@ impl Verifier {
         }
     }
 
-    fn judge(&self, lba: u64, expected: Option<u64>, found: Found) -> Option<FaultKind> {
-        match found {
-            Found::Zero => Some(FaultKind::Zero),
-            Found::Damaged => Some(FaultKind::BitRot),
-            Found::Stamp(stamp) if stamp.lba != lba => Some(FaultKind::WrongLba { found: stamp.lba }),
-            Found::Stamp(stamp) if stamp.seed != self.seed => {
-                Some(FaultKind::Stale { expected: None, found: stamp.generation })
-            }
-            Found::Stamp(stamp) if expected.is_some_and(|expected| expected != stamp.generation) => {
-                Some(FaultKind::Stale { expected, found: stamp.generation })
-            }
-            Found::Stamp(_) => None,
-        }
-    }
-
     pub(crate) fn into_found(self) -> Verification {
         self.found
+    }
+}
+
+/// What is wrong with the sector at `lba`, if a run with that seed wrote it last with the generation `expected` (any, if none).
+pub(crate) fn judge(seed: u64, lba: u64, expected: Option<u64>, found: Found) -> Option<FaultKind> {
+    match found {
+        Found::Zero => Some(FaultKind::Zero),
+        Found::Damaged => Some(FaultKind::BitRot),
+        Found::Stamp(stamp) if stamp.lba != lba => Some(FaultKind::WrongLba { found: stamp.lba }),
+        Found::Stamp(stamp) if stamp.seed != seed => {
+            Some(FaultKind::Stale { expected: None, found: stamp.generation })
+        }
+        Found::Stamp(stamp) if expected.is_some_and(|expected| expected != stamp.generation) => {
+            Some(FaultKind::Stale { expected, found: stamp.generation })
+        }
+        Found::Stamp(_) => None,
     }
 }
 

@@ -14,6 +14,8 @@
 mod anvil;
 mod atto;
 mod crystal;
+pub mod h2bench;
+mod probe;
 mod runner;
 
 use std::fmt;
@@ -35,12 +37,15 @@ use runner::Runner;
 pub use anvil::{Profile, anvil};
 pub use atto::{Atto, SweepPoint};
 pub use crystal::{Crystal, CrystalRow, Figures};
+pub use h2bench::H2bench;
 
 /// The profiles there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Ten rows with a score: [`anvil`].
     Anvil,
+    /// A device from end to end: [`H2bench`].
+    H2bench,
     /// Sequential and random, 1 MiB and 4 KiB, read, write and mixed, several runs each: [`Crystal`].
     Crystal,
     /// Transfer sizes from 512 bytes to 64 MiB: [`Atto`].
@@ -49,12 +54,13 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order in which they are listed for people.
-    pub const ALL: [Self; 3] = [Self::Anvil, Self::Crystal, Self::Atto];
+    pub const ALL: [Self; 4] = [Self::Anvil, Self::H2bench, Self::Crystal, Self::Atto];
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Anvil => "anvil",
+            Self::H2bench => "h2bench",
             Self::Crystal => "crystal",
             Self::Atto => "atto",
         }
@@ -63,6 +69,9 @@ impl Kind {
     /// What it does, in a line.
     pub fn about(self) -> &'static str {
         match self {
+            Self::H2bench => {
+                "The whole device: maximum, zones, access times, application mixes with an index, integrity"
+            }
             Self::Anvil => {
                 "Sequential 4 MiB, random 4K at depth 1, 4 and 16, both ways; 32K and 128K reads; a score"
             }
@@ -103,6 +112,7 @@ impl Options {
     pub fn of(kind: Kind) -> Self {
         let (duration, ramp, region) = match kind {
             Kind::Anvil => (Duration::from_secs(5), Duration::from_millis(500), 1 << 30),
+            Kind::H2bench => (Duration::from_secs(5), Duration::ZERO, u64::MAX),
             Kind::Crystal => (Duration::from_secs(5), Duration::ZERO, 1 << 30),
             Kind::Atto => (Duration::from_secs(10), Duration::ZERO, 256 << 20),
         };
@@ -149,6 +159,8 @@ pub struct ProfileResult {
 pub enum Details {
     /// Of [`Kind::Anvil`].
     Anvil(Score),
+    /// Of [`Kind::H2bench`].
+    H2bench(Box<H2bench>),
     /// Of [`Kind::Crystal`].
     Crystal(Crystal),
     /// Of [`Kind::Atto`].
@@ -156,10 +168,24 @@ pub enum Details {
 }
 
 impl ProfileResult {
+    /// What went wrong besides failed I/Os of the outcomes, in sentences; empty if nothing did.
+    pub fn failures(&self) -> Vec<String> {
+        let Details::H2bench(found) = &self.details else { return Vec::new() };
+        let mut failures = Vec::new();
+        if let Some(error) = &found.first_error {
+            failures.push(format!("{} I/Os failed; the first: {error}", found.errors));
+        }
+        if let Some(integrity) = found.integrity.as_ref().filter(|integrity| integrity.faulty > 0) {
+            failures.push(format!("{} sectors did not hold what was written to them", integrity.faulty));
+        }
+        failures
+    }
+
     /// The profile's own figures, for programs; the outcomes go beside them in fio's layout.
     pub fn to_json(&self) -> Value {
         let details = match &self.details {
             Details::Anvil(score) => json!({ "score": score.to_json() }),
+            Details::H2bench(found) => found.to_json(),
             Details::Crystal(crystal) => crystal.to_json(),
             Details::Atto(atto) => atto.to_json(),
         };
@@ -176,6 +202,7 @@ impl fmt::Display for ProfileResult {
                 write!(f, "{}", Table::of(&self.outcomes))?;
                 if score.read.is_some() || score.write.is_some() { write!(f, "\n{score}") } else { Ok(()) }
             }
+            Details::H2bench(found) => found.fmt(f),
             Details::Crystal(crystal) => crystal.fmt(f),
             Details::Atto(atto) => atto.fmt(f),
         }
@@ -185,6 +212,7 @@ impl fmt::Display for ProfileResult {
 /// About how long [`run`] will take. What ends by bytes is reckoned at 200 MB/s until the device shows how fast it is.
 pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration {
     let jobs = match kind {
+        Kind::H2bench => return h2bench::estimate(geometry, options),
         Kind::Anvil => {
             let profile = anvil(geometry, options);
             profile.preparation.into_iter().chain(profile.rows).collect()
@@ -212,6 +240,10 @@ pub async fn run(
             let profile = anvil(&device.geometry(), options);
             profile.run_on(&mut runner).await?;
             (Details::Anvil(Score::of(&runner.outcomes)), profile.notes)
+        }
+        Kind::H2bench => {
+            let (found, notes) = h2bench::run(&mut runner, options).await?;
+            (Details::H2bench(Box::new(found)), notes)
         }
         Kind::Crystal => {
             let (crystal, notes) = crystal::run(&mut runner, options).await?;

@@ -1,7 +1,7 @@
 //! Running the steps of a profile, one after the other.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Geometry};
 
@@ -11,6 +11,9 @@ use crate::outcome::{End, Outcome};
 use crate::run::{Cancel, Tick, run};
 
 use super::{Step, cost};
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(250);
 
 /// Runs steps that were [planned](Self::plan) before, tells how far it is, and knows whether it was asked to end.
 pub(super) struct Runner<'a> {
@@ -25,6 +28,19 @@ pub(super) struct Runner<'a> {
     begun: usize,
     /// A step ended before its limit.
     broken: bool,
+}
+
+/// How far a step is that is no job.
+pub(super) struct Meter {
+    name: &'static str,
+    index: usize,
+    count: usize,
+    then: Duration,
+    started: Instant,
+    told: Instant,
+    /// Since it was told.
+    ios: u64,
+    bytes: u64,
 }
 
 impl<'a> Runner<'a> {
@@ -59,6 +75,44 @@ impl<'a> Runner<'a> {
             run(Arc::clone(self.device), job, &mut |tick| progress(step, tick), self.cancel).await?;
         self.broken |= outcome.end != End::Limit;
         Ok(outcome)
+    }
+
+    /// Begins a step that is no job.
+    pub(super) fn meter(&mut self, name: &'static str) -> Meter {
+        let (index, count, then) = self.begin();
+        let now = Instant::now();
+        Meter { name, index, count, then, started: now, told: now, ios: 0, bytes: 0 }
+    }
+
+    /// An I/O of that step is done, and that part of the step with it.
+    pub(super) fn count(&mut self, meter: &mut Meter, bytes: u64, fraction: impl FnOnce() -> f64) {
+        meter.ios += 1;
+        meter.bytes += bytes;
+        let since = meter.told.elapsed();
+        if since < TICK {
+            return;
+        }
+        let seconds = since.as_secs_f64();
+        let fraction = fraction().clamp(0.0, 1.0);
+        let elapsed = meter.started.elapsed();
+        let Meter { name, index, count, then, .. } = *meter;
+        (self.progress)(
+            Step { name, index, count, then },
+            &Tick {
+                elapsed,
+                total: Duration::try_from_secs_f64(elapsed.as_secs_f64() / fraction).ok(),
+                iops: meter.ios as f64 / seconds,
+                bytes_per_second: meter.bytes as f64 / seconds,
+                fraction,
+                reading_back: false,
+            },
+        );
+        (meter.told, meter.ios, meter.bytes) = (Instant::now(), 0, 0);
+    }
+
+    /// A step did not come to its end.
+    pub(super) fn broke(&mut self) {
+        self.broken = true;
     }
 
     /// Writes the region, where that is allowed. Whether it makes sense to go on: what could not be written would be read. An

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod fio_layout;
+mod h2bench;
 mod profiles;
 mod running;
 mod support;
