@@ -19,6 +19,7 @@
 //! |---|---|
 //! | [`Client`], [`Responder`], [`Loopback`] | the two ends, and both in one process |
 //! | [`Throughput`], [`RoundTrips`], [`TcpInfo`] | what came of it |
+//! | [`matrix()`], [`Plan`], [`Matrix`] | all of it in one go, and what it means in sentences |
 //! | [`theory`] | what arithmetic says about links and windows |
 //! | [`protocol`] | what the two ends say to each other |
 
@@ -29,6 +30,7 @@ mod client;
 mod error;
 mod line;
 mod loopback;
+mod matrix;
 mod measure;
 mod option;
 mod responder;
@@ -36,13 +38,16 @@ mod round_trips;
 mod socket;
 mod stream;
 mod tcp_info;
+mod verdict;
 
 pub use client::{Client, Path, STREAMS_MAX};
 pub use error::NetError;
 pub use line::Stop;
 pub use loopback::Loopback;
+pub use matrix::{Cell, Matrix, Mtu, Plan, Step, matrix};
 pub use measure::{Direction, End, Stream, Throughput};
 pub use responder::{Responder, SESSIONS_MAX};
 pub use round_trips::{DEPTH_MAX, HEADER, RoundTrips, Shape};
 pub use socket::{Buffers, Window};
 pub use tcp_info::TcpInfo;
+pub use verdict::{Finding, Tone};

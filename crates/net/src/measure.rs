@@ -1,5 +1,6 @@
 //! What was measured of one connection, and of several at once.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::socket::{Buffers, Window};
@@ -13,6 +14,15 @@ pub enum Direction {
     Send,
     /// From the responder to the client, as a storage read does.
     Receive,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Send => "sending",
+            Self::Receive => "receiving",
+        })
+    }
 }
 
 /// One end of a connection over a measurement.

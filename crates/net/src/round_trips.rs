@@ -6,6 +6,7 @@
 //! result close to this one cannot be improved on the protocol's side.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,12 @@ impl Shape {
     /// Bytes per round trip that are no header, both ways.
     pub fn payload(self) -> u64 {
         u64::from(self.request.saturating_sub(HEADER)) + u64::from(self.answer.saturating_sub(HEADER))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} out, {} back", self.request, self.answer))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sockets as they are asked for: windows, segment sizes, source addresses; and what the kernel made of it.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
@@ -31,6 +32,17 @@ impl Window {
         match self {
             Self::Auto => None,
             Self::Bytes(bytes) => Some(bytes),
+        }
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.pad("auto"),
+            Self::Bytes(bytes) if bytes.is_multiple_of(1 << 20) => f.pad(&format!("{} MiB", bytes >> 20)),
+            Self::Bytes(bytes) if bytes.is_multiple_of(1 << 10) => f.pad(&format!("{} KiB", bytes >> 10)),
+            Self::Bytes(bytes) => f.pad(&format!("{bytes} B")),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunway_net::{Client, Direction, Loopback, NetError, Shape, Stop, Window};
+use lunway_net::{Client, Direction, Loopback, Mtu, NetError, Plan, Shape, Stop, Window, matrix};
 
 const BRIEFLY: Duration = Duration::from_millis(300);
 
@@ -213,4 +213,40 @@ fn what_cannot_be_measured_is_refused_before_anything_is_sent() {
     assert!(unreasonable(client.round_trips(Shape { request: 0, answer: 1 }, 1, BRIEFLY).map(drop)));
     assert!(unreasonable(client.round_trips(Shape::read(1), 0, BRIEFLY).map(drop)));
     assert!(unreasonable(client.with_mtu(Some(100)).throughput(Direction::Send, 1, BRIEFLY).map(drop)));
+}
+
+#[test]
+fn a_matrix_has_every_combination_and_says_which_mtus_it_could_not_show() {
+    let responder = responder();
+    let plan = Plan {
+        windows: vec![Window::Bytes(65536), Window::Auto],
+        mtus: vec![None, Some(1500), Some(u32::MAX)],
+        streams: vec![1, 2],
+        round_trips: vec![(Shape::read(4096), 1)],
+        time: Duration::from_millis(50),
+        ..Plan::default()
+    };
+    let mut steps = Vec::new();
+    let matrix =
+        matrix(&client(&responder), &plan, &Stop::new(), &mut |step| steps.push(step.clone())).unwrap();
+    assert!(matrix.complete && matrix.failure.is_none());
+    assert_eq!((matrix.cells.len(), matrix.round_trips.len(), steps.len()), (16, 1, 17));
+    assert_eq!(matrix.mtus_beyond, [u32::MAX]);
+    assert_eq!(matrix.cells.iter().filter(|cell| cell.mtu == Mtu::Emulated(1500)).count(), 8);
+    assert!(steps.iter().enumerate().all(|(index, step)| step.index == index && step.count == 17));
+    assert!(matrix.findings()[0].text.starts_with("The wire carries at best "), "{:?}", matrix.findings());
+}
+
+#[test]
+fn a_matrix_that_is_stopped_keeps_the_cells_that_were_measured() {
+    let responder = responder();
+    let stop = Stop::new();
+    let plan = Plan { time: Duration::from_millis(50), ..Plan::default() };
+    let matrix = matrix(&client(&responder), &plan, &stop, &mut |step| {
+        if step.index == 2 {
+            stop.stop();
+        }
+    })
+    .unwrap();
+    assert!(!matrix.complete && (2..=3).contains(&matrix.cells.len()), "{}", matrix.cells.len());
 }
