@@ -1,6 +1,7 @@
 //! Files of experiments: what they may say, and what is said of those that are wrong.
 
-use lunway_lab::experiment::{Action, Experiment, Measure, Moment, SHIPPED};
+use lunway_lab::Action;
+use lunway_lab::experiment::{Experiment, Incident, Measure, Moment, SHIPPED};
 
 /// A file with one of everything; the tests change it.
 const FILE: &str = r#"
@@ -112,8 +113,10 @@ fn a_file_holds_paths_over_switches_plans_policies_and_events() {
     let Measure::Storage(storage) = &many.measure else { panic!("storage") };
     assert_eq!(storage.lun, 2);
     // In order of time, whatever the order in the file.
-    assert!(matches!(&storage.events[0].action, Action::Slow(cable, _) if cable == "lane2"));
-    assert_eq!(storage.events[1].action, Action::Pull("lane1".into()));
+    assert!(
+        matches!(&storage.events[0].incident, Incident::Cable(Action::Slow(slow)) if slow.cable == "lane2")
+    );
+    assert_eq!(storage.events[1].incident, Incident::Cable(Action::Pull("lane1".into())));
     let Measure::Wire(wire) = &wire.measure else { panic!("wire") };
     assert_eq!(wire.windows.iter().map(|window| window.bytes).collect::<Vec<_>>(), [Some(65536), None]);
     assert!(matches!(&sectors.measure, Measure::Compare(comparing) if comparing.arms[1].lun == 2));
@@ -181,7 +184,7 @@ fn what_cannot_be_meant_is_refused() {
         ("at = \"30%\"", "at = \"soon\"", "soon is out of range"),
         ("pull = \"lane1\"", "pull = \"lane1\"\nplug = \"lane1\"", "several at once"),
         ("pull = \"lane1\"", "", "none of them"),
-        ("pull = \"lane1\"", "delay = { cable = \"lane1\", delay = \"1ms\" }", "it becomes a line"),
+        ("pull = \"lane1\"", "delay = { cable = \"lane1\", time = \"1ms\" }", "give it one, be it 0s"),
         ("paths = \"lane1\"", "paths = \"lane2\"", "its last cable ends elsewhere"),
         ("paths = \"lane1\"", "paths = \"lane1 > port2\"", "not of one network"),
         ("bs = \"4M\"", "bs = \"1G\"", "1G is out of range"),

@@ -13,7 +13,8 @@ use super::error::{ExperimentError, Problem};
 use super::expression::{Condition, Expression};
 use super::figures::{Figure, Template, Verdict};
 use super::file::{EventTable, FigureTable, FileTable, MeasureName, OneOrMore, RunTable, VerdictTable};
-use super::run::{Access, Action, Comparing, Event, Measure, Moment, Path, Run, Storage, Window, Wire};
+use super::run::{Access, Comparing, Event, Incident, Measure, Moment, Path, Run, Storage, Window, Wire};
+use crate::timeline::{self, Action, Timeline};
 use crate::topology::{Cable, End, Topology};
 
 /// The most runs, figures and verdicts.
@@ -34,8 +35,6 @@ const WINDOW_MAX: u64 = 64 << 20;
 const CELLS_MAX: usize = 200;
 /// The most connections at once.
 const STREAMS_MAX: u32 = 64;
-/// The most flaps of an event.
-const FLAPS_MAX: u32 = 1000;
 
 /// What I/O runs without saying so.
 const SIZE_DEFAULT: u64 = 256 << 20;
@@ -390,9 +389,6 @@ fn storage(
     })
 }
 
-/// What happens to something of that name.
-type ActionOf = fn(String) -> Action;
-
 fn event(
     at: &At<'_>,
     topology: &Topology,
@@ -412,56 +408,35 @@ fn event(
         Moment::Share(share) => (0.0..=1.0).contains(&share),
     });
     let moment = moment.ok_or_else(out_of_range)?;
-    let line = |cable: &str| match topology.cable(cable) {
-        Some(found) if !found.is_line() => Err(at.wrong("event", Problem::NoLine(cable.to_owned()))),
-        _ => Ok(()),
-    };
-    let mut actions = Vec::new();
-    let simple: [(_, _, ActionOf); 4] = [
-        ("pull", &table.pull, Action::Pull),
-        ("plug", &table.plug, Action::Plug),
-        ("black_hole", &table.black_hole, Action::BlackHole),
-        ("clear", &table.clear, Action::Clear),
+    let cables = [
+        ("pull", table.pull.clone().map(Action::Pull)),
+        ("plug", table.plug.clone().map(Action::Plug)),
+        ("black_hole", table.black_hole.clone().map(Action::BlackHole)),
+        ("clear", table.clear.clone().map(Action::Clear)),
+        ("slow", table.slow.clone().map(Action::Slow)),
+        ("delay", table.delay.clone().map(Action::Delay)),
+        ("loss", table.loss.clone().map(Action::Loss)),
+        ("flap", table.flap.clone().map(Action::Flap)),
     ];
-    for (key, cable, action) in simple {
-        let Some(cable) = cable else { continue };
-        at.cable(key, topology, cable)?;
-        actions.push(action(cable.clone()));
+    let mut incidents = Vec::new();
+    for (key, action) in cables {
+        let Some(action) = action else { continue };
+        at.cable(key, topology, action.cable())?;
+        let event = timeline::Event { at: moment.within(time, time), action: action.clone() };
+        Timeline::new(&[event], topology).map_err(|error| at.wrong(key, error))?;
+        incidents.push(Incident::Cable(action));
     }
-    if let Some(slow) = &table.slow {
-        at.cable("slow", topology, &slow.cable)?;
-        actions.push(Action::Slow(slow.cable.clone(), slow.rate));
-    }
-    if let Some(delay) = &table.delay {
-        at.cable("delay", topology, &delay.cable)?;
-        line(&delay.cable)?;
-        let time = at.time("delay", delay.delay.0, Duration::ZERO)?;
-        actions.push(Action::Delay(delay.cable.clone(), time));
-    }
-    if let Some(lose) = &table.lose {
-        at.cable("lose", topology, &lose.cable)?;
-        line(&lose.cable)?;
-        actions.push(Action::Lose(lose.cable.clone(), lose.loss));
-    }
-    if let Some(flap) = &table.flap {
-        at.cable("flap", topology, &flap.cable)?;
-        let period = at.time("flap", flap.period.0, Duration::from_millis(20))?;
-        let count = at.range("flap", flap.count, 1..=FLAPS_MAX)?;
-        actions.push(Action::Flap(flap.cable.clone(), period, count));
-    }
-    let targets: [(_, _, ActionOf); 2] =
-        [("stop", &table.stop, Action::Stop), ("start", &table.start, Action::Start)];
-    for (key, host, action) in targets {
-        let Some(host) = host else { continue };
+    for (key, host, is_stop) in [("stop", &table.stop, true), ("start", &table.start, false)] {
+        let Some(host) = host.clone() else { continue };
         let serving = topology.hosts.iter().filter(|host| !host.luns.is_empty());
         let serving: Vec<_> = serving.map(|host| host.name.as_str()).collect();
         if !serving.contains(&host.as_str()) {
-            return Err(at.no_such(key, "host with luns", host, serving));
+            return Err(at.no_such(key, "host with luns", &host, serving));
         }
-        actions.push(action(host.clone()));
+        incidents.push(if is_stop { Incident::Stop(host) } else { Incident::Start(host) });
     }
-    match (actions.pop(), actions.is_empty()) {
-        (Some(action), true) => Ok(Event { at: moment, action }),
+    match (incidents.pop(), incidents.is_empty()) {
+        (Some(incident), true) => Ok(Event { at: moment, incident }),
         (None, _) => Err(at.wrong("event", Problem::Event("none of them"))),
         (Some(_), false) => Err(at.wrong("event", Problem::Event("several at once"))),
     }

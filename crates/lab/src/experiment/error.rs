@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::timeline::TimelineError;
 use crate::topology::TopologyError;
 
 use super::expression::ExpressionError;
@@ -114,14 +115,12 @@ pub enum Problem {
     },
     /// No one thing happens.
     #[error(
-        "an event is one of pull, plug, black_hole, clear, slow, delay, lose, flap, stop, start; this one is {0}"
+        "an event is one of pull, plug, black_hole, clear, slow, delay, loss, flap, stop, start; this one is {0}"
     )]
     Event(&'static str),
     /// What happens to a cable must be possible there.
-    #[error(
-        "cable `{0}` has no delay and no loss that could change: give it `delay = \"0s\"` and it becomes a line"
-    )]
-    NoLine(String),
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
     /// Two controls.
     #[error("`{0}` is the control already")]
     TwoControls(String),

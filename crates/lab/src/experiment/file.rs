@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer};
 use super::check;
 use super::run::{Access, Arm, Plan};
 use super::{Experiment, ExperimentError, SHIPPED};
-use crate::rate::Rate;
-use crate::topology::{Cable, Host, Loss, Switch};
+use crate::timeline::{Flap, NewDelay, NewLoss, Slow};
+use crate::topology::{Cable, Host, Switch};
 
 /// The longest file, bytes: hundreds of runs fit in.
 const LENGTH_MAX: usize = 1 << 20;
@@ -133,46 +133,17 @@ pub(super) struct EventTable {
     #[serde(default)]
     pub(super) clear: Option<String>,
     #[serde(default)]
-    pub(super) slow: Option<SlowTable>,
+    pub(super) slow: Option<Slow>,
     #[serde(default)]
-    pub(super) delay: Option<DelayTable>,
+    pub(super) delay: Option<NewDelay>,
     #[serde(default)]
-    pub(super) lose: Option<LoseTable>,
+    pub(super) loss: Option<NewLoss>,
     #[serde(default)]
-    pub(super) flap: Option<FlapTable>,
+    pub(super) flap: Option<Flap>,
     #[serde(default)]
     pub(super) stop: Option<String>,
     #[serde(default)]
     pub(super) start: Option<String>,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SlowTable {
-    pub(super) cable: String,
-    pub(super) rate: Rate,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DelayTable {
-    pub(super) cable: String,
-    pub(super) delay: Time,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LoseTable {
-    pub(super) cable: String,
-    pub(super) loss: Loss,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FlapTable {
-    pub(super) cable: String,
-    pub(super) period: Time,
-    pub(super) count: u32,
 }
 
 /// One `[[figure]]`.

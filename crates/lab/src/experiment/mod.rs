@@ -23,7 +23,7 @@ pub use error::{ExperimentError, Problem};
 pub use expression::{Condition, Expression, ExpressionError};
 pub use figures::{Figure, Template, Verdict};
 pub use run::{
-    Access, Action, Arm, Comparing, Event, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
+    Access, Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
 };
 pub use shipped::{SHIPPED, Shipped};
 

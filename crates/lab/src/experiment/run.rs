@@ -3,12 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use lunway_block::duration::ExactDuration;
 use lunway_block::size::ExactSize;
 use serde::Deserialize;
 
-use crate::rate::Rate;
-use crate::topology::Loss;
+use crate::timeline::Action;
 
 /// One thing that is measured: who reaches which storage over which paths, and what is done there.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,7 +173,7 @@ pub struct Event {
     /// When.
     pub at: Moment,
     /// What.
-    pub action: Action,
+    pub incident: Incident,
 }
 
 /// A time in a measurement: from its start, the ramp not counted.
@@ -201,44 +199,19 @@ impl Moment {
 
 /// What happens.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// A cable is pulled: both ends see it.
-    Pull(String),
-    /// It is plugged in again.
-    Plug(String),
-    /// A cable swallows everything, and nobody is told.
-    BlackHole(String),
-    /// It no longer does.
-    Clear(String),
-    /// A cable becomes slower, or faster.
-    Slow(String, Rate),
-    /// A cable becomes longer, or shorter: per direction.
-    Delay(String, Duration),
-    /// A cable loses more, or less.
-    Lose(String, Loss),
-    /// A cable is pulled and plugged again, `count` times, once each `period`.
-    Flap(String, Duration, u32),
+pub enum Incident {
+    /// To a cable.
+    Cable(Action),
     /// A host's target is killed.
     Stop(String),
     /// It is started again.
     Start(String),
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pull(cable) => write!(f, "{cable} pulled"),
-            Self::Plug(cable) => write!(f, "{cable} plugged in"),
-            Self::BlackHole(cable) => write!(f, "{cable} black-holed"),
-            Self::Clear(cable) => write!(f, "{cable} cleared"),
-            Self::Slow(cable, rate) => write!(f, "{cable} at {rate}"),
-            Self::Delay(cable, delay) => {
-                write!(f, "{cable} delayed by {}", ExactDuration(*delay))
-            }
-            Self::Lose(cable, loss) => write!(f, "{cable} loses {loss}"),
-            Self::Flap(cable, period, count) => {
-                write!(f, "{cable} flaps {count} times, every {}", ExactDuration(*period))
-            }
+            Self::Cable(action) => action.fmt(f),
             Self::Stop(host) => write!(f, "target of {host} killed"),
             Self::Start(host) => write!(f, "target of {host} started"),
         }
