@@ -8,15 +8,14 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io};
 use tokio::time::Sleep;
 
-use crate::cpu::CpuTime;
 use crate::job::Job;
-use crate::outcome::{Direction, End, Outcome};
+use crate::meter::{Beat, Meter, NEVER, Times, nanos};
+use crate::outcome::{End, Outcome};
 use crate::pace::Pace;
 use crate::payload::Payload;
-use crate::run::{Cancel, Tick};
-use crate::series::{Point, Series};
+use crate::run::Cancel;
 use crate::slots::Wakes;
-use crate::source::Source;
+use crate::source::{Next, Source};
 use crate::verify::Verifier;
 
 /// A device that answers inline keeps the task this long, nanoseconds, before the runtime gets its turn: a thousand I/Os
@@ -30,8 +29,6 @@ const TIMER_SLACK: u64 = 1_500_000;
 const DRAIN_MAX: u64 = 1_000_000_000;
 /// Failures in a row, without a success, that end a run.
 const FAILURES_MAX: u32 = 1000;
-const TICK: u64 = 250_000_000;
-const NEVER: u64 = u64::MAX;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 
@@ -43,9 +40,11 @@ enum Flight {
 
 struct Slot {
     flight: Flight,
-    /// When the I/O was issued, or due where there is a rate: nanoseconds since the origin, like every time here.
-    started: u64,
+    /// When the I/O was due where there is a rate, else as below: nanoseconds since the origin, like every time here.
+    intended: u64,
+    submitted: u64,
     offset: u64,
+    len: u32,
     /// Memory for reads, while none is under way.
     buf: Buf,
     waker: Waker,
@@ -61,18 +60,19 @@ enum Step {
     Blocked,
 }
 
-/// One run of one job: `queue_depth` slots, and what is counted.
+/// One run of one worker of a job: `queue_depth` slots, and what is counted.
 ///
-/// [`poll`](Self::poll) until ready, then [`finish`](Self::finish).
+/// [`start`](Self::start), [`poll`](Self::poll) until ready, then [`finish`](Self::finish).
 ///
 /// The cost per I/O is the device's call, one reading of the clock, one histogram count. The time at which one I/O
 /// completed is the time at which the next is issued; whatever lies between is charged to the latter. Everything that
-/// happens at a time (end of ramp, deadline, series, progress) sits behind one comparison with [`Engine::edge_at`].
+/// happens at a time (end of ramp, deadline, series, progress) sits behind one comparison with `edge_at`.
 /// No allocation but the device's own.
 pub(crate) struct Engine<'a> {
     device: &'a dyn BlockDevice,
     job: &'a Job,
-    progress: &'a mut dyn FnMut(&Tick),
+    /// Told what completed, about four times a second.
+    beat: &'a mut dyn FnMut(&Beat<'_>),
     cancel: &'a Cancel,
     origin: Instant,
 
@@ -80,6 +80,8 @@ pub(crate) struct Engine<'a> {
     payload: Payload,
     pace: Option<Pace>,
     verifier: Option<Verifier>,
+    /// Drawn, but near it every block was in flight.
+    held_back: Option<Next>,
     slots: Vec<Slot>,
     idle: Vec<u32>,
     in_flight: u32,
@@ -88,8 +90,6 @@ pub(crate) struct Engine<'a> {
 
     /// Bytes that may still be issued, once measuring.
     bytes_left: u64,
-    /// Bytes that will be issued in all, where that is known.
-    bytes_total: Option<u64>,
     deadline: u64,
     end: Option<End>,
     stopped_at: u64,
@@ -97,57 +97,55 @@ pub(crate) struct Engine<'a> {
     abandoned: u32,
     failures: u32,
 
+    meter: Meter,
     /// The next time at which something has to be done.
     edge_at: u64,
-    /// When measuring began; [`NEVER`] during the ramp.
-    measured_from: u64,
-    point_at: u64,
-    tick_at: u64,
-    ticked: (u64, Point),
-    last_event: u64,
-    depth_sum: u64,
-    depth_max: u32,
-    cpu: CpuTime,
-    read: Direction,
-    write: Direction,
-    series: Series,
 }
 
 impl<'a> Engine<'a> {
-    /// Starts the clock. A verifier that is reading back makes this a pass over what it has seen written, and the
-    /// job's mix, limit, ramp and rate are without effect.
+    /// A verifier that is reading back makes this a pass over what it has seen written, and the job's mix, limit, ramp
+    /// and rate are without effect.
     pub(crate) fn new(
         device: &'a dyn BlockDevice,
         job: &'a Job,
         verifier: Option<Verifier>,
-        progress: &'a mut dyn FnMut(&Tick),
+        beat: &'a mut dyn FnMut(&Beat<'_>),
         cancel: &'a Cancel,
     ) -> Self {
-        let read_back = verifier.as_ref().filter(|verifier| verifier.is_reading_back());
-        let read_back = read_back.map(|verifier| verifier.written() * u64::from(job.block_size));
-        let limited = read_back.is_none();
+        let limited = !verifier.as_ref().is_some_and(Verifier::is_reading_back);
         let depth = job.queue_depth as usize;
         let wakes = Wakes::new(depth);
-        let slot = |waker| Slot { flight: Flight::Idle, started: 0, offset: 0, buf: Buf::empty(), waker };
+        let slot = |waker| Slot {
+            flight: Flight::Idle,
+            intended: 0,
+            submitted: 0,
+            offset: 0,
+            len: 0,
+            buf: Buf::empty(),
+            waker,
+        };
         let time = job.limit.time().filter(|_| limited);
         let bytes = job.limit.bytes().filter(|_| limited);
-        let mut engine = Self {
+        let pace = Pace::new(job).filter(|_| limited);
+        let ramp = if limited { job.ramp } else { Duration::ZERO };
+        Self {
             device,
             job,
-            progress,
+            beat,
             cancel,
             origin: Instant::now(),
             source: Source::new(job, job.region_on(&device.geometry())),
             payload: Payload::new(job),
-            pace: Pace::new(job).filter(|_| limited),
+            meter: Meter::new(ramp, pace.is_some()),
+            pace,
             verifier,
+            held_back: None,
             slots: wakes.wakers(depth).map(slot).collect(),
             idle: (0..job.queue_depth).rev().collect(),
             in_flight: 0,
             wakes,
             sleep: Box::pin(tokio::time::sleep(IDLE_TURN)),
             bytes_left: bytes.unwrap_or(u64::MAX),
-            bytes_total: bytes.or(read_back),
             deadline: time.map_or(NEVER, |time| nanos(job.ramp.saturating_add(time))),
             end: None,
             stopped_at: 0,
@@ -155,27 +153,13 @@ impl<'a> Engine<'a> {
             abandoned: 0,
             failures: 0,
             edge_at: 0,
-            measured_from: NEVER,
-            point_at: NEVER,
-            tick_at: TICK,
-            ticked: (0, Point::default()),
-            last_event: 0,
-            depth_sum: 0,
-            depth_max: 0,
-            cpu: CpuTime::default(),
-            read: Direction::default(),
-            write: Direction::default(),
-            series: Series::default(),
-        };
-        // Preparing data took time that is not the device's.
-        engine.origin = Instant::now();
-        if limited && !job.ramp.is_zero() {
-            engine.edge_at = nanos(job.ramp).min(engine.tick_at);
-        } else {
-            engine.start_measuring(0);
-            engine.edge_at = engine.next_edge();
         }
-        engine
+    }
+
+    /// Starts the clock: preparing took time that is not the device's.
+    pub(crate) fn start(&mut self, origin: Instant) {
+        self.origin = origin;
+        self.edge_at = self.next_edge();
     }
 
     /// Issues and collects until there is nothing left to do.
@@ -240,26 +224,22 @@ impl<'a> Engine<'a> {
     }
 
     /// The outcome, and the verifier for whatever comes next.
-    pub(crate) fn finish(mut self: Box<Self>) -> (Outcome, Option<Verifier>) {
+    pub(crate) fn finish(self: Box<Self>) -> (Outcome, Option<Verifier>) {
         let now = self.now();
-        if self.measured_from == NEVER {
-            self.start_measuring(now);
-        }
-        let ended = self.last_event.max(self.stopped_at);
-        let elapsed = Duration::from_nanos(ended.saturating_sub(self.measured_from));
-        self.read.elapsed = elapsed;
-        self.write.elapsed = elapsed;
+        let overdue = self.pace.as_ref().map_or(0, |pace| pace.overdue(self.stopped_at));
+        let figures = self.meter.finish(now, self.stopped_at);
         let outcome = Outcome {
             job: self.job.clone(),
-            read: self.read,
-            write: self.write,
-            elapsed,
-            series: self.series,
-            cpu: CpuTime::now().since(self.cpu),
-            depth_mean: self.depth_sum as f64 / (elapsed.as_nanos() as f64).max(1.0),
-            depth_max: self.depth_max,
+            read: figures.read,
+            write: figures.write,
+            elapsed: figures.elapsed,
+            series: figures.series,
+            cpu: figures.cpu,
+            depth_mean: figures.depth_mean,
+            depth_max: figures.depth_max,
             end: self.end.unwrap_or(End::Limit),
             abandoned: self.abandoned,
+            overdue,
             verification: None,
         };
         (outcome, self.verifier)
@@ -284,55 +264,59 @@ impl<'a> Engine<'a> {
             return Step::Blocked;
         }
         let Some(&index) = self.idle.last() else { return Step::Blocked };
-        let mut started = now;
+        let mut intended = now;
         if let Some(pace) = &self.pace {
             let due = pace.due();
             if due > now {
                 return Step::Due(due.min(self.deadline));
             }
-            started = due;
+            intended = due;
         }
-        let block = u64::from(self.job.block_size);
-        if self.bytes_left < block {
-            self.stop(End::Limit, now);
-            return Step::Blocked;
-        }
-        let Some((is_read, offset)) = self.pick(now) else { return Step::Blocked };
-        if self.measured_from != NEVER {
-            self.bytes_left -= block;
+        let Some(Next { is_read, offset, len }) = self.pick(now) else { return Step::Blocked };
+        if self.meter.is_measuring() {
+            self.bytes_left -= u64::from(len);
         }
         if let Some(pace) = &mut self.pace {
-            pace.advance();
+            pace.advance(len.into());
         }
         self.idle.pop();
         let slot = &mut self.slots[index as usize];
-        slot.started = started;
-        slot.offset = offset;
+        (slot.intended, slot.submitted) = (intended, now);
+        (slot.offset, slot.len) = (offset, len);
         Step::Issued(if is_read { self.issue_read(index, now) } else { self.issue_write(index, now) })
     }
 
-    /// Read or write, and where. `None`: every block near is in flight, or the pass over what was written is through.
+    /// Read or write, and where. `None`: every block near is in flight, or there is nothing more to do.
     #[inline]
-    fn pick(&mut self, now: u64) -> Option<(bool, u64)> {
-        let Some(verifier) = &mut self.verifier else { return Some(self.source.next()) };
-        if verifier.is_reading_back() {
-            let next = verifier.next_written().map(|offset| (true, offset));
-            if next.is_none() {
-                self.stop(End::Limit, now);
+    fn pick(&mut self, now: u64) -> Option<Next> {
+        let next = match &mut self.verifier {
+            None => Some(self.source.next()),
+            Some(verifier) if verifier.is_reading_back() => verifier.next_written(),
+            Some(_) => self.held_back.take().or_else(|| Some(self.source.next())),
+        };
+        let Some(mut next) = next.filter(|next| self.bytes_left >= u64::from(next.len)) else {
+            self.stop(End::Limit, now);
+            return None;
+        };
+        if let Some(verifier) = self.verifier.as_mut().filter(|verifier| !verifier.is_reading_back()) {
+            match verifier.claim(next.offset, next.len) {
+                Some(offset) => next.offset = offset,
+                None => {
+                    self.held_back = Some(next);
+                    return None;
+                }
             }
-            return next;
         }
-        let (is_read, offset) = self.source.next();
-        verifier.claim(offset).map(|offset| (is_read, offset))
+        Some(next)
     }
 
     #[inline]
     fn issue_read(&mut self, index: u32, now: u64) -> u64 {
         let slot = &mut self.slots[index as usize];
         let mut buf = std::mem::take(&mut slot.buf);
-        let block = self.job.block_size as usize;
-        if buf.len() != block {
-            buf = Buf::for_overwrite(block);
+        let len = slot.len as usize;
+        if buf.len() != len {
+            buf = Buf::for_overwrite(len);
         }
         let result = match self.device.read(slot.offset, buf) {
             Io::Ready(result) => result,
@@ -344,7 +328,7 @@ impl<'a> Engine<'a> {
                 }
             },
         };
-        self.depth_max = self.depth_max.max(self.in_flight + 1);
+        self.meter.in_flight(self.in_flight + 1);
         self.read_done(index, result, self.in_flight + 1)
     }
 
@@ -352,8 +336,8 @@ impl<'a> Engine<'a> {
     fn issue_write(&mut self, index: u32, now: u64) -> u64 {
         let slot = &mut self.slots[index as usize];
         let data = match &mut self.verifier {
-            Some(verifier) => verifier.stamp(slot.offset),
-            None => self.payload.next(),
+            Some(verifier) => verifier.stamp(slot.offset, slot.len),
+            None => self.payload.next(slot.len as usize),
         };
         let result = match self.device.write(slot.offset, data, Durability::Volatile) {
             Io::Ready(result) => result,
@@ -365,13 +349,13 @@ impl<'a> Engine<'a> {
                 }
             },
         };
-        self.depth_max = self.depth_max.max(self.in_flight + 1);
+        self.meter.in_flight(self.in_flight + 1);
         self.write_done(index, result, self.in_flight + 1)
     }
 
     fn flew(&mut self, now: u64) -> u64 {
         self.in_flight += 1;
-        self.depth_max = self.depth_max.max(self.in_flight);
+        self.meter.in_flight(self.in_flight);
         now
     }
 
@@ -404,15 +388,15 @@ impl<'a> Engine<'a> {
         let now = self.completed(depth);
         let slot = &mut self.slots[index as usize];
         if let Some(verifier) = &mut self.verifier {
-            verifier.read(slot.offset, result.as_deref().ok());
+            verifier.read(slot.offset, slot.len, result.as_deref().ok());
         }
         match result {
             Ok(buf) => {
                 slot.buf = buf;
                 self.failures = 0;
-                count(&mut self.read, self.job.block_size, now - slot.started.min(now));
+                self.meter.count(true, slot.len, slot.times(now));
             }
-            Err(error) => self.failed(true, &error),
+            Err(error) => self.failed(true, &error, now),
         }
         self.idle.push(index);
         now
@@ -423,14 +407,14 @@ impl<'a> Engine<'a> {
         let now = self.completed(depth);
         let slot = &mut self.slots[index as usize];
         if let Some(verifier) = &mut self.verifier {
-            verifier.wrote(slot.offset, result.is_ok());
+            verifier.wrote(slot.offset, slot.len, result.is_ok());
         }
         match result {
             Ok(()) => {
                 self.failures = 0;
-                count(&mut self.write, self.job.block_size, now - slot.started.min(now));
+                self.meter.count(false, slot.len, slot.times(now));
             }
-            Err(error) => self.failed(false, &error),
+            Err(error) => self.failed(false, &error, now),
         }
         self.idle.push(index);
         now
@@ -443,36 +427,23 @@ impl<'a> Engine<'a> {
         if now >= self.edge_at {
             self.edge(now);
         }
-        self.depth_sum += u64::from(depth) * (now - self.last_event);
-        self.last_event = now;
+        self.meter.completed(now, depth);
         now
     }
 
     #[cold]
-    fn failed(&mut self, is_read: bool, error: &BlockError) {
-        let direction = if is_read { &mut self.read } else { &mut self.write };
-        direction.errors += 1;
-        direction.first_error.get_or_insert_with(|| error.to_string());
+    fn failed(&mut self, is_read: bool, error: &BlockError, now: u64) {
+        self.meter.failed(is_read, error);
         self.failures += 1;
         if self.failures == FAILURES_MAX {
-            self.stop(End::Failing, self.last_event);
+            self.stop(End::Failing, now);
         }
     }
 
     /// Does what has become due, and says when the next thing is.
     #[cold]
     fn edge(&mut self, now: u64) {
-        if self.measured_from == NEVER && now >= nanos(self.job.ramp) {
-            self.start_measuring(now);
-        }
-        while now >= self.point_at {
-            let totals = self.totals();
-            self.series.push(totals);
-            self.point_at += nanos(Series::STEP);
-        }
-        if now >= self.tick_at {
-            self.tick(now);
-        }
+        self.meter.edge(now, self.in_flight, self.beat);
         if now >= self.deadline {
             self.stop(End::Limit, now);
         }
@@ -480,72 +451,14 @@ impl<'a> Engine<'a> {
     }
 
     fn next_edge(&self) -> u64 {
-        let ramp = if self.measured_from == NEVER { nanos(self.job.ramp) } else { NEVER };
         let deadline = if self.end.is_some() { NEVER } else { self.deadline };
-        ramp.min(deadline).min(self.point_at).min(self.tick_at)
-    }
-
-    /// Forgets what the ramp counted. Errors are kept: they are news, whenever they come.
-    fn start_measuring(&mut self, now: u64) {
-        for direction in [&mut self.read, &mut self.write] {
-            *direction = Direction {
-                errors: direction.errors,
-                first_error: direction.first_error.take(),
-                ..Direction::default()
-            };
-        }
-        self.measured_from = now;
-        self.point_at = now + nanos(Series::STEP);
-        self.ticked.1 = Point::default();
-        self.last_event = now;
-        self.depth_sum = 0;
-        self.depth_max = self.in_flight;
-        self.cpu = CpuTime::now();
-    }
-
-    fn totals(&self) -> Point {
-        Point {
-            read_ios: self.read.ios,
-            read_bytes: self.read.bytes,
-            write_ios: self.write.ios,
-            write_bytes: self.write.bytes,
-        }
-    }
-
-    fn tick(&mut self, now: u64) {
-        let totals = self.totals();
-        let (before, old) = self.ticked;
-        let seconds = (now - before) as f64 / 1e9;
-        let ios = (totals.read_ios + totals.write_ios).saturating_sub(old.read_ios + old.write_ios);
-        let done = totals.read_bytes + totals.write_bytes;
-        let bytes = done.saturating_sub(old.read_bytes + old.write_bytes);
-        let by_time = (self.deadline != NEVER).then(|| now as f64 / self.deadline as f64);
-        let by_bytes = self.bytes_total.filter(|&total| total > 0).map(|total| done as f64 / total as f64);
-        let fraction = by_time.unwrap_or(0.0).max(by_bytes.unwrap_or(0.0)).min(1.0);
-        let elapsed = Duration::from_nanos(now);
-        let total = Duration::try_from_secs_f64(elapsed.as_secs_f64() / fraction).ok();
-        (self.progress)(&Tick {
-            elapsed,
-            total,
-            iops: ios as f64 / seconds,
-            bytes_per_second: bytes as f64 / seconds,
-            fraction,
-            reading_back: self.verifier.as_ref().is_some_and(Verifier::is_reading_back),
-        });
-        self.ticked = (now, totals);
-        self.tick_at = now + TICK;
+        self.meter.edge_at().min(deadline)
     }
 }
 
-#[inline]
-fn count(direction: &mut Direction, bytes: u32, latency: u64) {
-    direction.ios += 1;
-    direction.bytes += u64::from(bytes);
-    direction.latency.record(latency);
-}
-
-/// Nanoseconds; 584 years fit.
-#[inline]
-fn nanos(duration: Duration) -> u64 {
-    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
+impl Slot {
+    #[inline]
+    fn times(&self, completed: u64) -> Times {
+        Times { intended: self.intended, submitted: self.submitted, completed }
+    }
 }

@@ -2,7 +2,8 @@
 
 use lunway_block::BlockError;
 
-use crate::job::{BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX, VERIFY_BLOCKS_MAX};
+use crate::job::{JOBS_MAX, QUEUE_DEPTH_MAX, VERIFY_BLOCKS_MAX};
+use crate::sizes::BLOCK_SIZE_MAX;
 
 /// Why a benchmark did not run. An I/O that fails *during* a run is not one of these: it is counted in the
 /// [`Outcome`](crate::Outcome).
@@ -34,7 +35,7 @@ pub enum BenchError {
 }
 
 /// What is wrong with a [`Job`](crate::Job).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
     /// Block size 0, beyond the limit, or not whole sectors.
@@ -47,9 +48,45 @@ pub enum JobError {
         /// The device's logical sector, bytes.
         sector: u32,
     },
+    /// Shares of block sizes that do not make a whole.
+    #[error(
+        "{count} block sizes with {sum} % together are no split: the shares must make 100 %, of at most 64 sizes"
+    )]
+    Split {
+        /// What the shares add up to, per cent.
+        sum: u32,
+        /// How many there are.
+        count: usize,
+    },
+    /// No workers, or too many.
+    #[error("{jobs} jobs side by side are not possible: at least 1, at most {JOBS_MAX}")]
+    Jobs {
+        /// What was asked.
+        jobs: u32,
+    },
+    /// Each block once, of sizes that do not fill the region together.
+    #[error(
+        "blocks of these sizes fill {tile} bytes without a gap, and the region has only {len}: take other sizes, or a distribution in which blocks come again"
+    )]
+    Pass {
+        /// The smallest common multiple of the sizes, bytes.
+        tile: u64,
+        /// Of the region, bytes.
+        len: u64,
+    },
+    /// A distribution with a parameter that makes it none.
+    #[error(
+        "{what}:{value} is no distribution: zipf takes an exponent above 0 (and at most 30), pareto a share between 0 and 1"
+    )]
+    Distribution {
+        /// Which one.
+        what: &'static str,
+        /// Its parameter.
+        value: f64,
+    },
     /// Queue depth 0 or beyond the limit, alone or times the block size.
     #[error(
-        "a queue depth of {queue_depth} is not possible: at least 1, at most {QUEUE_DEPTH_MAX}, and 4 GiB in flight"
+        "a queue depth of {queue_depth} is not possible: at least 1, at most {QUEUE_DEPTH_MAX}, and 4 GiB in flight over all jobs"
     )]
     QueueDepth {
         /// What was asked.

@@ -5,21 +5,24 @@ use std::time::Duration;
 use lunway_block::Geometry;
 
 use crate::JobError;
+use crate::access::Distribution;
+pub(crate) use crate::access::{Mix, Pattern};
+use crate::sizes::BlockSizes;
 
-/// Largest block, bytes.
-pub const BLOCK_SIZE_MAX: u32 = 64 << 20;
 /// Most I/Os in flight.
 pub const QUEUE_DEPTH_MAX: u32 = 4096;
 /// Most blocks of a verified region: the ledger takes 4 bytes for each.
 pub const VERIFY_BLOCKS_MAX: u64 = 16 << 20;
+/// Most workers of a job.
+pub const JOBS_MAX: u32 = 1;
 /// Most bytes in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 30;
 
 /// One measurement: which I/Os, how many at a time, for how long.
 ///
 /// [`Job::new`] gives 4 KiB random reads at depth 1 for 10 s over the whole device; change what differs. Everything is
-/// public and plain, and checked against the device when the job is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// public and plain, and checked against the device when the job is run. The words are fio's where fio has one.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Shown in tables; `jobname` in JSON.
     pub name: String,
@@ -28,9 +31,14 @@ pub struct Job {
     /// Reads, writes or both.
     pub mix: Mix,
     /// Bytes per I/O.
-    pub block_size: u32,
-    /// I/Os kept in flight.
+    pub block_sizes: BlockSizes,
+    /// I/Os kept in flight, by each worker.
     pub queue_depth: u32,
+    /// Workers, each on a thread of its own, each doing all of this: depth, rate and limit are per worker, as with fio's
+    /// `numjobs`. All work in the same region, with different random addresses; sequential ones run over the same blocks
+    /// side by side. With [`verify`](Self::verify) each has its own part of the region, since two writers of one block
+    /// leave no order to check.
+    pub jobs: u32,
     /// When to stop issuing; what is in flight then is waited for and counted.
     pub limit: Limit,
     /// Runs this long before measuring starts; not part of the limit.
@@ -38,6 +46,8 @@ pub struct Job {
     /// Open loop: I/Os are *due* at this rate, whatever the device does. The last 1.5 ms before each are spent turning,
     /// not sleeping, since timers are no more exact than that: from about 600 IOPS a core is busy.
     pub rate: Option<Rate>,
+    /// How those due times are spread.
+    pub arrivals: Arrivals,
     /// Where; `None` is the whole device.
     pub region: Option<Region>,
     /// Of addresses and data. The same seed issues the same I/Os.
@@ -55,13 +65,15 @@ impl Job {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            pattern: Pattern::Random,
+            pattern: Pattern::RANDOM,
             mix: Mix::READ,
-            block_size: 4096,
+            block_sizes: BlockSizes::Fixed(4096),
             queue_depth: 1,
+            jobs: 1,
             limit: Limit::Time(Duration::from_secs(10)),
             ramp: Duration::ZERO,
             rate: None,
+            arrivals: Arrivals::Even,
             region: None,
             seed: random_seed(),
             verify: false,
@@ -77,15 +89,15 @@ impl Job {
 
     /// Refuses what cannot run on a device of that geometry.
     pub fn check(&self, geometry: &Geometry) -> Result<(), JobError> {
-        let sector = geometry.logical_sector;
-        let block_size = self.block_size;
-        if block_size == 0 || block_size > BLOCK_SIZE_MAX || !block_size.is_multiple_of(sector) {
-            return Err(JobError::BlockSize { block_size, sector });
+        self.block_sizes.check(self.mix, geometry.logical_sector)?;
+        let largest = self.block_sizes.largest(self.mix);
+        let (jobs, queue_depth) = (self.jobs, self.queue_depth);
+        if jobs == 0 || jobs > JOBS_MAX {
+            return Err(JobError::Jobs { jobs });
         }
-        let queue_depth = self.queue_depth;
         if queue_depth == 0
             || queue_depth > QUEUE_DEPTH_MAX
-            || u64::from(queue_depth) * u64::from(block_size) > IN_FLIGHT_BYTES_MAX
+            || u64::from(queue_depth) * u64::from(jobs) * u64::from(largest) > IN_FLIGHT_BYTES_MAX
         {
             return Err(JobError::QueueDepth { queue_depth });
         }
@@ -93,55 +105,26 @@ impl Job {
             return Err(JobError::Mix { read_percent: self.mix.read_percent });
         }
         let Region { offset, len } = self.region_on(geometry);
-        if geometry.check(offset, len).is_err() || len < u64::from(block_size) {
+        if geometry.check(offset, len).is_err() || len < u64::from(largest) {
             return Err(JobError::Region { offset, len, size: geometry.size });
         }
         let too_short = self.limit.time().is_some_and(|time| time.is_zero())
-            || self.limit.bytes().is_some_and(|bytes| bytes < u64::from(block_size));
+            || self.limit.bytes().is_some_and(|bytes| bytes < u64::from(largest));
         if too_short {
             return Err(JobError::Limit);
         }
         if matches!(self.rate, Some(Rate::Iops(0) | Rate::BytesPerSecond(0))) {
             return Err(JobError::Rate);
         }
-        let blocks = len / u64::from(block_size);
+        self.pattern.check()?;
+        if self.pattern == Pattern::Random(Distribution::Once) && self.block_sizes.multiple(self.mix) > len {
+            return Err(JobError::Pass { tile: self.block_sizes.multiple(self.mix), len });
+        }
+        let blocks = len / u64::from(self.block_sizes.unit(self.mix));
         if self.verify && blocks > VERIFY_BLOCKS_MAX {
             return Err(JobError::VerifyBlocks { blocks });
         }
         Ok(())
-    }
-}
-
-/// Order of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
-    /// One block after the other, starting over at the end of the region.
-    Sequential,
-    /// Uniform over the region's whole blocks; a block may come again before all others have come.
-    Random,
-}
-
-/// Share of reads; the rest are writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mix {
-    /// 100: reads only. 0: writes only.
-    pub read_percent: u8,
-}
-
-impl Mix {
-    /// Reads only.
-    pub const READ: Self = Self { read_percent: 100 };
-    /// Writes only.
-    pub const WRITE: Self = Self { read_percent: 0 };
-
-    /// Any reads.
-    pub fn reads(self) -> bool {
-        self.read_percent > 0
-    }
-
-    /// Any writes.
-    pub fn writes(self) -> bool {
-        self.read_percent < 100
     }
 }
 
@@ -179,13 +162,23 @@ impl Limit {
     }
 }
 
-/// How often I/Os are due, evenly spaced.
+/// How often I/Os are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// I/Os per second.
     Iops(u64),
     /// Bytes per second.
     BytesPerSecond(u64),
+}
+
+/// How due times are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At equal distances.
+    Even,
+    /// At random, each independent of the others: what many clients that know nothing of each other make together (fio's
+    /// `rate_process=poisson`). Bursts come with it, and a queue before a device that keeps up on average.
+    Poisson,
 }
 
 /// A part of a device, bytes.
@@ -233,13 +226,14 @@ mod tests {
             change(&mut job);
             job.check(&geometry()).unwrap_err()
         };
-        assert!(matches!(check(&|job| job.block_size = 0), JobError::BlockSize { .. }));
+        assert!(matches!(check(&|job| job.block_sizes = BlockSizes::Fixed(0)), JobError::BlockSize { .. }));
         assert!(matches!(
-            check(&|job| job.block_size = 1000),
+            check(&|job| job.block_sizes = BlockSizes::Fixed(1000)),
             JobError::BlockSize { block_size: 1000, sector: 512 }
         ));
         assert!(matches!(check(&|job| job.queue_depth = 0), JobError::QueueDepth { .. }));
         assert!(matches!(check(&|job| job.queue_depth = QUEUE_DEPTH_MAX + 1), JobError::QueueDepth { .. }));
+        assert_eq!(check(&|job| job.jobs = 0), JobError::Jobs { jobs: 0 });
         assert!(matches!(check(&|job| job.mix.read_percent = 101), JobError::Mix { .. }));
         assert!(matches!(
             check(&|job| job.region = Some(Region { offset: 512, len: 1 << 20 })),

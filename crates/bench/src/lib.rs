@@ -11,9 +11,9 @@
 //!
 //! # What a number means
 //!
-//! - *Response time* is one figure per I/O, nanoseconds from submission to completion (from the **intended** start
-//!   where a rate is set, so that a stall is charged to every I/O that it delayed). There is no split into submission
-//!   and completion time: the device decides what is inline.
+//! - *Response time* is one figure per I/O, nanoseconds from its **intended** start to completion: from submission, or
+//!   from when it was due where a rate is set, so that a stall is charged to every I/O that it delayed. *Service* (from
+//!   submission) and *wait* (until submission) are its two parts.
 //! - *MB/s* is 1,000,000 bytes per second, everywhere. fio's `bw` field is KiB/s, because fio's is.
 //! - Percentiles are of all I/Os of the run, never averages of percentiles.
 //!
@@ -32,37 +32,47 @@ pub mod profile;
 pub mod report;
 pub mod score;
 
+mod access;
 mod cache;
 mod cpu;
 mod engine;
 mod error;
+mod interval;
 mod job;
 mod latency;
+mod meter;
 mod occupancy;
 mod outcome;
 mod pace;
+mod pass;
 mod payload;
+mod permutation;
+mod progress;
 mod random;
 mod run;
 mod series;
+mod sizes;
+mod skew;
 mod slots;
 mod source;
 mod stamp;
 mod table;
 mod verify;
 
+pub use access::{Distribution, Mix, Pattern};
 pub use cache::cache_truth;
 pub use cpu::CpuTime;
 pub use error::{BenchError, JobError};
+pub use interval::Interval;
 pub use job::{
-    BLOCK_SIZE_MAX, Fill, Job, Limit, Mix, Pattern, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX,
-    random_seed,
+    Arrivals, Fill, JOBS_MAX, Job, Limit, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX, random_seed,
 };
 pub use latency::Latency;
 pub use occupancy::holds_data;
 pub use outcome::{Direction, End, Outcome};
 pub use run::{Cancel, Tick, run};
 pub use series::{Point, Series};
+pub use sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
 pub use table::{Table, TableRow};
 
 pub use verify::{Fault, FaultKind, Verification};

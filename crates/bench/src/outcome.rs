@@ -32,6 +32,9 @@ pub struct Outcome {
     pub end: End,
     /// I/Os given up on without an answer, after a cancel.
     pub abandoned: u32,
+    /// I/Os that a rate had made due and that had not been submitted when the limit was reached: the device had held up
+    /// all that may be in flight. They are in no other figure; each had waited already.
+    pub overdue: u64,
     /// What verification found; `None` where it was not asked for.
     pub verification: Option<Verification>,
 }
@@ -56,8 +59,14 @@ pub struct Direction {
     pub bytes: u64,
     /// How long they were measured; that of the whole job.
     pub elapsed: Duration,
-    /// Their response times.
-    pub latency: Latency,
+    /// Response times: from when each was *intended* to start until it was completed. Without a rate that is when it was
+    /// submitted. With one it is when it was due, so that a stall of the device counts for every I/O that it held up,
+    /// and not only for those that it happened to hold.
+    pub response: Latency,
+    /// From when each was submitted to the device until it was completed: what the device itself took.
+    pub service: Latency,
+    /// From when each was intended to start until it was submitted: what stood in the queue before the device.
+    pub wait: Latency,
     /// I/Os that failed.
     pub errors: u64,
     /// What the first of them said.

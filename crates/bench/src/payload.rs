@@ -13,13 +13,12 @@ const SPREAD: usize = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Payload {
     data: SharedBuf,
-    block: usize,
     next: usize,
 }
 
 impl Payload {
     pub(crate) fn new(job: &Job) -> Self {
-        let block = job.block_size as usize;
+        let block = job.block_sizes.largest(job.mix) as usize;
         // A job that only reads, or stamps its data, needs none.
         let data = if !job.mix.writes() || job.verify {
             SharedBuf::default()
@@ -30,31 +29,29 @@ impl Payload {
             Random::new(job.seed ^ 0x6461_7461).fill(&mut buf);
             buf.freeze()
         };
-        Self { data, block, next: 0 }
+        Self { data, next: 0 }
     }
 
+    /// The next `len` bytes to write, at most the job's largest block.
     #[inline]
-    pub(crate) fn next(&mut self) -> SharedBuf {
-        let start = self.next;
-        self.next += ALIGNMENT;
-        if self.next + self.block > self.data.len() {
-            self.next = 0;
-        }
-        self.data.slice(start..start + self.block)
+    pub(crate) fn next(&mut self, len: usize) -> SharedBuf {
+        let start = if self.next + len > self.data.len() { 0 } else { self.next };
+        self.next = start + ALIGNMENT;
+        self.data.slice(start..start + len)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Mix;
+    use crate::access::Mix;
 
     #[test]
     fn neighbouring_writes_differ_and_are_incompressible() {
         let mut job = Job::new("x");
         job.mix = Mix::WRITE;
         let mut payload = Payload::new(&job);
-        let (a, b) = (payload.next(), payload.next());
+        let (a, b) = (payload.next(4096), payload.next(4096));
         assert_eq!((a.len(), b.len()), (4096, 4096));
         assert_ne!(&a[..], &b[..]);
         let mut counts = [0u32; 256];
@@ -68,6 +65,6 @@ mod tests {
         job.mix = Mix::WRITE;
         job.fill = Fill::Zero;
         let mut payload = Payload::new(&job);
-        assert!((0..3).all(|_| payload.next().iter().all(|&byte| byte == 0)));
+        assert!((0..3).all(|_| payload.next(4096).iter().all(|&byte| byte == 0)));
     }
 }

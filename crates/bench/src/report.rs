@@ -64,7 +64,7 @@ fn measures(line: &Line<'_>) -> [Measure; 2] {
     };
     [
         measure("IOPS", Better::Higher, line.figures.iops()),
-        measure("ms", Better::Lower, line.figures.latency.mean() / 1e6),
+        measure("ms", Better::Lower, line.figures.response.mean() / 1e6),
     ]
 }
 
@@ -157,9 +157,9 @@ fn figures(lines: &[Line<'_>], outcomes: &[Outcome]) -> Section {
         };
         let cells = [
             Cell::marked(&line.name, mark),
-            figure(line.figures.latency.mean() / 1e6).into(),
-            figure(line.figures.latency.percentile(99.0) as f64 / 1e6).into(),
-            figure(line.figures.latency.percentile(99.9) as f64 / 1e6).into(),
+            figure(line.figures.response.mean() / 1e6).into(),
+            figure(line.figures.response.percentile(99.0) as f64 / 1e6).into(),
+            figure(line.figures.response.percentile(99.9) as f64 / 1e6).into(),
             figure(line.figures.bytes as f64 / 1e6).into(),
             figure(line.figures.iops()).into(),
             figure(line.figures.bytes_per_second() / 1e6).into(),
@@ -202,7 +202,7 @@ fn response(lines: &[Line<'_>]) -> Section {
         let of_tone: Vec<&Line<'_>> = lines.iter().filter(|line| line.tone == tone).collect();
         for part in of_tone.chunks(SERIES_MAX) {
             let points: Vec<Vec<(f64, f64)>> =
-                part.iter().map(|line| percentiles(&line.figures.latency)).collect();
+                part.iter().map(|line| percentiles(&line.figures.response)).collect();
             // The chart's title says the direction already.
             let curves: Vec<Curve<'_>> = part
                 .iter()
@@ -239,7 +239,7 @@ fn timeline(line: &Line<'_>) -> Block {
         Tone::Write => (point.write_ios, point.write_bytes),
     };
     // Large blocks are about volume, small ones about number.
-    let large = line.outcome.job.block_size >= 64 << 10;
+    let large = line.outcome.job.block_sizes.largest(line.outcome.job.mix) >= 64 << 10;
     let values = series.points().iter().map(|point| match (of(point), large) {
         ((_, bytes), true) => bytes as f64 * per_second / 1e6,
         ((ios, _), false) => ios as f64 * per_second,
@@ -265,7 +265,8 @@ mod tests {
     use lunway_report::html;
 
     use super::*;
-    use crate::job::{Job, Mix};
+    use crate::access::Mix;
+    use crate::job::Job;
     use crate::series::Series;
 
     fn outcome(name: &str, mix: Mix) -> Outcome {
@@ -275,7 +276,7 @@ mod tests {
             ios: 1000,
             bytes: 4_096_000,
             elapsed: Duration::from_secs(1),
-            latency,
+            response: latency,
             ..Direction::default()
         };
         Outcome {
@@ -289,6 +290,7 @@ mod tests {
             depth_max: 1,
             end: End::Limit,
             abandoned: 0,
+            overdue: 0,
             verification: None,
         }
     }

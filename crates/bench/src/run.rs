@@ -3,15 +3,18 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
 
 use crate::BenchError;
 use crate::engine::Engine;
+use crate::interval::Interval;
 use crate::job::Job;
+use crate::meter::Beat;
 use crate::occupancy::holds_data;
 use crate::outcome::{End, Outcome};
+use crate::progress::Progress;
 use crate::verify::Verifier;
 
 /// Asks a run to end early, from anywhere. Clones ask the same run.
@@ -36,20 +39,36 @@ impl Cancel {
 }
 
 /// How a run is doing, about four times a second.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Tick {
     /// Since the run started, ramp included.
     pub elapsed: Duration,
     /// How long it will take in all, as far as can be told.
     pub total: Option<Duration>,
-    /// I/Os per second since the last tick.
-    pub iops: f64,
-    /// Bytes per second since the last tick.
-    pub bytes_per_second: f64,
+    /// Since the last tick.
+    pub interval: Duration,
+    /// What was read in the interval.
+    pub read: Interval,
+    /// What was written in the interval.
+    pub write: Interval,
     /// Part done, 0 to 1.
     pub fraction: f64,
+    /// Warming up: nothing of it will be in the outcome.
+    pub ramping: bool,
     /// Reading back what was written, for verification.
     pub reading_back: bool,
+}
+
+impl Tick {
+    /// I/Os per second in the interval.
+    pub fn iops(&self) -> f64 {
+        (self.read.ios + self.write.ios) as f64 / self.interval.as_secs_f64()
+    }
+
+    /// Bytes per second in the interval.
+    pub fn bytes_per_second(&self) -> f64 {
+        (self.read.bytes + self.write.bytes) as f64 / self.interval.as_secs_f64()
+    }
 }
 
 /// Runs `job` on `device` and says what came of it.
@@ -82,11 +101,13 @@ pub async fn run(
         }
     }
     let verifier = job.verify.then(|| Verifier::new(job, region, geometry.logical_sector));
-    let (mut outcome, verifier) = drive(&device, job, verifier, progress, cancel).await;
+    let (mut outcome, verifier) =
+        drive(&device, job, verifier, &mut Progress::of(job, progress), cancel).await;
     let Some(mut verifier) = verifier else { return Ok(outcome) };
     if job.mix.writes() && outcome.end == End::Limit {
         verifier.read_back();
-        let (pass, read) = drive(&device, job, Some(verifier), progress, cancel).await;
+        let mut progress = Progress::of_reading_back(verifier.written(), progress);
+        let (pass, read) = drive(&device, job, Some(verifier), &mut progress, cancel).await;
         outcome.read.errors += pass.read.errors;
         outcome.read.first_error = outcome.read.first_error.or(pass.read.first_error);
         outcome.end = pass.end;
@@ -101,10 +122,12 @@ async fn drive(
     device: &Arc<dyn BlockDevice>,
     job: &Job,
     verifier: Option<Verifier>,
-    progress: &mut dyn FnMut(&Tick),
+    progress: &mut Progress<'_>,
     cancel: &Cancel,
 ) -> (Outcome, Option<Verifier>) {
-    let mut engine = Box::new(Engine::new(&**device, job, verifier, progress, cancel));
+    let mut beat = |beat: &Beat<'_>| progress.beat(beat);
+    let mut engine = Box::new(Engine::new(&**device, job, verifier, &mut beat, cancel));
+    engine.start(Instant::now());
     // The engine yields by its own clock. The runtime's budget would make a batch of more than 128 completions wait
     // for another turn.
     tokio::task::unconstrained(poll_fn(|cx| engine.poll(cx))).await;

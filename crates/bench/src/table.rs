@@ -44,7 +44,7 @@ impl Table {
             outcome.directions().map(move |(direction, figures)| TableRow {
                 name: if both { format!("{} ({direction})", job.name) } else { job.name.clone() },
                 is_write: direction == "write",
-                response_ms: figures.latency.mean() / 1e6,
+                response_ms: figures.response.mean() / 1e6,
                 mb: figures.bytes as f64 / 1e6,
                 iops: figures.iops(),
                 mb_s: figures.bytes_per_second() / 1e6,

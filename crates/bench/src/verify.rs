@@ -5,6 +5,7 @@ use std::fmt;
 use lunway_block::{Buf, SharedBuf};
 
 use crate::job::{Job, Region};
+use crate::source::Next;
 use crate::stamp::{Found, Stamp};
 
 /// Faults kept with their place; more are only counted.
@@ -86,7 +87,9 @@ impl fmt::Display for Fault {
 pub(crate) struct Verifier {
     seed: u64,
     region: u64,
-    block: u64,
+    /// Bytes of one entry of the ledger: every block is so many entries.
+    unit: u64,
+    largest: u64,
     sector: u64,
     ledger: Vec<u32>,
     writes: bool,
@@ -97,13 +100,14 @@ pub(crate) struct Verifier {
 
 impl Verifier {
     pub(crate) fn new(job: &Job, region: Region, logical_sector: u32) -> Self {
-        let block = u64::from(job.block_size);
+        let unit = u64::from(job.block_sizes.unit(job.mix));
         Self {
             seed: job.seed,
             region: region.offset,
-            block,
+            unit,
+            largest: job.block_sizes.largest(job.mix).into(),
             sector: u64::from(logical_sector),
-            ledger: vec![0; (region.len / block) as usize],
+            ledger: vec![0; (region.len / unit) as usize],
             writes: job.mix.writes(),
             cursor: None,
             found: Verification::default(),
@@ -125,74 +129,98 @@ impl Verifier {
         self.cursor.is_some()
     }
 
-    /// Number of blocks that the pass over what was written will read.
+    /// Bytes that the pass over what was written will read.
     pub(crate) fn written(&self) -> u64 {
-        self.ledger.iter().filter(|&&entry| is_known(entry)).count() as u64
+        self.ledger.iter().filter(|&&entry| is_known(entry)).count() as u64 * self.unit
     }
 
-    /// The next block with known content, in order of address.
-    pub(crate) fn next_written(&mut self) -> Option<u64> {
+    /// The next read of that pass: known content, in order of address.
+    pub(crate) fn next_written(&mut self) -> Option<Next> {
         let cursor = self.cursor.as_mut()?;
-        let found = self.ledger[*cursor..].iter().position(|&entry| is_known(entry))? + *cursor;
-        *cursor = found + 1;
-        Some(self.region + found as u64 * self.block)
+        let first = self.ledger[*cursor..].iter().position(|&entry| is_known(entry))? + *cursor;
+        let known = self.ledger[first..].iter().take_while(|&&entry| is_known(entry));
+        let units = known.take((self.largest / self.unit) as usize).count();
+        *cursor = first + units;
+        let offset = self.region + first as u64 * self.unit;
+        Some(Next { is_read: true, offset, len: (units as u64 * self.unit) as u32 })
     }
 
-    /// Takes the block at `offset`, or a free one soon after it, for one I/O. `None`: all of them are in flight.
-    pub(crate) fn claim(&mut self, offset: u64) -> Option<u64> {
-        let blocks = self.ledger.len() as u64;
-        let first = (offset - self.region) / self.block;
-        let free = (0..PROBES_MAX.min(blocks))
-            .map(|step| (first + step) % blocks)
-            .find(|&block| self.ledger[block as usize] & BUSY == 0)?;
-        self.ledger[free as usize] |= BUSY;
-        Some(self.region + free * self.block)
+    /// Takes `len` bytes at `offset`, or free ones soon after it, for one I/O. `None`: all of them are in flight.
+    pub(crate) fn claim(&mut self, offset: u64, len: u32) -> Option<u64> {
+        let entries = self.ledger.len() as u64;
+        let units = u64::from(len) / self.unit;
+        let places = entries - units + 1;
+        let first = (offset - self.region) / self.unit;
+        let free =
+            (0..PROBES_MAX.min(places)).map(|step| (first + step * units) % places).find(|&place| {
+                self.ledger[place as usize..][..units as usize].iter().all(|&entry| entry & BUSY == 0)
+            })?;
+        let offset = self.region + free * self.unit;
+        self.entries(offset, len).iter_mut().for_each(|entry| *entry |= BUSY);
+        Some(offset)
     }
 
-    fn entry(&mut self, offset: u64) -> &mut u32 {
-        &mut self.ledger[((offset - self.region) / self.block) as usize]
+    fn entries(&mut self, offset: u64, len: u32) -> &mut [u32] {
+        let (first, count) = ((offset - self.region) / self.unit, u64::from(len) / self.unit);
+        &mut self.ledger[first as usize..][..count as usize]
     }
 
-    /// The next content of the claimed block at `offset`.
-    pub(crate) fn stamp(&mut self, offset: u64) -> SharedBuf {
-        let generation = u64::from(next_generation(*self.entry(offset)));
-        let mut buf = Buf::for_overwrite(self.block as usize);
-        for (lba, sector) in (offset / self.sector..).zip(buf.chunks_exact_mut(self.sector as usize)) {
-            Stamp { lba, seed: self.seed, generation }.write(sector);
+    /// The next content of what was claimed.
+    pub(crate) fn stamp(&mut self, offset: u64, len: u32) -> SharedBuf {
+        let (seed, unit, sector) = (self.seed, self.unit, self.sector);
+        let mut buf = Buf::for_overwrite(len as usize);
+        let units = self.entries(offset, len).iter().zip(buf.chunks_exact_mut(unit as usize));
+        let mut lba = offset / sector;
+        for (&entry, block) in units {
+            let generation = next_generation(entry).into();
+            for sector in block.chunks_exact_mut(sector as usize) {
+                Stamp { lba, seed, generation }.write(sector);
+                lba += 1;
+            }
         }
         buf.freeze()
     }
 
-    /// The write of the claimed block at `offset` has ended.
-    pub(crate) fn wrote(&mut self, offset: u64, succeeded: bool) {
-        let entry = self.entry(offset);
-        let generation = next_generation(*entry);
-        *entry = if succeeded { generation } else { generation | UNKNOWN };
+    /// The write of what was claimed has ended.
+    pub(crate) fn wrote(&mut self, offset: u64, len: u32, succeeded: bool) {
+        for entry in self.entries(offset, len) {
+            let generation = next_generation(*entry);
+            *entry = if succeeded { generation } else { generation | UNKNOWN };
+        }
     }
 
-    /// The read of the block at `offset` has ended; `data` is `None` if it failed.
-    pub(crate) fn read(&mut self, offset: u64, data: Option<&[u8]>) {
-        let entry = self.entry(offset);
-        *entry &= !BUSY;
-        let entry = *entry;
+    /// The read of what was claimed, or of what [`next_written`](Self::next_written) said, has ended; `data` is `None`
+    /// if it failed.
+    pub(crate) fn read(&mut self, offset: u64, len: u32, data: Option<&[u8]>) {
+        self.entries(offset, len).iter_mut().for_each(|entry| *entry &= !BUSY);
         let Some(data) = data else { return };
-        let expected = match self.writes {
-            true if !is_known(entry) => return,
-            true => Some(u64::from(entry & GENERATION)),
-            false => None,
-        };
-        self.found.checked += 1;
-        let sectors = (offset / self.sector..).zip(data.chunks_exact(self.sector as usize));
-        let fault = sectors.into_iter().find_map(|(lba, sector)| {
-            let kind = judge(self.seed, lba, expected, Stamp::find(sector))?;
-            Some(Fault { offset: lba * self.sector, kind })
-        });
+        let (unit, first) = (self.unit, (offset - self.region) / self.unit);
+        let (mut known, mut fault) = (false, None);
+        for (unit, data) in (first..).zip(data.chunks_exact(unit as usize)) {
+            let entry = self.ledger[unit as usize];
+            let expected = match self.writes {
+                true if !is_known(entry) => continue,
+                true => Some(u64::from(entry & GENERATION)),
+                false => None,
+            };
+            known = true;
+            fault = fault.or_else(|| self.judge_unit(self.region + unit * self.unit, expected, data));
+        }
+        self.found.checked += u64::from(known);
         if let Some(fault) = fault {
             self.found.faulty += 1;
             if self.found.faults.len() < FAULTS_KEPT_MAX {
                 self.found.faults.push(fault);
             }
         }
+    }
+
+    fn judge_unit(&self, offset: u64, expected: Option<u64>, data: &[u8]) -> Option<Fault> {
+        let sectors = (offset / self.sector..).zip(data.chunks_exact(self.sector as usize));
+        sectors.into_iter().find_map(|(lba, sector)| {
+            let kind = judge(self.seed, lba, expected, Stamp::find(sector))?;
+            Some(Fault { offset: lba * self.sector, kind })
+        })
     }
 
     pub(crate) fn into_found(self) -> Verification {
@@ -228,7 +256,7 @@ fn next_generation(entry: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Mix;
+    use crate::access::Mix;
 
     fn verifier(mix: Mix) -> Verifier {
         let mut job = Job::new("x");
@@ -244,30 +272,30 @@ mod tests {
     #[test]
     fn a_busy_block_is_not_given_twice() {
         let mut verifier = verifier(Mix::WRITE);
-        let claimed: Vec<_> = (0..5).map(|_| verifier.claim(8192 + 4096)).collect();
+        let claimed: Vec<_> = (0..5).map(|_| verifier.claim(8192 + 4096, 4096)).collect();
         assert_eq!(claimed, [Some(12288), Some(16384), Some(20480), Some(8192), None]);
-        verifier.wrote(16384, true);
-        assert_eq!(verifier.claim(8192), Some(16384));
+        verifier.wrote(16384, 4096, true);
+        assert_eq!(verifier.claim(8192, 4096), Some(16384));
     }
 
     #[test]
     fn each_kind_of_fault_is_named() {
         let mut verifier = verifier(Mix::WRITE);
-        let offset = verifier.claim(8192).unwrap();
-        let old = verifier.stamp(offset);
-        verifier.wrote(offset, true);
-        let elsewhere = verifier.claim(12288).unwrap();
-        let stray = verifier.stamp(elsewhere);
-        verifier.wrote(elsewhere, true);
-        verifier.claim(8192).unwrap();
-        let new = verifier.stamp(offset);
-        verifier.wrote(offset, true);
+        let offset = verifier.claim(8192, 4096).unwrap();
+        let old = verifier.stamp(offset, 4096);
+        verifier.wrote(offset, 4096, true);
+        let elsewhere = verifier.claim(12288, 4096).unwrap();
+        let stray = verifier.stamp(elsewhere, 4096);
+        verifier.wrote(elsewhere, 4096, true);
+        verifier.claim(8192, 4096).unwrap();
+        let new = verifier.stamp(offset, 4096);
+        verifier.wrote(offset, 4096, true);
         let mut rotten = new.to_vec();
         rotten[700] ^= 1;
 
-        verifier.read(offset, Some(&new));
+        verifier.read(offset, 4096, Some(&new));
         for data in [&old[..], &stray, &rotten, &[0; 4096]] {
-            verifier.read(offset, Some(data));
+            verifier.read(offset, 4096, Some(data));
         }
         assert_eq!(verifier.found.checked, 5);
         assert_eq!(
@@ -284,9 +312,9 @@ mod tests {
     #[test]
     fn after_a_failed_write_old_and_new_are_both_right() {
         let mut verifier = verifier(Mix::WRITE);
-        verifier.claim(8192).unwrap();
-        verifier.wrote(8192, false);
-        verifier.read(8192, Some(&[0; 4096]));
+        verifier.claim(8192, 4096).unwrap();
+        verifier.wrote(8192, 4096, false);
+        verifier.read(8192, 4096, Some(&[0; 4096]));
         verifier.read_back();
         assert_eq!(verifier.next_written(), None);
         assert_eq!(verifier.into_found(), Verification::default());
@@ -295,13 +323,13 @@ mod tests {
     #[test]
     fn a_reading_job_accepts_any_generation_of_its_seed_only() {
         let mut writer = verifier(Mix::WRITE);
-        writer.claim(8192).unwrap();
-        let data = writer.stamp(8192);
+        writer.claim(8192, 4096).unwrap();
+        let data = writer.stamp(8192, 4096);
         let mut reader = verifier(Mix::READ);
-        reader.read(8192, Some(&data));
+        reader.read(8192, 4096, Some(&data));
         assert_eq!(reader.found.faulty, 0);
         reader.seed = 10;
-        reader.read(8192, Some(&data));
+        reader.read(8192, 4096, Some(&data));
         assert_eq!(kinds(reader), [FaultKind::Stale { expected: None, found: 1 }]);
     }
 }

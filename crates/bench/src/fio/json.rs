@@ -1,20 +1,22 @@
 //! fio's JSON: what existing programs read.
 //!
 //! Field names, nesting and units are those of `fio --output-format=json` 3.33, so that parsers find what they look for.
-//! Where we do not measure what a field means it is 0, as fio's own is where an engine does not: `slat_ns` (there is one
-//! response time, in `clat_ns` and `lat_ns`), `ctx`, the submission batches. Fields that fio does not have are in one object,
-//! `lunway`, per job.
+//! `slat_ns` is from intended to submitted, `clat_ns` from submitted to completed, `lat_ns` from intended to completed.
+//! Where we do not measure what a field means it is 0, as fio's own is where an engine does not: `ctx`, the submission
+//! batches. Fields that fio does not have are in one object, `lunway`, per job.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lunway_report::utc;
 use serde_json::{Map, Value, json};
 
+use crate::access::Pattern;
 use crate::cpu::CpuTime;
-use crate::job::{Job, Limit, Pattern, Rate};
+use crate::job::{Job, Limit, Rate};
 use crate::latency::Latency;
 use crate::outcome::{Direction, End, Outcome};
 use crate::series::Point;
+use crate::sizes::BlockSizes;
 
 /// fio's default percentiles.
 pub const PERCENTILES: [f64; 17] =
@@ -35,8 +37,8 @@ pub fn to_json(outcomes: &[Outcome]) -> Value {
 fn job(outcome: &Outcome) -> Value {
     let cpu = |part| CpuTime::percent(part, outcome.elapsed);
     let latency = {
-        let mut all = outcome.read.latency.clone();
-        all.merge(&outcome.write.latency);
+        let mut all = outcome.read.response.clone();
+        all.merge(&outcome.write.response);
         all
     };
     json!({
@@ -94,15 +96,17 @@ fn options(job: &Job) -> Value {
         (Pattern::Sequential, 100) => "read",
         (Pattern::Sequential, 0) => "write",
         (Pattern::Sequential, _) => "rw",
-        (Pattern::Random, 100) => "randread",
-        (Pattern::Random, 0) => "randwrite",
-        (Pattern::Random, _) => "randrw",
+        (Pattern::Random(_), 100) => "randread",
+        (Pattern::Random(_), 0) => "randwrite",
+        (Pattern::Random(_), _) => "randrw",
     };
     let mut options = Map::new();
     let mut set = |key: &str, value: String| options.insert(key.into(), value.into());
     set("name", job.name.clone());
     set("rw", rw.into());
-    set("bs", job.block_size.to_string());
+    if let BlockSizes::Fixed(block_size) = job.block_sizes {
+        set("bs", block_size.to_string());
+    }
     set("iodepth", job.queue_depth.to_string());
     set("randseed", job.seed.to_string());
     if rw.ends_with("rw") {
@@ -139,9 +143,9 @@ fn direction(outcome: &Outcome, figures: &Direction, of: impl Fn(&Point) -> (u64
     let (ios, bytes): (Vec<f64>, Vec<f64>) =
         points.map(|(ios, bytes)| (ios as f64 / seconds, bytes as f64 / seconds / 1024.0)).unzip();
     let (iops, bw) = (Samples::of(&ios), Samples::of(&bytes));
-    let mut completion = spread(&figures.latency);
+    let mut completion = spread(&figures.service);
     if used {
-        let percentiles = PERCENTILES.map(|p| (format!("{p:.6}"), figures.latency.percentile(p).into()));
+        let percentiles = PERCENTILES.map(|p| (format!("{p:.6}"), figures.service.percentile(p).into()));
         completion["percentile"] = Value::Object(percentiles.into_iter().collect());
     }
     json!({
@@ -154,9 +158,9 @@ fn direction(outcome: &Outcome, figures: &Direction, of: impl Fn(&Point) -> (u64
         "total_ios": figures.ios,
         "short_ios": 0,
         "drop_ios": figures.errors,
-        "slat_ns": spread(&Latency::default()),
+        "slat_ns": spread(&figures.wait),
         "clat_ns": completion,
-        "lat_ns": spread(&figures.latency),
+        "lat_ns": spread(&figures.response),
         "bw_min": bw.min as u64,
         "bw_max": bw.max as u64,
         "bw_agg": if used { 100.0 } else { 0.0 },

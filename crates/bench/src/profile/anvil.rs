@@ -29,18 +29,18 @@ type Row = (&'static str, Pattern, u32, u32);
 
 const READS: [Row; 6] = [
     ("read seq 4 MiB", Pattern::Sequential, 4 << 20, 1),
-    ("read 4K", Pattern::Random, 4 << 10, 1),
-    ("read 4K QD4", Pattern::Random, 4 << 10, 4),
-    ("read 4K QD16", Pattern::Random, 4 << 10, 16),
-    ("read 32K", Pattern::Random, 32 << 10, 1),
-    ("read 128K", Pattern::Random, 128 << 10, 1),
+    ("read 4K", Pattern::RANDOM, 4 << 10, 1),
+    ("read 4K QD4", Pattern::RANDOM, 4 << 10, 4),
+    ("read 4K QD16", Pattern::RANDOM, 4 << 10, 16),
+    ("read 32K", Pattern::RANDOM, 32 << 10, 1),
+    ("read 128K", Pattern::RANDOM, 128 << 10, 1),
 ];
 
 const WRITES: [Row; 4] = [
     ("write seq 4 MiB", Pattern::Sequential, 4 << 20, 1),
-    ("write 4K", Pattern::Random, 4 << 10, 1),
-    ("write 4K QD4", Pattern::Random, 4 << 10, 4),
-    ("write 4K QD16", Pattern::Random, 4 << 10, 16),
+    ("write 4K", Pattern::RANDOM, 4 << 10, 1),
+    ("write 4K QD4", Pattern::RANDOM, 4 << 10, 4),
+    ("write 4K QD16", Pattern::RANDOM, 4 << 10, 16),
 ];
 
 /// The ten rows that storage reviewers compare: sequential 4 MiB and random 4K at depths 1, 4 and 16 both ways, random

@@ -107,7 +107,7 @@ impl Atto {
         if outcome.read.ios + outcome.write.ios == 0 {
             return;
         }
-        let block_size = outcome.job.block_size;
+        let block_size = outcome.job.block_sizes.largest(outcome.job.mix);
         if self.sweep.last().is_none_or(|point| point.block_size != block_size) {
             self.sweep.push(SweepPoint { block_size, write: None, read: None });
         }

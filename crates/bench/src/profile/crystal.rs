@@ -20,8 +20,8 @@ type Test = (&'static str, Pattern, u32, u32);
 const TESTS: [Test; 4] = [
     ("SEQ1M Q8T1", Pattern::Sequential, 1 << 20, 8),
     ("SEQ1M Q1T1", Pattern::Sequential, 1 << 20, 1),
-    ("RND4K Q32T1", Pattern::Random, 4 << 10, 32),
-    ("RND4K Q1T1", Pattern::Random, 4 << 10, 1),
+    ("RND4K Q32T1", Pattern::RANDOM, 4 << 10, 32),
+    ("RND4K Q1T1", Pattern::RANDOM, 4 << 10, 1),
 ];
 
 /// In this order: all reads, all writes, all mixed.
@@ -63,8 +63,8 @@ impl Figures {
     pub(super) fn of(outcome: &Outcome) -> Self {
         let ios = (outcome.read.ios + outcome.write.ios) as f64;
         let of = |ios: u64, mean: f64| if ios == 0 { 0.0 } else { ios as f64 * mean };
-        let waited = of(outcome.read.ios, outcome.read.latency.mean())
-            + of(outcome.write.ios, outcome.write.latency.mean());
+        let waited = of(outcome.read.ios, outcome.read.response.mean())
+            + of(outcome.write.ios, outcome.write.response.mean());
         Self {
             mb_s: (outcome.read.bytes_per_second() + outcome.write.bytes_per_second()) / 1e6,
             iops: outcome.read.iops() + outcome.write.iops(),

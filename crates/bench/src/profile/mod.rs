@@ -281,7 +281,7 @@ fn job(
     Job {
         pattern,
         mix,
-        block_size,
+        block_sizes: block_size.into(),
         queue_depth,
         limit: Limit::Time(options.duration),
         region: Some(region),

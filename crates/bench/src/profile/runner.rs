@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
+use crate::interval::Interval;
 use crate::job::Job;
 use crate::outcome::{End, Outcome};
 use crate::run::{Cancel, Tick, run};
@@ -92,7 +93,6 @@ impl<'a> Runner<'a> {
         if since < TICK {
             return;
         }
-        let seconds = since.as_secs_f64();
         let fraction = fraction().clamp(0.0, 1.0);
         let elapsed = meter.started.elapsed();
         let Meter { name, index, count, then, .. } = *meter;
@@ -101,10 +101,10 @@ impl<'a> Runner<'a> {
             &Tick {
                 elapsed,
                 total: Duration::try_from_secs_f64(elapsed.as_secs_f64() / fraction).ok(),
-                iops: meter.ios as f64 / seconds,
-                bytes_per_second: meter.bytes as f64 / seconds,
+                interval: since,
+                read: Interval { ios: meter.ios, bytes: meter.bytes, ..Interval::default() },
                 fraction,
-                reading_back: false,
+                ..Tick::default()
             },
         );
         (meter.told, meter.ios, meter.bytes) = (Instant::now(), 0, 0);

@@ -33,7 +33,7 @@ async fn a_limit_of_time_ends_in_time_and_counts_consistently() {
     assert!(outcome.elapsed >= Duration::from_millis(200) && outcome.elapsed < Duration::from_secs(2));
     assert!(outcome.read.ios > 1000);
     assert_eq!(outcome.read.bytes, outcome.read.ios * 4096);
-    assert_eq!(outcome.read.latency.count(), outcome.read.ios);
+    assert_eq!(outcome.read.response.count(), outcome.read.ios);
     assert_eq!(outcome.write.ios, 0);
     assert!(outcome.depth_mean > 0.9 && outcome.depth_mean <= 1.0, "{}", outcome.depth_mean);
 }
@@ -44,7 +44,7 @@ async fn a_limit_of_bytes_moves_exactly_those() {
     let job = job(|job| {
         job.mix = Mix::WRITE;
         job.pattern = Pattern::Sequential;
-        job.block_size = 64 << 10;
+        job.block_sizes = (64 << 10).into();
         job.queue_depth = 8;
         job.limit = Limit::Bytes(2 * MIB + 1);
     });
@@ -72,7 +72,7 @@ async fn the_depth_asked_for_is_reached_and_not_exceeded() {
     assert_eq!(device.most_in_flight.load(Ordering::SeqCst), 100);
     assert_eq!(outcome.depth_max, 100);
     assert!(outcome.depth_mean > 80.0 && outcome.depth_mean <= 100.0, "{}", outcome.depth_mean);
-    assert!(outcome.read.latency.min() >= 5_000_000);
+    assert!(outcome.read.response.min() >= 5_000_000);
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn behind_a_rate_waiting_counts_as_response_time() {
         job.limit = Limit::Time(Duration::from_millis(400));
     });
     let outcome = quiet(&device, &overload).await.unwrap();
-    assert!(outcome.read.latency.max() > 100_000_000, "{}", outcome.read.latency.max());
+    assert!(outcome.read.response.max() > 100_000_000, "{}", outcome.read.response.max());
     assert!(outcome.rate_missed());
 }
 
@@ -134,7 +134,7 @@ async fn a_cancel_leaves_a_valid_partial_outcome() {
     let outcome = run(device as Arc<dyn BlockDevice>, &long, &mut |_| (), &cancel).await.unwrap();
     assert_eq!((outcome.end, outcome.abandoned), (End::Cancelled, 0));
     assert!(outcome.read.ios >= 40, "{}", outcome.read.ios);
-    assert_eq!(outcome.read.latency.count(), outcome.read.ios);
+    assert_eq!(outcome.read.response.count(), outcome.read.ios);
     assert!(outcome.elapsed < Duration::from_secs(2), "{:?}", outcome.elapsed);
 }
 
@@ -158,12 +158,12 @@ async fn a_cancel_does_not_wait_for_a_device_that_never_answers() {
 async fn progress_comes_about_four_times_a_second_and_only_grows() {
     let mut ticks: Vec<Tick> = Vec::new();
     let long = job(|job| job.limit = Limit::Time(Duration::from_millis(1100)));
-    run(memory() as Arc<dyn BlockDevice>, &long, &mut |tick| ticks.push(*tick), &Cancel::new())
+    run(memory() as Arc<dyn BlockDevice>, &long, &mut |tick| ticks.push(tick.clone()), &Cancel::new())
         .await
         .unwrap();
     assert!((3..=5).contains(&ticks.len()), "{}", ticks.len());
     assert!(ticks.windows(2).all(|pair| pair[0].fraction < pair[1].fraction));
-    assert!(ticks.iter().all(|tick| tick.iops > 0.0 && tick.fraction <= 1.0));
+    assert!(ticks.iter().all(|tick| tick.iops() > 0.0 && tick.fraction <= 1.0));
     let total = ticks[0].total.unwrap();
     assert!((1.0..1.2).contains(&total.as_secs_f64()), "{total:?}");
 }

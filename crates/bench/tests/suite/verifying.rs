@@ -78,7 +78,7 @@ async fn one_flipped_bit_is_bit_rot() {
 async fn random_mixed_work_at_depth_has_no_false_alarm() {
     let device = Arc::new(Delayed::new(Memory::new(SIZE), Duration::from_micros(300)));
     let mut mixed = job(Mix { read_percent: 50 });
-    mixed.pattern = Pattern::Random;
+    mixed.pattern = Pattern::RANDOM;
     mixed.queue_depth = 32;
     mixed.limit = Limit::Time(Duration::from_millis(300));
     let outcome = execute(device, &mixed).await;
@@ -92,7 +92,7 @@ async fn random_mixed_work_at_depth_has_no_false_alarm() {
 async fn a_depth_beyond_the_blocks_there_are_still_ends() {
     let device = Arc::new(Delayed::new(Memory::new(SIZE), Duration::from_micros(100)));
     let mut deep = job(Mix::WRITE);
-    deep.block_size = 64 << 10;
+    deep.block_sizes = (64 << 10).into();
     deep.queue_depth = 16;
     let outcome = execute(device, &deep).await;
     assert_eq!(outcome.depth_max, 4, "as many as there are blocks");

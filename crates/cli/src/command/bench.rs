@@ -117,7 +117,7 @@ impl Access {
     fn pattern(self) -> Pattern {
         match self {
             Self::Read | Self::Write | Self::Rw => Pattern::Sequential,
-            Self::Randread | Self::Randwrite | Self::Randrw => Pattern::Random,
+            Self::Randread | Self::Randwrite | Self::Randrw => Pattern::RANDOM,
         }
     }
 
@@ -220,7 +220,7 @@ impl Bench {
         Job {
             pattern: rw.pattern(),
             mix,
-            block_size,
+            block_sizes: block_size.into(),
             queue_depth,
             limit,
             ramp: self.ramp.unwrap_or_default(),
@@ -334,8 +334,8 @@ fn show_tick(bar: &ProgressBar, name: &str, tick: &Tick) {
     let doing = if tick.reading_back { ", reading back" } else { "" };
     progress::set_fraction(bar, tick.fraction);
     bar.set_prefix(name.to_owned());
-    let mb_s = tick.bytes_per_second / 1e6;
-    bar.set_message(format!("{:.0} IOPS  {mb_s:.1} MB/s{doing}  {left}", tick.iops));
+    let mb_s = tick.bytes_per_second() / 1e6;
+    bar.set_message(format!("{:.0} IOPS  {mb_s:.1} MB/s{doing}  {left}", tick.iops()));
 }
 
 fn bench_failure(error: lunway_bench::BenchError) -> Failure {
