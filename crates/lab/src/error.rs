@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::network::Shortfall;
 use crate::topology::TopologyError;
 
 /// Why a network cannot be built, or something not be done on it.
@@ -64,4 +65,18 @@ pub enum LabError {
         /// The cable.
         cable: String,
     },
+    /// A cable does not carry its rate.
+    #[error(transparent)]
+    Calibration(#[from] Box<Shortfall>),
+    /// A cable could not be measured.
+    #[error("cable `{cable}` could not be measured: {source}")]
+    Measurement {
+        /// The cable.
+        cable: String,
+        /// Why.
+        source: lunway_net::NetError,
+    },
+    /// Who watches did not want more.
+    #[error("interrupted")]
+    Interrupted,
 }

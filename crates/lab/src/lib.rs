@@ -32,7 +32,7 @@ mod topology;
 
 pub use cpu::{CpuUse, CpuWatch};
 pub use error::LabError;
-pub use network::{LiveCable, LiveHost, Network};
+pub use network::{Calibrating, Calibration, LiveCable, LiveHost, Network, Shortfall};
 pub use rate::{Rate, RateError};
 pub use sandbox::{Sandbox, SandboxError, Side};
 pub use timeline::{

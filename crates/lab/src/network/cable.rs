@@ -146,6 +146,35 @@ impl LiveCable {
         Ok(())
     }
 
+    pub(super) fn fabric(&self) -> &Namespace {
+        &self.fabric
+    }
+
+    /// What a direction's shaper is set to, as a multiple of the rate.
+    pub(super) fn correction(&self, direction: usize) -> f64 {
+        self.state().correction[direction]
+    }
+
+    /// Sets a direction's shaper to so many times the rate.
+    pub(super) fn correct(&self, direction: usize, correction: f64) -> Result<(), LabError> {
+        let mut state = self.state();
+        let mut corrections = state.correction;
+        corrections[direction] = correction;
+        if let Some(rate) = state.rate {
+            self.shape(rate, corrections)?;
+        }
+        state.correction = corrections;
+        Ok(())
+    }
+
+    /// Does something while frames take no time and none is lost.
+    pub(super) fn without_delay_and_loss<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        work()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

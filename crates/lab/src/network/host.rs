@@ -85,6 +85,10 @@ impl LiveHost {
         self.namespace.spawn(command).map_err(|source| self.refused(&format!("start {program}"), source))
     }
 
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     fn refused(&self, what: &str, source: io::Error) -> LabError {
         LabError::Kernel { doing: format!("{what} on host {}", self.name), source }
     }

@@ -1,6 +1,7 @@
 //! A network that runs.
 
 mod cable;
+mod calibrate;
 mod host;
 mod plan;
 
@@ -14,6 +15,7 @@ use crate::tool::Tool;
 use crate::topology::Topology;
 
 pub use cable::LiveCable;
+pub use calibrate::{Calibrating, Calibration, Shortfall};
 pub use host::LiveHost;
 
 use plan::{Place, Step};
@@ -162,7 +164,7 @@ impl Places {
             let mut taken = 1;
             match step {
                 Step::Namespace(_) => {}
-                Step::Setting { place, name, value } => places.set(*place, name, value)?,
+                Step::Setting { place, name, value } => set(places.of(*place), name, value)?,
                 Step::Card { host, .. } => {
                     let line = step.card_line("/proc/self/fd/0").unwrap_or_default();
                     let fabric = places.fabric.descriptor();
@@ -195,26 +197,27 @@ impl Places {
         }
     }
 
-    fn set(&self, place: Place, name: &str, value: &str) -> Result<(), LabError> {
-        let path = format!("/proc/sys/{name}");
-        let written = self.of(place).run(|| fs::write(&path, value)).flatten();
-        match written {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(LabError::Kernel { doing: format!("set {name} to {value}"), source }),
-            Ok(()) => Ok(()),
-        }
-    }
-
     /// Sets the congestion control, the same on every host.
     fn congestion_control(&self) -> Result<&'static str, LabError> {
         let mut last = None;
         for name in CONGESTION_CONTROL {
-            let set = |host: usize| self.set(Place::Host(host), "net/ipv4/tcp_congestion_control", name);
-            match (0..self.hosts.len()).try_for_each(set) {
+            let give = |host| set(host, "net/ipv4/tcp_congestion_control", name);
+            match self.hosts.iter().try_for_each(give) {
                 Ok(()) => return Ok(name),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or(LabError::Outside))
+    }
+}
+
+/// A setting of a namespace.
+fn set(namespace: &Namespace, name: &str, value: &str) -> Result<(), LabError> {
+    let path = format!("/proc/sys/{name}");
+    match namespace.run(|| fs::write(&path, value)).flatten() {
+        // What this kernel was built without need not be set.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(LabError::Kernel { doing: format!("set {name} to {value}"), source }),
+        Ok(()) => Ok(()),
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum Step {
 ///
 /// Version 6 of IP would send announcements of its own. What one experiment learnt about a path must not help the next. With
 /// several cards in one subnet a card must answer for its own address only, and take what comes to it.
-const SETTINGS: [(&str, &str); 9] = [
+pub(crate) const SETTINGS: [(&str, &str); 9] = [
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/ipv4/tcp_no_metrics_save", "1"),

@@ -174,36 +174,54 @@ impl Topology {
         Ok(())
     }
 
-    /// The address of every card, in the order of the cables. Subnet `n` is `10.77.n.0/24`, counted from 1 as the cables first
-    /// name them; in it hosts count from 1 likewise.
+    /// The address of every card. Subnet `n` is `10.77.n.0/24`, counted from 1 as the cables first name them; in it cards count from 1
+    /// likewise.
     pub fn addresses(&self) -> BTreeMap<End, Ipv4Addr> {
+        let domains = self.domains();
+        // What a subnet is known by, and how many cards are in it.
+        let mut subnets: Vec<(&str, u8)> = Vec::new();
+        let mut addresses = BTreeMap::new();
+        for cable in &self.cables {
+            let key = domains.of(cable);
+            let subnet = subnets.iter().position(|(name, _)| *name == key).unwrap_or_else(|| {
+                subnets.push((key, 0));
+                subnets.len() - 1
+            });
+            for end in cable.ends.iter().filter(|end| matches!(end, End::Card { .. })) {
+                subnets[subnet].1 += 1;
+                addresses.insert(end.clone(), Ipv4Addr::new(10, 77, number(subnet), subnets[subnet].1));
+            }
+        }
+        addresses
+    }
+
+    /// The third number of the addresses at a switch; none where no cable is.
+    pub(crate) fn subnet(&self, switch: &str) -> Option<u8> {
+        let domains = self.domains();
+        let mut subnets: Vec<&str> = Vec::new();
+        for cable in &self.cables {
+            let key = domains.of(cable);
+            if !subnets.contains(&key) {
+                subnets.push(key);
+            }
+        }
+        subnets.iter().position(|key| *key == domains.root(switch)).map(number)
+    }
+
+    fn domains(&self) -> Domains<'_> {
         let mut domains = Domains::default();
         for cable in &self.cables {
             if let [End::Switch(a), End::Switch(b)] = &cable.ends {
                 domains.join(a, b);
             }
         }
-        // What a subnet is known by: the first switch of its group, or the cable.
-        let mut subnets: Vec<(&str, u8)> = Vec::new();
-        let mut addresses = BTreeMap::new();
-        for cable in &self.cables {
-            let switch = cable.ends.iter().find_map(|end| match end {
-                End::Switch(name) => Some(domains.root(name)),
-                End::Card { .. } => None,
-            });
-            let key = switch.unwrap_or(&cable.name);
-            for end in cable.ends.iter().filter(|end| matches!(end, End::Card { .. })) {
-                let subnet = subnets.iter().position(|(name, _)| *name == key).unwrap_or_else(|| {
-                    subnets.push((key, 0));
-                    subnets.len() - 1
-                });
-                subnets[subnet].1 += 1;
-                let third = u8::try_from(subnet + 1).unwrap_or(u8::MAX);
-                addresses.insert(end.clone(), Ipv4Addr::new(10, 77, third, subnets[subnet].1));
-            }
-        }
-        addresses
+        domains
     }
+}
+
+/// The third number of the addresses of the subnet that was named as the `position`th.
+fn number(position: usize) -> u8 {
+    u8::try_from(position + 1).unwrap_or(u8::MAX)
 }
 
 fn check_name(what: &'static str, name: &str) -> Result<(), TopologyError> {
@@ -242,7 +260,7 @@ struct Domains<'a> {
 }
 
 impl<'a> Domains<'a> {
-    fn root(&self, name: &'a str) -> &'a str {
+    fn root<'b>(&'b self, name: &'b str) -> &'b str {
         let mut name = name;
         while let Some(above) = self.above.get(name) {
             name = above;
@@ -250,9 +268,24 @@ impl<'a> Domains<'a> {
         name
     }
 
+    /// What the subnet of a cable is known by: the first switch of its group, or itself.
+    fn of<'b>(&'b self, cable: &'b Cable) -> &'b str {
+        let switch = cable.ends.iter().find_map(|end| match end {
+            End::Switch(name) => Some(name),
+            End::Card { .. } => None,
+        });
+        switch.map_or(&cable.name, |name| self.root(name))
+    }
+
     /// Makes one group of two; `false` where they were one already.
     fn join(&mut self, a: &'a str, b: &'a str) -> bool {
-        let (a, b) = (self.root(a), self.root(b));
+        let top = |mut name: &'a str| {
+            while let Some(above) = self.above.get(name) {
+                name = above;
+            }
+            name
+        };
+        let (a, b) = (top(a), top(b));
         if a == b {
             return false;
         }

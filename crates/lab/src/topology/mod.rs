@@ -98,11 +98,9 @@ const QUEUE_TIME: Duration = Duration::from_millis(4);
 /// The smallest queue, frames: fewer would not let TCP open its window.
 const QUEUE_FRAMES: u64 = 32;
 /// What a frame has on the wire beside its packet, bytes: header, checksum, preamble and gap.
-pub(crate) const FRAMING: u32 = 38;
+const FRAMING: u32 = lunway_net::theory::ETHERNET_OVERHEAD;
 /// The part of [`FRAMING`] that the kernel sees, bytes: the header.
 const HEADER: u32 = 14;
-/// The part of a packet that is not TCP's payload, bytes: IPv4, TCP, and TCP's timestamps.
-const TCP_HEADERS: u32 = 52;
 
 impl Cable {
     /// What may be sent at once after a pause, bytes: as asked for, or two frames or 200 µs of the rate, whichever is more.
@@ -123,8 +121,7 @@ impl Cable {
 
     /// What a long TCP transfer moves over a cable of this MTU at `rate`, payload bytes per second, by theory.
     pub fn payload_bytes_per_second(&self, rate: Rate) -> f64 {
-        let payload = self.mtu.saturating_sub(TCP_HEADERS);
-        rate.bytes_per_second() * f64::from(payload) / f64::from(self.mtu + FRAMING)
+        lunway_net::theory::goodput(self.mtu, rate.bits_per_second() as f64, true) / 8.0
     }
 
     /// Whether delay and loss can be changed: see [`delay`](Self::delay).

@@ -2,7 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
+
+use lunway_lab::LabError;
 
 use crate::inside::{inside, two_hosts};
 
@@ -103,4 +106,37 @@ fn a_card_takes_its_own_traffic_also_in_one_subnet_with_another() {
         network.cable(other_near).unwrap().plug().unwrap();
         network.cable(other_far).unwrap().plug().unwrap();
     }
+}
+
+#[test]
+fn every_cable_is_calibrated_in_both_directions_also_at_switches() {
+    if !inside("shape::every_cable_is_calibrated_in_both_directions_also_at_switches") {
+        return;
+    }
+    let network = two_hosts(
+        "[[switch]]\nname = 'left'\n[[switch]]\nname = 'right'
+         [[cable]]\nname = 'direct'\nends = ['server.eth0', 'storage.eth0']\nrate = '100Mbit'\nmtu = 9000
+         [[cable]]\nname = 'up'\nends = ['server.eth1', 'left']\nrate = '50Mbit'
+         [[cable]]\nname = 'trunk'\nends = ['left', 'right']\nrate = '80Mbit'",
+    );
+    let mut steps = 0;
+    let calibrations = network
+        .calibrate(&mut |progress| {
+            assert_eq!(progress.of, 6);
+            steps += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    let cables: Vec<&str> = calibrations.iter().map(|calibration| calibration.cable.as_str()).collect();
+    assert_eq!(cables, ["direct", "direct", "up", "up", "trunk", "trunk"]);
+    for calibration in &calibrations {
+        let expected = calibration.expected_mb_s.unwrap();
+        assert!((calibration.measured_mb_s / expected - 1.0).abs() <= 0.02, "{calibration:?}");
+    }
+    assert_eq!(calibrations[0].asked_mb_s, Some(12.5));
+    assert_eq!(calibrations[1].from.to_string(), "storage.eth0");
+    assert!(steps >= 6);
+
+    let stopped = network.calibrate(&mut |_| ControlFlow::Break(()));
+    assert!(matches!(stopped, Err(LabError::Interrupted)));
 }
