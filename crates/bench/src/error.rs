@@ -24,6 +24,14 @@ pub enum BenchError {
     /// The job writes, the device cannot be written.
     #[error("the job writes, but the device is read-only")]
     ReadOnly,
+    /// The profile cannot do without writing, and was not told that it may.
+    #[error(
+        "the profile {profile} writes all of its region before it measures; allow destroying what is there to go on"
+    )]
+    MustWrite {
+        /// Its name.
+        profile: &'static str,
+    },
     /// The device failed before the first I/O of the job.
     #[error("{doing} failed: {source}")]
     Device {

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use lunway_stats::geometric_mean;
 use serde_json::{Value, json};
 
 use crate::outcome::Outcome;
@@ -56,14 +57,14 @@ impl Score {
                     iops(name).map(|iops| iops / reference).filter(|&ratio| ratio > 0.0)
                 })
                 .collect();
-            ratios.map(|ratios| 1000.0 * geometric_mean(&ratios))
+            Some(1000.0 * geometric_mean(&ratios?)?)
         };
         Self { read: direction("read"), write: direction("write") }
     }
 
     /// Over both directions; `None` unless both are there.
     pub fn total(&self) -> Option<f64> {
-        Some(geometric_mean(&[self.read?, self.write?]))
+        geometric_mean(&[self.read?, self.write?])
     }
 
     /// The three figures and the reference's name; null where one is not known.
@@ -80,10 +81,6 @@ impl fmt::Display for Score {
         let known = known.collect::<Vec<_>>().join(", ");
         write!(f, "Score: {known} (1000 is a published NAS with disks; {REFERENCE_VERSION}).")
     }
-}
-
-fn geometric_mean(values: &[f64]) -> f64 {
-    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
 #[cfg(test)]

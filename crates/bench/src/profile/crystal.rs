@@ -9,6 +9,7 @@ use crate::BenchError;
 use crate::job::{Job, Mix, Pattern};
 use crate::outcome::{End, Outcome};
 use lunway_report::figure;
+use lunway_stats::median;
 
 use super::runner::Runner;
 use super::{Options, READS_ONLY, job, preparation};
@@ -76,7 +77,9 @@ impl Figures {
 impl CrystalRow {
     /// The middle of each figure over the runs.
     pub fn median(&self) -> Figures {
-        let middle = |figure: fn(&Figures) -> f64| median(self.runs.iter().map(figure).collect());
+        let middle = |figure: fn(&Figures) -> f64| {
+            median(&self.runs.iter().map(figure).collect::<Vec<_>>()).unwrap_or_default()
+        };
         Figures {
             mb_s: middle(|run| run.mb_s),
             iops: middle(|run| run.iops),
@@ -104,17 +107,6 @@ impl CrystalRow {
             iops: highest(|run| run.iops),
             response_us: self.runs.iter().map(|run| run.response_us).fold(f64::INFINITY, f64::min),
         }
-    }
-}
-
-/// The middle value, or the mean of the two middle ones.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match values.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => values[half],
-        _ => f64::midpoint(values[half - 1], values[half]),
     }
 }
 

@@ -17,6 +17,7 @@ mod crystal;
 pub mod h2bench;
 mod probe;
 mod runner;
+pub mod steady;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub use anvil::{Profile, anvil};
 pub use atto::{Atto, SweepPoint};
 pub use crystal::{Crystal, CrystalRow, Figures};
 pub use h2bench::H2bench;
+pub use steady::{Load, Steady};
 
 /// The profiles there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +52,19 @@ pub enum Kind {
     Crystal,
     /// Transfer sizes from 512 bytes to 64 MiB: [`Atto`].
     Atto,
+    /// Repeated until the figures stop moving: [`Steady`].
+    Steady,
 }
 
 impl Kind {
     /// All of them, in the order in which they are listed for people.
-    pub const ALL: [Self; 4] = [Self::Anvil, Self::H2bench, Self::Crystal, Self::Atto];
+    pub const ALL: [Self; 5] = [Self::Anvil, Self::H2bench, Self::Crystal, Self::Atto, Self::Steady];
+
+    /// It may write without being told where nothing is stored yet: its region is small enough to find that out. The others work on whole
+    /// devices, and write only if they are told.
+    pub fn writes_where_empty(self) -> bool {
+        !matches!(self, Self::H2bench | Self::Steady)
+    }
 
     /// As it is written on a command line.
     pub fn name(self) -> &'static str {
@@ -63,6 +73,7 @@ impl Kind {
             Self::H2bench => "h2bench",
             Self::Crystal => "crystal",
             Self::Atto => "atto",
+            Self::Steady => "steady",
         }
     }
 
@@ -78,6 +89,7 @@ impl Kind {
             Self::Crystal => {
                 "Sequential 1 MiB and random 4K at two depths; read, write and mixed; the median of several runs"
             }
+            Self::Steady => "Random 4K writes in rounds until they are steady by both of SNIA's criteria",
             Self::Atto => "Transfer sizes from 512 bytes to 64 MiB at depth 4, read and write",
         }
     }
@@ -98,6 +110,8 @@ pub struct Options {
     pub seed: u64,
     /// How often `crystal` measures each row.
     pub runs: u32,
+    /// What `steady` repeats.
+    pub load: Load,
 }
 
 impl Default for Options {
@@ -115,8 +129,17 @@ impl Options {
             Kind::H2bench => (Duration::from_secs(5), Duration::ZERO, u64::MAX),
             Kind::Crystal => (Duration::from_secs(5), Duration::ZERO, 1 << 30),
             Kind::Atto => (Duration::from_secs(10), Duration::ZERO, 256 << 20),
+            Kind::Steady => (Duration::from_secs(60), Duration::ZERO, u64::MAX),
         };
-        Self { duration, ramp, region, destroy: false, seed: crate::random_seed(), runs: 5 }
+        Self {
+            duration,
+            ramp,
+            region,
+            destroy: false,
+            seed: crate::random_seed(),
+            runs: 5,
+            load: Load::default(),
+        }
     }
 
     /// The region on a device of that geometry: whole sectors from its start.
@@ -165,6 +188,8 @@ pub enum Details {
     Crystal(Crystal),
     /// Of [`Kind::Atto`].
     Atto(Atto),
+    /// Of [`Kind::Steady`].
+    Steady(Steady),
 }
 
 impl ProfileResult {
@@ -188,6 +213,7 @@ impl ProfileResult {
             Details::H2bench(found) => found.to_json(),
             Details::Crystal(crystal) => crystal.to_json(),
             Details::Atto(atto) => atto.to_json(),
+            Details::Steady(steady) => steady.to_json(),
         };
         let name = self.kind.name();
         json!({ "profile": name, "complete": self.complete, "notes": self.notes, name: details })
@@ -205,14 +231,16 @@ impl fmt::Display for ProfileResult {
             Details::H2bench(found) => found.fmt(f),
             Details::Crystal(crystal) => crystal.fmt(f),
             Details::Atto(atto) => atto.fmt(f),
+            Details::Steady(steady) => steady.fmt(f),
         }
     }
 }
 
-/// About how long [`run`] will take. What ends by bytes is reckoned at 200 MB/s until the device shows how fast it is.
+/// About how long [`run`] will take; `steady` at most. What ends by bytes is reckoned at 200 MB/s until the device shows how fast it is.
 pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration {
     let jobs = match kind {
         Kind::H2bench => return h2bench::estimate(geometry, options),
+        Kind::Steady => return steady::estimate(geometry, options),
         Kind::Anvil => {
             let profile = anvil(geometry, options);
             profile.preparation.into_iter().chain(profile.rows).collect()
@@ -252,6 +280,10 @@ pub async fn run(
         Kind::Atto => {
             let (atto, notes) = atto::run(&mut runner, options).await?;
             (Details::Atto(atto), notes)
+        }
+        Kind::Steady => {
+            let (steady, notes) = steady::run(&mut runner, options).await?;
+            (Details::Steady(steady), notes)
         }
     };
     notes.extend(cache_truth(&**device, options.region_on(&device.geometry())).await);

@@ -75,6 +75,11 @@ impl<'a> Probe<'a> {
         self.wait(BlockDevice::flush).await.map(|_| ())
     }
 
+    /// Unmaps `len` bytes at `offset`.
+    pub(super) async fn unmap(&mut self, offset: u64, len: u64) -> Result<(), Stop> {
+        self.wait(|device| device.unmap(offset, len)).await.map(|_| ())
+    }
+
     async fn wait<T: Unpin>(
         &mut self,
         issue: impl FnOnce(&'a dyn BlockDevice) -> Io<Result<T, BlockError>>,

@@ -6,5 +6,6 @@ mod fio_layout;
 mod h2bench;
 mod profiles;
 mod running;
+mod steady;
 mod support;
 mod verifying;

@@ -144,6 +144,6 @@ fn how_long_a_profile_takes_is_known_before_it_starts() {
     assert_eq!(crystal, Duration::from_secs(4 * 6 * 5));
     for kind in Kind::ALL {
         let all = profile::estimate(kind, &geometry, &Options { destroy: true, ..Options::of(kind) });
-        assert!((20..3600).contains(&all.as_secs()), "{}: {all:?}", kind.name());
+        assert!((20..24 * 3600).contains(&all.as_secs()), "{}: {all:?}", kind.name());
     }
 }

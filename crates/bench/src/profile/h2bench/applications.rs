@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lunway_stats::geometric_mean;
 use serde_json::{Value, json};
 
 use crate::job::Region;
@@ -132,13 +133,12 @@ pub struct ApplicationResult {
 
 /// The index over all six: 1000 × the geometric mean of throughput over the reference's; `None` unless all six are there.
 pub fn index(results: &[ApplicationResult]) -> Option<f64> {
-    let mut logarithms = 0.0;
-    for application in &APPLICATIONS {
+    let ratio = |application: &Application| {
         let result = results.iter().find(|result| result.application.name == application.name)?;
-        logarithms += (result.mb_s / application.reference_mb_s()).ln();
-    }
-    let mean = (logarithms / APPLICATIONS.len() as f64).exp();
-    (mean.is_finite() && mean > 0.0).then_some(1000.0 * mean)
+        Some(result.mb_s / application.reference_mb_s())
+    };
+    let ratios = APPLICATIONS.iter().map(ratio).collect::<Option<Vec<f64>>>()?;
+    Some(1000.0 * geometric_mean(&ratios)?)
 }
 
 /// The I/Os of a mix: which part comes next, and where it goes.
