@@ -25,8 +25,10 @@
 //! | [`holds_data`] | would a write destroy something? |
 //! | [`cache_truth`] | what may have been answered from a cache? |
 //! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
+//! | [`compare`] | two or more of anything measured in turns, and which differences are real |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
 
+pub mod compare;
 pub mod fio;
 pub mod profile;
 pub mod report;

@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod comparing;
 mod fio_layout;
 mod h2bench;
+mod machine;
 mod profiles;
 mod running;
 mod steady;

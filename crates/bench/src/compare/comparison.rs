@@ -1,0 +1,146 @@
+//! What came of it.
+
+use serde_json::{Value, json};
+
+use super::decide::{Contrast, Pairs, Verdict, decide, is_final};
+use super::plan::{Arm, Plan};
+use super::trust::Trust;
+
+/// All figures, in the order in which they were measured.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    /// `[row][arm][block]`, the control's second run behind the candidates; NaN where a run gave no figure.
+    figures: Vec<Vec<Vec<f64>>>,
+}
+
+impl Runs {
+    pub(super) fn new(rows: usize, arms: usize) -> Self {
+        Self { figures: vec![vec![Vec::new(); arms + 1]; rows] }
+    }
+
+    pub(super) fn add(&mut self, row: usize, arm: Arm, figure: f64) {
+        let arms = &mut self.figures[row];
+        let place = match arm {
+            Arm::Candidate(index) => index,
+            Arm::ControlAgain => arms.len() - 1,
+        };
+        arms[place].push(if figure > 0.0 && figure.is_finite() { figure } else { f64::NAN });
+    }
+
+    /// Figures of a row on a candidate, block by block; NaN where a run gave none.
+    pub fn of(&self, row: usize, arm: usize) -> &[f64] {
+        &self.figures[row][arm]
+    }
+
+    /// Figures of the control's second runs.
+    pub fn again(&self, row: usize) -> &[f64] {
+        self.figures[row].last().map_or(&[], Vec::as_slice)
+    }
+
+    fn pairs(&self, row: usize, arm: usize, others: &[f64]) -> Pairs {
+        // A candidate that was decided earlier, or a block that was cut short, has fewer.
+        let both = self.of(row, 0).iter().zip(others);
+        let figures = both.filter(|(a, b)| !a.is_nan() && !b.is_nan()).map(|(a, b)| (*a, *b)).collect();
+        Pairs { row, arm, figures }
+    }
+
+    /// Logarithms of candidate over control.
+    pub(super) fn log_ratios(&self, row: usize, arm: usize) -> Vec<f64> {
+        self.pairs(row, arm, self.of(row, arm)).figures.iter().map(|(a, b)| (b / a).ln()).collect()
+    }
+
+    /// Logarithms of the control's two runs in each block, averaged.
+    pub(super) fn control_logs(&self, row: usize) -> Vec<f64> {
+        self.pairs(row, 0, self.again(row)).figures.iter().map(|(a, b)| 0.5 * (a.ln() + b.ln())).collect()
+    }
+
+    /// Runs without a figure.
+    pub(super) fn failed(&self) -> usize {
+        self.figures.iter().flatten().flatten().filter(|figure| figure.is_nan()).count()
+    }
+}
+
+/// What came of a comparison: valid for what was measured, also when it was cancelled.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// What was asked.
+    pub plan: Plan,
+    /// Every figure.
+    pub runs: Runs,
+    /// A verdict for each row and candidate, row by row.
+    pub contrasts: Vec<Contrast>,
+    /// The control against itself, row by row.
+    pub again: Vec<Contrast>,
+    /// Whether the machine held still.
+    pub trust: Trust,
+    /// It was not cut short.
+    pub complete: bool,
+}
+
+impl Comparison {
+    /// Draws the conclusions.
+    pub(super) fn of(plan: &Plan, runs: Runs, complete: bool) -> Self {
+        let rows = 0..plan.rows.len();
+        let candidates = |row| (1..plan.arms.len()).map(move |arm| (row, arm));
+        let family =
+            rows.clone().flat_map(candidates).map(|(row, arm)| runs.pairs(row, arm, runs.of(row, arm)));
+        let contrasts = decide(plan, family.collect());
+        let again = decide(plan, rows.map(|row| runs.pairs(row, 0, runs.again(row))).collect());
+        let trust = Trust::of(plan, &runs, &contrasts, &again);
+        Self { plan: plan.clone(), runs, contrasts, again, trust, complete }
+    }
+
+    /// Candidates of each row that more pairs may decide.
+    pub(super) fn undecided(&self) -> Vec<Vec<usize>> {
+        let mut open = vec![Vec::new(); self.plan.rows.len()];
+        for contrast in &self.contrasts {
+            if !is_final(&self.plan, contrast, self.contrasts.len()) {
+                open[contrast.row].push(contrast.arm);
+            }
+        }
+        open
+    }
+
+    /// How many contrasts have that verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.contrasts.iter().filter(|contrast| contrast.verdict == verdict).count()
+    }
+
+    /// For programs.
+    pub fn to_json(&self) -> Value {
+        let plan = &self.plan;
+        let contrast = |contrast: &Contrast| {
+            let row = &plan.rows[contrast.row];
+            json!({
+                "name": row.name, "unit": row.unit, "better": row.better.name(), "candidate": plan.arms[contrast.arm],
+                "a": contrast.a, "b": contrast.b, "pairs": contrast.pairs, "diff_pct": contrast.diff_pct,
+                "ci_low_pct": contrast.interval_pct.map(|interval| interval.0),
+                "ci_high_pct": contrast.interval_pct.map(|interval| interval.1),
+                "p": contrast.p, "p_adjusted": contrast.p_adjusted, "verdict": contrast.verdict.name(),
+                "more_pairs": contrast.more_pairs, "resolution_pct": contrast.resolution_pct(),
+            })
+        };
+        let runs = |row: usize| {
+            let arms: Vec<&[f64]> = (0..plan.arms.len()).map(|arm| self.runs.of(row, arm)).collect();
+            json!({ "name": plan.rows[row].name, "arms": arms, "control_again": self.runs.again(row) })
+        };
+        json!({
+            "rows": self.contrasts.iter().map(contrast).collect::<Vec<_>>(),
+            "aa": self.again.iter().map(contrast).collect::<Vec<_>>(),
+            "trust": { "ok": self.trust.ok(), "reasons": self.trust.reasons, "notes": self.trust.notes },
+            "complete": self.complete,
+            "plan": {
+                "arms": plan.arms, "control": plan.arms[0], "pairs": plan.pairs, "rounds": plan.rounds,
+                "margin_pct": plan.margin_percent, "warm_up": plan.warm_up, "seed": plan.seed, "confidence": 0.95,
+            },
+            "runs": (0..plan.rows.len()).map(runs).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Contrast {
+    /// Half of the interval's length, per cent: of the control against itself, the smallest difference that can be seen.
+    pub fn resolution_pct(&self) -> Option<f64> {
+        self.interval_pct.map(|(low, high)| 0.5 * (high - low))
+    }
+}

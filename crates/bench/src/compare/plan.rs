@@ -1,0 +1,297 @@
+//! Which run comes when.
+
+use std::ops::AsyncFnMut;
+
+use lunway_report::Better;
+
+use super::comparison::{Comparison, Runs};
+use crate::random::{Random, mix};
+use crate::run::Cancel;
+
+/// Pairs of a round: with ten, one row of ten that differs can still hold its own after Holm (2/2¹⁰ × 10 is under 2.2 %),
+/// and an interval leaves out the two most extreme of them on either side.
+pub const PAIRS: u32 = 10;
+
+/// The practical margin, per cent. People argue over three per cent; half of that is as far from 3 as from 0, so that calling
+/// the one a difference and the other none takes equally many pairs.
+pub const MARGIN_PERCENT: f64 = 1.5;
+
+/// Most looks at the data: Pocock's levels are tabled here for so many.
+pub const ROUNDS_MAX: u32 = 3;
+
+/// Most pairs of a round. Beyond, the time would be better spent on a quieter machine.
+const PAIRS_MAX: u32 = 1000;
+
+/// What is compared, and how thoroughly.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The rows of the table.
+    pub rows: Vec<Row>,
+    /// Names of the candidates; the first is the control, which the others are held against.
+    pub arms: Vec<String>,
+    /// Pairs after which it is looked which rows are decided.
+    pub pairs: u32,
+    /// How often that many pairs are measured for rows that are not decided, 1 to [`ROUNDS_MAX`].
+    pub rounds: u32,
+    /// Differences up to this do not matter, per cent.
+    pub margin_percent: f64,
+    /// Blocks that are run first and dropped: connections, caches and clocks warm up in them.
+    pub warm_up: u32,
+    /// Of the order of runs.
+    pub seed: u64,
+}
+
+/// A row: something measured on each arm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// "read 4K QD16".
+    pub name: String,
+    /// "IOPS", "MB/s", "ms".
+    pub unit: String,
+    /// Which way is better.
+    pub better: Better,
+}
+
+/// What a run is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// A candidate by its place in [`Plan::arms`]; 0 is the control.
+    Candidate(usize),
+    /// The control once more in the same block, best through a handle of its own: against the first it must come out even.
+    ControlAgain,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// On what.
+    pub arm: Arm,
+    /// Which row of [`Plan::rows`].
+    pub row: usize,
+    /// Its block, counted through all rounds; `None` in warm-up.
+    pub block: Option<u32>,
+}
+
+/// How far a comparison is, before each run.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The run that begins.
+    pub run: Run,
+    /// Runs done.
+    pub done: u64,
+    /// Runs there will be if no row needs another round than those begun.
+    pub planned: u64,
+}
+
+/// A plan that cannot be carried out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// Nothing to hold against the control.
+    #[error("a comparison needs at least two candidates, and {arms} is given")]
+    Arms {
+        /// How many there are.
+        arms: usize,
+    },
+    /// Nothing to measure.
+    #[error("a comparison needs at least one row to measure")]
+    Rows,
+    /// Too few or too many.
+    #[error(
+        "{pairs} pairs are not possible: 6 give the first interval, and from {PAIRS_MAX} on it is the machine that needs care"
+    )]
+    Pairs {
+        /// How many were asked for.
+        pairs: u32,
+    },
+    /// Too few or too many.
+    #[error("{rounds} rounds are not possible: 1 to {ROUNDS_MAX} are")]
+    Rounds {
+        /// How many were asked for.
+        rounds: u32,
+    },
+    /// No margin.
+    #[error("a margin of {margin} % is not possible: more than 0 and less than 100 is")]
+    Margin {
+        /// What was asked for, per cent.
+        margin: f64,
+    },
+}
+
+impl Plan {
+    /// A plan with the usual thoroughness.
+    pub fn new(rows: Vec<Row>, arms: Vec<String>, seed: u64) -> Self {
+        let (pairs, rounds, margin_percent) = (PAIRS, ROUNDS_MAX, MARGIN_PERCENT);
+        Self { rows, arms, pairs, rounds, margin_percent, warm_up: 1, seed }
+    }
+
+    /// Refuses what cannot be carried out.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let (pairs, rounds, margin) = (self.pairs, self.rounds, self.margin_percent);
+        if self.arms.len() < 2 {
+            return Err(PlanError::Arms { arms: self.arms.len() });
+        }
+        if self.rows.is_empty() {
+            return Err(PlanError::Rows);
+        }
+        if !(6..=PAIRS_MAX).contains(&pairs) {
+            return Err(PlanError::Pairs { pairs });
+        }
+        if !(1..=ROUNDS_MAX).contains(&rounds) {
+            return Err(PlanError::Rounds { rounds });
+        }
+        // Not written as a comparison that a margin which is not a number would pass.
+        if !(margin > 0.0 && margin < 100.0) {
+            return Err(PlanError::Margin { margin });
+        }
+        Ok(())
+    }
+
+    /// Fewest and most runs that it can take.
+    pub fn run_count(&self) -> (u64, u64) {
+        let block = self.rows.len() as u64 * (self.arms.len() as u64 + 1);
+        let blocks = |rounds: u32| u64::from(self.warm_up) + u64::from(self.pairs) * u64::from(rounds);
+        (block * blocks(1), block * blocks(self.rounds))
+    }
+
+    /// Carries it out, run after run. `measure` gives a run's figure; one that is not positive and finite counts as a run that
+    /// failed, and its pair is left out. After a cancel the answer is what was measured until then: a run that the
+    /// cancel cut short is dropped.
+    ///
+    /// # Errors
+    ///
+    /// What `measure` says ends it at once.
+    pub async fn run<E>(
+        &self,
+        measure: &mut impl AsyncFnMut(Run) -> Result<f64, E>,
+        progress: &mut dyn FnMut(&Progress),
+        cancel: &Cancel,
+    ) -> Result<Comparison, E> {
+        let mut runs = Runs::new(self.rows.len(), self.arms.len());
+        let (mut done, mut planned) = (0, self.run_count().0);
+        // Candidates of each row that are not decided.
+        let mut open: Vec<Vec<usize>> = vec![(1..self.arms.len()).collect(); self.rows.len()];
+        let warm_up = (0..self.warm_up).map(|block| (block, true));
+        let measured = (0..self.pairs * self.rounds).map(|block| (block, false));
+        for (block, warming) in warm_up.chain(measured) {
+            if !warming && block > 0 && block % self.pairs == 0 {
+                open = Comparison::of(self, runs.clone(), false).undecided();
+                let arms = |open: &Vec<usize>| if open.is_empty() { 0 } else { open.len() as u64 + 2 };
+                planned += u64::from(self.pairs) * open.iter().map(arms).sum::<u64>();
+                if open.iter().all(Vec::is_empty) {
+                    break;
+                }
+            }
+            for (row, open) in open.iter().enumerate().filter(|(_, open)| !open.is_empty()) {
+                for arm in self.order(block, warming, row, open) {
+                    let run = Run { arm, row, block: (!warming).then_some(block) };
+                    progress(&Progress { run, done, planned });
+                    if cancel.is_cancelled() {
+                        return Ok(Comparison::of(self, runs, false));
+                    }
+                    let figure = measure(run).await?;
+                    if cancel.is_cancelled() {
+                        return Ok(Comparison::of(self, runs, false));
+                    }
+                    done += 1;
+                    if !warming {
+                        runs.add(row, arm, figure);
+                    }
+                }
+            }
+        }
+        Ok(Comparison::of(self, runs, true))
+    }
+
+    /// The arms of a row's block, in an order that depends on the seed alone.
+    fn order(&self, block: u32, warming: bool, row: usize, open: &[usize]) -> Vec<Arm> {
+        let mut arms = vec![Arm::Candidate(0), Arm::ControlAgain];
+        arms.extend(open.iter().map(|&arm| Arm::Candidate(arm)));
+        let place = u64::from(block) << 33 | u64::from(warming) << 32 | row as u64;
+        let mut random = Random::new(self.seed ^ mix(place.wrapping_add(1)));
+        for last in (1..arms.len()).rev() {
+            arms.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        arms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        let row = |name: &str| Row { name: name.into(), unit: "IOPS".into(), better: Better::Higher };
+        Plan::new(vec![row("read"), row("write")], vec!["A".into(), "B".into()], 1)
+    }
+
+    async fn run(plan: &Plan, cancel_after: usize) -> (Vec<Run>, Comparison) {
+        let mut seen = Vec::new();
+        let cancel = Cancel::new();
+        let measured = plan
+            .run(
+                &mut async |run: Run| {
+                    seen.push(run);
+                    if seen.len() == cancel_after {
+                        cancel.cancel();
+                    }
+                    Ok::<f64, ()>(100.0)
+                },
+                &mut |_| {},
+                &cancel,
+            )
+            .await;
+        (seen, measured.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_block_measures_every_arm_once_and_the_control_twice_in_both_orders() {
+        let plan = plan();
+        let (seen, comparison) = run(&plan, 0).await;
+        assert!(comparison.complete);
+        assert_eq!(seen.len() as u64, plan.run_count().0);
+        assert!(seen[..6].iter().all(|run| run.block.is_none()), "the warm-up comes first");
+        let mut first = [0; 3];
+        for block in seen[6..].chunks(3) {
+            assert!(block.iter().all(|run| run.row == block[0].row && run.block == block[0].block));
+            for (place, arm) in [Arm::Candidate(0), Arm::Candidate(1), Arm::ControlAgain].iter().enumerate() {
+                assert_eq!(block.iter().filter(|run| run.arm == *arm).count(), 1);
+                first[place] += usize::from(block[0].arm == *arm);
+            }
+        }
+        assert!(first.iter().all(|&count| count >= 2), "{first:?}");
+    }
+
+    #[tokio::test]
+    async fn the_same_seed_gives_the_same_order() {
+        let orders = [1, 1, 2].map(|seed| Plan { seed, ..plan() });
+        let mut seen = Vec::new();
+        for plan in &orders {
+            seen.push(run(plan, 0).await.0);
+        }
+        assert_eq!(seen[0], seen[1]);
+        assert_ne!(seen[0], seen[2]);
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_comparison_keeps_whole_runs() {
+        let (seen, comparison) = run(&plan(), 6 + 6 * 7 + 2).await;
+        assert_eq!(seen.len(), 50);
+        assert!(!comparison.complete);
+        assert_eq!(comparison.contrasts[0].pairs, 7);
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        let check = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            plan.check()
+        };
+        assert_eq!(check(&|_| {}), Ok(()));
+        assert_eq!(check(&|plan| plan.arms.truncate(1)), Err(PlanError::Arms { arms: 1 }));
+        assert_eq!(check(&|plan| plan.rows.clear()), Err(PlanError::Rows));
+        assert_eq!(check(&|plan| plan.pairs = 5), Err(PlanError::Pairs { pairs: 5 }));
+        assert_eq!(check(&|plan| plan.rounds = 4), Err(PlanError::Rounds { rounds: 4 }));
+        assert!(check(&|plan| plan.margin_percent = f64::NAN).is_err());
+    }
+}
