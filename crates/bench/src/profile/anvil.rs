@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
@@ -10,8 +11,10 @@ use crate::job::{Job, Mix, Pattern};
 use crate::outcome::Outcome;
 use crate::run::{Cancel, Tick};
 
+use crate::score::{REFERENCE, REFERENCE_VERSION};
+
 use super::runner::Runner;
-use super::{Options, READS_ONLY, Step, job, preparation};
+use super::{Options, READS_ONLY, Step, job, order, preparation};
 
 /// Jobs to run in order.
 #[derive(Clone, Debug)]
@@ -76,6 +79,20 @@ pub fn anvil(geometry: &Geometry, options: &Options) -> Profile {
     Profile { preparation: preparation(region, options), rows, notes }
 }
 
+/// The rows with their reference and the formula of the score.
+pub(super) fn published() -> String {
+    let mut text = String::from("| row | order | block | depth | reference, IOPS |\n|---|---|---|---|---|\n");
+    for (name, pattern, block_size, depth) in READS.iter().chain(&WRITES) {
+        let reference = REFERENCE.iter().find(|(row, _)| row == name).map_or(0.0, |(_, iops)| *iops);
+        let block = HumanSize(u64::from(*block_size));
+        text += &format!("| {name} | {} | {block} | {depth} | {reference:.2} |\n", order(*pattern));
+    }
+    text += &format!(
+        "\nScore (`{REFERENCE_VERSION}`) of a direction: 1000 × the geometric mean of IOPS ÷ reference over its rows. Total: the geometric mean of both.\n"
+    );
+    text
+}
+
 impl Profile {
     /// About how long it takes, without the preparation.
     pub fn duration(&self) -> Duration {
@@ -115,7 +132,6 @@ impl Profile {
 mod tests {
     use super::*;
     use crate::job::Region;
-    use crate::score::REFERENCE;
 
     fn names(profile: &Profile) -> Vec<&str> {
         profile.rows.iter().map(|job| job.name.as_str()).collect()

@@ -48,6 +48,12 @@ fn sizes(sector: u32, len: u64) -> impl Iterator<Item = u32> {
     doubled.take_while(|&size| size <= LARGEST).filter(move |&size| size >= sector && u64::from(size) <= len)
 }
 
+/// The sizes.
+pub(super) fn published() -> String {
+    let sizes: Vec<String> = sizes(SMALLEST, LARGEST.into()).map(size_name).collect();
+    format!("Transfer sizes, sequential at depth {DEPTH}: {}.\n", sizes.join(", "))
+}
+
 fn row(block_size: u32, mix: Mix, geometry: &Geometry, options: &Options) -> Job {
     let region = options.region_on(geometry);
     let direction = if mix.writes() { "write" } else { "read" };

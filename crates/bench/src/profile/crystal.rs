@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lunway_block::Geometry;
+use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -12,7 +13,7 @@ use lunway_report::figure;
 use lunway_stats::median;
 
 use super::runner::Runner;
-use super::{Options, READS_ONLY, job, preparation};
+use super::{Kind, Options, READS_ONLY, job, order, preparation};
 
 /// One test: name, pattern, block size, queue depth.
 type Test = (&'static str, Pattern, u32, u32);
@@ -108,6 +109,21 @@ impl CrystalRow {
             response_us: self.runs.iter().map(|run| run.response_us).fold(f64::INFINITY, f64::min),
         }
     }
+}
+
+/// The tests and directions.
+pub(super) fn published() -> String {
+    let mut text = String::from("| test | order | block | depth |\n|---|---|---|---|\n");
+    for (name, pattern, block_size, depth) in TESTS {
+        text += &format!("| {name} | {} | {} | {depth} |\n", order(pattern), HumanSize(block_size.into()));
+    }
+    let runs = Options::of(Kind::Crystal).runs;
+    let directions =
+        DIRECTIONS.map(|(name, mix)| format!("{name} ({} % reads)", mix.read_percent)).join(", ");
+    text += &format!(
+        "\nDirections, in this order: {directions}. Each row: one run thrown away, then `--runs {runs}`.\n"
+    );
+    text
 }
 
 /// One job for each run, thrown away ones included.

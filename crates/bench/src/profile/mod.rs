@@ -23,6 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Geometry};
 use serde_json::{Value, json};
 
@@ -249,6 +250,26 @@ pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration 
         Kind::Atto => atto::jobs(geometry, options),
     };
     jobs.iter().map(cost).sum()
+}
+
+/// What a profile does, to the last constant, as Markdown: written into the page of profiles, and compared with it by a test.
+pub fn published(kind: Kind) -> String {
+    let Options { duration, ramp, region, .. } = Options::of(kind);
+    let region = if region == u64::MAX { "the whole device".into() } else { HumanSize(region).to_string() };
+    let own = match kind {
+        Kind::Anvil => anvil::published(),
+        Kind::H2bench => h2bench::published(),
+        Kind::Crystal => crystal::published(),
+        Kind::Atto => atto::published(),
+        Kind::Steady => steady::published(),
+    };
+    let ramp = if ramp.is_zero() { String::new() } else { format!(", `--ramp {ramp:?}`") };
+    format!("Defaults: `--time {duration:?}`{ramp}, region: {region}.\n\n{own}")
+}
+
+/// "sequential" or "random".
+fn order(pattern: Pattern) -> &'static str {
+    if pattern == Pattern::Sequential { "sequential" } else { "random" }
 }
 
 /// Runs a profile.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops;
 use std::time::Duration;
 
+use lunway_block::size::HumanSize;
 use lunway_block::{Caching, Geometry};
 use lunway_report::figure;
 use lunway_stats::{least_squares, mean};
@@ -16,7 +17,7 @@ use crate::outcome::End;
 use super::crystal::Figures;
 use super::probe::{Probe, Stop};
 use super::runner::Runner;
-use super::{Options, cost, job};
+use super::{Options, cost, job, order};
 
 /// Rounds of the window that both criteria are held against.
 pub const WINDOW: usize = 5;
@@ -153,6 +154,39 @@ impl Plan {
         let rounds = std::iter::repeat_n(cost(&self.round), ROUNDS_MAX);
         purge.into_iter().chain([cost(&self.preconditioning)]).chain(rounds).collect()
     }
+}
+
+/// Every constant.
+pub(super) fn published() -> String {
+    let Load { pattern, mix, block_size, queue_depth } = Load::default();
+    let rows = [
+        (
+            "preconditioning",
+            format!(
+                "{PRECONDITIONING} × the region, sequential writes of {} at depth {PRECONDITIONING_DEPTH}",
+                HumanSize(PRECONDITIONING_BLOCK)
+            ),
+        ),
+        (
+            "load of a round",
+            format!(
+                "{} {} at depth {queue_depth}, {} % reads",
+                order(pattern),
+                HumanSize(block_size.into()),
+                mix.read_percent
+            ),
+        ),
+        ("window", format!("{WINDOW} rounds")),
+        ("highest − lowest round", format!("≤ {:.0} % of the window's mean", RANGE_MAX * 100.0)),
+        (
+            "rise or fall of the line of best fit",
+            format!("≤ {:.0} % of the window's mean", SLOPE_MAX * 100.0),
+        ),
+        ("rounds at most", ROUNDS_MAX.to_string()),
+    ];
+    rows.iter().fold("| what | value |\n|---|---|\n".to_owned(), |text, (what, value)| {
+        text + &format!("| {what} | {value} |\n")
+    })
 }
 
 /// How long it takes at most, if the device writes as fast as was assumed.

@@ -44,7 +44,7 @@ async fn everything_is_measured_where_writing_is_allowed_with_either_sector() {
         let range = zones.read_range().unwrap();
         assert!(0.0 < range.min && range.min <= range.avg && range.avg <= range.max);
         let names: Vec<&str> = found.access.iter().map(|access| access.name).collect();
-        assert_eq!(names, ["read", "read, first 504 MB", "write", "write, first 504 MB"]);
+        assert_eq!(names, ["read", "read, first 504 MiB", "write", "write, first 504 MiB"]);
         assert!(found.access.iter().all(|access| access.latency.count() > 0));
         assert_eq!(found.applications.len(), 6);
         assert!(found.index().unwrap() > 0.0);

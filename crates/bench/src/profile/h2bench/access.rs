@@ -18,10 +18,18 @@ const ACCESSES_MAX: u64 = 5000;
 /// Where disks were addressed by cylinder, head and sector, this was all of one: 1024 × 16 × 63 sectors of 512 bytes.
 pub(super) const FIRST: u64 = 1024 * 16 * 63 * 512;
 
+pub(super) fn published() -> String {
+    format!(
+        "one logical sector at a random address, one at a time: {ACCESSES_MAX} of them or twice `--time`, over the whole device (where it was \
+         written: in what the zones wrote) and in the first {} MiB, read and write",
+        FIRST >> 20
+    )
+}
+
 /// Random accesses of one logical sector, one at a time.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// "read", "write", "read, first 504 MB", "write, first 504 MB".
+    /// "read", "write", "read, first 504 MiB", "write, first 504 MiB".
     pub name: &'static str,
     /// How long each took, nanoseconds.
     pub latency: Latency,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lunway_block::size::HumanSize;
 use lunway_stats::geometric_mean;
 use serde_json::{Value, json};
 
@@ -120,6 +121,28 @@ impl Application {
             .iter()
             .all(|part| u64::from(part.block_size) <= each && part.block_size.is_multiple_of(sector))
     }
+}
+
+pub(super) fn published() -> String {
+    let mut text = String::from("| application | share of the I/Os | reference, MB/s |\n|---|---|---|\n");
+    for application in &APPLICATIONS {
+        let parts = application.parts.iter().map(|part| {
+            format!(
+                "{} % {} {} {}",
+                part.percent,
+                if part.writes { "write" } else { "read" },
+                HumanSize(part.block_size.into()),
+                if part.sequential { "sequential" } else { "random" }
+            )
+        });
+        let parts = parts.collect::<Vec<_>>().join(", ");
+        text += &format!("| {} | {parts} | {:.3} |\n", application.name, application.reference_mb_s());
+    }
+    text + &format!(
+        "\nIndex (`{INDEX_VERSION}`): 1000 × the geometric mean of MB/s ÷ reference over the six. The reference is a modelled disk: \
+         {REFERENCE_ACCESS_MS:.3} ms for each random I/O (8.5 ms of seeking, half a turn at 7200 a minute), none for a sequential one, and \
+         {REFERENCE_MB_S:.0} MB/s of transfer for both.\n"
+    )
 }
 
 /// What an application came to.

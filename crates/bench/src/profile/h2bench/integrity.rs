@@ -29,6 +29,18 @@ const FAULTS_KEPT_MAX: usize = 64;
 const FILLINGS: [Filling; 5] =
     [Filling::Random, Filling::Byte(0x00), Filling::Byte(0xff), Filling::Byte(0x55), Filling::Byte(0xaa)];
 
+pub(super) fn published() -> String {
+    let fillings = FILLINGS.map(|filling| match filling {
+        Filling::Random => "random".to_owned(),
+        Filling::Byte(byte) => format!("{byte:02X}h"),
+    });
+    format!(
+        "the first {FIRST} sectors and {AROUND} around each power of two, all written, flushed, then read back, filled with {} in turn; then sectors at \
+         random addresses for twice `--time`, at most {RANDOM_MAX}; then everything is read once more",
+        fillings.join(", ")
+    )
+}
+
 /// What the integrity check found.
 ///
 /// Every sector is stamped with its LBA in its first 16 bytes, the run's seed, the number of the pass and a checksum. The

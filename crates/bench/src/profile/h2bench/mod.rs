@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lunway_block::Geometry;
+use lunway_block::size::HumanSize;
 use lunway_report::figure;
 use serde_json::{Value, json};
 
@@ -36,6 +37,9 @@ const INTERFACE_EXTENT: u64 = 1 << 20;
 /// The part of the device in which the sequential maximum is measured and the applications run, bytes.
 const WORK: u64 = 1 << 30;
 
+/// I/Os in flight for these two.
+const DEPTH: u32 = 8;
+
 /// What the `h2bench` profile found; each part is missing where it was interrupted before, or where nothing may be written.
 #[derive(Clone, Debug, Default)]
 pub struct H2bench {
@@ -59,6 +63,33 @@ pub struct H2bench {
     pub first_error: Option<String>,
 }
 
+/// Every constant, the mixes, and the reference of the index.
+pub(super) fn published() -> String {
+    let rows = [
+        (
+            "interface",
+            format!(
+                "the first {} read again and again, {} sequential at depth {DEPTH}, for `--time`",
+                HumanSize(INTERFACE_EXTENT),
+                HumanSize(zones::BLOCK)
+            ),
+        ),
+        (
+            "sequential maximum",
+            format!("the first {}, 1 MiB at depth {DEPTH}, for `--time` each way", HumanSize(WORK)),
+        ),
+        ("zones", zones::published()),
+        ("access times", access::published()),
+        ("applications", format!("in the first {}, one I/O at a time, for `--time` each", HumanSize(WORK))),
+        ("integrity", integrity::published()),
+    ];
+    let mut text = String::from("| part | what is done |\n|---|---|\n");
+    for (part, what) in rows {
+        text += &format!("| {part} | {what} |\n");
+    }
+    text + "\n" + &applications::published()
+}
+
 /// What will be done on a device, in order.
 struct Plan {
     region: Region,
@@ -70,7 +101,7 @@ struct Plan {
     zones: Zones,
     /// The time for a measurement of accesses, and for the random part of the integrity check.
     long: Duration,
-    /// The first 504 MB are less than all of it.
+    /// The first 504 MiB are less than all of it.
     has_first: bool,
     applications: Vec<&'static Application>,
     destroy: bool,
@@ -86,7 +117,7 @@ impl Plan {
             |most: u64| u32::try_from(work.len.min(most)).unwrap_or(1 << 20) / sector as u32 * sector as u32;
         let sequential = |name: &str, mix: Mix, region: Region, most: u64| Job {
             ramp: options.ramp,
-            ..job(name, Pattern::Sequential, mix, block(most), 8, region, options)
+            ..job(name, Pattern::Sequential, mix, block(most), DEPTH, region, options)
         };
         let applications = APPLICATIONS.iter().filter(|application| {
             application.fits(work, geometry.logical_sector) && (options.destroy || !application.writes())
@@ -201,7 +232,7 @@ async fn measure(
     Ok(true)
 }
 
-/// Reads, then writes, each over the full stroke and in the first 504 MB. False if it was asked to end.
+/// Reads, then writes, each over the full stroke and in the first 504 MiB. False if it was asked to end.
 async fn accesses(
     plan: &Plan,
     options: &Options,
@@ -212,9 +243,9 @@ async fn accesses(
     let first = Region { offset: 0, len: access::FIRST };
     let names = [
         ("access, read", false, false),
-        ("access, read, first 504 MB", false, true),
+        ("access, read, first 504 MiB", false, true),
         ("access, write", true, false),
-        ("access, write, first 504 MB", true, true),
+        ("access, write, first 504 MiB", true, true),
     ];
     for (name, writes, in_first) in names {
         if (writes && !plan.destroy) || (in_first && !plan.has_first) {

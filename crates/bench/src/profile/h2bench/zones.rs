@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, ExtentKind};
 use serde_json::{Value, json};
 
@@ -18,6 +19,15 @@ pub(super) const BLOCK: u64 = 64 << 10;
 const BYTES_MAX: u64 = 8 << 20;
 /// Longest time a zone is measured.
 const TIME_MAX: Duration = Duration::from_millis(50);
+
+pub(super) fn published() -> String {
+    format!(
+        "up to {ZONES_MAX} equal zones; at the start of each {} or {TIME_MAX:?}, whichever comes first, sequential {} at depth 1; all are \
+         written before the first is read",
+        HumanSize(BYTES_MAX),
+        HumanSize(BLOCK)
+    )
+}
 
 /// Sequential throughput over the whole device, in up to 1000 equal zones.
 ///
