@@ -1,12 +1,9 @@
 //! What people and scripts hold on to: exit codes, messages, JSON, and that no secret is shown.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -319,54 +316,9 @@ fn the_demo_finishes_within_a_minute_and_its_report_renders() {
     }
     let page = folder.path().join("lunway-demo.html");
     assert!(fs::read_to_string(&page).unwrap().contains("<svg"), "the report has charts");
-    renders(&page, folder.path());
-}
-
-/// A browser draws the page at the widths of a desk and of a phone: charts are there, and nothing is wider than the
-/// window. A page around it measures, as a window cannot be made as narrow as a phone.
-fn renders(page: &Path, folder: &Path) {
-    let Some(program) = lunway_foreign::program("chromium") else { return };
-    let name = page.file_name().unwrap().to_str().unwrap();
-    for width in [1280, 390] {
-        let around = folder.join(format!("around-{width}.html"));
-        fs::write(
-            &around,
-            format!(
-                "<!doctype html><p id=found></p><iframe id=page src='{name}' width={width} height=900 \
-                 style='border:0'></iframe><script>onload = () => {{ const page = document.getElementById('page')\
-                 .contentDocument; const charts = [...page.querySelectorAll('svg')].filter(svg => \
-                 svg.getBoundingClientRect().width > 100 && svg.querySelectorAll('rect, path, polyline').length > 0); \
-                 const marks = ['charts', charts.length, 'width', page.documentElement.scrollWidth, 'end']; \
-                 document.getElementById('found').textContent = marks.join(' '); }}</script>"
-            ),
-        )
-        .unwrap();
-        let mut command = Command::new(&program);
-        command.args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--allow-file-access-from-files",
-            "--hide-scrollbars",
-            "--window-size=1400,1000",
-            "--virtual-time-budget=5000",
-            "--dump-dom",
-        ]);
-        command.arg(format!("--user-data-dir={}", folder.join(format!("profile-{width}")).display()));
-        command.arg(format!("file://{}", around.display()));
-        let dom = succeed(command);
-        let words: Vec<&str> = dom.split(['<', '>', ' ']).collect();
-        let figure = |name: &str| {
-            let at = words.iter().position(|&word| word == name);
-            let figure = at.and_then(|at| words.get(at + 1)?.parse::<u32>().ok());
-            figure.unwrap_or_else(|| panic!("no {name} at {width}: {dom}"))
-        };
-        assert!(figure("charts") >= 3, "charts are missing at {width}: {dom}");
-        assert!(figure("width") <= width, "the page is wider than a window of {width}: {dom}");
+    for view in lunway_foreign::View::ALL {
+        let Some(looked) = lunway_foreign::look(&page, folder.path(), view) else { break };
+        assert!(looked.charts >= 3, "charts are missing: {looked:?}");
+        assert!(looked.problems.is_empty(), "{:#?}", looked.problems);
     }
 }

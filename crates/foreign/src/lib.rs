@@ -4,10 +4,14 @@
 //! nor a silent pass: what was left out is printed, and noted in the file that `LUNWAY_NOT_RUN` names, whose lines
 //! `script/test` shows at its end. Where `CI=true` everything must be there.
 
+mod browser;
+
 use std::env;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
+
+pub use browser::{Looked, View, look};
 
 /// A foreign program, or `None` where it is not installed, which is noted.
 ///

@@ -50,6 +50,27 @@ pub fn utc(seconds: u64) -> String {
     format!("{weekday} {} {date:2} {hour:02}:{minute:02}:{second:02} {year}", MONTHS[month as usize])
 }
 
+/// Units that are not left alone at the beginning of a line.
+const UNITS: [&str; 16] = [
+    "%", "MB/s", "MB", "GB", "TB", "MiB", "GiB", "IOPS", "s", "ms", "µs", "ns", "Gb/s", "Mb/s", "Gbit/s",
+    "Mbit/s",
+];
+
+/// `text` with figures that keep their unit beside them when a line is broken.
+pub(crate) fn glued(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(' ') {
+        let unit = after.split([' ', ',', '.', ';', ':', ')']).next().unwrap_or_default();
+        let figure = before.ends_with(|last: char| last.is_ascii_digit());
+        out.push_str(before);
+        out.push(if figure && UNITS.contains(&unit) { '\u{a0}' } else { ' ' });
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +100,11 @@ mod tests {
         assert_eq!(utc(0), "Thu Jan  1 00:00:00 1970");
         assert_eq!(utc(951_782_400), "Tue Feb 29 00:00:00 2000");
         assert_eq!(utc(1_795_221_987), "Sat Nov 21 00:46:27 2026");
+    }
+
+    #[test]
+    fn a_figure_keeps_its_unit() {
+        assert_eq!(glued("1 s or 70 % more, 5 MB/s."), "1\u{a0}s or 70\u{a0}% more, 5\u{a0}MB/s.");
+        assert_eq!(glued("4 suns & "), "4 suns & ");
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::chart::escape;
 use crate::document::{Block, Card, Cell, Document, Fact, Grid, Measure, Section, Tile, Verdict};
-use crate::figure::utc;
+use crate::figure::{glued, utc};
 
 /// Version of the shape of [`data`].
 const SCHEMA: u32 = 1;
@@ -115,16 +115,16 @@ fn warnings(page: &mut String, warnings: &[String]) {
         return;
     }
     page.push_str("<div class=\"warnings\" role=\"note\">\n");
-    for sentence in warnings {
-        let _ = writeln!(page, "<p>{}</p>", escape(sentence));
+    for said in warnings {
+        let _ = writeln!(page, "<p>{}</p>", sentence(said));
     }
     page.push_str("</div>\n");
 }
 
 fn draw_section(page: &mut String, section: &Section) {
     let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&section.heading));
-    for sentence in &section.prose {
-        let _ = writeln!(page, "<p class=\"prose\">{}</p>", escape(sentence));
+    for said in &section.prose {
+        let _ = writeln!(page, "<p class=\"prose\">{}</p>", sentence(said));
     }
     let mut side_by_side = false;
     for block in &section.blocks {
@@ -184,7 +184,7 @@ fn table(page: &mut String, grid: &Grid) {
     }
     page.push_str("</tbody></table></div>\n");
     if !grid.caption.is_empty() {
-        let _ = writeln!(page, "<p class=\"small\">{}</p>", escape(&grid.caption));
+        let _ = writeln!(page, "<p class=\"small\">{}</p>", sentence(&grid.caption));
     }
 }
 
@@ -204,7 +204,8 @@ fn facts(page: &mut String, facts: &[Fact]) {
         "<section>\n<h2>Where it was measured</h2>\n<div class=\"card\"><table class=\"facts\"><tbody>\n",
     );
     for Fact { name, value } in facts {
-        let _ = writeln!(page, "<tr><th scope=\"row\">{}</th><td>{}</td></tr>", escape(name), escape(value));
+        let _ =
+            writeln!(page, "<tr><th scope=\"row\">{}</th><td>{}</td></tr>", breakable(name), escape(value));
     }
     page.push_str("</tbody></table></div>\n</section>\n");
 }
@@ -215,9 +216,19 @@ fn notes(page: &mut String, notes: &[String]) {
     }
     page.push_str("<section>\n<h2>How it was measured</h2>\n");
     for note in notes {
-        let _ = writeln!(page, "<p class=\"prose\">{}</p>", escape(note));
+        let _ = writeln!(page, "<p class=\"prose\">{}</p>", sentence(note));
     }
     page.push_str("</section>\n");
+}
+
+/// A sentence, escaped.
+fn sentence(text: &str) -> String {
+    escape(&glued(text))
+}
+
+/// A name, escaped, that may be broken at its dots and underscores.
+fn breakable(name: &str) -> String {
+    escape(name).replace('.', ".<wbr>").replace('_', "_<wbr>")
 }
 
 #[cfg(test)]
@@ -293,5 +304,10 @@ mod tests {
         let page = html(&document);
         assert_eq!(page.matches("<div class=\"charts\">").count(), 2);
         assert_eq!(page.matches("<div").count(), page.matches("</div>").count());
+    }
+
+    #[test]
+    fn a_long_name_may_be_broken_at_its_dots() {
+        assert_eq!(breakable("net.tcp_x"), "net.<wbr>tcp_<wbr>x");
     }
 }

@@ -46,12 +46,23 @@ fn draw(what: &str, margin: f64, estimates: &[Estimate<'_>], width: f64) -> Svg 
     let bottom = estimates.len() as f64 * row + 8.0;
     let mut svg = Svg::new(width, bottom + 38.0, what);
 
-    if margin > 0.0 {
-        let hint = format!("within ±{} %: no meaningful difference", short(margin));
-        svg.rect((x(-margin), 0.0), (x(margin) - x(-margin), bottom), "warm", &hint);
+    // In the narrow drawing words stand above each line, and the ground is left out behind them.
+    let stripes: Vec<(f64, f64)> = match broad {
+        true => vec![(0.0, bottom)],
+        false => {
+            (0..estimates.len()).map(|index| (index as f64 * row + 21.0, (index + 1) as f64 * row)).collect()
+        }
+    };
+    for (from, to) in stripes {
+        if margin > 0.0 {
+            let hint = format!("within ±{} %: no meaningful difference", short(margin));
+            svg.rect((x(-margin), from), (x(margin) - x(-margin), to - from), "warm", &hint);
+        }
+        for &tick in &ticks {
+            svg.line((x(tick), from), (x(tick), to), if tick == 0.0 { "axis" } else { "grid" });
+        }
     }
     for &tick in &ticks {
-        svg.line((x(tick), 0.0), (x(tick), bottom), if tick == 0.0 { "axis" } else { "grid" });
         svg.text(x(tick), bottom + 14.0, "tick mid", &sign(tick));
     }
     svg.text((left + right) / 2.0, bottom + 31.0, "tick mid", &fit(what, width.min(2.0 * (right - left))));
@@ -78,7 +89,7 @@ fn draw(what: &str, margin: f64, estimates: &[Estimate<'_>], width: f64) -> Svg 
             svg.text(2.0, top + TEXT, "name", &fit(estimate.label, room));
             svg.text(width - 2.0, top + TEXT, &format!("name end {}", estimate.tone.name()), &right_words);
         }
-        let middle = if broad { top + row / 2.0 } else { top + 27.0 };
+        let middle = if broad { top + row / 2.0 } else { top + 28.0 };
         let class = format!("interval {}", estimate.tone.name());
         if !estimate.percent.is_finite() {
             continue;

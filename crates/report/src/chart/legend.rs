@@ -49,7 +49,7 @@ impl<'a> Legend<'a> {
         for (x, y, label, entry) in &self.places {
             let middle = y + LEADING / 2.0;
             if entry.area {
-                svg.rect((*x, middle - 5.0), (SAMPLE, 10.0), &entry.class, "");
+                svg.rect((*x, middle - 5.0), (SAMPLE, 10.0), &format!("{} sample", entry.class), "");
             } else {
                 svg.line((*x, middle), (x + SAMPLE, middle), &entry.class);
             }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::figure::glued;
+
 /// Height of text, units.
 pub(super) const TEXT: f64 = 12.0;
 /// Mean width of a character of that height, units: a little more than any usual sans-serif needs.
@@ -124,7 +126,7 @@ pub(super) fn fit(text: &str, width: f64) -> String {
 /// `text` in lines of at most `width` units, broken between words; what does not fit into `most` lines is cut.
 pub(super) fn wrap(text: &str, width: f64, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
+    for word in glued(text).split(' ').filter(|word| !word.is_empty()) {
         let line = lines.last_mut().expect("there is always one");
         let longer = if line.is_empty() { word.to_owned() } else { format!("{line} {word}") };
         if line.is_empty() || width_of(&longer) <= width || lines.len() == most {

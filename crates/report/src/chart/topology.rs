@@ -146,7 +146,10 @@ impl<'a> Plan<'a> {
         let stack = |heights: &mut dyn Iterator<Item = f64>| heights.map(|height| height + GAP).sum::<f64>();
         let column =
             |side| stack(&mut topology.hosts.iter().filter(|host| host.side == side).map(host_height));
-        let switch_names = topology.switches.len() as f64 * HEADING;
+        // A cable between switches has its number above the lower one, and above its name.
+        let trunks = topology.trunks().next().is_some();
+        let heading = HEADING + if trunks { 2.0 * BADGE + 4.0 } else { 0.0 };
+        let switch_names = topology.switches.len() as f64 * heading;
         let switches = stack(&mut (0..topology.switches.len()).map(switch_height)) + switch_names;
         let height = column(Side::Left).max(column(Side::Right)).max(switches);
 
@@ -164,7 +167,7 @@ impl<'a> Plan<'a> {
         let half = if width >= BROAD { 45.0 } else { 22.0 };
         let mut top = (height - switches) / 2.0;
         let switches = (0..topology.switches.len()).map(|index| {
-            let from = top + HEADING;
+            let from = top + heading;
             top = from + switch_height(index) + GAP;
             [width / 2.0 - half, width / 2.0 + half, from, from + switch_height(index)]
         });
@@ -187,7 +190,7 @@ impl<'a> Plan<'a> {
         for (switch, [left, right, top, bottom]) in self.topology.switches.iter().zip(&self.switches) {
             svg.rect((*left, *top), (right - left, bottom - top), "box switch", &switch.name);
             let name = fit(&switch.name, self.width - 2.0 * self.host_width - 12.0);
-            svg.text((left + right) / 2.0, top - 6.0, "strong mid", &name);
+            svg.text((left + right) / 2.0, top - 6.0, "strong mid name", &name);
         }
         for (index, (cable, path)) in cables.iter().zip(&paths).enumerate() {
             if let Some(Route { number, .. }) = path {
@@ -210,6 +213,7 @@ impl<'a> Plan<'a> {
     fn listed(&self, cable: &Cable) -> Vec<String> {
         let state = match cable.state {
             State::Up => "",
+            State::Disturbed if !cable.detail.is_empty() => "",
             State::Disturbed => "disturbed",
             State::Down => "down",
         };
@@ -273,7 +277,11 @@ impl<'a> Plan<'a> {
                         return Some(((x, top + (place as f64 + 0.5) * step), None));
                     }
                 }
-                Some((((left + right) / 2.0, (top + bottom) / 2.0), None))
+                // The middle of the switch, whose box is drawn over the cable.
+                let trunks = self.topology.trunks().count() as f64;
+                let place = self.topology.trunks().position(|other| other == cable)? as f64;
+                let aside = (place - (trunks - 1.0) / 2.0) * (2.0 * BADGE + 4.0);
+                Some((((left + right) / 2.0 + aside, (top + bottom) / 2.0), None))
             }
         }
     }
@@ -286,7 +294,13 @@ impl<'a> Plan<'a> {
         let at = match (a_side, b_side) {
             (Some(side), _) => (a.0 + inward(side) * (BADGE + 3.0), a.1),
             (None, Some(side)) => (b.0 + inward(side) * (BADGE + 3.0), b.1),
-            (None, None) => ((a.0 + b.0) / 2.0, (a.1 + b.1) / 2.0),
+            (None, None) => {
+                let tops = cable.ends.iter().filter_map(|end| match end {
+                    End::Switch(index) => Some(self.switches.get(*index)?[2]),
+                    End::Port(..) => None,
+                });
+                (b.0, tops.fold(0.0, f64::max) - HEADING - BADGE - 2.0)
+            }
         };
         let stub = |(x, y): (f64, f64), side: Option<Side>| {
             side.map(|side| (x + inward(side) * (2.0 * BADGE + 6.0), y))
@@ -300,6 +314,12 @@ impl<'a> Plan<'a> {
 }
 
 impl Topology {
+    /// The cables that join two switches.
+    fn trunks(&self) -> impl Iterator<Item = usize> + '_ {
+        let both = |cable: &Cable| matches!(cable.ends, [End::Switch(_), End::Switch(_)]);
+        (0..self.cables.len()).filter(move |&index| both(&self.cables[index]))
+    }
+
     /// The cables that leave a switch towards hosts of one side, in the order of their other ends.
     fn switch_cables(&self, switch: usize, side: Side) -> Vec<usize> {
         let other = |cable: &Cable| match cable.ends {
@@ -376,6 +396,6 @@ mod tests {
         let nowhere = cable(End::Port(7, 0), End::Switch(3));
         let network = Topology { cables: vec![nowhere], ..Topology::default() };
         let svg = topology(&network);
-        assert!(svg.contains("lane · 1 Gb/s") && !svg.contains("class=\"cable"));
+        assert!(svg.contains("lane · 1\u{a0}Gb/s") && !svg.contains("class=\"cable"));
     }
 }
