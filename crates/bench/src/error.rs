@@ -1,5 +1,7 @@
 //! What can go wrong, as meanings.
 
+use std::io;
+
 use lunway_block::BlockError;
 
 use crate::job::{JOBS_MAX, QUEUE_DEPTH_MAX, VERIFY_BLOCKS_MAX};
@@ -32,6 +34,9 @@ pub enum BenchError {
         /// Its name.
         profile: &'static str,
     },
+    /// No thread for a job that is to run beside others.
+    #[error("cannot start a thread for a job: {0}")]
+    Thread(io::Error),
     /// The device failed before the first I/O of the job.
     #[error("{doing} failed: {source}")]
     Device {

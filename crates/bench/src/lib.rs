@@ -26,6 +26,8 @@
 //! | [`cache_truth`] | what may have been answered from a cache? |
 //! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
 //! | [`compare`] | two or more of anything measured in turns, and which differences are real |
+//! | [`Schedule`] | jobs one after the other and side by side |
+//! | [`stream`] | results while they come, a line a second |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
 
 pub mod compare;
@@ -33,6 +35,7 @@ pub mod fio;
 pub mod profile;
 pub mod report;
 pub mod score;
+pub mod stream;
 
 mod access;
 mod cache;
@@ -52,6 +55,7 @@ mod permutation;
 mod progress;
 mod random;
 mod run;
+mod schedule;
 mod series;
 mod sizes;
 mod skew;
@@ -73,6 +77,7 @@ pub use latency::Latency;
 pub use occupancy::holds_data;
 pub use outcome::{Direction, End, Outcome};
 pub use run::{Cancel, Tick, run};
+pub use schedule::{Entry, Event, Schedule};
 pub use series::{Point, Series};
 pub use sizes::{BLOCK_SIZE_MAX, BlockSizes, Share};
 pub use table::{Table, TableRow};

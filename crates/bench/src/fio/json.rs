@@ -10,31 +10,56 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lunway_report::utc;
 use serde_json::{Map, Value, json};
 
-use crate::access::Pattern;
+use super::bins::bins;
+use crate::access::{Distribution, Pattern};
 use crate::cpu::CpuTime;
-use crate::job::{Job, Limit, Rate};
+use crate::job::{Arrivals, Fill, Job, Limit, Rate};
 use crate::latency::Latency;
 use crate::outcome::{Direction, End, Outcome};
 use crate::series::Point;
-use crate::sizes::BlockSizes;
+use crate::sizes::{BlockSizes, Share};
 
 /// fio's default percentiles.
 pub const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
+/// How much of each latency is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    /// Spread and percentiles.
+    Json,
+    /// Every bucket too, and percentiles of all three.
+    JsonPlus,
+}
+
 /// A whole document with one entry in `jobs` per outcome.
 pub fn to_json(outcomes: &[Outcome]) -> Value {
+    document(outcomes, Detail::Json)
+}
+
+/// [`to_json`] with `bins`: how many I/Os fell in each of fio's latency buckets, as `fio --output-format=json+` with all
+/// percentiles switched on.
+pub fn to_json_plus(outcomes: &[Outcome]) -> Value {
+    document(outcomes, Detail::JsonPlus)
+}
+
+fn document(outcomes: &[Outcome], detail: Detail) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
         "fio version": concat!("lunway-", env!("CARGO_PKG_VERSION")),
         "timestamp": now.as_secs(),
         "timestamp_ms": now.as_millis() as u64,
         "time": utc(now.as_secs()),
-        "jobs": outcomes.iter().map(job).collect::<Vec<_>>(),
+        "jobs": outcomes.iter().map(|outcome| detailed(outcome, detail)).collect::<Vec<_>>(),
     })
 }
 
-fn job(outcome: &Outcome) -> Value {
+/// The entry of one outcome.
+pub(crate) fn job(outcome: &Outcome) -> Value {
+    detailed(outcome, Detail::Json)
+}
+
+fn detailed(outcome: &Outcome, detail: Detail) -> Value {
     let cpu = |part| CpuTime::percent(part, outcome.elapsed);
     let latency = {
         let mut all = outcome.read.response.clone();
@@ -48,9 +73,9 @@ fn job(outcome: &Outcome) -> Value {
         "eta": 0,
         "elapsed": (outcome.job.ramp + outcome.elapsed).as_secs_f64().ceil() as u64,
         "job options": options(&outcome.job),
-        "read": direction(outcome, &outcome.read, |point| (point.read_ios, point.read_bytes)),
-        "write": direction(outcome, &outcome.write, |point| (point.write_ios, point.write_bytes)),
-        "trim": direction(outcome, &Direction::default(), |_| (0, 0)),
+        "read": direction(outcome, &outcome.read, detail, |point| (point.read_ios, point.read_bytes)),
+        "write": direction(outcome, &outcome.write, detail, |point| (point.write_ios, point.write_bytes)),
+        "trim": direction(outcome, &Direction::default(), detail, |_| (0, 0)),
         "sync": { "total_ios": 0, "lat_ns": spread(&Latency::default()) },
         "job_runtime": millis(outcome.elapsed),
         "usr_cpu": cpu(outcome.cpu.user),
@@ -91,6 +116,7 @@ const STEPS: [(&str, u64); 12] = [
     (">=2000", u64::MAX),
 ];
 
+/// The job as fio would be told it: what stands here is a section of a job file.
 fn options(job: &Job) -> Value {
     let rw = match (job.pattern, job.mix.read_percent) {
         (Pattern::Sequential, 100) => "read",
@@ -104,10 +130,31 @@ fn options(job: &Job) -> Value {
     let mut set = |key: &str, value: String| options.insert(key.into(), value.into());
     set("name", job.name.clone());
     set("rw", rw.into());
-    if let BlockSizes::Fixed(block_size) = job.block_sizes {
-        set("bs", block_size.to_string());
-    }
+    match &job.block_sizes {
+        BlockSizes::Fixed(block_size) => set("bs", block_size.to_string()),
+        BlockSizes::Split { read, write } => {
+            // fio wants something for reads even where there are none.
+            let [read, write] =
+                [if read.is_empty() { write } else { read }, if write.is_empty() { read } else { write }];
+            set("bssplit", format!("{},{}", split(read), split(write)))
+        }
+    };
     set("iodepth", job.queue_depth.to_string());
+    if job.jobs > 1 {
+        set("numjobs", job.jobs.to_string());
+    }
+    match job.pattern {
+        Pattern::Random(Distribution::Uniform) => set("norandommap", "1".into()),
+        Pattern::Random(Distribution::Zipf(theta)) => set("random_distribution", format!("zipf:{theta}")),
+        Pattern::Random(Distribution::Pareto(share)) => set("random_distribution", format!("pareto:{share}")),
+        Pattern::Random(Distribution::Once) | Pattern::Sequential => None,
+    };
+    if job.verify {
+        set("verify", "crc32c".into());
+    }
+    if job.fill == Fill::Zero {
+        set("zero_buffers", "1".into());
+    }
     set("randseed", job.seed.to_string());
     if rw.ends_with("rw") {
         set("rwmixread", job.mix.read_percent.to_string());
@@ -125,10 +172,13 @@ fn options(job: &Job) -> Value {
         set("ramp_time", format!("{}ms", job.ramp.as_millis()));
     }
     match job.rate {
-        Some(Rate::Iops(rate)) => set("rate_iops", rate.to_string()),
-        Some(Rate::BytesPerSecond(rate)) => set("rate", rate.to_string()),
+        Some(Rate::Iops(rate)) => set("rate_iops", each_way(job, rate)),
+        Some(Rate::BytesPerSecond(rate)) => set("rate", each_way(job, rate)),
         None => None,
     };
+    if job.rate.is_some() && job.arrivals == Arrivals::Poisson {
+        set("rate_process", "poisson".into());
+    }
     if let Some(region) = job.region {
         set("offset", region.offset.to_string());
         set("size", region.len.to_string());
@@ -136,18 +186,30 @@ fn options(job: &Job) -> Value {
     options.into()
 }
 
-fn direction(outcome: &Outcome, figures: &Direction, of: impl Fn(&Point) -> (u64, u64)) -> Value {
+fn direction(
+    outcome: &Outcome,
+    figures: &Direction,
+    detail: Detail,
+    of: impl Fn(&Point) -> (u64, u64),
+) -> Value {
     let seconds = outcome.series.interval().as_secs_f64();
     let used = figures.ios > 0;
     let points = outcome.series.points().iter().filter(|_| used).map(of);
     let (ios, bytes): (Vec<f64>, Vec<f64>) =
         points.map(|(ios, bytes)| (ios as f64 / seconds, bytes as f64 / seconds / 1024.0)).unzip();
     let (iops, bw) = (Samples::of(&ios), Samples::of(&bytes));
-    let mut completion = spread(&figures.service);
-    if used {
-        let percentiles = PERCENTILES.map(|p| (format!("{p:.6}"), figures.service.percentile(p).into()));
-        completion["percentile"] = Value::Object(percentiles.into_iter().collect());
-    }
+    // fio has percentiles of `clat_ns` unless it is told otherwise; with bins we have them of all three.
+    let distribution = |latency: &Latency, usual: bool| {
+        let mut value = spread(latency);
+        if used && (usual || detail == Detail::JsonPlus) {
+            let percentiles = PERCENTILES.map(|p| (format!("{p:.6}"), latency.percentile(p).into()));
+            value["percentile"] = Value::Object(percentiles.into_iter().collect());
+        }
+        if used && detail == Detail::JsonPlus {
+            value["bins"] = bins(latency);
+        }
+        value
+    };
     json!({
         "io_bytes": figures.bytes,
         "io_kbytes": figures.bytes / 1024,
@@ -158,9 +220,9 @@ fn direction(outcome: &Outcome, figures: &Direction, of: impl Fn(&Point) -> (u64
         "total_ios": figures.ios,
         "short_ios": 0,
         "drop_ios": figures.errors,
-        "slat_ns": spread(&figures.wait),
-        "clat_ns": completion,
-        "lat_ns": spread(&figures.response),
+        "slat_ns": distribution(&figures.wait, false),
+        "clat_ns": distribution(&figures.service, true),
+        "lat_ns": distribution(&figures.response, false),
         "bw_min": bw.min as u64,
         "bw_max": bw.max as u64,
         "bw_agg": if used { 100.0 } else { 0.0 },
@@ -183,6 +245,23 @@ fn spread(latency: &Latency) -> Value {
         "stddev": latency.stddev(),
         "N": latency.count(),
     })
+}
+
+fn split(shares: &[Share]) -> String {
+    let shares: Vec<_> =
+        shares.iter().map(|share| format!("{}/{}", share.block_size, share.percent)).collect();
+    shares.join(":")
+}
+
+/// Our rate is of both directions together, fio's of each.
+fn each_way(job: &Job, rate: u64) -> String {
+    match job.mix.read_percent {
+        0 | 100 => rate.to_string(),
+        percent => {
+            let read = (u128::from(rate) * u128::from(percent) / 100) as u64;
+            format!("{read},{}", rate - read)
+        }
+    }
 }
 
 #[derive(Default)]

@@ -348,7 +348,7 @@ fn job(
 const ASSUMED_RATE: f64 = 200e6;
 
 /// About how long a job takes on a device that nothing is known about.
-fn cost(job: &Job) -> Duration {
+pub(crate) fn cost(job: &Job) -> Duration {
     let by_bytes = job.limit.bytes().map(|bytes| Duration::from_secs_f64(bytes as f64 / ASSUMED_RATE));
     let by_time = job.limit.time();
     let measured = match (by_bytes, by_time) {

@@ -5,6 +5,8 @@
 mod comparing;
 mod fio_layout;
 mod h2bench;
+mod job_files;
+mod json_plus;
 mod machine;
 mod profiles;
 mod running;
