@@ -3,7 +3,7 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{bench, copy, demo, discover, inspect, serve};
+use crate::command::{attach, bench, copy, demo, discover, inspect, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Discover(discover::Discover),
     Inspect(inspect::Inspect),
     Copy(copy::Copy),
+    Attach(attach::Attach),
     Bench(Box<bench::Bench>),
     Target(target::Target),
     Lun(lun::Lun),
@@ -67,6 +68,7 @@ impl Command {
             Self::Discover(discover) => discover.run(),
             Self::Inspect(inspect) => inspect.run(),
             Self::Copy(copy) => copy.run(),
+            Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),
             Self::Target(target) => target.run(),
             Self::Lun(lun) => lun.run(),

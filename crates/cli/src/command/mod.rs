@@ -1,5 +1,6 @@
 //! The commands, one file each: its arguments, what it calls, what it prints.
 
+pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod copy;
 pub(crate) mod demo;

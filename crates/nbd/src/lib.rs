@@ -1,0 +1,29 @@
+//! Any block device for every program that speaks NBD.
+//!
+//! ```text
+//!   qemu, libnbd, nbd-client, fio ──▶ Server ──▶ handshake ──▶ transmission ──▶ BlockDevice
+//! ```
+//!
+//! Spoken is the fixed newstyle protocol of `doc/proto.md` of the NBD project: structured replies, block status in the context
+//! `base:allocation`, flush and FUA, trim, write zeroes, several connections to one export (a flush on one holds for all),
+//! and the experimental extension `RESIZE`. Not spoken: TLS, extended headers, `CACHE`, fast zeroes.
+//!
+//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and sockets; it does not know what the device is.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `wire.rs` | the protocol's numbers and headers |
+//! | `export.rs` | [`Export`]: a device, its name, and what is said of it |
+//! | `negotiation.rs` | the handshake |
+//! | `transmission.rs` | the hot path: requests in, replies out |
+//! | `server.rs` | [`Server`]: listening, connections, the end |
+
+mod export;
+mod negotiation;
+mod server;
+mod stream;
+mod transmission;
+mod wire;
+
+pub use export::Export;
+pub use server::{Address, AddressError, BindError, PORT, Server};

@@ -1,0 +1,273 @@
+//! Listening, and the end.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use lunway_block::BlockError;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::export::Export;
+use crate::negotiation::{NegotiationError, negotiate};
+use crate::stream::Stream;
+use crate::transmission::{End, Transmission};
+
+/// The port that is registered for the protocol.
+pub const PORT: u16 = 10809;
+/// Connections at the same time: clients that use several take four or eight each.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a handshake may take. A client does it in a few round trips.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// How long clients have at the end to take their last replies.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
+/// How long nothing is accepted after it failed, for want of file descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket, which only the user who made it may open.
+    Unix(PathBuf),
+    /// TCP. NBD has no authentication: whoever reaches the port has the disk.
+    Tcp(SocketAddr),
+}
+
+/// Why a text is no [`Address`].
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("“{0}” is no address: write unix:PATH, or tcp:ADDRESS[:PORT]")]
+pub struct AddressError(String);
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError(text.to_owned());
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
+            Some(("tcp", address)) => {
+                let bare = address.trim_start_matches('[').trim_end_matches(']');
+                let with_port = || bare.parse().map(|ip| SocketAddr::new(ip, PORT));
+                address.parse().or_else(|_| with_port()).map(Self::Tcp).map_err(|_| wrong())
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl Address {
+    /// How other programs name an export here: `nbd+unix:///NAME?socket=PATH`, `nbd://HOST:PORT/NAME`.
+    pub fn uri(&self, export: &str) -> String {
+        let name = escape(export.as_bytes());
+        match self {
+            Self::Tcp(address) => format!("nbd://{address}/{name}"),
+            Self::Unix(socket) => {
+                format!("nbd+unix:///{name}?socket={}", escape(socket.as_os_str().as_encoded_bytes()))
+            }
+        }
+    }
+}
+
+/// What may not stand in a URI is written as its number.
+fn escape(bytes: &[u8]) -> String {
+    use fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, &byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                text.push(byte.into());
+            }
+            _ => write!(text, "%{byte:02X}").expect("writing to memory does not fail"),
+        }
+        text
+    })
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The path or the port is taken, or may not be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody answers there.
+    #[error("another program listens on {}: stop it, or choose another path", .0.display())]
+    Taken(PathBuf),
+    /// Something else is there, which is not ours to remove.
+    #[error("{} is there and is no socket: choose another path", .0.display())]
+    NoSocket(PathBuf),
+}
+
+enum Listener {
+    /// With its path, which goes at the end.
+    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Replies are complete when they are written.
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// An NBD server of one export.
+///
+/// [`bind`](Self::bind), tell people the [`address`](Self::address), [`serve`](Self::serve). All of it runs on the caller's
+/// runtime; a `current_thread` one that carries the device too saves a change of threads for each request.
+pub struct Server {
+    listener: Listener,
+    export: Export,
+}
+
+impl Server {
+    /// Listens; nobody is answered yet. A socket that a dead process has left behind is taken over.
+    pub async fn bind(address: &Address, export: Export) -> Result<Self, BindError> {
+        let failed = |source| BindError::Listen {
+            address: match address {
+                Address::Unix(path) => path.display().to_string(),
+                Address::Tcp(address) => address.to_string(),
+            },
+            source,
+        };
+        let listener = match address {
+            Address::Tcp(address) => Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?),
+            Address::Unix(path) => {
+                clear_away(path).await?;
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                let listener = Listener::Unix(listener, path.clone());
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+                listener
+            }
+        };
+        Ok(Self { listener, export })
+    }
+
+    /// Where it listens, with the port that the system chose where it was asked for any.
+    pub fn address(&self) -> io::Result<Address> {
+        match &self.listener {
+            Listener::Unix(_, path) => Ok(Address::Unix(path.clone())),
+            Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+        }
+    }
+
+    /// Serves until `stop`, then finishes what is under way, answers it, and flushes the device. What this returns is the
+    /// last flush.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), BlockError> {
+        let Self { listener, export } = self;
+        let (stopping, _) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(_) = connections.join_next(), if !connections.is_empty() => {}
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
+                    Ok(stream) => {
+                        connections.spawn(converse(stream, export.clone(), stopping.subscribe()));
+                    }
+                    Err(error) => {
+                        tracing::warn!("cannot accept a connection: {error}");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        stopping.send_replace(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(LEAVE_TIME, all).await.is_err() {
+            tracing::warn!("{} connections did not end in time", connections.len());
+        }
+        if export.device.geometry().read_only {
+            return Ok(());
+        }
+        export.device.flush().await
+    }
+}
+
+/// Removes a socket on which nobody listens.
+async fn clear_away(path: &Path) -> Result<(), BindError> {
+    match std::fs::symlink_metadata(path) {
+        Err(_) => Ok(()),
+        Ok(found) if !found.file_type().is_socket() => Err(BindError::NoSocket(path.to_owned())),
+        Ok(_) => match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                let address = path.display().to_string();
+                std::fs::remove_file(path).map_err(|source| BindError::Listen { address, source })
+            }
+            _ => Err(BindError::Taken(path.to_owned())),
+        },
+    }
+}
+
+/// One connection, to its end.
+async fn converse(mut stream: Stream, export: Export, mut stopping: watch::Receiver<bool>) {
+    let name = export.name.clone();
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(HANDSHAKE_TIME, negotiate(&mut stream, &export)) => shaken,
+        _ = stopping.wait_for(|stopping| *stopping) => return,
+    };
+    let agreed = match shaken {
+        Ok(Ok(agreed)) => agreed,
+        Ok(Err(NegotiationError::Aborted)) => return,
+        Ok(Err(error)) => return tracing::info!(export = name, "no connection: {error}"),
+        Err(_) => return tracing::info!(export = name, "no connection: the handshake took too long"),
+    };
+    tracing::info!(export = name, ?agreed, "connected");
+    let mut transmission = Transmission::new(stream, export, agreed);
+    let end = loop {
+        tokio::select! {
+            end = poll_fn(|cx| transmission.poll(cx)) => break end,
+            _ = stopping.wait_for(|stopping| *stopping), if !transmission.is_leaving() => {
+                transmission.leave(End::Shutdown);
+            }
+        }
+    };
+    match end {
+        End::Disconnected | End::Shutdown => tracing::info!(export = name, "disconnected"),
+        End::Protocol(what) => tracing::warn!(export = name, "the client broke the protocol: {what}"),
+        End::Broken(error) => tracing::info!(export = name, "the connection broke: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_named_as_other_programs_do() {
+        let uri = |text: &str, export: &str| text.parse::<Address>().map(|address| address.uri(export));
+        assert_eq!(uri("unix:/run/a b.sock", "").unwrap(), "nbd+unix:///?socket=/run/a%20b.sock");
+        assert_eq!(uri("tcp:127.0.0.1", "disk").unwrap(), "nbd://127.0.0.1:10809/disk");
+        assert_eq!(uri("tcp:[::1]:7", "ü").unwrap(), "nbd://[::1]:7/%C3%BC");
+        assert_eq!(uri("tcp:::1", "").unwrap(), "nbd://[::1]:10809/");
+        for wrong in ["", "unix:", "tcp:", "tcp:host", "/run/x", "tcp:127.0.0.1:99999"] {
+            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+        }
+    }
+}

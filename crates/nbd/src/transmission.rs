@@ -1,0 +1,543 @@
+//! The transmission phase: requests in, replies out.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Io, SharedBuf, Zeroing};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::export::{Export, TRANSFER_MAX};
+use crate::negotiation::Agreed;
+use crate::stream::Stream;
+use crate::wire::{
+    Chunk, Errno, REQUEST_MAGIC, Request, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply,
+    allocation, chunk, command, flag,
+};
+
+/// What is read at once: 32 writes of 4 KiB with their headers.
+const INBOX: usize = 132 << 10;
+/// The rest of a write that is longer than this is read straight to its place.
+const STRAIGHT: usize = 16 << 10;
+/// Bytes of reads and writes that one connection may have under way or unsent: two of the longest requests.
+const BYTES_MAX: usize = 2 * TRANSFER_MAX as usize;
+/// Requests that one connection may have under way: more than any client sends.
+const REQUESTS_MAX: usize = 1024;
+/// Slices of one vectored write.
+const SLICES_MAX: usize = 64;
+/// Rounds without a wait after which other connections have their turn.
+const ROUNDS_MAX: u32 = 16;
+/// Descriptors of one answer to a block status request: a client asks again behind them.
+const DESCRIPTORS_MAX: usize = 4096;
+
+/// A chunk's header and the offset of the data behind it.
+const HEAD_MAX: usize = size_of::<Chunk>() + size_of::<u64>();
+/// Longest sentence about an error, which is the specification's limit.
+const ERROR_MAX: usize = 4096;
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The client said so, or hung up between two requests.
+    Disconnected,
+    /// The server ends.
+    Shutdown,
+    /// The client broke the protocol: nothing it sends can be understood any longer.
+    Protocol(&'static str),
+    /// The socket.
+    Broken(io::Error),
+}
+
+/// What a request came to.
+enum Answer {
+    /// Done; there is nothing to say.
+    Done,
+    /// What was read.
+    Data(Buf),
+    /// Pairs of length and flags.
+    Status(Vec<u8>),
+}
+
+type Result<T> = std::result::Result<T, Refused>;
+
+/// An error as the client hears it.
+struct Refused {
+    errno: Errno,
+    why: String,
+}
+
+impl From<BlockError> for Refused {
+    fn from(error: BlockError) -> Self {
+        let errno = match error {
+            BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } | BlockError::Size { .. } => {
+                Errno::Inval
+            }
+            BlockError::NoSpace => Errno::NoSpc,
+            BlockError::ReadOnly | BlockError::ReservationConflict => Errno::Perm,
+            BlockError::Unsupported => Errno::NotSup,
+            _ => Errno::Io,
+        };
+        Self { errno, why: error.to_string() }
+    }
+}
+
+struct Done {
+    request: Request,
+    result: Result<Answer>,
+}
+
+/// A piece of what is to be sent.
+enum Piece {
+    Head([u8; HEAD_MAX], usize),
+    Data(SharedBuf),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Head(bytes, len) => &bytes[..*len],
+            Self::Data(data) => data,
+        }
+    }
+}
+
+/// A write whose data is still coming.
+struct Arriving {
+    request: Request,
+    data: Buf,
+    have: usize,
+}
+
+/// One connection in the transmission phase.
+///
+/// Each round of [`poll`](Self::poll) reads once, executes every request that is there (what the device answers at once is
+/// answered at once), collects what the device has finished, and writes all replies with one vectored write. Requests are
+/// answered in the order in which they finish, which the protocol allows.
+///
+/// Promises: at most [`BYTES_MAX`] bytes and [`REQUESTS_MAX`] requests are under way; a client that does not take its
+/// replies is not read from. Requests that the device has are never dropped in the middle: the end of a connection waits
+/// for them.
+pub(crate) struct Transmission {
+    stream: Stream,
+    export: Export,
+    agreed: Agreed,
+    inbox: Box<[u8]>,
+    /// The part of it that is filled and not yet taken.
+    filled: std::ops::Range<usize>,
+    arriving: Option<Arriving>,
+    /// Taken from the inbox, and held back until there is room.
+    held: Option<Request>,
+    work: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
+    bytes_under_way: usize,
+    outbox: VecDeque<Piece>,
+    /// Bytes of the first piece that are sent already.
+    sent: usize,
+    unsent: usize,
+    end: Option<End>,
+}
+
+impl Transmission {
+    pub(crate) fn new(stream: Stream, export: Export, agreed: Agreed) -> Self {
+        Self {
+            stream,
+            export,
+            agreed,
+            inbox: vec![0; INBOX].into_boxed_slice(),
+            filled: 0..0,
+            arriving: None,
+            held: None,
+            work: FuturesUnordered::new(),
+            bytes_under_way: 0,
+            outbox: VecDeque::new(),
+            sent: 0,
+            unsent: 0,
+            end: None,
+        }
+    }
+
+    /// Takes no more requests; what is under way is finished and answered.
+    pub(crate) fn leave(&mut self, end: End) {
+        self.end.get_or_insert(end);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Serves until the connection ends and nothing is under way.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..ROUNDS_MAX {
+            let mut progress = self.receive(cx);
+            progress |= self.execute();
+            progress |= self.collect(cx);
+            progress |= self.transmit(cx);
+            if self.end.is_some() && self.work.is_empty() && self.outbox.is_empty() {
+                return Poll::Ready(self.end.take().unwrap_or(End::Disconnected));
+            }
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether `bytes` more have to wait. Whatever the limit, one request finds room when nothing is under way.
+    fn is_full(&self, bytes: usize) -> bool {
+        let busy = self.bytes_under_way + self.unsent;
+        self.work.len() >= REQUESTS_MAX || (busy > 0 && busy + bytes > BYTES_MAX)
+    }
+
+    /// One read, if there is room for what it brings.
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.end.is_some() || self.held.is_some() || self.is_full(0) {
+            return false;
+        }
+        let straight = self.filled.is_empty()
+            && self.arriving.as_ref().is_some_and(|arriving| arriving.data.len() - arriving.have > STRAIGHT);
+        let space = match &mut self.arriving {
+            Some(arriving) if straight => &mut arriving.data[arriving.have..],
+            _ => {
+                if self.filled.is_empty() {
+                    self.filled = 0..0;
+                } else if self.filled.end == self.inbox.len() {
+                    self.inbox.copy_within(self.filled.clone(), 0);
+                    self.filled = 0..self.filled.len();
+                }
+                &mut self.inbox[self.filled.end..]
+            }
+        };
+        let mut space = ReadBuf::new(space);
+        let polled = Pin::new(&mut self.stream).poll_read(cx, &mut space);
+        let got = space.filled().len();
+        match polled {
+            Poll::Pending => false,
+            Poll::Ready(Err(error)) => {
+                self.leave(End::Broken(error));
+                true
+            }
+            Poll::Ready(Ok(())) if got == 0 => {
+                let inside = self.arriving.is_some() || !self.filled.is_empty();
+                self.leave(match inside {
+                    true => End::Broken(io::ErrorKind::UnexpectedEof.into()),
+                    false => End::Disconnected,
+                });
+                true
+            }
+            Poll::Ready(Ok(())) => {
+                match &mut self.arriving {
+                    Some(arriving) if straight => arriving.have += got,
+                    _ => self.filled.end += got,
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes every request that is there completely and for which there is room.
+    fn execute(&mut self) -> bool {
+        let mut progress = false;
+        while self.end.is_none() {
+            if let Some(arriving) = &mut self.arriving {
+                let part = self.filled.len().min(arriving.data.len() - arriving.have);
+                let from = self.filled.start;
+                arriving.data[arriving.have..arriving.have + part]
+                    .copy_from_slice(&self.inbox[from..from + part]);
+                arriving.have += part;
+                self.filled.start += part;
+                if arriving.have < arriving.data.len() {
+                    break;
+                }
+                if let Some(Arriving { request, data, .. }) = self.arriving.take() {
+                    self.bytes_under_way -= data.len();
+                    self.perform(request, data);
+                    progress = true;
+                }
+                continue;
+            }
+            let Some(request) = self.held.take().or_else(|| self.next_request()) else { break };
+            let length = request.length.get();
+            let moves = matches!(request.command.get(), command::READ | command::WRITE);
+            if moves && self.is_full(length as usize) {
+                self.held = Some(request);
+                break;
+            }
+            progress = true;
+            match request.command.get() {
+                command::DISC => self.leave(End::Disconnected),
+                // Its data cannot be told from the next request unless all of it is taken.
+                command::WRITE if length > TRANSFER_MAX => {
+                    self.leave(End::Protocol("a write of more than 32 MiB"));
+                }
+                command::WRITE => {
+                    // What is still to arrive counts, so that the limit holds for it too.
+                    self.bytes_under_way += length as usize;
+                    let data = Buf::for_overwrite(length as usize);
+                    self.arriving = Some(Arriving { request, data, have: 0 });
+                }
+                _ => self.perform(request, Buf::empty()),
+            }
+        }
+        progress
+    }
+
+    fn next_request(&mut self) -> Option<Request> {
+        let (request, _) = Request::read_from_prefix(&self.inbox[self.filled.clone()]).ok()?;
+        if request.magic.get() != REQUEST_MAGIC {
+            self.leave(End::Protocol("a request without its magic number"));
+            return None;
+        }
+        self.filled.start += size_of::<Request>();
+        Some(request)
+    }
+
+    /// Has the device do it.
+    fn perform(&mut self, request: Request, data: Buf) {
+        let bytes = match request.command.get() {
+            command::READ => request.length.get() as usize,
+            _ => data.len(),
+        };
+        match begin(&self.export.device, self.agreed, &request, data) {
+            Io::Ready(result) => self.answer(Done { request, result }),
+            Io::Pending(future) => {
+                self.bytes_under_way += bytes;
+                self.work.push(Box::pin(async move { Done { request, result: future.await } }));
+            }
+        }
+    }
+
+    fn collect(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx) {
+            if matches!(done.request.command.get(), command::READ | command::WRITE) {
+                self.bytes_under_way -= done.request.length.get() as usize;
+            }
+            self.answer(done);
+            progress = true;
+        }
+        progress
+    }
+
+    fn answer(&mut self, Done { request, result }: Done) {
+        let structured = self.agreed.structured;
+        match result {
+            // A chunk of data has to have some.
+            Ok(Answer::Data(data)) if structured && data.is_empty() => {
+                self.queue(chunk(&request, chunk::NONE, &[], 0));
+            }
+            Ok(Answer::Data(data)) if structured => {
+                self.queue(chunk(&request, chunk::OFFSET_DATA, request.offset.as_bytes(), data.len()));
+                self.queue_data(data);
+            }
+            Ok(Answer::Data(data)) => {
+                self.queue(simple(&request, 0));
+                self.queue_data(data);
+            }
+            Ok(Answer::Status(descriptors)) => {
+                self.queue(chunk(
+                    &request,
+                    chunk::BLOCK_STATUS,
+                    &allocation::ID.to_be_bytes(),
+                    descriptors.len(),
+                ));
+                self.queue_data(Buf::copy_of(&descriptors));
+            }
+            // Only reads and block status have to be answered in chunks.
+            Ok(Answer::Done) => self.queue(simple(&request, 0)),
+            Err(Refused { errno, why }) => {
+                tracing::debug!(export = self.export.name, ?request, ?errno, "refused: {why}");
+                if !structured {
+                    return self.queue(simple(&request, errno as u32));
+                }
+                let why = &why.as_bytes()[..why.len().min(ERROR_MAX)];
+                let mut rest = (why.len() as u16).to_be_bytes().to_vec();
+                rest.extend_from_slice(why);
+                self.queue(chunk(&request, chunk::ERROR, &(errno as u32).to_be_bytes(), rest.len()));
+                self.queue_data(Buf::copy_of(&rest));
+            }
+        }
+    }
+
+    fn queue(&mut self, head: Piece) {
+        self.unsent += head.bytes().len();
+        self.outbox.push_back(head);
+    }
+
+    fn queue_data(&mut self, data: Buf) {
+        if !data.is_empty() {
+            self.unsent += data.len();
+            self.outbox.push_back(Piece::Data(data.freeze()));
+        }
+    }
+
+    /// One vectored write of what is there.
+    fn transmit(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.outbox.is_empty() {
+            return false;
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        for (slot, piece) in slices.iter_mut().zip(&self.outbox) {
+            let from = if count == 0 { self.sent } else { 0 };
+            *slot = IoSlice::new(&piece.bytes()[from..]);
+            count += 1;
+        }
+        match Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]) {
+            Poll::Pending => false,
+            Poll::Ready(Ok(written)) => {
+                self.unsent -= written;
+                let mut written = written + self.sent;
+                while let Some(piece) = self.outbox.front() {
+                    let len = piece.bytes().len();
+                    if written < len {
+                        break;
+                    }
+                    written -= len;
+                    self.outbox.pop_front();
+                }
+                self.sent = written;
+                true
+            }
+            Poll::Ready(Err(error)) => {
+                self.leave(End::Broken(error));
+                // Nobody will take them.
+                self.outbox.clear();
+                self.unsent = 0;
+                true
+            }
+        }
+    }
+}
+
+/// The head of a reply: at most a chunk's header and the first field of its payload.
+fn head(parts: [&[u8]; 2]) -> Piece {
+    let mut bytes = [0; HEAD_MAX];
+    let [first, second] = parts;
+    bytes[..first.len()].copy_from_slice(first);
+    bytes[first.len()..first.len() + second.len()].copy_from_slice(second);
+    Piece::Head(bytes, first.len() + second.len())
+}
+
+fn simple(request: &Request, error: u32) -> Piece {
+    let reply = SimpleReply { magic: SIMPLE_REPLY_MAGIC.into(), error: error.into(), cookie: request.cookie };
+    head([reply.as_bytes(), &[]])
+}
+
+/// The only chunk of a reply: `first` and `rest` more bytes are its payload.
+fn chunk(request: &Request, kind: u16, first: &[u8], rest: usize) -> Piece {
+    let chunk = Chunk {
+        magic: STRUCTURED_REPLY_MAGIC.into(),
+        flags: chunk::DONE.into(),
+        kind: kind.into(),
+        cookie: request.cookie,
+        // Both are bounded by the longest read.
+        length: ((first.len() + rest) as u32).into(),
+    };
+    head([chunk.as_bytes(), first])
+}
+
+fn refuse(errno: Errno, why: &str) -> Io<Result<Answer>> {
+    Io::err(Refused { errno, why: why.to_owned() })
+}
+
+type DeviceIo = Io<std::result::Result<(), BlockError>>;
+
+/// Begins a request. What the device checks itself (ranges, sectors) is left to it.
+fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data: Buf) -> Io<Result<Answer>> {
+    let (offset, length) = (request.offset.get(), request.length.get());
+    let (command, flags) = (request.command.get(), request.flags.get());
+    let known = match command {
+        command::READ if agreed.structured => flag::FUA | flag::DF,
+        command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE,
+        command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
+        // On others than those that write it means nothing, and clients may set it.
+        _ => flag::FUA,
+    };
+    if flags & !known != 0 {
+        return refuse(Errno::Inval, "the request has flags that were not offered");
+    }
+    let fua = flags & flag::FUA != 0;
+    let writes = matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES | command::RESIZE);
+    let geometry = device.geometry();
+    if writes && geometry.read_only {
+        return refuse(Errno::Perm, "the export is read-only");
+    }
+    // Beyond the end the protocol wants another error of what writes.
+    let beyond = offset.checked_add(length.into()).is_none_or(|end| end > geometry.size);
+    if matches!(command, command::WRITE | command::TRIM | command::WRITE_ZEROES) && beyond {
+        return refuse(Errno::NoSpc, "the range leaves the export");
+    }
+    let done =
+        |result: std::result::Result<(), BlockError>| result.map(|()| Answer::Done).map_err(Refused::from);
+    match command {
+        command::READ if length > TRANSFER_MAX => refuse(Errno::Inval, "a read has at most 32 MiB"),
+        command::READ => device
+            .read(offset, Buf::for_overwrite(length as usize))
+            .map(|result| result.map(Answer::Data).map_err(Refused::from)),
+        command::WRITE => {
+            let durability = if fua { Durability::Stable } else { Durability::Volatile };
+            device.write(offset, data.freeze(), durability).map(done)
+        }
+        command::FLUSH => device.flush().map(done),
+        command::TRIM => stable(device, fua, device.unmap(offset, length.into())).map(done),
+        command::WRITE_ZEROES => {
+            let zeroing = match flags & flag::NO_HOLE != 0 {
+                true => Zeroing::KeepAllocated,
+                false => Zeroing::MayUnmap,
+            };
+            stable(device, fua, device.write_zeroes(offset, length.into(), zeroing)).map(done)
+        }
+        command::BLOCK_STATUS if !agreed.allocation => {
+            refuse(Errno::Inval, "no context of block status was agreed upon")
+        }
+        command::BLOCK_STATUS if length == 0 => refuse(Errno::Inval, "block status of nothing"),
+        command::BLOCK_STATUS => {
+            let one = flags & flag::REQ_ONE != 0;
+            let reads_zeroes = geometry.unmap_zeroes;
+            device.extents(offset, length.into()).map(move |result| {
+                result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
+            })
+        }
+        command::RESIZE => device.resize(offset).map(|result| match result {
+            Err(BlockError::Unsupported) => {
+                Err(Refused { errno: Errno::Perm, why: "the device has a fixed size".to_owned() })
+            }
+            other => other.map(|()| Answer::Done).map_err(Refused::from),
+        }),
+        _ => refuse(Errno::Inval, "unknown request"),
+    }
+}
+
+/// Where it is asked for, answers only once the effect is durable.
+fn stable(device: &Arc<dyn BlockDevice>, fua: bool, io: DeviceIo) -> DeviceIo {
+    if !fua {
+        return io;
+    }
+    let device = Arc::clone(device);
+    io.then(move |result| match result {
+        Ok(()) => device.flush(),
+        Err(error) => Io::err(error),
+    })
+}
+
+/// Descriptors of `base:allocation`: length and flags of 32 bits each.
+fn status(extents: &[Extent], one: bool, unmapped_is_zero: bool) -> Answer {
+    let mut descriptors = Vec::new();
+    for extent in extents.iter().take(if one { 1 } else { DESCRIPTORS_MAX }) {
+        let flags = match extent.kind {
+            ExtentKind::Data => 0,
+            ExtentKind::Zero => allocation::ZERO,
+            ExtentKind::Unallocated if unmapped_is_zero => allocation::HOLE | allocation::ZERO,
+            ExtentKind::Unallocated => allocation::HOLE,
+        };
+        // The request was no longer than 32 bits can say.
+        let len = u32::try_from(extent.len).unwrap_or(u32::MAX);
+        descriptors.extend_from_slice(&len.to_be_bytes());
+        descriptors.extend_from_slice(&flags.to_be_bytes());
+    }
+    Answer::Status(descriptors)
+}

@@ -1,0 +1,268 @@
+//! Clients that do not keep to the protocol, byte by byte.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::BlockDevice;
+use lunway_block::decorate::Delay;
+use lunway_memory::RamDisk;
+use lunway_nbd::{Address, Export, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const OPTION: u64 = u64::from_be_bytes(*b"IHAVEOPT");
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const BLOCK_STATUS: u16 = 7;
+const EINVAL: u32 = 22;
+
+struct Served {
+    path: PathBuf,
+    device: Arc<dyn BlockDevice>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    async fn start(device: Arc<dyn BlockDevice>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nbd");
+        let export = Export { name: "disk".into(), description: String::new(), device: device.clone() };
+        let server = Server::bind(&Address::Unix(path.clone()), export).await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            server.serve(stopped).await.unwrap();
+        });
+        Self { path, device, stop, task, _folder: folder }
+    }
+
+    async fn ram() -> Self {
+        Self::start(Arc::new(RamDisk::new(64 << 20, 512).unwrap())).await
+    }
+
+    /// A connection that has read the greeting.
+    async fn greet(&self) -> UnixStream {
+        let mut stream = UnixStream::connect(&self.path).await.unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).await.unwrap();
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        stream
+    }
+
+    /// A connection in the transmission phase, by the oldest way, so that replies are simple.
+    async fn connect(&self) -> UnixStream {
+        let mut stream = self.greet().await;
+        stream.write_u32(3).await.unwrap();
+        stream.write_all(&option(1, b"disk")).await.unwrap();
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).await.unwrap();
+        assert_eq!(export[..8], (64u64 << 20).to_be_bytes());
+        stream
+    }
+
+    async fn still_serves(&self) {
+        let mut stream = self.connect().await;
+        stream.write_all(&request(READ, 0, 7, 0, 512)).await.unwrap();
+        assert_eq!(reply(&mut stream).await, (0, 7));
+        let mut data = [1; 512];
+        stream.read_exact(&mut data).await.unwrap();
+        assert_eq!(data, [0; 512]);
+    }
+}
+
+fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    [&OPTION.to_be_bytes()[..], &option.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset.to_be_bytes());
+    bytes.extend(length.to_be_bytes());
+    bytes
+}
+
+/// Error and cookie of a simple reply.
+async fn reply(stream: &mut UnixStream) -> (u32, u64) {
+    assert_eq!(stream.read_u32().await.unwrap(), 0x6744_6698);
+    (stream.read_u32().await.unwrap(), stream.read_u64().await.unwrap())
+}
+
+/// The type of the next reply to an option, whose data is skipped.
+async fn option_reply(stream: &mut UnixStream) -> u32 {
+    assert_eq!(stream.read_u64().await.unwrap(), 0x0003_e889_0455_65a9);
+    stream.read_u32().await.unwrap();
+    let kind = stream.read_u32().await.unwrap();
+    let mut data = vec![0; stream.read_u32().await.unwrap() as usize];
+    stream.read_exact(&mut data).await.unwrap();
+    kind
+}
+
+async fn closes(mut stream: UnixStream) {
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await;
+    // A reset is an end too: the server left bytes of ours unread.
+    let _ = closed.expect("the server closes the connection");
+}
+
+#[tokio::test]
+async fn garbage_in_the_handshake_ends_that_connection_and_no_other() {
+    let served = Served::ram().await;
+    let long = [&OPTION.to_be_bytes()[..], &7u32.to_be_bytes(), &u32::MAX.to_be_bytes()].concat();
+    for garbage in [
+        0xffff_ffff_u32.to_be_bytes().to_vec(),
+        [&3u32.to_be_bytes()[..], b"GARBAGEGARBAGEGA"].concat(),
+        [&3u32.to_be_bytes()[..], &long].concat(),
+        [&3u32.to_be_bytes()[..], &option(1, b"another disk")].concat(),
+    ] {
+        let mut stream = served.greet().await;
+        stream.write_all(&garbage).await.unwrap();
+        closes(stream).await;
+    }
+    served.still_serves().await;
+}
+
+#[tokio::test]
+async fn options_that_do_not_add_up_are_refused_and_the_handshake_goes_on() {
+    let served = Served::ram().await;
+    let mut stream = served.greet().await;
+    stream.write_u32(3).await.unwrap();
+    let (unsupported, policy, invalid, unknown) = (0x8000_0001, 0x8000_0002, 0x8000_0003, 0x8000_0006);
+    let huge_count = [&0u32.to_be_bytes()[..], &u32::MAX.to_be_bytes()].concat();
+    for (number, data, expected) in [
+        (99, &b"x"[..], unsupported),
+        (5, b"", policy),
+        (3, b"x", invalid),
+        (8, b"x", invalid),
+        (6, b"", invalid),
+        (6, &[0, 0, 0, 9, b'd'], invalid),
+        (7, &[0, 0, 0, 0, 0xff, 0xff], invalid),
+        (7, &[0, 0, 0, 1, b'x', 0, 0], unknown),
+        (10, &huge_count, invalid),
+    ] {
+        stream.write_all(&option(number, data)).await.unwrap();
+        assert_eq!(option_reply(&mut stream).await, expected, "option {number} with {data:?}");
+    }
+    // Contexts need structured replies first.
+    let context = [&0u32.to_be_bytes()[..], &0u32.to_be_bytes()].concat();
+    stream.write_all(&option(10, &context)).await.unwrap();
+    assert_eq!(option_reply(&mut stream).await, invalid);
+    stream.write_all(&option(2, b"")).await.unwrap();
+    assert_eq!(option_reply(&mut stream).await, 1, "an abort is acknowledged");
+    closes(stream).await;
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be_met_are_refused_and_the_next_one_is_understood() {
+    let served = Served::ram().await;
+    let mut stream = served.connect().await;
+    let size = 64u64 << 20;
+    for (command, flags, offset, length, error) in [
+        (READ, 0, 1, 512, EINVAL),
+        (READ, 0, size, 512, EINVAL),
+        (READ, 0, u64::MAX - 511, 512, EINVAL),
+        (READ, 0, 0, (32 << 20) + 512, EINVAL),
+        (READ, 0x80, 0, 512, EINVAL),
+        (BLOCK_STATUS, 0, 0, 512, EINVAL),
+        (77, 0, 0, 0, EINVAL),
+        (4, 0, size, 512, 28),
+        (6, 0, u64::MAX, u32::MAX, 28),
+    ] {
+        stream.write_all(&request(command, flags, 1, offset, length)).await.unwrap();
+        assert_eq!(reply(&mut stream).await, (error, 1), "{command} {flags:#x} {offset} {length}");
+    }
+    // The data of a write that is refused is skipped.
+    stream.write_all(&request(WRITE, 0, 2, size, 512)).await.unwrap();
+    stream.write_all(&[9; 512]).await.unwrap();
+    assert_eq!(reply(&mut stream).await, (28, 2));
+    stream.write_all(&request(READ, 0, 3, 0, 0)).await.unwrap();
+    assert_eq!(reply(&mut stream).await, (0, 3));
+}
+
+#[tokio::test]
+async fn a_write_longer_than_the_limit_or_a_wrong_magic_number_ends_the_connection() {
+    let served = Served::ram().await;
+    for bytes in [request(WRITE, 0, 1, 0, (32 << 20) + 512), vec![0xee; 28]] {
+        let mut stream = served.connect().await;
+        stream.write_all(&bytes).await.unwrap();
+        closes(stream).await;
+    }
+    served.still_serves().await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_no_replies_is_not_read_from_for_ever() {
+    let served = Served::ram().await;
+    let mut stream = served.connect().await;
+    let mut sent = 0;
+    let flood = async {
+        loop {
+            stream.write_all(&request(READ, 0, sent, 0, 1 << 20)).await.unwrap();
+            sent += 1;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_millis(500), flood).await.is_err());
+    // 64 MiB of replies, and what fits into the buffers of requests of 28 bytes.
+    assert!(sent < 64 + 30_000, "{sent} requests were taken without a reply");
+    served.still_serves().await;
+}
+
+#[tokio::test]
+async fn half_a_write_is_no_write() {
+    let served = Served::ram().await;
+    let mut stream = served.connect().await;
+    stream.write_all(&request(WRITE, 0, 1, 0, 1 << 20)).await.unwrap();
+    stream.write_all(&vec![7; 1 << 19]).await.unwrap();
+    stream.shutdown().await.unwrap();
+    closes(stream).await;
+    served.still_serves().await;
+}
+
+#[tokio::test]
+async fn what_is_under_way_when_the_server_ends_is_finished_and_answered() {
+    let ram: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(64 << 20, 512).unwrap());
+    let served = Served::start(Arc::new(Delay::new(ram, Duration::from_millis(300)))).await;
+    let mut stream = served.connect().await;
+    stream.write_all(&request(WRITE, 0, 5, 0, 512)).await.unwrap();
+    stream.write_all(&[5; 512]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    served.stop.send(()).unwrap();
+    assert_eq!(reply(&mut stream).await, (0, 5));
+    closes(stream).await;
+    served.task.await.unwrap();
+    let read = served.device.read(0, lunway_block::Buf::zeroed(512)).await.unwrap();
+    assert_eq!(read[..], [5; 512]);
+    assert!(!served.path.exists(), "the socket goes with the server");
+}
+
+#[tokio::test]
+async fn a_socket_is_taken_over_from_the_dead_and_left_to_the_living() {
+    let served = Served::ram().await;
+    let export = || Export { name: String::new(), description: String::new(), device: served.device.clone() };
+    let address = Address::Unix(served.path.clone());
+    let error = Server::bind(&address, export()).await.err().unwrap().to_string();
+    assert!(error.contains("another program listens"), "{error}");
+    served.still_serves().await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dead");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    Server::bind(&Address::Unix(path), export()).await.unwrap();
+
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    let error = Server::bind(&Address::Unix(file.clone()), export()).await.err().unwrap().to_string();
+    assert!(error.contains("is no socket"), "{error}");
+    assert_eq!(std::fs::read(file).unwrap(), b"precious");
+}
