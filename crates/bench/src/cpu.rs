@@ -35,6 +35,16 @@ impl CpuTime {
         }
     }
 
+    /// The larger of each: what several threads saw of the same process.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            user: self.user.max(other.user),
+            system: self.system.max(other.system),
+            faults_minor: self.faults_minor.max(other.faults_minor),
+            faults_major: self.faults_major.max(other.faults_major),
+        }
+    }
+
     /// Of `elapsed`, in per cent: above 100 where more than one core was busy.
     pub fn percent(part: Duration, elapsed: Duration) -> f64 {
         if elapsed.is_zero() { 0.0 } else { 100.0 * part.as_secs_f64() / elapsed.as_secs_f64() }

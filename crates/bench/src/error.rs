@@ -129,6 +129,16 @@ pub enum JobError {
     /// A rate of 0.
     #[error("a rate of 0 never starts an I/O")]
     Rate,
+    /// Workers that verify share the region out, and a part holds no block.
+    #[error(
+        "shared out among {jobs} jobs that verify, the region leaves {len} bytes to one, which hold no block"
+    )]
+    Part {
+        /// How many workers.
+        jobs: u32,
+        /// Bytes for the one with least.
+        len: u64,
+    },
     /// Verification keeps 4 bytes per block: too many blocks.
     #[error(
         "verification can follow {VERIFY_BLOCKS_MAX} blocks, the region has {blocks}: take larger blocks or a smaller region"

@@ -14,7 +14,7 @@ pub const QUEUE_DEPTH_MAX: u32 = 4096;
 /// Most blocks of a verified region: the ledger takes 4 bytes for each.
 pub const VERIFY_BLOCKS_MAX: u64 = 16 << 20;
 /// Most workers of a job.
-pub const JOBS_MAX: u32 = 1;
+pub const JOBS_MAX: u32 = 256;
 /// Most bytes in flight.
 const IN_FLIGHT_BYTES_MAX: u64 = 4 << 30;
 
@@ -87,6 +87,16 @@ impl Job {
         self.region.unwrap_or(Region { offset: 0, len: geometry.size })
     }
 
+    /// The part of `region` that worker number `index` has to itself where workers share nothing.
+    pub(crate) fn part(&self, region: Region, index: u32) -> Region {
+        let unit = u64::from(self.block_sizes.unit(self.mix));
+        let units = region.len / unit;
+        let first =
+            |index: u32| (u128::from(units) * u128::from(index) / u128::from(self.jobs)) as u64 * unit;
+        let offset = first(index);
+        Region { offset: region.offset + offset, len: first(index + 1) - offset }
+    }
+
     /// Refuses what cannot run on a device of that geometry.
     pub fn check(&self, geometry: &Geometry) -> Result<(), JobError> {
         self.block_sizes.check(self.mix, geometry.logical_sector)?;
@@ -104,7 +114,7 @@ impl Job {
         if self.mix.read_percent > 100 {
             return Err(JobError::Mix { read_percent: self.mix.read_percent });
         }
-        let Region { offset, len } = self.region_on(geometry);
+        let Region { offset, mut len } = self.region_on(geometry);
         if geometry.check(offset, len).is_err() || len < u64::from(largest) {
             return Err(JobError::Region { offset, len, size: geometry.size });
         }
@@ -117,10 +127,17 @@ impl Job {
             return Err(JobError::Rate);
         }
         self.pattern.check()?;
+        if self.verify {
+            // The first part is the smallest.
+            len = self.part(Region { offset, len }, 0).len;
+            if len < u64::from(largest) {
+                return Err(JobError::Part { jobs, len });
+            }
+        }
         if self.pattern == Pattern::Random(Distribution::Once) && self.block_sizes.multiple(self.mix) > len {
             return Err(JobError::Pass { tile: self.block_sizes.multiple(self.mix), len });
         }
-        let blocks = len / u64::from(self.block_sizes.unit(self.mix));
+        let blocks = len / u64::from(self.block_sizes.unit(self.mix)) * u64::from(jobs);
         if self.verify && blocks > VERIFY_BLOCKS_MAX {
             return Err(JobError::VerifyBlocks { blocks });
         }
@@ -234,6 +251,11 @@ mod tests {
         assert!(matches!(check(&|job| job.queue_depth = 0), JobError::QueueDepth { .. }));
         assert!(matches!(check(&|job| job.queue_depth = QUEUE_DEPTH_MAX + 1), JobError::QueueDepth { .. }));
         assert_eq!(check(&|job| job.jobs = 0), JobError::Jobs { jobs: 0 });
+        let crowded = |job: &mut Job| {
+            (job.jobs, job.verify) = (JOBS_MAX, true);
+            job.block_sizes = 8192.into();
+        };
+        assert_eq!(check(&crowded), JobError::Part { jobs: 256, len: 0 }, "128 blocks");
         assert!(matches!(check(&|job| job.mix.read_percent = 101), JobError::Mix { .. }));
         assert!(matches!(
             check(&|job| job.region = Some(Region { offset: 512, len: 1 << 20 })),

@@ -12,7 +12,7 @@ const BUCKETS: usize = (EXACT + OCTAVES * PER_OCTAVE) as usize;
 ///
 /// Counters in steps of at most 0.1 % for the shape; minimum, maximum and mean are exact. Counting one is a shift, an
 /// increment and a few comparisons; merging and forgetting touch only what was used.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Latency {
     counts: Box<[u64; BUCKETS]>,
     count: u64,
@@ -26,6 +26,14 @@ impl Default for Latency {
         let counts = vec![0; BUCKETS].into_boxed_slice();
         let counts = counts.try_into().expect("it was made with this length");
         Self { counts, count: 0, sum: 0, min: u64::MAX, max: 0 }
+    }
+}
+
+impl Clone for Latency {
+    fn clone(&self) -> Self {
+        let mut clone = Self::default();
+        clone.merge(self);
+        clone
     }
 }
 

@@ -64,6 +64,7 @@ mod source;
 mod stamp;
 mod table;
 mod verify;
+mod workers;
 
 pub use access::{Distribution, Mix, Pattern};
 pub use cache::cache_truth;

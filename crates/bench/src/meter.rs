@@ -12,8 +12,8 @@ use crate::series::{Point, Series};
 
 /// "Never", as a time.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// Between two beats, nanoseconds.
-const BEAT: u64 = 250_000_000;
+/// Beats come at multiples of this, nanoseconds.
+pub(crate) const BEAT: u64 = 250_000_000;
 
 /// What completed since the last one, about four times a second.
 pub(crate) struct Beat<'a> {
@@ -191,7 +191,7 @@ impl Meter {
             lane.interval.clear();
         }
         self.beaten_at = now;
-        self.beat_at = now + BEAT;
+        self.beat_at = (now / BEAT + 1) * BEAT;
     }
 
     /// The figures of a run that was stopped at `stopped_at` and whose last I/Os have come.

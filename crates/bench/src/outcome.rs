@@ -21,12 +21,12 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// Throughput over time.
     pub series: Series,
-    /// CPU time of this process meanwhile.
+    /// CPU time of this process meanwhile, all its threads.
     pub cpu: CpuTime,
     /// Mean number of I/Os in flight. Less than asked means that the device, or a rate, kept it from filling up; a
     /// device that answers inline is never given a second one.
     pub depth_mean: f64,
-    /// Most I/Os in flight at once.
+    /// Most I/Os in flight at once; of several workers the sum of what each had at most.
     pub depth_max: u32,
     /// Why it ended.
     pub end: End,
@@ -84,12 +84,47 @@ impl Direction {
         self.per_second(self.bytes)
     }
 
+    fn join(mut self, other: Self) -> Self {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.response.merge(&other.response);
+        self.service.merge(&other.service);
+        self.wait.merge(&other.wait);
+        self.errors += other.errors;
+        self.first_error = self.first_error.or(other.first_error);
+        self
+    }
+
     fn per_second(&self, count: u64) -> f64 {
         if self.elapsed.is_zero() { 0.0 } else { count as f64 / self.elapsed.as_secs_f64() }
     }
 }
 
 impl Outcome {
+    /// With that of a worker that ran side by side with this one's, on the same clock. Verification is not part of it.
+    pub(crate) fn join(mut self, other: Self) -> Self {
+        let elapsed = self.elapsed.max(other.elapsed);
+        let depth = |one: &Self| one.depth_mean * one.elapsed.as_secs_f64();
+        self.depth_mean = (depth(&self) + depth(&other)) / elapsed.as_secs_f64().max(1e-9);
+        self.elapsed = elapsed;
+        self.read = self.read.join(other.read);
+        self.write = self.write.join(other.write);
+        self.read.elapsed = elapsed;
+        self.write.elapsed = elapsed;
+        self.series.join(other.series);
+        self.cpu = self.cpu.max(other.cpu);
+        self.depth_max += other.depth_max;
+        self.end = match (self.end, other.end) {
+            (End::Cancelled, _) | (_, End::Cancelled) => End::Cancelled,
+            (End::Failing, _) | (_, End::Failing) => End::Failing,
+            (End::Limit, End::Limit) => End::Limit,
+        };
+        self.abandoned += other.abandoned;
+        self.overdue += other.overdue;
+        self
+    }
+
     /// I/Os that failed, in both directions.
     pub fn errors(&self) -> u64 {
         self.read.errors + self.write.errors
@@ -102,7 +137,7 @@ impl Outcome {
         read.into_iter().chain(write)
     }
 
-    /// Whether a rate was set and less than 99 % of it was reached: then latency is that of an overload.
+    /// Whether a rate was set (for each worker) and less than 99 % of it was reached: then latency is that of an overload.
     pub fn rate_missed(&self) -> bool {
         use crate::job::Rate;
         let reached = match self.job.rate {
@@ -112,6 +147,6 @@ impl Outcome {
                 (self.read.bytes_per_second() + self.write.bytes_per_second()) / rate as f64
             }
         };
-        reached < 0.99
+        reached < 0.99 * f64::from(self.job.jobs)
     }
 }

@@ -1,21 +1,18 @@
 //! Running a job.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lunway_block::BlockDevice;
 
 use crate::BenchError;
-use crate::engine::Engine;
 use crate::interval::Interval;
 use crate::job::Job;
-use crate::meter::Beat;
 use crate::occupancy::holds_data;
 use crate::outcome::{End, Outcome};
 use crate::progress::Progress;
-use crate::verify::Verifier;
+use crate::workers::Workers;
 
 /// Asks a run to end early, from anywhere. Clones ask the same run.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +24,7 @@ impl Cancel {
         Self::default()
     }
 
-    /// The run stops issuing within 50 ms, waits up to a second for what is in flight, and gives its partial outcome.
+    /// The run stops issuing within 100 ms, waits up to a second for what is in flight, and gives its partial outcome.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -73,9 +70,11 @@ impl Tick {
 
 /// Runs `job` on `device` and says what came of it.
 ///
-/// One worker, on the calling task: `job.queue_depth` I/Os in flight, each completion issues the next. Must be called inside
-/// a tokio runtime with time enabled, best a `current_thread` one that nothing else competes for. `progress` is called
-/// from the worker and should be quick.
+/// Each worker keeps `job.queue_depth` I/Os in flight; each completion issues the next. A single worker is the calling
+/// task, which must be inside a tokio runtime with time enabled, best a `current_thread` one that nothing else competes for;
+/// several have a thread each. `progress` is called from the calling task and should be quick.
+///
+/// Cancelled, in whatever it was doing, it gives the outcome of what was done. Dropped, it stops issuing.
 ///
 /// A failed I/O is counted, not returned; a thousand in a row with no success end the run. A job that writes is refused with
 /// [`BenchError::WouldDestroy`] if [`holds_data`] sees data in its region and [`Job::destroy`] is not set.
@@ -100,36 +99,16 @@ pub async fn run(
             }
         }
     }
-    let verifier = job.verify.then(|| Verifier::new(job, region, geometry.logical_sector));
-    let (mut outcome, verifier) =
-        drive(&device, job, verifier, &mut Progress::of(job, progress), cancel).await;
-    let Some(mut verifier) = verifier else { return Ok(outcome) };
-    if job.mix.writes() && outcome.end == End::Limit {
-        verifier.read_back();
-        let mut progress = Progress::of_reading_back(verifier.written(), progress);
-        let (pass, read) = drive(&device, job, Some(verifier), &mut progress, cancel).await;
+    let mut workers = Workers::new(device, job);
+    let mut outcome = workers.drive(&mut Progress::of(job, progress), cancel).await?;
+    if job.verify && job.mix.writes() && outcome.end == End::Limit {
+        let bytes = workers.read_back();
+        let pass = workers.drive(&mut Progress::of_reading_back(bytes, progress), cancel).await?;
         outcome.read.errors += pass.read.errors;
         outcome.read.first_error = outcome.read.first_error.or(pass.read.first_error);
         outcome.end = pass.end;
-        outcome.verification = read.map(Verifier::into_found);
-    } else {
-        outcome.verification = Some(verifier.into_found());
     }
+    outcome.job = job.clone();
+    outcome.verification = workers.into_found();
     Ok(outcome)
-}
-
-async fn drive(
-    device: &Arc<dyn BlockDevice>,
-    job: &Job,
-    verifier: Option<Verifier>,
-    progress: &mut Progress<'_>,
-    cancel: &Cancel,
-) -> (Outcome, Option<Verifier>) {
-    let mut beat = |beat: &Beat<'_>| progress.beat(beat);
-    let mut engine = Box::new(Engine::new(&**device, job, verifier, &mut beat, cancel));
-    engine.start(Instant::now());
-    // The engine yields by its own clock. The runtime's budget would make a batch of more than 128 completions wait
-    // for another turn.
-    tokio::task::unconstrained(poll_fn(|cx| engine.poll(cx))).await;
-    engine.finish()
 }

@@ -87,17 +87,31 @@ impl Series {
         self.halves = 0;
         self.points.push(sum);
         if self.points.len() == POINTS_MAX {
-            self.points = self
-                .points
-                .chunks_exact(2)
-                .map(|pair| {
-                    let mut sum = pair[0];
-                    sum.add(pair[1]);
-                    sum
-                })
-                .collect();
-            self.interval *= 2;
+            self.coarsen();
         }
+    }
+
+    /// Puts another's points on top, which began at the same time.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        while self.interval < other.interval {
+            self.coarsen();
+        }
+        while other.interval < self.interval {
+            other.coarsen();
+        }
+        let len = self.points.len().max(other.points.len());
+        self.points.resize(len, Point::default());
+        self.points.iter_mut().zip(other.points).for_each(|(point, other)| point.add(other));
+    }
+
+    fn coarsen(&mut self) {
+        let join = |pair: &[Point]| {
+            let mut sum = pair[0];
+            sum.add(pair[1]);
+            sum
+        };
+        self.points = self.points.chunks_exact(2).map(join).collect();
+        self.interval *= 2;
     }
 }
 
@@ -129,5 +143,18 @@ mod tests {
             series.points().iter().all(|point| point.read_ios == 8),
             "one I/O per step, eight steps per point"
         );
+    }
+
+    #[test]
+    fn series_of_different_lengths_join_at_the_coarser_interval() {
+        let (mut long, mut short) = (Series::default(), Series::default());
+        (1..=700).for_each(|n| long.push(totals(n)));
+        (1..=4).for_each(|n| short.push(totals(10 * n)));
+        short.join(long.clone());
+        long.join(Series::default());
+        assert_eq!((short.interval(), short.points().len()), (Duration::from_millis(200), 350));
+        let ios: Vec<u64> = short.points()[..3].iter().map(|point| point.read_ios).collect();
+        assert_eq!(ios, [22, 22, 2]);
+        assert_eq!(long.points()[..3].iter().map(|point| point.read_ios).sum::<u64>(), 6);
     }
 }

@@ -35,6 +35,17 @@ pub struct Verification {
     pub faults: Vec<Fault>,
 }
 
+impl Verification {
+    /// With what another worker found in its part.
+    pub(crate) fn join(mut self, other: Self) -> Self {
+        self.checked += other.checked;
+        self.faulty += other.faulty;
+        self.faults.extend(other.faults);
+        self.faults.truncate(FAULTS_KEPT_MAX);
+        self
+    }
+}
+
 /// One wrong sector: the first of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -114,8 +125,8 @@ impl Verifier {
         }
     }
 
-    /// From here on [`next_written`](Self::next_written) says where to read.
-    pub(crate) fn read_back(&mut self) {
+    /// From here on [`next_written`](Self::next_written) says where to read; how many bytes that will be.
+    pub(crate) fn read_back(&mut self) -> u64 {
         // What was abandoned in flight may or may not have happened.
         for entry in &mut self.ledger {
             if *entry & BUSY != 0 {
@@ -123,15 +134,11 @@ impl Verifier {
             }
         }
         self.cursor = Some(0);
+        self.ledger.iter().filter(|&&entry| is_known(entry)).count() as u64 * self.unit
     }
 
     pub(crate) fn is_reading_back(&self) -> bool {
         self.cursor.is_some()
-    }
-
-    /// Bytes that the pass over what was written will read.
-    pub(crate) fn written(&self) -> u64 {
-        self.ledger.iter().filter(|&&entry| is_known(entry)).count() as u64 * self.unit
     }
 
     /// The next read of that pass: known content, in order of address.
