@@ -28,10 +28,14 @@
 
 mod comparison;
 mod decide;
+mod devices;
+mod page;
 mod plan;
+mod table;
 mod trust;
 
 pub use comparison::{Comparison, Runs};
 pub use decide::{Contrast, Verdict};
+pub use devices::{Devices, Figure};
 pub use plan::{Arm, MARGIN_PERCENT, PAIRS, Plan, PlanError, Progress, ROUNDS_MAX, Row, Run};
 pub use trust::Trust;

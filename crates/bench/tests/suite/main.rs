@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod comparing;
+mod comparing_devices;
 mod fio_layout;
 mod h2bench;
 mod job_files;

@@ -1,0 +1,92 @@
+//! Jobs on devices, as a comparison's runs.
+
+use std::sync::Arc;
+
+use lunway_block::BlockDevice;
+use lunway_report::Better;
+
+use super::plan::{Arm, Row, Run};
+use crate::BenchError;
+use crate::job::Job;
+use crate::outcome::End;
+use crate::random::mix;
+use crate::run::{Cancel, Tick, run};
+
+/// What a run's figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// I/Os per second, of both directions together.
+    Iops,
+    /// Mean response time, milliseconds.
+    ResponseMs,
+}
+
+/// Candidates that are devices, and rows that are jobs.
+pub struct Devices {
+    /// One for each arm; the first is the control.
+    pub candidates: Vec<Arc<dyn BlockDevice>>,
+    /// The control, opened once more: what another connection, another file handle or other memory does to the figure is then
+    /// seen in the control against itself. The same device where it cannot be opened twice.
+    pub control_again: Arc<dyn BlockDevice>,
+    /// One for each row.
+    pub jobs: Vec<Job>,
+    /// What is taken of each run; a job with a rate always gives its response time, as its IOPS are the rate.
+    pub figure: Figure,
+}
+
+impl Devices {
+    /// The rows of the plan.
+    pub fn rows(&self) -> Vec<Row> {
+        let row = |job: &Job| {
+            let (unit, better) = match self.figure_of(job) {
+                Figure::Iops => ("IOPS", Better::Higher),
+                Figure::ResponseMs => ("ms", Better::Lower),
+            };
+            Row { name: job.name.clone(), unit: unit.into(), better }
+        };
+        self.jobs.iter().map(row).collect()
+    }
+
+    /// Refuses jobs that cannot run on one of the devices.
+    pub fn check(&self) -> Result<(), BenchError> {
+        for device in self.candidates.iter().chain([&self.control_again]) {
+            for job in &self.jobs {
+                job.check(&device.geometry())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The figure of a run; NaN if any I/O failed. All arms of a block get the same addresses, each block others.
+    pub async fn measure(
+        &self,
+        run_of: Run,
+        progress: &mut dyn FnMut(&Tick),
+        cancel: &Cancel,
+    ) -> Result<f64, BenchError> {
+        let device = match run_of.arm {
+            Arm::Candidate(index) => &self.candidates[index],
+            Arm::ControlAgain => &self.control_again,
+        };
+        let job = &self.jobs[run_of.row];
+        let block = run_of.block.map_or(0, |block| u64::from(block) + 1);
+        let job = Job { seed: mix(job.seed.wrapping_add(block)), ..job.clone() };
+        let outcome = run(device.clone(), &job, progress, cancel).await?;
+        if outcome.errors() > 0 || outcome.end == End::Failing {
+            return Ok(f64::NAN);
+        }
+        let iops = outcome.read.iops() + outcome.write.iops();
+        Ok(match self.figure_of(&job) {
+            Figure::Iops => iops,
+            Figure::ResponseMs => {
+                let sum = |direction: &crate::Direction| direction.response.mean() * direction.ios as f64;
+                let ios = (outcome.read.ios + outcome.write.ios) as f64;
+                (sum(&outcome.read) + sum(&outcome.write)) / ios / 1e6
+            }
+        })
+    }
+
+    fn figure_of(&self, job: &Job) -> Figure {
+        if job.rate.is_some() { Figure::ResponseMs } else { self.figure }
+    }
+}
