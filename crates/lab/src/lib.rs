@@ -12,6 +12,7 @@
 //! | `sandbox` | namespaces that end with the process |
 //! | `namespace` | one network stack |
 //! | `tool` | `ip` and `tc` as children |
+//! | `line` | cables on which frames take time and get lost |
 //! | `network` | the plan, the network, its hosts and cables |
 //! | `timeline` | what happens to cables, and when |
 //! | `cpu` | how busy the machine was |
@@ -22,6 +23,7 @@
 mod cpu;
 mod error;
 pub mod experiment;
+mod line;
 mod namespace;
 mod network;
 mod rate;

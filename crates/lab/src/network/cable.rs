@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::LabError;
+use crate::line::Line;
 use crate::namespace::Namespace;
 use crate::rate::Rate;
 use crate::tool::Tool;
@@ -17,6 +18,7 @@ pub struct LiveCable {
     description: Cable,
     fabric: Namespace,
     shaped: [Shaped; 2],
+    line: Option<Line>,
     /// What the cable is in now. Held while it is changed, so that two changes do not mix.
     state: Mutex<State>,
 }
@@ -34,13 +36,24 @@ struct State {
     rate: Option<Rate>,
     /// What each direction's shaper is set to, as a multiple of the rate, so that the rate is what comes out.
     correction: [f64; 2],
+    delay: Duration,
+    loss: Loss,
 }
 
 impl LiveCable {
-    pub(super) fn new(description: Cable, fabric: Namespace, shaped: [Shaped; 2]) -> Self {
-        let rate = description.rate;
-        let state = State { rate, correction: [1.0; 2] };
-        Self { description, fabric, shaped, state: Mutex::new(state) }
+    pub(super) fn new(
+        description: Cable,
+        fabric: Namespace,
+        shaped: [Shaped; 2],
+        line: Option<Line>,
+    ) -> Self {
+        let state = State {
+            rate: description.rate,
+            correction: [1.0; 2],
+            delay: description.delay.unwrap_or_default(),
+            loss: description.loss.unwrap_or_default(),
+        };
+        Self { description, fabric, shaped, line, state: Mutex::new(state) }
     }
 
     /// Its name.
@@ -114,22 +127,43 @@ impl LiveCable {
         Ok(())
     }
 
+    /// How long a frame is under way now, one way.
+    pub fn delay(&self) -> Duration {
+        self.state().delay
+    }
+
+    /// Which share of frames gets lost now, one way.
+    pub fn loss(&self) -> Loss {
+        self.state().loss
+    }
+
     /// Changes how long a frame is under way, both ways. Frames that are under way keep their order.
     ///
     /// # Errors
     ///
-    /// The cable was built without a delay.
-    pub fn set_delay(&self, _delay: Duration) -> Result<(), LabError> {
-        Err(LabError::NotALine { cable: self.name().to_owned(), what: "delay", none: "0s" })
+    /// The cable was built without delay and loss.
+    pub fn set_delay(&self, delay: Duration) -> Result<(), LabError> {
+        let mut state = self.state();
+        self.line("delay", "0s")?.set_delay(delay);
+        state.delay = delay;
+        Ok(())
     }
 
     /// Changes which share of frames gets lost, both ways.
     ///
     /// # Errors
     ///
-    /// The cable was built without a loss.
-    pub fn set_loss(&self, _loss: Loss) -> Result<(), LabError> {
-        Err(LabError::NotALine { cable: self.name().to_owned(), what: "loss", none: "0%" })
+    /// The cable was built without delay and loss.
+    pub fn set_loss(&self, loss: Loss) -> Result<(), LabError> {
+        let mut state = self.state();
+        self.line("loss", "0%")?.set_loss(loss);
+        state.loss = loss;
+        Ok(())
+    }
+
+    fn line(&self, what: &'static str, none: &'static str) -> Result<&Line, LabError> {
+        let cable = self.name();
+        self.line.as_ref().ok_or_else(|| LabError::NotALine { cable: cable.to_owned(), what, none })
     }
 
     /// Makes it as it was built: plugged in, clear, at its first rate, delay and loss.
@@ -142,6 +176,10 @@ impl LiveCable {
         self.plug()?;
         if let Some(rate) = self.description.rate {
             self.set_rate(rate)?;
+        }
+        if self.line.is_some() {
+            self.set_delay(self.description.delay.unwrap_or_default())?;
+            self.set_loss(self.description.loss.unwrap_or_default())?;
         }
         Ok(())
     }
@@ -172,7 +210,14 @@ impl LiveCable {
         &self,
         work: impl FnOnce() -> Result<T, LabError>,
     ) -> Result<T, LabError> {
-        work()
+        let Some(line) = &self.line else { return work() };
+        line.set_delay(Duration::ZERO);
+        line.set_loss(Loss::default());
+        let done = work();
+        let state = self.state();
+        line.set_delay(state.delay);
+        line.set_loss(state.loss);
+        done
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -198,6 +243,12 @@ impl LiveCable {
 
     /// One process for both ends, so that they lose it within microseconds.
     fn set_carrier(&self, carrier: bool) -> Result<(), LabError> {
+        if let Some(line) = &self.line {
+            return line.set_pulled(!carrier).map_err(|source| LabError::Kernel {
+                doing: format!("change the carrier of cable {}", self.name()),
+                source,
+            });
+        }
         let state = if carrier { "up" } else { "down" };
         let lines: Vec<String> = self.ports().iter().map(|port| format!("link set {port} {state}")).collect();
         Tool::Ip.batch(&self.fabric, "the fabric", &lines)
@@ -206,6 +257,10 @@ impl LiveCable {
     /// A port outside of its bridge neither takes nor gives frames. One is enough: every cable has one that all frames pass. (A
     /// port that is disabled would do, but is enabled again behind our back when a carrier comes.)
     fn set_passing(&self, passing: bool) -> Result<(), LabError> {
+        if let Some(line) = &self.line {
+            line.set_black_hole(!passing);
+            return Ok(());
+        }
         let port = self.ports().into_iter().next().unwrap_or_default();
         let line = match passing {
             true => format!("link set {port} master {}", plan::bridge(&self.description)),

@@ -111,11 +111,24 @@ impl Network {
         &self,
         progress: &mut dyn FnMut(Calibrating<'_>) -> ControlFlow<()>,
     ) -> Result<Vec<Calibration>, LabError> {
+        self.calibrate_for(TIME, progress)
+    }
+
+    /// The same with another time for a measurement: where all is quick, and 2 % are what matters, a fraction of a second will do.
+    ///
+    /// # Errors
+    ///
+    /// As [`calibrate`](Self::calibrate).
+    pub fn calibrate_for(
+        &self,
+        time: Duration,
+        progress: &mut dyn FnMut(Calibrating<'_>) -> ControlFlow<()>,
+    ) -> Result<Vec<Calibration>, LabError> {
         let mut done = Vec::new();
         let of = 2 * self.cables().len();
         for cable in self.cables() {
             cable.without_delay_and_loss(|| {
-                let bench = Bench::new(self, cable)?;
+                let bench = Bench::new(self, cable, time)?;
                 for direction in 0..2 {
                     let calibrating = Calibrating { done: done.len(), of, cable: cable.name() };
                     done.push(bench.calibrate(direction, &mut || progress(calibrating.clone()))?);
@@ -130,6 +143,7 @@ impl Network {
 /// A cable and what is at its ends to measure it: the host, or a probe that is plugged into the switch for it.
 struct Bench<'a> {
     cable: &'a LiveCable,
+    time: Duration,
     ends: [Namespace; 2],
     addresses: [IpAddr; 2],
     _probes: Vec<Probe>,
@@ -149,7 +163,7 @@ impl Drop for Probe {
 }
 
 impl<'a> Bench<'a> {
-    fn new(network: &'a Network, cable: &'a LiveCable) -> Result<Self, LabError> {
+    fn new(network: &'a Network, cable: &'a LiveCable, time: Duration) -> Result<Self, LabError> {
         let mut probes = Vec::new();
         let mut ends = Vec::new();
         for (number, end) in cable.description().ends.iter().enumerate() {
@@ -166,7 +180,7 @@ impl<'a> Bench<'a> {
             });
         }
         let [a, b] = <[_; 2]>::try_from(ends).map_err(|_| LabError::Outside)?;
-        Ok(Self { cable, ends: [a.0, b.0], addresses: [a.1, b.1], _probes: probes })
+        Ok(Self { cable, time, ends: [a.0, b.0], addresses: [a.1, b.1], _probes: probes })
     }
 
     fn probe(
@@ -277,7 +291,7 @@ impl<'a> Bench<'a> {
         let throughput = self.ends[from]
             .run(|| {
                 let client = Client::connect(peer, Some(here), window)?;
-                client.throughput(Direction::Send, 1, WARM_UP + TIME)
+                client.throughput(Direction::Send, 1, WARM_UP + self.time)
             })
             .map_err(kernel)?
             .map_err(failed)?;

@@ -23,13 +23,13 @@ pub struct LiveHost {
 }
 
 impl LiveHost {
-    pub(super) fn new(name: String, namespace: Namespace, all: &BTreeMap<End, Ipv4Addr>) -> Self {
+    pub(super) fn new(name: &str, namespace: &Namespace, all: &BTreeMap<End, Ipv4Addr>) -> Self {
         let own = all.iter().filter_map(|(end, address)| match end {
-            End::Card { host, card } if *host == name => Some((card.clone(), *address)),
+            End::Card { host, card } if host == name => Some((card.clone(), *address)),
             _ => None,
         });
         let addresses = own.collect();
-        Self { name, namespace, addresses }
+        Self { name: name.to_owned(), namespace: namespace.clone(), addresses }
     }
 
     /// Its name.

@@ -5,14 +5,16 @@ mod calibrate;
 mod host;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
 use crate::error::LabError;
+use crate::line::{Line, Tap};
 use crate::namespace::Namespace;
 use crate::sandbox::Sandbox;
 use crate::tool::Tool;
-use crate::topology::Topology;
+use crate::topology::{Cable, Topology};
 
 pub use cable::LiveCable;
 pub use calibrate::{Calibrating, Calibration, Shortfall};
@@ -33,6 +35,9 @@ const CONGESTION_CONTROL: [&str; 2] = ["cubic", "reno"];
 ///   │ eth1 ─ tbf ─┼───┼─ up.a ─ tbf ═ bridge `switch` │   │              │   a cable to a switch
 ///   └─────────────┘   └───────────────────────────────┘   └──────────────┘
 /// ```
+///
+/// A cable with a delay or a loss is a line instead: its cards are TAP devices, and what is between them is a thread for each
+/// direction.
 ///
 /// A card is one end of a veth pair, its cable's middle is in the fabric. So a cable is pulled as in life: the card stays as it
 /// is configured, and loses its carrier. What leaves a card is shaped at the card; what leaves a switch is shaped at the port, where
@@ -62,28 +67,22 @@ impl Network {
             return Err(LabError::Outside);
         }
         let steps = plan::steps(topology);
-        let places = Places::build(topology, &steps)?;
+        let mut places = Places::build(topology, &steps)?;
         let congestion_control = places.congestion_control()?;
         let addresses = topology.addresses();
-        let hosts = topology
-            .hosts
-            .iter()
-            .zip(&places.hosts)
-            .map(|(host, namespace)| LiveHost::new(host.name.clone(), namespace.clone(), &addresses));
-        let cables = topology.cables.iter().map(|cable| {
+        let hosts = topology.hosts.iter().zip(&places.hosts);
+        let hosts = hosts.map(|(host, namespace)| LiveHost::new(&host.name, namespace, &addresses)).collect();
+        let mut cables = Vec::with_capacity(topology.cables.len());
+        for (number, cable) in topology.cables.iter().enumerate() {
             let shaped = plan::shaped(topology, cable).map(|(place, device)| cable::Shaped {
                 namespace: places.of(place).clone(),
                 place: place_name(topology, place).to_owned(),
                 device,
             });
-            LiveCable::new(cable.clone(), places.fabric.clone(), shaped)
-        });
-        Ok(Self(Arc::new(Inner {
-            topology: topology.clone(),
-            hosts: hosts.collect(),
-            cables: cables.collect(),
-            congestion_control,
-        })))
+            let line = places.line(number, cable)?;
+            cables.push(LiveCable::new(cable.clone(), places.fabric.clone(), shaped, line));
+        }
+        Ok(Self(Arc::new(Inner { topology: topology.clone(), hosts, cables, congestion_control })))
     }
 
     /// What [`build`](Self::build) does, as a shell script that does the same.
@@ -148,6 +147,8 @@ fn place_name(topology: &Topology, place: Place) -> &str {
 struct Places {
     fabric: Namespace,
     hosts: Vec<Namespace>,
+    /// The ends of lines, by cable and end.
+    taps: BTreeMap<(usize, usize), Tap>,
 }
 
 impl Places {
@@ -158,13 +159,24 @@ impl Places {
                 .map_err(|source| LabError::Kernel { doing: "make a network namespace".into(), source })
         };
         let hosts = topology.hosts.iter().map(|_| namespace()).collect::<Result<_, _>>()?;
-        let places = Self { fabric: namespace()?, hosts };
+        let mut places = Self { fabric: namespace()?, hosts, taps: BTreeMap::new() };
         let mut rest = steps;
         while let Some(step) = rest.first() {
             let mut taken = 1;
             match step {
                 Step::Namespace(_) => {}
                 Step::Setting { place, name, value } => set(places.of(*place), name, value)?,
+                Step::Tap { place, device, cable, end } => {
+                    let made = places.of(*place).run(|| Tap::new(device)).flatten();
+                    let made = made.map_err(|source| LabError::Kernel {
+                        doing: format!(
+                            "make {device}, an end of cable {} with delay or loss, by /dev/net/tun",
+                            topology.cables[*cable].name
+                        ),
+                        source,
+                    })?;
+                    places.taps.insert((*cable, *end), made);
+                }
                 Step::Card { host, .. } => {
                     let line = step.card_line("/proc/self/fd/0").unwrap_or_default();
                     let fabric = places.fabric.descriptor();
@@ -188,6 +200,17 @@ impl Places {
             rest = &rest[taken..];
         }
         Ok(places)
+    }
+
+    /// The line of a cable, where it is one. Its number is its seed.
+    fn line(&mut self, number: usize, cable: &Cable) -> Result<Option<Line>, LabError> {
+        let (Some(a), Some(b)) = (self.taps.remove(&(number, 0)), self.taps.remove(&(number, 1))) else {
+            return Ok(None);
+        };
+        let (delay, loss) = (cable.delay.unwrap_or_default(), cable.loss.unwrap_or_default());
+        Line::start(&cable.name, [a, b], cable.mtu, delay, loss, number as u64)
+            .map(Some)
+            .map_err(|source| LabError::Kernel { doing: format!("start the line {}", cable.name), source })
     }
 
     fn of(&self, place: Place) -> &Namespace {

@@ -24,6 +24,8 @@ pub(crate) enum Step {
     Setting { place: Place, name: &'static str, value: &'static str },
     /// A line for a program.
     Line { place: Place, tool: Tool, line: String },
+    /// An end of a line is made, by this program itself: a card, or the port of a switch.
+    Tap { place: Place, device: String, cable: usize, end: usize },
     /// A card is made on a host, and its other end in the fabric.
     Card { host: usize, card: String, port: String, mtu: u32, mac: String },
 }
@@ -49,6 +51,10 @@ pub(crate) const SETTINGS: [(&str, &str); 9] = [
 const SWITCH: &str = "stp_state 0 forward_delay 0 mcast_snooping 0 ageing_time 30000";
 /// How the middle of a cable behaves: as a switch that learns nothing, since what comes in at one end goes out at the other.
 const MIDDLE: &str = "stp_state 0 forward_delay 0 mcast_snooping 0 ageing_time 0";
+
+/// Frames that a line's end holds between the shaper and the line, which may be late on a busy machine: at a gigabit and an MTU of
+/// 1500 this is 50 ms.
+const LINE_QUEUE: u32 = 4096;
 
 /// The end of a cable in the fabric.
 pub(crate) fn port(cable: &Cable, end: usize) -> String {
@@ -84,8 +90,14 @@ pub(crate) fn shaped(topology: &Topology, cable: &Cable) -> [(Place, String); 2]
     [0, 1].map(|end| match &cable.ends[end] {
         End::Card { host, card } => (host_place(topology, host), card.clone()),
         // What leaves a switch towards a card goes out by the port whose other side is the card.
-        End::Switch(_) => (Place::Fabric, port(cable, if is_trunk(cable) { end } else { 1 - end })),
+        End::Switch(_) if !cable.is_line() && !is_trunk(cable) => (Place::Fabric, port(cable, 1 - end)),
+        End::Switch(_) => (Place::Fabric, port(cable, end)),
     })
+}
+
+/// The address of a card: locally administered, and the same in every run.
+fn mac(cable: usize, end: usize) -> String {
+    format!("02:00:4c:00:{cable:02x}:{end:02x}")
 }
 
 fn is_trunk(cable: &Cable) -> bool {
@@ -116,6 +128,24 @@ pub(crate) fn steps(topology: &Topology) -> Vec<Step> {
     }
     for (number, cable) in topology.cables.iter().enumerate() {
         match &cable.ends {
+            ends if cable.is_line() => {
+                let mtu = cable.mtu;
+                for (end, at) in ends.iter().enumerate() {
+                    let (place, device) = match at {
+                        End::Card { host, card } => (host_place(topology, host), card.clone()),
+                        End::Switch(_) => (Place::Fabric, port(cable, end)),
+                    };
+                    let mac = mac(number, end);
+                    ip.add(
+                        place,
+                        format!("link set {device} address {mac} mtu {mtu} txqueuelen {LINE_QUEUE}"),
+                    );
+                    if let End::Switch(switch) = at {
+                        ip.add(place, format!("link set {device} master {switch} gso_max_segs 1 up"));
+                    }
+                    steps.push(Step::Tap { place, device, cable: number, end });
+                }
+            }
             [End::Switch(a), End::Switch(b)] => {
                 let [pa, pb] = [port(cable, 0), port(cable, 1)];
                 let mtu = cable.mtu;
@@ -136,7 +166,7 @@ pub(crate) fn steps(topology: &Topology) -> Vec<Step> {
                     let Place::Host(host) = host_place(topology, host) else { continue };
                     let port = port(cable, end);
                     let master = bridge(cable);
-                    let mac = format!("02:00:4c:00:{number:02x}:{end:02x}");
+                    let mac = mac(number, end);
                     steps.push(Step::Card {
                         host,
                         card: card.clone(),
@@ -168,7 +198,7 @@ pub(crate) fn steps(topology: &Topology) -> Vec<Step> {
     // Bridges first: ports have to be put into them. Cards are made before anything is said of them.
     let cards = std::mem::take(&mut steps);
     let (mut steps, cards): (Vec<Step>, Vec<Step>) =
-        cards.into_iter().partition(|step| !matches!(step, Step::Card { .. }));
+        cards.into_iter().partition(|step| !matches!(step, Step::Card { .. } | Step::Tap { .. }));
     steps.extend(cards);
     steps.extend(ip.steps(Tool::Ip));
     steps.extend(tc.steps(Tool::Tc));
@@ -219,6 +249,14 @@ impl fmt::Display for Script<'_> {
                     writeln!(f, "ip netns exec {place} sh -c '[ ! -e {path} ] || echo {value} >{path}'")?;
                 }
                 Step::Line { place, tool, line } => writeln!(f, "{tool} -n {} {line}", name(*place))?,
+                Step::Tap { place, device, cable, .. } => {
+                    writeln!(
+                        f,
+                        "# Beyond it only a program can be the line {}.",
+                        self.topology.cables[*cable].name
+                    )?;
+                    writeln!(f, "ip -n {} tuntap add dev {device} mode tap", name(*place))?;
+                }
                 Step::Card { host, .. } => {
                     let line = step.card_line("fabric-of-lab").unwrap_or_default();
                     writeln!(f, "ip -n {} {line}", name(Place::Host(*host)))?;

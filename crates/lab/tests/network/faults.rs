@@ -135,3 +135,38 @@ fn a_timeline_happens_when_it_is_to_and_says_when_it_did() {
     assert_eq!(lane.rate(), lane.description().rate);
     assert_eq!(pair.passes(LONG), [true, true]);
 }
+
+#[test]
+fn a_line_is_pulled_and_turned_into_a_black_hole_like_any_cable() {
+    if !inside("faults::a_line_is_pulled_and_turned_into_a_black_hole_like_any_cable") {
+        return;
+    }
+    pulled_and_plugged(&two_hosts(
+        "[[cable]]\nname = 'lane1'\nends = ['server.eth0', 'storage.eth0']\nrate = '50Mbit'\ndelay = '1ms'",
+    ));
+}
+
+#[test]
+fn a_cable_to_a_switch_is_pulled_and_turned_into_a_black_hole_like_any_other() {
+    if !inside("faults::a_cable_to_a_switch_is_pulled_and_turned_into_a_black_hole_like_any_other") {
+        return;
+    }
+    let network = two_hosts(
+        "[[switch]]\nname = 'fabric'
+         [[cable]]\nname = 'lane1'\nends = ['server.eth0', 'fabric']\nrate = '50Mbit'
+         [[cable]]\nname = 'lane2'\nends = ['fabric', 'storage.eth0']",
+    );
+    let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
+    let lane = network.cable("lane1").unwrap();
+    let pair = Pair::new(&network);
+    assert_eq!(pair.passes(LONG), [true, true]);
+    lane.pull().unwrap();
+    assert_eq!((card(server), card(storage)), ((true, false), (true, true)), "the other's cable is in");
+    assert_eq!(pair.passes(WAIT), [false, false]);
+    lane.plug().unwrap();
+    lane.black_hole().unwrap();
+    assert_eq!(card(server), (true, true));
+    assert_eq!(pair.passes(WAIT), [false, false]);
+    lane.mend().unwrap();
+    assert_eq!(pair.passes(LONG), [true, true]);
+}

@@ -4,5 +4,6 @@
 
 mod faults;
 mod inside;
+mod line;
 mod sandbox;
 mod shape;

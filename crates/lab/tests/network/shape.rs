@@ -121,7 +121,7 @@ fn every_cable_is_calibrated_in_both_directions_also_at_switches() {
     );
     let mut steps = 0;
     let calibrations = network
-        .calibrate(&mut |progress| {
+        .calibrate_for(Duration::from_millis(500), &mut |progress| {
             assert_eq!(progress.of, 6);
             steps += 1;
             ControlFlow::Continue(())
