@@ -216,7 +216,7 @@ fn response(lines: &[Line<'_>]) -> Section {
 }
 
 /// Per cent and nanoseconds, on a scale of nines up to four; ends where fewer than one I/O is left.
-fn percentiles(latency: &Latency) -> Vec<(f64, f64)> {
+pub(crate) fn percentiles(latency: &Latency) -> Vec<(f64, f64)> {
     const STEPS: u32 = 64;
     let most = (latency.count() as f64).log10();
     let nines = (0..=STEPS).map(|step| 4.0 * f64::from(step) / f64::from(STEPS));

@@ -156,7 +156,7 @@ impl fmt::Display for Atto {
 }
 
 /// "512", "4K", "64M".
-fn size_name(bytes: u32) -> String {
+pub(super) fn size_name(bytes: u32) -> String {
     match bytes {
         0..1024 => format!("{bytes}"),
         1024..1_048_576 => format!("{}K", bytes >> 10),

@@ -4,6 +4,7 @@
 //!   Kind ──▶ estimate(kind, geometry, options) ──▶ how long it will take
 //!     └────▶ run(kind, device, options, progress, cancel) ──▶ ProfileResult ──▶ Display  (terminal)
 //!                                                                  ├──▶ to_json  (programs)
+//!                                                                  ├──▶ document (a page)
 //!                                                                  └──▶ outcomes (fio's layout, judgement)
 //! ```
 //!
@@ -15,6 +16,7 @@ mod anvil;
 mod atto;
 mod crystal;
 pub mod h2bench;
+mod page;
 mod probe;
 mod runner;
 pub mod steady;

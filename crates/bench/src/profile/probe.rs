@@ -75,9 +75,9 @@ impl<'a> Probe<'a> {
         self.wait(BlockDevice::flush).await.map(|_| ())
     }
 
-    /// Unmaps `len` bytes at `offset`.
-    pub(super) async fn unmap(&mut self, offset: u64, len: u64) -> Result<(), Stop> {
-        self.wait(|device| device.unmap(offset, len)).await.map(|_| ())
+    /// Unmaps `len` bytes at `offset`, and how long that took.
+    pub(super) async fn unmap(&mut self, offset: u64, len: u64) -> Result<Duration, Stop> {
+        self.wait(|device| device.unmap(offset, len)).await.map(|((), took)| took)
     }
 
     async fn wait<T: Unpin>(

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
-use crate::interval::Interval;
 use crate::job::Job;
 use crate::outcome::{End, Outcome};
 use crate::run::{Cancel, Tick, run};
@@ -39,9 +38,18 @@ pub(super) struct Meter {
     then: Duration,
     started: Instant,
     told: Instant,
-    /// Since it was told.
-    ios: u64,
-    bytes: u64,
+    /// What has been counted since then.
+    tick: Tick,
+}
+
+/// An I/O of a step that is no job.
+pub(super) enum Done {
+    /// So many bytes were read in that time.
+    Read(u64, Duration),
+    /// Or written.
+    Write(u64, Duration),
+    /// It failed, or moved nothing.
+    Failed,
 }
 
 impl<'a> Runner<'a> {
@@ -82,32 +90,31 @@ impl<'a> Runner<'a> {
     pub(super) fn meter(&mut self, name: &'static str) -> Meter {
         let (index, count, then) = self.begin();
         let now = Instant::now();
-        Meter { name, index, count, then, started: now, told: now, ios: 0, bytes: 0 }
+        Meter { name, index, count, then, started: now, told: now, tick: Tick::default() }
     }
 
     /// An I/O of that step is done, and that part of the step with it.
-    pub(super) fn count(&mut self, meter: &mut Meter, bytes: u64, fraction: impl FnOnce() -> f64) {
-        meter.ios += 1;
-        meter.bytes += bytes;
-        let since = meter.told.elapsed();
-        if since < TICK {
+    pub(super) fn count(&mut self, meter: &mut Meter, done: Done, fraction: impl FnOnce() -> f64) {
+        let (interval, bytes, took) = match done {
+            Done::Read(bytes, took) => (&mut meter.tick.read, bytes, took),
+            Done::Write(bytes, took) => (&mut meter.tick.write, bytes, took),
+            Done::Failed => return,
+        };
+        interval.ios += 1;
+        interval.bytes += bytes;
+        interval.response.record(took.as_nanos() as u64);
+        meter.tick.interval = meter.told.elapsed();
+        if meter.tick.interval < TICK {
             return;
         }
-        let fraction = fraction().clamp(0.0, 1.0);
-        let elapsed = meter.started.elapsed();
-        let Meter { name, index, count, then, .. } = *meter;
-        (self.progress)(
-            Step { name, index, count, then },
-            &Tick {
-                elapsed,
-                total: Duration::try_from_secs_f64(elapsed.as_secs_f64() / fraction).ok(),
-                interval: since,
-                read: Interval { ios: meter.ios, bytes: meter.bytes, ..Interval::default() },
-                fraction,
-                ..Tick::default()
-            },
-        );
-        (meter.told, meter.ios, meter.bytes) = (Instant::now(), 0, 0);
+        let Meter { name, index, count, then, tick, .. } = meter;
+        tick.fraction = fraction().clamp(0.0, 1.0);
+        tick.elapsed = meter.started.elapsed();
+        tick.total = Duration::try_from_secs_f64(tick.elapsed.as_secs_f64() / tick.fraction).ok();
+        (self.progress)(Step { name, index: *index, count: *count, then: *then }, tick);
+        tick.read.clear();
+        tick.write.clear();
+        meter.told = Instant::now();
     }
 
     /// A step did not come to its end.

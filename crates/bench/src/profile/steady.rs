@@ -16,7 +16,7 @@ use crate::outcome::End;
 
 use super::crystal::Figures;
 use super::probe::{Probe, Stop};
-use super::runner::Runner;
+use super::runner::{Done, Runner};
 use super::{Options, cost, job, order};
 
 /// Rounds of the window that both criteria are held against.
@@ -250,12 +250,12 @@ async fn purge(runner: &mut Runner<'_>, region: Region) -> bool {
     let mut at = 0;
     while at < region.len {
         let len = step.min(region.len - at);
-        match probe.unmap(region.offset + at, len).await {
-            Ok(()) => {}
+        let took = match probe.unmap(region.offset + at, len).await {
+            Ok(took) => took,
             Err(Stop::Failed | Stop::End) => return false,
-        }
+        };
         at += len;
-        runner.count(&mut meter, 0, || at as f64 / region.len as f64);
+        runner.count(&mut meter, Done::Write(len, took), || at as f64 / region.len as f64);
     }
     true
 }

@@ -147,3 +147,36 @@ fn how_long_a_profile_takes_is_known_before_it_starts() {
         assert!((20..24 * 3600).contains(&all.as_secs()), "{}: {all:?}", kind.name());
     }
 }
+
+#[tokio::test]
+async fn every_profile_makes_a_page_with_its_charts_and_comparable_figures() {
+    let expected = [
+        (Kind::Anvil, "Results", "read 4K QD16"),
+        (Kind::H2bench, "Zones", "zones, write"),
+        (Kind::Crystal, "Median of the runs", "RND4K Q32T1 read"),
+        (Kind::Atto, "By transfer size", "write 64K"),
+        (Kind::Steady, "Steady state", "steady"),
+    ];
+    for (kind, heading, measure_name) in expected {
+        // A device so slow that its rounds are alike on a busy machine, too.
+        let memory = Arc::new(lunway_memory::RamDisk::new(2 << 20, 512).unwrap());
+        let device: Arc<dyn BlockDevice> = match kind {
+            Kind::Steady => {
+                Arc::new(lunway_block::decorate::Rate::new(memory, (8 << 20).try_into().unwrap()))
+            }
+            _ => memory,
+        };
+        let duration = Duration::from_millis(if kind == Kind::Steady { 250 } else { 20 });
+        let short = Options { duration, destroy: true, seed: 3, runs: 3, ..Options::of(kind) };
+        let result = measure(kind, &device, &short).await;
+        assert!(result.complete, "{result}");
+        let document = result.document(kind.name(), "memory");
+        assert!(document.sections.iter().any(|section| section.heading == heading), "{}", kind.name());
+        let names: Vec<&str> = document.measures.iter().map(|measure| measure.name.as_str()).collect();
+        assert!(names.contains(&measure_name), "{}: {names:?}", kind.name());
+        assert!(document.results["profile"]["complete"].as_bool().unwrap());
+        let page = lunway_report::html(&document);
+        assert!(page.contains("<svg") && page.contains(heading), "{}", kind.name());
+        assert!(page.contains("this host"), "what was cached where is on the page of {}", kind.name());
+    }
+}

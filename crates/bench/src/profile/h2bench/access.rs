@@ -10,7 +10,7 @@ use crate::latency::Latency;
 use crate::random::Random;
 
 use super::super::probe::{Incompressible, Probe, Stop};
-use super::super::runner::Runner;
+use super::super::runner::{Done, Runner};
 use super::zones::Zones;
 
 /// Accesses of one measurement, at most.
@@ -89,13 +89,16 @@ impl Access {
                 Some(data) => probe.write(offset, data.next(sector as usize)).await,
                 None => probe.read(offset, sector as usize).await.map(|(_, took)| took),
             };
-            match answer {
-                Ok(took) => access.latency.record(took.as_nanos() as u64),
-                Err(Stop::Failed) => {}
+            let done = match answer {
+                Ok(took) => {
+                    access.latency.record(took.as_nanos() as u64);
+                    if writes { Done::Write(sector, took) } else { Done::Read(sector, took) }
+                }
+                Err(Stop::Failed) => Done::Failed,
                 Err(Stop::End) => return (access, false),
-            }
+            };
             let by_count = count as f64 / ACCESSES_MAX as f64;
-            runner.count(&mut meter, sector, || {
+            runner.count(&mut meter, done, || {
                 by_count.max(started.elapsed().as_secs_f64() / time.as_secs_f64())
             });
         }

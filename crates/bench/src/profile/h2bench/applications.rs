@@ -10,7 +10,7 @@ use crate::job::Region;
 use crate::random::Random;
 
 use super::super::probe::{Incompressible, Probe, Stop};
-use super::super::runner::Runner;
+use super::super::runner::{Done, Runner};
 
 /// Name of the mixes, the reference and the formula together; an index under another name does not compare.
 pub const INDEX_VERSION: &str = "lunway-h2-1";
@@ -228,16 +228,18 @@ impl ApplicationResult {
                 true => probe.write(offset, data.next(len)).await,
                 false => probe.read(offset, len).await.map(|(_, took)| took),
             };
-            match answer {
-                Ok(_) => bytes += u64::from(part.block_size),
-                Err(Stop::Failed) => {}
+            let size = u64::from(part.block_size);
+            let done = match answer {
+                Ok(took) if part.writes => Done::Write(size, took),
+                Ok(took) => Done::Read(size, took),
+                Err(Stop::Failed) => Done::Failed,
                 Err(Stop::End) => {
                     went_on = false;
                     break;
                 }
-            }
-            let part = part.block_size.into();
-            runner.count(&mut meter, part, || started.elapsed().as_secs_f64() / time.as_secs_f64());
+            };
+            bytes += if matches!(done, Done::Failed) { 0 } else { size };
+            runner.count(&mut meter, done, || started.elapsed().as_secs_f64() / time.as_secs_f64());
         }
         let mb_s = bytes as f64 / started.elapsed().as_secs_f64().max(1e-9) / 1e6;
         ((bytes > 0).then_some(Self { application, mb_s }), went_on)

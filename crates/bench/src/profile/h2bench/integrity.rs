@@ -13,7 +13,7 @@ use crate::stamp::{Filling, Stamp};
 use crate::verify::{Fault, judge};
 
 use super::super::probe::{Probe, Stop};
-use super::super::runner::{Meter, Runner};
+use super::super::runner::{Done, Meter, Runner};
 
 /// Sectors from the start of the device that are checked: 10 MiB of 512 bytes.
 const FIRST: u64 = 20_480;
@@ -181,8 +181,12 @@ impl<'r, 'd, 'p> Check<'r, 'd, 'p> {
                 Stamp { lba, seed: self.seed, generation: pass }.write_filled(bytes, filling);
             }
             let len = buf.len() as u64;
-            passed_over(self.probe.write(piece.lba * sector, buf.freeze()).await)?;
-            self.count(piece.sectors, len);
+            let done = match self.probe.write(piece.lba * sector, buf.freeze()).await {
+                Ok(took) => Done::Write(len, took),
+                Err(Stop::Failed) => Done::Failed,
+                Err(Stop::End) => return Err(Stop::End),
+            };
+            self.count(piece.sectors, done);
         }
         Ok(())
     }
@@ -192,8 +196,8 @@ impl<'r, 'd, 'p> Check<'r, 'd, 'p> {
         for piece in pieces(run, CHUNK / sector) {
             let len = piece.sectors * sector;
             let (offset, seed, found) = (piece.lba * sector, self.seed, &mut self.found);
-            match self.probe.read(offset, len as usize).await {
-                Ok((bytes, _)) => {
+            let done = match self.probe.read(offset, len as usize).await {
+                Ok((bytes, took)) => {
                     for (lba, bytes) in (piece.lba..).zip(bytes.chunks_exact(sector as usize)) {
                         found.checked += 1;
                         let Some(kind) = judge(seed, lba, Some(pass), Stamp::find(bytes)) else { continue };
@@ -202,12 +206,13 @@ impl<'r, 'd, 'p> Check<'r, 'd, 'p> {
                             found.faults.push(Fault { offset: lba * sector, kind });
                         }
                     }
+                    Done::Read(len, took)
                 }
                 // Counted by the probe.
-                Err(Stop::Failed) => {}
+                Err(Stop::Failed) => Done::Failed,
                 Err(Stop::End) => return Err(Stop::End),
-            }
-            self.count(piece.sectors, len);
+            };
+            self.count(piece.sectors, done);
         }
         Ok(())
     }
@@ -237,8 +242,9 @@ impl<'r, 'd, 'p> Check<'r, 'd, 'p> {
             let mut buf = Buf::for_overwrite(sector as usize);
             Stamp { lba, seed: self.seed, generation: pass }.write_filled(&mut buf, Filling::Random);
             match self.probe.write(lba * sector, buf.freeze()).await {
-                Ok(_) => {
+                Ok(took) => {
                     written.insert(lba);
+                    self.count(0, Done::Write(sector, took));
                 }
                 Err(Stop::Failed) => {}
                 Err(Stop::End) => {
@@ -246,17 +252,16 @@ impl<'r, 'd, 'p> Check<'r, 'd, 'p> {
                     break;
                 }
             }
-            self.count(0, sector);
         }
         let mut written: Vec<u64> = written.into_iter().collect();
         written.sort_unstable();
         (written, stopped)
     }
 
-    fn count(&mut self, sectors: u64, bytes: u64) {
+    fn count(&mut self, sectors: u64, done: Done) {
         self.done = (self.done + sectors).min(self.total);
         let fraction = self.done as f64 / self.total.max(1) as f64;
-        self.runner.count(&mut self.meter, bytes, || fraction);
+        self.runner.count(&mut self.meter, done, || fraction);
     }
 }
 
@@ -276,6 +281,21 @@ fn pieces(run: Run, sectors_max: u64) -> impl Iterator<Item = Run> {
 }
 
 impl Integrity {
+    /// What came of it, in a sentence.
+    pub fn summary(&self) -> String {
+        let found = match self.faulty {
+            _ if self.checked == 0 => "nothing was compared.".to_owned(),
+            0 => "every sector held what was written to it.".to_owned(),
+            1 => "1 was wrong.".to_owned(),
+            faulty => format!("{faulty} were wrong."),
+        };
+        let cut = if self.complete { "" } else { " It did not come to its end." };
+        format!(
+            "{} sectors ({} at random addresses), {} comparisons: {found}{cut}",
+            self.sectors, self.random, self.checked
+        )
+    }
+
     pub(super) fn to_json(&self) -> Value {
         json!({
             "complete": self.complete,
@@ -290,20 +310,8 @@ impl Integrity {
 
 impl fmt::Display for Integrity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} sectors ({} at random addresses), {} comparisons: ",
-            self.sectors, self.random, self.checked
-        )?;
-        match self.faulty {
-            0 => f.write_str("every sector held what was written to it.")?,
-            1 => f.write_str("1 was wrong.")?,
-            faulty => write!(f, "{faulty} were wrong.")?,
-        }
-        for fault in self.faults.iter().take(8) {
-            write!(f, "\n  {fault}")?;
-        }
-        if self.complete { Ok(()) } else { f.write_str(" It did not come to its end.") }
+        f.write_str(&self.summary())?;
+        self.faults.iter().take(8).try_for_each(|fault| write!(f, "\n  {fault}"))
     }
 }
 

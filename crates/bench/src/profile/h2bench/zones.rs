@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::job::Region;
 
 use super::super::probe::{Incompressible, Probe, Stop};
-use super::super::runner::Runner;
+use super::super::runner::{Done, Runner};
 
 /// Most zones.
 const ZONES_MAX: u64 = 1000;
@@ -109,12 +109,14 @@ impl Zones {
             let zone = &mut self.zones[index];
             let (started, mut done) = (Instant::now(), 0);
             while done < len && (done == 0 || started.elapsed() < TIME_MAX) {
-                match probe.write(zone.offset + done, data.next(BLOCK.min(len) as usize)).await {
-                    Ok(_) => done += BLOCK.min(len),
+                let block = BLOCK.min(len);
+                let took = match probe.write(zone.offset + done, data.next(block as usize)).await {
+                    Ok(took) => took,
                     Err(Stop::Failed) => break,
                     Err(Stop::End) => return false,
-                }
-                runner.count(&mut meter, BLOCK, || index as f64 / count);
+                };
+                done += block;
+                runner.count(&mut meter, Done::Write(block, took), || index as f64 / count);
             }
             zone.written = done;
             zone.write_mb_s = rate(done, started.elapsed());
@@ -131,12 +133,14 @@ impl Zones {
             let zone = &mut self.zones[index];
             let (started, mut done) = (Instant::now(), 0);
             while done < len && (done == 0 || started.elapsed() < TIME_MAX) {
-                match probe.read(zone.offset + done, BLOCK.min(len) as usize).await {
-                    Ok(_) => done += BLOCK.min(len),
+                let block = BLOCK.min(len);
+                let took = match probe.read(zone.offset + done, block as usize).await {
+                    Ok((_, took)) => took,
                     Err(Stop::Failed) => break,
                     Err(Stop::End) => return false,
-                }
-                runner.count(&mut meter, BLOCK, || index as f64 / count);
+                };
+                done += block;
+                runner.count(&mut meter, Done::Read(block, took), || index as f64 / count);
             }
             zone.read_mb_s = rate(done, started.elapsed());
             zone.unallocated = !wrote && is_unallocated(&**runner.device, zone.offset, done).await;
