@@ -3,7 +3,7 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{attach, bench, copy, demo, discover, inspect, serve};
+use crate::command::{attach, bench, copy, demo, discover, inspect, net, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -49,6 +49,7 @@ pub(crate) enum Command {
     Copy(copy::Copy),
     Attach(attach::Attach),
     Bench(Box<bench::Bench>),
+    Net(Box<net::Net>),
     Target(target::Target),
     Lun(lun::Lun),
     Portal(portal::Portal),
@@ -70,6 +71,7 @@ impl Command {
             Self::Copy(copy) => copy.run(),
             Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Net(net) => net.run(),
             Self::Target(target) => target.run(),
             Self::Lun(lun) => lun.run(),
             Self::Portal(portal) => portal.run(),

@@ -47,20 +47,25 @@ impl Reloads {
 }
 
 /// From now on the first Ctrl-C (or SIGTERM) asks for an orderly end, and the second ends the process.
-///
-/// A thread of its own waits for the signals, because the runtime's may be busy with I/O that is always ready.
 pub(crate) fn watch() -> Cancel {
     let cancel = Cancel::new();
     let asked = cancel.clone();
+    on_request(move || asked.cancel());
+    cancel
+}
+
+/// The same, where `ask` is how to ask.
+///
+/// A thread of its own waits for the signals, because the runtime's may be busy with I/O that is always ready.
+pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
         runtime.block_on(async {
             let Ok(mut requests) = Requests::new() else { return };
             requests.next().await;
-            asked.cancel();
+            ask();
             requests.next().await;
             process::exit(KILLED_BY_INTERRUPT);
         });
     });
-    cancel
 }

@@ -7,7 +7,7 @@ use crate::client::{Client, Path};
 use crate::measure::{Direction, Throughput};
 use crate::round_trips::{RoundTrips, Shape};
 use crate::socket::Window;
-use crate::{NetError, Stop};
+use crate::{NetError, Stop, theory};
 
 /// What [`matrix`] measures: every combination of the first four, then the round trips.
 #[derive(Clone, Debug)]
@@ -103,6 +103,14 @@ pub struct Cell {
     pub mtu: Mtu,
     /// What came of it.
     pub measured: Throughput,
+}
+
+impl Cell {
+    /// Payload bits per second that a link of `link` bits per second carries at best with these packets.
+    pub fn theory(&self, link: f64) -> f64 {
+        let timestamps = self.measured.senders().next().is_none_or(|end| end.tcp.timestamps);
+        theory::goodput(self.mtu.bytes(), link, timestamps)
+    }
 }
 
 /// What came of a [`Plan`], as far as it came.

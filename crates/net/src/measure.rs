@@ -106,8 +106,12 @@ impl Throughput {
     /// than that.
     pub fn bits_per_second_after(&self, omit: Duration) -> Option<f64> {
         let rest = self.elapsed().checked_sub(omit).filter(|rest| !rest.is_zero())?;
-        let bytes: f64 = self.streams.iter().map(|stream| stream.bytes as f64 - stream.bytes_at(omit)).sum();
-        Some(bytes * 8.0 / rest.as_secs_f64())
+        Some((self.bytes() as f64 - self.bytes_at(omit)) * 8.0 / rest.as_secs_f64())
+    }
+
+    /// Payload bytes of all streams that had arrived by `time`.
+    pub fn bytes_at(&self, time: Duration) -> f64 {
+        self.streams.iter().map(|stream| stream.bytes_at(time)).sum()
     }
 
     /// The end that sends, of each stream whose report came: the one whose TCP knows of loss.

@@ -38,12 +38,13 @@ pub struct Finding {
 }
 
 impl Matrix {
-    /// What can be said: how fast it is at best; which windows throttle; whether one stream is enough; loss; and whether it was
-    /// the wire at all that was measured.
-    pub fn findings(&self) -> Vec<Finding> {
+    /// What can be said: how fast it is at best, also against a link of `link` bits per second; which windows throttle; whether one stream
+    /// is enough; what longer packets gain; loss; and whether it was the wire at all that was measured.
+    pub fn findings(&self, link: Option<f64>) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut say = |tone, text: Option<String>| findings.extend(text.map(|text| Finding { text, tone }));
         say(Tone::Plain, self.fastest());
+        say(Tone::Plain, link.and_then(|link| self.of_theory(link)));
         match self.throttled() {
             (Some(text), true) => say(Tone::Bad, Some(text)),
             (text, _) => say(Tone::Good, text),
@@ -63,6 +64,21 @@ impl Matrix {
         let ways: Vec<_> =
             [way(Direction::Send, "there"), way(Direction::Receive, "back")].into_iter().flatten().collect();
         (!ways.is_empty()).then(|| format!("The wire carries at best {}.", ways.join(" and ")))
+    }
+
+    fn of_theory(&self, link: f64) -> Option<String> {
+        let ways = [Direction::Send, Direction::Receive].into_iter();
+        let best = ways.filter_map(|direction| self.best(direction, |_| true));
+        let rate = |cell: &&Cell| cell.measured.bits_per_second();
+        let best = best.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
+        let theory = best.theory(link);
+        Some(format!(
+            "The best is {:.1} % of the {} that arithmetic gives a link of {} at an MTU of {}.",
+            100.0 * rate(&best) / theory.max(1.0),
+            megabits(theory),
+            megabits(link),
+            best.mtu.bytes(),
+        ))
     }
 
     /// Windows that throttle one stream, and whether any does.
@@ -226,7 +242,7 @@ mod tests {
             failure: None,
             complete: true,
         };
-        matrix.findings().into_iter().map(|finding| finding.text).collect()
+        matrix.findings(None).into_iter().map(|finding| finding.text).collect()
     }
 
     fn delayed() -> TcpInfo {

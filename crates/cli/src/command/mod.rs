@@ -7,4 +7,5 @@ pub(crate) mod demo;
 pub(crate) mod discover;
 pub(crate) mod inspect;
 pub(crate) mod manage;
+pub(crate) mod net;
 pub(crate) mod serve;
