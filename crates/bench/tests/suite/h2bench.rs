@@ -36,7 +36,7 @@ async fn integrity(hook: OnWrite) -> Integrity {
 async fn everything_is_measured_where_writing_is_allowed_with_either_sector() {
     let full = &["read", "read, first 504 MiB", "write", "write, first 504 MiB"][..];
     // A disk of no more than 504 MiB has only one kind of access.
-    for (sector, size, accesses) in [(512, 510 << 20, full), (4096, 64 << 20, &["read", "write"])] {
+    for (sector, size, accesses) in [(512, 510 << 20, full), (4096, 128 << 20, &["read", "write"])] {
         let device = Arc::new(RamDisk::new(size, sector).unwrap());
         let (result, found) = measure(device, &options(true)).await;
         assert!(result.complete && result.failures().is_empty(), "{:?}", result.failures());
