@@ -32,14 +32,17 @@ impl Tool {
     /// Where it is. Ordinary users often have no `/usr/sbin` in their path, where these are.
     fn command(self) -> Result<Command, LabError> {
         let path = env::var_os("PATH").unwrap_or_default();
-        let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-        let mut files = folders.map(|folder: PathBuf| folder.join(self.to_string()));
-        let file =
-            files.find(|file| file.is_file()).ok_or(LabError::Missing { program: self.to_string() })?;
-        let mut command = Command::new(file);
+        let mut command =
+            Command::new(self.find(env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]))?);
         // What it says is for this program to read.
         command.env("LC_ALL", "C").stdout(Stdio::piped()).stderr(Stdio::piped());
         Ok(command)
+    }
+
+    fn find(self, mut folders: impl Iterator<Item = PathBuf>) -> Result<PathBuf, LabError> {
+        let name = self.to_string();
+        let found = folders.find_map(|folder| Some(folder.join(&name)).filter(|file| file.is_file()));
+        found.ok_or(LabError::Missing { program: name })
     }
 
     /// Does what the lines say, in their order, until one fails.
@@ -92,5 +95,20 @@ impl Tool {
 
     fn did_not_start(self, source: io::Error) -> LabError {
         LabError::Kernel { doing: format!("start {self}"), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_one_sentence_with_its_package() {
+        let empty = tempfile::tempdir().unwrap();
+        let sentence = Tool::Tc.find([empty.path().to_owned()].into_iter()).unwrap_err().to_string();
+        assert_eq!(
+            sentence,
+            "`tc` is not installed: it is in the package iproute2 (iproute on some systems)"
+        );
     }
 }

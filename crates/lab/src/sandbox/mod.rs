@@ -132,24 +132,51 @@ fn own_mounts() -> rustix::io::Result<()> {
 }
 
 impl SandboxError {
-    /// What forbids user namespaces on this machine, by what can be read about it.
     fn forbidden(source: io::Error) -> Self {
         let setting = |name: &str| {
-            fs::read_to_string(format!("/proc/sys/{name}")).ok().map(|value| value.trim().to_owned())
+            let value = fs::read_to_string(format!("/proc/sys/{name}")).ok()?;
+            Some(value.trim().to_owned())
         };
-        let is = |name: &str, value: &str| setting(name).as_deref() == Some(value);
-        let reason = if is("user/max_user_namespaces", "0") {
-            "the sysctl user.max_user_namespaces is 0; root can raise it"
-        } else if is("kernel/unprivileged_userns_clone", "0") {
-            "the sysctl kernel.unprivileged_userns_clone is 0; root can set it to 1, or run this"
-        } else if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
-            "AppArmor forbids it to programs without a profile; root can set the sysctl \
-             kernel.apparmor_restrict_unprivileged_userns to 0, or run this"
-        } else if setting("user/max_user_namespaces").is_none() {
-            "this kernel was built without user namespaces"
-        } else {
-            "a container's seccomp profile often forbids it; run this outside of the container, or allow it unshare"
+        Self::Forbidden { reason: who_forbids(setting), source }
+    }
+}
+
+/// What forbids user namespaces on a machine, by its settings.
+fn who_forbids(setting: impl Fn(&str) -> Option<String>) -> &'static str {
+    let is = |name: &str, value: &str| setting(name).as_deref() == Some(value);
+    if is("user/max_user_namespaces", "0") {
+        "the sysctl user.max_user_namespaces is 0; root can raise it"
+    } else if is("kernel/unprivileged_userns_clone", "0") {
+        "the sysctl kernel.unprivileged_userns_clone is 0; root can set it to 1, or run this"
+    } else if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "AppArmor forbids it to programs without a profile; root can set the sysctl \
+         kernel.apparmor_restrict_unprivileged_userns to 0, or run this"
+    } else if setting("user/max_user_namespaces").is_none() {
+        "this kernel was built without user namespaces"
+    } else {
+        "a container's seccomp profile often forbids it; run this outside of the container, or allow it unshare"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_forbids_namespaces_is_named_with_what_to_do() {
+        const MANY: (&str, &str) = ("user/max_user_namespaces", "9000");
+        let machine = |settings: &[(&str, &str)]| {
+            who_forbids(|name| {
+                let found = settings.iter().find(|(setting, _)| *setting == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
         };
-        Self::Forbidden { reason, source }
+        assert!(machine(&[("user/max_user_namespaces", "0")]).contains("root can raise it"));
+        assert!(machine(&[]).contains("built without"));
+        assert!(machine(&[MANY]).contains("container"));
+        let debian = [MANY, ("kernel/unprivileged_userns_clone", "0")];
+        assert!(machine(&debian).contains("unprivileged_userns_clone is 0"));
+        let ubuntu = [MANY, ("kernel/apparmor_restrict_unprivileged_userns", "1")];
+        assert!(machine(&ubuntu).contains("AppArmor"));
     }
 }

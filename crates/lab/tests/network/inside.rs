@@ -1,5 +1,7 @@
 //! Gets a test into a sandbox.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::{env, fs};
@@ -8,6 +10,9 @@ use lunway_lab::{Network, Sandbox, Side, Topology};
 
 /// Names the file in which a test notes that it was really run inside.
 pub(crate) const RAN: &str = "LUNWAY_LAB_TEST_RAN";
+
+/// What the sandbox says where the kernel gives users no namespaces.
+const NOT_TO_BE_HAD: &str = "which is not to be had here";
 
 /// Whether this process is inside. If it is not, this program is started there to run the same test, and what it finds is the
 /// result. Where the kernel gives users no namespaces, that is noted.
@@ -19,7 +24,7 @@ pub(crate) fn inside(test: &str) -> bool {
         let mut outer = Command::new(env::current_exe().unwrap());
         let output = outer.args(["--exact", test, "--nocapture"]).env(RAN, &ran).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        match said.contains("which is not to be had here") {
+        match said.contains(NOT_TO_BE_HAD) {
             true => lunway_foreign::not_run("namespaces of users"),
             false => assert!(output.status.success() && ran.exists(), "{said}"),
         }
@@ -51,6 +56,27 @@ pub(crate) fn possible() -> bool {
 fn nothing() {
     if env::var_os(RAN).is_some() {
         assert!(inside("inside::nothing"));
+    }
+}
+
+/// The same test by a user who is not root, where this user is. What is missing then is missing to everybody.
+pub(crate) fn as_nobody(test: &str) {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() || env::var_os(RAN).is_some() {
+        return;
+    }
+    // A copy: what lies above this program may be closed to others.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = folder.path().join("test");
+    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    let mut outer = Command::new(&program);
+    outer.args(["--exact", test, "--nocapture"]).env(RAN, "/dev/null").current_dir("/");
+    let output = outer.uid(NOBODY).gid(NOBODY).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    match said.contains(NOT_TO_BE_HAD) {
+        true => lunway_foreign::not_run("namespaces of users"),
+        false => assert!(output.status.success() && said.contains("1 passed"), "{said}"),
     }
 }
 

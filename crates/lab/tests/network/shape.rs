@@ -1,13 +1,16 @@
 //! What a network looks like to who is in it.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::ops::ControlFlow;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lunway_lab::LabError;
+use lunway_lab::{LabError, Network, Rate};
+use lunway_net::{Client, Loopback, Window};
 
-use crate::inside::{inside, two_hosts};
+use crate::inside::{as_nobody, inside, two_hosts};
 
 #[test]
 fn hosts_meet_over_their_cable_and_nowhere_else() {
@@ -39,6 +42,90 @@ fn hosts_meet_over_their_cable_and_nowhere_else() {
 }
 
 #[test]
+fn an_ordinary_user_builds_networks_of_every_kind() {
+    const NAME: &str = "shape::an_ordinary_user_builds_networks_of_every_kind";
+    as_nobody(NAME);
+    if !inside(NAME) {
+        return;
+    }
+    let network = two_hosts(
+        "[[switch]]\nname = 'left'\n[[switch]]\nname = 'right'
+         [[cable]]\nname = 'direct'\nends = ['server.eth0', 'storage.eth0']\nrate = '100Mbit'
+         [[cable]]\nname = 'up'\nends = ['server.eth1', 'left']\nrate = '100Mbit'
+         [[cable]]\nname = 'trunk'\nends = ['left', 'right']\ndelay = '1ms'\nrate = '100Mbit'
+         [[cable]]\nname = 'down'\nends = ['right', 'storage.eth1']\nloss = '0%'",
+    );
+    let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
+    for card in ["eth0", "eth1"] {
+        let [from, to] = [server, storage].map(|host| host.address(card).unwrap());
+        let listener = storage.run(|| TcpListener::bind((to, 0)).unwrap()).unwrap();
+        let target = listener.local_addr().unwrap();
+        let near = server.run(|| TcpStream::connect(target).unwrap()).unwrap();
+        assert_eq!(near.local_addr().unwrap().ip(), from);
+    }
+    for cable in network.cables() {
+        cable.pull().unwrap();
+        cable.black_hole().unwrap();
+        cable.mend().unwrap();
+    }
+}
+
+#[test]
+fn the_port_of_a_switch_is_shared_by_who_sends_to_it() {
+    if !inside("shape::the_port_of_a_switch_is_shared_by_who_sends_to_it") {
+        return;
+    }
+    let network = two_hosts(
+        "[[host]]\nname = 'other'\n[[switch]]\nname = 'fabric'
+         [[cable]]\nname = 'a'\nends = ['server.eth0', 'fabric']\nrate = '100Mbit'
+         [[cable]]\nname = 'b'\nends = ['other.eth0', 'fabric']\nrate = '100Mbit'
+         [[cable]]\nname = 'c'\nends = ['fabric', 'storage.eth0']\nrate = '40Mbit'",
+    );
+    let storage = network.host("storage").unwrap();
+    let address = storage.address("eth0").unwrap();
+    let responder = storage.run(|| Loopback::start(address).unwrap()).unwrap();
+    let target = responder.address();
+    let senders = ["server", "other"].map(|name| {
+        let work = move || {
+            let client = Client::connect(target, None, Window::Bytes(128 << 10)).unwrap();
+            client.throughput(lunway_net::Direction::Send, 1, Duration::from_secs(2)).unwrap()
+        };
+        network.host(name).unwrap().start(work).unwrap()
+    });
+    let omit = Duration::from_millis(500);
+    let [a, b] = senders.map(|sender| sender.join().unwrap().unwrap().bits_per_second_after(omit).unwrap());
+    let expected =
+        network.cable("c").unwrap().description().payload_bytes_per_second(Rate::new(40_000_000)) * 8.0;
+    assert!(((a + b) / expected - 1.0).abs() < 0.08, "{a} and {b} of {expected}");
+    assert!(a.min(b) > expected * 0.1, "{a} and {b} of {expected}");
+}
+
+#[test]
+fn what_a_description_says_is_a_script_that_builds_the_same() {
+    if !inside("shape::what_a_description_says_is_a_script_that_builds_the_same") {
+        return;
+    }
+    let text = "host = [{ name = 'server' }, { name = 'storage' }]\nswitch = [{ name = 'fabric' }]\ncable = [
+        { name = 'lane1', ends = ['server.eth0', 'storage.eth0'], rate = '1Gbit', mtu = 9000 },
+        { name = 'up', ends = ['server.eth1', 'fabric'], rate = '100Mbit' },
+        { name = 'down', ends = ['fabric', 'storage.eth1'], delay = '1ms' }]";
+    let script = Network::script(&toml::from_str(text).unwrap()).unwrap();
+    // Namespaces with names need a folder, which here nobody else sees.
+    let checks = "\nip -n server -o addr show eth0 | grep -q 10.77.1.1/24
+        ip -n server link show eth0 | grep -q 'mtu 9000.*state UP'
+        tc -n storage qdisc show dev eth0 | grep -q 'rate 1Gbit.*overhead 24'
+        tc -n fabric-of-lab qdisc show dev up.a | grep -q 'rate 100Mbit'
+        ip -n storage rule | grep -q 10.77.2.2
+        echo built";
+    let mut shell = Command::new("sh");
+    let shell = shell.args(["-c", &format!("mount -t tmpfs none /run\n{script}{checks}")]);
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap());
+    let output = shell.env("PATH", path).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout.ends_with(b"built\n"), "{said}\n{script}");
+}
+
+#[test]
 fn a_cable_carries_its_rate_counted_in_frames() {
     if !inside("shape::a_cable_carries_its_rate_counted_in_frames") {
         return;
@@ -66,6 +153,13 @@ fn a_cable_carries_its_rate_counted_in_frames() {
     let expected = cable.description().payload_bytes_per_second(cable.rate().unwrap());
     assert!((expected / 20e6 * 8.0 - 0.9415).abs() < 0.0001, "{expected}");
     assert!((reached / expected - 1.0).abs() < 0.05, "{reached} of {expected}");
+
+    // Frames, not bundles of them: or the shaper would count too little, and an MTU mean nothing.
+    let counters = storage.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
+    let card = counters.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+    let card: Vec<f64> = card.split_whitespace().map(|field| field.parse().unwrap()).collect();
+    let (bytes, frames) = (card[0], card[1]);
+    assert!((1400.0..=1514.0).contains(&(bytes / frames)), "{bytes} bytes in {frames} frames");
 
     cable.set_rate("40Mbit".parse().unwrap()).unwrap();
     measure(Duration::from_millis(200));
