@@ -15,6 +15,9 @@ use crate::score::{REFERENCE_VERSION, Score};
 use crate::series::Point;
 use crate::table::Table;
 
+/// Heading of the bars.
+pub(crate) const THROUGHPUT: &str = "Throughput";
+
 /// A page of the results of a profile, or of single jobs: to which whoever measured adds notes and facts about the place.
 ///
 /// Each direction of each outcome gives two [`Measure`]s, IOPS and mean response time, of one sample each: a run is one sample, however
@@ -193,7 +196,7 @@ fn throughput(lines: &[Line<'_>]) -> Section {
     };
     let blocks =
         vec![chart("IOPS", &Direction::iops), chart("MB/s", &|figures| figures.bytes_per_second() / 1e6)];
-    Section { blocks, ..Section::new("Throughput") }
+    Section { blocks, ..Section::new(THROUGHPUT) }
 }
 
 fn response(lines: &[Line<'_>]) -> Section {

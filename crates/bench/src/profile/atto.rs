@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lunway_block::Geometry;
+use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -85,9 +86,10 @@ pub(super) async fn run(
     }
     let region = options.region_on(&geometry);
     notes.push(format!(
-        "Sequential at depth {DEPTH}; each size moves {} bytes, or what it can in {:?}. Data: incompressible, where the tool \
+        "Sequential at depth {DEPTH}; each size moves {}, or what it can in {:?}. Data: incompressible, where the tool \
          that made this sweep popular writes data that compresses well.",
-        region.len, options.duration
+        HumanSize(region.len),
+        options.duration
     ));
     let mut atto = Atto::default();
     let jobs = jobs(&geometry, options);

@@ -24,6 +24,10 @@ impl ProfileResult {
             _ => &self.outcomes[..],
         };
         let mut document = report::document(title, subject, shown);
+        // What the profile draws itself need not be drawn again, job by job.
+        if matches!(self.details, Details::Atto(_) | Details::Steady(_)) {
+            document.sections.retain(|section| section.heading != report::THROUGHPUT);
+        }
         let own = self.sections();
         document.sections.splice(0..0, own);
         document.tiles.splice(0..0, self.tiles());
@@ -231,7 +235,7 @@ fn h2bench(found: &H2bench) -> Vec<Section> {
         .access
         .iter()
         .zip(&points)
-        .map(|(access, points)| Curve { label: access.name, points })
+        .map(|(access, points)| Curve { label: access.label(), points })
         .collect();
     if !curves.is_empty() {
         let blocks =

@@ -64,6 +64,15 @@ impl Target<'_> {
 }
 
 impl Access {
+    /// The name as short as a chart needs it.
+    pub(in super::super) fn label(&self) -> &'static str {
+        match self.name {
+            "read, first 504 MiB" => "read 504M",
+            "write, first 504 MiB" => "write 504M",
+            name => name,
+        }
+    }
+
     /// Accesses for `time` or 5000 of them, whichever comes first. The second is false if it was asked to end.
     pub(super) async fn measure(
         name: &'static str,

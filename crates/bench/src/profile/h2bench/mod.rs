@@ -325,7 +325,7 @@ impl fmt::Display for H2bench {
             ("Sequential write", self.write),
         ];
         for (name, figures) in rates {
-            lines.extend(figures.map(|figures| format!("{name:<26}{:>9} MB/s", figure(figures.mb_s))));
+            lines.extend(figures.map(|figures| format!("{name:<30}{:>9} MB/s", figure(figures.mb_s))));
         }
         if let Some(zones) = &self.zones {
             let ranges = [("read", zones.read_range()), ("write", zones.write_range())];
@@ -333,7 +333,7 @@ impl fmt::Display for H2bench {
                 lines.extend(range.map(|Range { min, avg, max }| {
                     let name = format!("{} zones, {direction}", zones.zones.len());
                     format!(
-                        "{name:<26}{:>9} MB/s min  {:>9} avg  {:>9} max",
+                        "{name:<30}{:>9} MB/s min  {:>9} avg  {:>9} max",
                         figure(min),
                         figure(avg),
                         figure(max)
@@ -345,7 +345,7 @@ impl fmt::Display for H2bench {
             let (name, ms) = (format!("Access, {}", access.name), |ns: f64| figure(ns / 1e6));
             let latency = &access.latency;
             lines.push(format!(
-                "{name:<26}{:>9} ms min    {:>9} avg  {:>9} max  {:>9} p99",
+                "{name:<30}{:>9} ms min    {:>9} avg  {:>9} max  {:>9} p99",
                 ms(latency.min() as f64),
                 ms(latency.mean()),
                 ms(latency.max() as f64),
@@ -354,7 +354,7 @@ impl fmt::Display for H2bench {
         }
         for result in &self.applications {
             let name = format!("h2-like: {}", result.application.name);
-            lines.push(format!("{name:<26}{:>9} MB/s", figure(result.mb_s)));
+            lines.push(format!("{name:<30}{:>9} MB/s", figure(result.mb_s)));
         }
         if let Some(index) = self.index() {
             lines.push(format!(
