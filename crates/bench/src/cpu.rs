@@ -51,6 +51,12 @@ impl CpuTime {
     }
 }
 
+/// CPU time of the calling thread since it started, to the nanosecond.
+pub(crate) fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Fields 10, 12, 14 and 15 of proc(5)'s `stat`, counted after the name, which may itself hold blanks and brackets.
 fn parse(stat: &str) -> Option<CpuTime> {
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace().skip(7);

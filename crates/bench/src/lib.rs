@@ -22,6 +22,7 @@
 //! | part | is |
 //! |---|---|
 //! | [`Job`], [`run`], [`Outcome`] | what to do, doing it, what came of it |
+//! | [`generator_cost`] | what making load costs by itself |
 //! | [`holds_data`] | would a write destroy something? |
 //! | [`cache_truth`] | what may have been answered from a cache? |
 //! | [`profile`], [`score`] | sets of jobs with one answer, `anvil`, `crystal`, `atto` …, and our own score |
@@ -42,6 +43,7 @@ mod cache;
 mod cpu;
 mod engine;
 mod error;
+mod generator;
 mod interval;
 mod job;
 mod latency;
@@ -70,6 +72,7 @@ pub use access::{Distribution, Mix, Pattern};
 pub use cache::cache_truth;
 pub use cpu::CpuTime;
 pub use error::{BenchError, JobError};
+pub use generator::{GeneratorCost, generator_cost};
 pub use interval::Interval;
 pub use job::{
     Arrivals, Fill, JOBS_MAX, Job, Limit, QUEUE_DEPTH_MAX, Rate, Region, VERIFY_BLOCKS_MAX, random_seed,

@@ -5,6 +5,7 @@
 mod comparing;
 mod comparing_devices;
 mod fio_layout;
+mod generator;
 mod h2bench;
 mod job_files;
 mod json_plus;
