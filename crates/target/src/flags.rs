@@ -1,6 +1,6 @@
 //! What `lunway serve` takes on the command line instead of a file, or beside one.
 
-use lunway_block::spec::SpecError;
+use lunway_block::spec::{SpecError, split_options};
 
 use crate::config::{COMMAND_LINE, ChapUser, Config, ConfigError, DeviceName, LunConfig, TargetConfig};
 use crate::name::IscsiName;
@@ -93,21 +93,14 @@ fn chap_flag(flag: &str, text: &str) -> Result<ChapUser, ConfigError> {
     }
 }
 
-/// `ID=DEVICE[,OPTION]…`. Options are taken from the end while they are known, as a device may have commas of its own.
+/// `ID=DEVICE[,OPTION]…`.
 fn lun_flag(text: &str) -> Result<LunConfig, ConfigError> {
     // The text is not repeated as soon as it may hold a secret.
     let wrong = |why: &str| flag_error("--lun", text, why);
-    let (id, mut device) = text.split_once('=').ok_or_else(|| wrong("write ID=DEVICE, such as 0=ram:1G"))?;
+    let (id, device) = text.split_once('=').ok_or_else(|| wrong("write ID=DEVICE, such as 0=ram:1G"))?;
     let id = id.parse().map_err(|_| wrong("the LUN before '=' must be a number from 0 to 16383"))?;
-    let mut options = Vec::new();
-    while let Some((rest, option)) = device.rsplit_once(',') {
-        let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        if !["read-only", "removable", "serial", "sector", "physical-sector"].contains(&key) {
-            break;
-        }
-        options.push((key, value));
-        device = rest;
-    }
+    let known = ["read-only", "removable", "serial", "sector", "physical-sector"];
+    let (device, options) = split_options(device, &known);
     let device: DeviceName = device
         .parse()
         .map_err(|error: SpecError| flag_error("--lun", &format!("{id}=…"), error.to_string()))?;

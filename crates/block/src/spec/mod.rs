@@ -16,6 +16,7 @@
 
 mod fault;
 mod iscsi_url;
+mod options;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use fault::{FaultError, FaultOp, FaultRule, FaultSpec, FaultSpecError};
 pub use iscsi_url::IscsiUrl;
+pub use options::split_options;
 
 use crate::duration::{DurationError, ExactDuration, parse_duration};
 use crate::size::{ExactSize, SizeError, parse_size};
