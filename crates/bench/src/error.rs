@@ -34,6 +34,12 @@ pub enum BenchError {
         /// Its name.
         profile: &'static str,
     },
+    /// What is to be read could not be written first.
+    #[error("writing what is to be read failed: {said}")]
+    Preparation {
+        /// What the first I/O that failed said.
+        said: String,
+    },
     /// No thread for a job that is to run beside others.
     #[error("cannot start a thread for a job: {0}")]
     Thread(io::Error),

@@ -7,10 +7,11 @@ use lunway_report::Better;
 
 use super::plan::{Arm, Row, Run};
 use crate::BenchError;
-use crate::job::Job;
+use crate::job::{Job, Limit, Mix, Pattern, Region};
 use crate::outcome::End;
 use crate::random::mix;
 use crate::run::{Cancel, Tick, run};
+use crate::sizes::BlockSizes;
 
 /// What a run's figure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,50 @@ impl Devices {
         for device in self.candidates.iter().chain([&self.control_again]) {
             for job in &self.jobs {
                 job.check(&device.geometry())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the jobs will read, so that none reads what was never written; to be called where everything may be
+    /// overwritten. Ends early after a cancel. `step` says which of how many regions is being written.
+    pub async fn prepare(
+        &self,
+        progress: &mut dyn FnMut(usize, usize, &Tick),
+        cancel: &Cancel,
+    ) -> Result<(), BenchError> {
+        let mut devices: Vec<&Arc<dyn BlockDevice>> = self.candidates.iter().collect();
+        if !devices.iter().any(|device| Arc::ptr_eq(device, &self.control_again)) {
+            devices.push(&self.control_again);
+        }
+        let mut writes = Vec::new();
+        for device in devices {
+            let mut regions: Vec<Region> =
+                self.jobs.iter().map(|job| job.region_on(&device.geometry())).collect();
+            regions.sort_by_key(|region| (region.offset, region.len));
+            regions.dedup();
+            writes.extend(regions.into_iter().map(|region| (device, region)));
+        }
+        let count = writes.len();
+        for (index, (device, region)) in writes.into_iter().enumerate() {
+            // A region below 1 MiB is written in one piece.
+            let block_size = u32::try_from(region.len.min(1 << 20)).unwrap_or(1 << 20);
+            let job = Job {
+                pattern: Pattern::Sequential,
+                mix: Mix::WRITE,
+                block_sizes: BlockSizes::Fixed(block_size),
+                queue_depth: 8,
+                limit: Limit::Bytes(region.len),
+                region: Some(region),
+                destroy: true,
+                ..Job::new("preparation")
+            };
+            let outcome = run(device.clone(), &job, &mut |tick| progress(index, count, tick), cancel).await?;
+            if cancel.is_cancelled() {
+                break;
+            }
+            if let Some(said) = outcome.write.first_error {
+                return Err(BenchError::Preparation { said });
             }
         }
         Ok(())
