@@ -29,6 +29,7 @@
 //! | [`compare`] | two or more of anything measured in turns, and which differences are real |
 //! | [`Schedule`] | jobs one after the other and side by side |
 //! | [`stream`] | results while they come, a line a second |
+//! | [`wire`] | what bare sockets do with the same blocks, and the device's share of it |
 //! | [`Table`], [`fio`], [`report`] | results for eyes, for programs, for a browser |
 
 pub mod compare;
@@ -37,6 +38,7 @@ pub mod profile;
 pub mod report;
 pub mod score;
 pub mod stream;
+pub mod wire;
 
 mod access;
 mod cache;

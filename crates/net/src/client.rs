@@ -16,8 +16,8 @@ use crate::tcp_info::TcpInfo;
 
 /// Streams of one measurement at most.
 pub const STREAMS_MAX: u32 = 16;
-/// How long the responder may take to say who it is.
-const WELCOME_TIME: Duration = Duration::from_secs(10);
+/// How long a handshake may take, and the responder to say who it is.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// What a measurement may last beyond the time that it was to last: data under way, queues.
 const GRACE: Duration = Duration::from_secs(20);
 /// How long an interrupted measurement waits for the responder's report.
@@ -36,6 +36,7 @@ pub struct Client {
     from: Option<IpAddr>,
     window: Window,
     mtu: Option<u32>,
+    patience: Duration,
     stop: Stop,
     path: Path,
 }
@@ -60,7 +61,18 @@ pub struct Path {
 impl Client {
     /// Finds out whether a responder is there. `from` is the address to come from, where the machine has several.
     pub fn connect(peer: SocketAddr, from: Option<IpAddr>, window: Window) -> Result<Self, NetError> {
-        let mut client = Self { peer, from, window, mtu: None, stop: Stop::new(), path: Path::default() };
+        Self::connect_within(peer, from, window, CONNECT_TIME)
+    }
+
+    /// The same, where the handshake of each connection and the responder's first words may take no longer than `patience` each.
+    pub fn connect_within(
+        peer: SocketAddr,
+        from: Option<IpAddr>,
+        window: Window,
+        patience: Duration,
+    ) -> Result<Self, NetError> {
+        let (mtu, stop, path) = (None, Stop::new(), Path::default());
+        let mut client = Self { peer, from, window, mtu, patience, stop, path };
         let opened = client.open(Task::Describe, Duration::ZERO)?;
         let tcp = TcpInfo::of(&opened.stream)?;
         client.path = Path {
@@ -252,8 +264,8 @@ impl Client {
         if self.mtu.is_some_and(|mtu| !MTU_RANGE.contains(&mtu)) {
             return Err(NetError::Unreasonable("an MTU is 576 to 65535 bytes".to_owned()));
         }
-        let stream = connect(peer, self.from, self.window, self.mtu)?;
-        let mut line = Line::new(&stream, &self.stop, WELCOME_TIME)?;
+        let stream = connect(peer, self.from, self.window, self.mtu, self.patience)?;
+        let mut line = Line::new(&stream, &self.stop, self.patience)?;
         let request = Request { task, buffer: self.window.bytes().unwrap_or(0), duration };
         line.write_all(&request.encode())?;
         let mut welcome = [0; Welcome::SIZE];

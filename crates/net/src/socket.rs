@@ -10,8 +10,6 @@ use socket2::{Domain, SockRef, Socket, Type};
 use crate::NetError;
 use crate::option::clamp_window;
 
-/// How long a handshake may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A TCP header without options.
 const TCP_HEADER: u32 = 20;
 
@@ -84,6 +82,7 @@ pub(crate) fn connect(
     from: Option<IpAddr>,
     window: Window,
     mtu: Option<u32>,
+    patience: Duration,
 ) -> Result<TcpStream, NetError> {
     let refused = |source| NetError::Connect { peer, source };
     let socket = Socket::new(Domain::for_address(peer), Type::STREAM, None).map_err(refused)?;
@@ -100,7 +99,7 @@ pub(crate) fn connect(
             .bind(&SocketAddr::new(from, 0).into())
             .map_err(|source| option(("the source address", source)))?;
     }
-    socket.connect_timeout(&peer.into(), CONNECT_TIMEOUT).map_err(refused)?;
+    socket.connect_timeout(&peer.into(), patience).map_err(refused)?;
     Ok(socket.into())
 }
 

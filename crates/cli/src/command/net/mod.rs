@@ -210,7 +210,7 @@ impl Net {
 }
 
 /// A client of the responder at `host`, which may have several addresses.
-pub(crate) fn connect(host: &str, from: Option<IpAddr>) -> Result<Client, Failure> {
+pub(crate) fn connect(host: &str, from: Option<IpAddr>) -> anyhow::Result<Client> {
     let mut last = None;
     for address in resolve(host)? {
         match Client::connect(address, from, Window::Auto) {
@@ -218,11 +218,11 @@ pub(crate) fn connect(host: &str, from: Option<IpAddr>) -> Result<Client, Failur
             Err(error) => last = Some(error),
         }
     }
-    Err(last.map_or_else(|| Failure::failed(anyhow!("{host} has no address")), failed))
+    Err(last.map_or_else(|| anyhow!("{host} has no address"), Into::into))
 }
 
 /// The addresses of `HOST[:PORT]`.
-fn resolve(host: &str) -> Result<Vec<SocketAddr>, Failure> {
+fn resolve(host: &str) -> anyhow::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, protocol::PORT)]);
     }
