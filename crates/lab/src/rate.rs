@@ -49,6 +49,14 @@ impl Rate {
     }
 }
 
+impl Rate {
+    /// The next lower rate of two digits, to recommend to people: 870Mbit for 873.4.
+    pub(crate) fn rounded_down(self) -> Self {
+        let step = 10_u64.pow(self.0.ilog10().saturating_sub(1));
+        Self::new(self.0 / step * step)
+    }
+}
+
 impl FromStr for Rate {
     type Err = RateError;
 
@@ -99,6 +107,13 @@ mod tests {
         }
         assert_eq!("1gbit".parse::<Rate>().unwrap().bits_per_second(), 1_000_000_000);
         assert_eq!("2500Mbit".parse::<Rate>().unwrap().to_string(), "2.5Gbit");
+    }
+
+    #[test]
+    fn a_recommended_rate_has_two_digits() {
+        assert_eq!(Rate::new(873_400_000).rounded_down().to_string(), "870Mbit");
+        assert_eq!(Rate::new(1_990_000_000).rounded_down().to_string(), "1.9Gbit");
+        assert_eq!(Rate::new(64_000).rounded_down().to_string(), "64Kbit");
     }
 
     #[test]
