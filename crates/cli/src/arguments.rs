@@ -3,7 +3,7 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{attach, bench, copy, demo, discover, inspect, net, serve};
+use crate::command::{attach, bench, copy, demo, discover, inspect, lab, net, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -50,6 +50,7 @@ pub(crate) enum Command {
     Attach(attach::Attach),
     Bench(Box<bench::Bench>),
     Net(Box<net::Net>),
+    Lab(lab::Lab),
     Target(target::Target),
     Lun(lun::Lun),
     Portal(portal::Portal),
@@ -72,6 +73,7 @@ impl Command {
             Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),
             Self::Net(net) => net.run(),
+            Self::Lab(lab) => lab.run(),
             Self::Target(target) => target.run(),
             Self::Lun(lun) => lun.run(),
             Self::Portal(portal) => portal.run(),

@@ -31,6 +31,14 @@ pub(crate) fn left(time: Duration) -> String {
     }
 }
 
+/// About how long something takes, as people say it.
+pub(crate) fn rough(time: Duration) -> String {
+    match time.as_secs_f64().ceil() as u64 {
+        seconds @ 0..90 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds.div_ceil(60)),
+    }
+}
+
 fn bar(total: u64, template: &str) -> ProgressBar {
     // `ProgressBar` draws nothing unless standard error is a terminal.
     let style = ProgressStyle::with_template(template).expect("the templates of this file are right");
@@ -48,5 +56,7 @@ mod tests {
         set_fraction(&bar, 0.5);
         assert_eq!(bar.position(), STEPS / 2);
         assert_eq!(left(Duration::from_secs(65)), "1 min 05 s left");
+        assert_eq!(rough(Duration::from_millis(59_200)), "60 s");
+        assert_eq!(rough(Duration::from_secs(121)), "3 min");
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod discover;
 pub(crate) mod inspect;
+pub(crate) mod lab;
 pub(crate) mod manage;
 pub(crate) mod net;
 pub(crate) mod serve;

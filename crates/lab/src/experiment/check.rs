@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::Duration;
 
+use lunway_bench::compare::{PAIRS, ROUNDS_MAX};
 use lunway_bench::{BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX};
 use lunway_block::duration::{ExactDuration, parse_duration};
 use lunway_block::size::{ExactSize, parse_size};
@@ -41,7 +42,6 @@ const SIZE_DEFAULT: u64 = 256 << 20;
 const TIME_DEFAULT: Duration = Duration::from_secs(10);
 const CELL_TIME_DEFAULT: Duration = Duration::from_secs(3);
 const PAIR_TIME_DEFAULT: Duration = Duration::from_secs(1);
-const PAIRS_DEFAULT: u32 = 10;
 const MARGIN_DEFAULT: f64 = 3.0;
 
 /// Checks a whole file.
@@ -260,6 +260,7 @@ fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
     let more = [
         ("streams", table.streams.is_some(), &[Net][..]),
         ("pairs", table.pairs.is_some(), &[Compare][..]),
+        ("rounds", table.rounds.is_some(), &[Compare][..]),
         ("margin", table.margin.is_some(), &[Compare][..]),
     ];
     for (key, is_there, measures) in keys.into_iter().chain(more) {
@@ -516,7 +517,8 @@ fn comparing(
     let time = table.time.map_or(PAIR_TIME_DEFAULT, |time| time.0);
     Ok(Comparing {
         arms,
-        pairs: at.range("pairs", table.pairs.unwrap_or(PAIRS_DEFAULT), 3..=1000)?,
+        pairs: at.range("pairs", table.pairs.unwrap_or(PAIRS), 6..=1000)?,
+        rounds: at.range("rounds", table.rounds.unwrap_or(1), 1..=ROUNDS_MAX)?,
         margin: at.range("margin", table.margin.unwrap_or(MARGIN_DEFAULT), 0.1..=50.0)?,
         time: at.time("time", time, Duration::from_millis(50))?,
         size: at.size("size", table.size.map_or(SIZE_DEFAULT, |size| size.0), 16 << 20, 1 << 40)?,

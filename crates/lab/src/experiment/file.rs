@@ -103,6 +103,8 @@ pub(super) struct RunTable {
     #[serde(default)]
     pub(super) pairs: Option<u32>,
     #[serde(default)]
+    pub(super) rounds: Option<u32>,
+    #[serde(default)]
     pub(super) margin: Option<f64>,
 }
 

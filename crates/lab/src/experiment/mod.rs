@@ -11,20 +11,37 @@
 //! the network, the runs, the figures and the sentences that are said of them.
 
 mod check;
+mod comparing;
+mod conclude;
 mod error;
 mod expression;
 mod figures;
 mod file;
+mod incidents;
+mod json;
+mod pace;
+mod page;
+mod results;
 mod run;
+mod run_error;
+mod runner;
 mod shipped;
+mod storage;
+mod target;
+mod text;
 mod values;
+mod wire;
 
 pub use error::{ExperimentError, Problem};
 pub use expression::{Condition, Expression, ExpressionError};
 pub use figures::{Figure, Template, Verdict};
+pub use pace::{Progress, Watcher};
+pub use results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
 pub use run::{
     Access, Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
 };
+pub use run_error::RunError;
+pub use runner::{Options, run};
 pub use shipped::{SHIPPED, Shipped};
 
 use crate::topology::Topology;

@@ -259,8 +259,10 @@ impl fmt::Display for Window {
 pub struct Comparing {
     /// The two.
     pub arms: [Arm; 2],
-    /// How often each row is measured on each of them.
+    /// How often each row is measured on each of them, before it is looked whether that tells.
     pub pairs: u32,
+    /// How often so many pairs are measured for rows that it does not tell.
+    pub rounds: u32,
     /// Which differences are of no importance, per cent.
     pub margin: f64,
     /// How long each is measured.

@@ -1,0 +1,215 @@
+//! `lunway lab`.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use lunway_bench::Cancel;
+use lunway_block::duration::parse_duration;
+use lunway_lab::experiment::{self, Experiment, ExperimentError, Options, Progress, Results, Row, SHIPPED};
+use lunway_lab::{Network, Rate, Sandbox, SandboxError, Side};
+
+use crate::failure::Failure;
+use crate::{interrupt, progress, terminal};
+
+/// Build networks on this machine and measure on them, without root.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway lab list
+  lunway lab run control
+  lunway lab run cable-pull --html cable-pull.html
+  lunway lab show control > mine.toml            # change it, then:
+  lunway lab run mine.toml --rate 100Mbit --repeat 5")]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the experiments that come with the program
+    List,
+    /// Print an experiment's file
+    Show(Show),
+    /// Build an experiment's network, run it, and say what came of it
+    Run(Run),
+}
+
+#[derive(Debug, Args)]
+struct Show {
+    /// A shipped experiment, or a file
+    #[arg(value_name = "NAME|FILE.toml")]
+    experiment: String,
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// A shipped experiment, or a file
+    #[arg(value_name = "NAME|FILE.toml")]
+    experiment: String,
+    /// Rate of the fastest cable, as 1Gbit or 100Mbit; the others keep their proportion to it
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// How long each measurement takes; events move in proportion
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    time: Option<Duration>,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: Option<u32>,
+    /// Write the results as JSON; - is standard output, in place of the tables
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with the topology, tables and charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Build nothing: print what would be done, as a shell script
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Lab {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::List => list(),
+            Command::Show(show) => terminal::print(open(&show.experiment)?.text.trim_end()),
+            Command::Run(run) => run.run(),
+        }
+    }
+}
+
+fn list() -> Result<(), Failure> {
+    let experiments: Vec<_> = SHIPPED.iter().filter_map(|shipped| shipped.experiment().ok()).collect();
+    let rows = experiments.iter().map(|experiment| {
+        (
+            experiment.name.as_str(),
+            format!("{}; about {}", experiment.title, progress::rough(experiment.cost())),
+        )
+    });
+    terminal::print(&terminal::columns(rows))
+}
+
+/// Wrong files are wrong usage; files that cannot be read are not.
+fn open(name: &str) -> Result<Experiment, Failure> {
+    Experiment::open(name).map_err(|error| match error {
+        ExperimentError::Read { .. } => Failure::failed(error),
+        error => Failure::Usage(error.to_string()),
+    })
+}
+
+impl Run {
+    fn run(self) -> Result<(), Failure> {
+        // What is wrong is said before anything is built.
+        let experiment = open(&self.experiment)?;
+        if self.time.is_some_and(|time| time < Duration::from_millis(100)) {
+            return Err(Failure::Usage("--time is too short: a measurement takes 100ms at least".to_owned()));
+        }
+        if self.dry_run {
+            return self.show_script(&experiment);
+        }
+        for file in [&self.json, &self.html].into_iter().flatten() {
+            writable(file)?;
+        }
+        match Sandbox::enter(env::args_os().skip(1)) {
+            Ok(Side::Inside(_)) => self.run_inside(&experiment),
+            // All has been said inside.
+            Ok(Side::Outside(code)) => process::exit(code.into()),
+            Err(error @ SandboxError::Marked) => Err(Failure::Usage(error.to_string())),
+            Err(error) => Err(Failure::failed(error)),
+        }
+    }
+
+    fn show_script(&self, experiment: &Experiment) -> Result<(), Failure> {
+        let changed = experiment.changed(&self.options()?).map_err(Failure::failed)?;
+        let script = Network::script(&changed.topology).map_err(Failure::failed)?;
+        terminal::print(script.trim_end())
+    }
+
+    fn options(&self) -> Result<Options, Failure> {
+        let program = env::current_exe().context("cannot find this program itself")?;
+        Ok(Options { rate: self.rate, time: self.time, repeat: self.repeat, program })
+    }
+
+    fn run_inside(&self, experiment: &Experiment) -> Result<(), Failure> {
+        let cancel = interrupt::watch();
+        let options = self.options()?;
+        let results = measure(experiment, &options, &cancel)?;
+        self.show(&results)?;
+        judge(&results)
+    }
+
+    fn show(&self, results: &Results) -> Result<(), Failure> {
+        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let document = || serde_json::to_string_pretty(&results.to_json()).context("cannot build JSON");
+        if to_stdout {
+            terminal::print(&document()?)?;
+        } else {
+            let title = terminal::heading(&results.experiment.title);
+            terminal::print(&format!("{title}\n\n{results}"))?;
+        }
+        let mut written = Vec::new();
+        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
+            write(path, &(document()? + "\n"))?;
+            written.push(path);
+        }
+        if let Some(path) = &self.html {
+            write(path, &lunway_report::html(&results.document()))?;
+            written.push(path);
+        }
+        for path in written.into_iter().filter(|_| !to_stdout) {
+            terminal::print(&format!("\nwritten: {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn measure(experiment: &Experiment, options: &Options, cancel: &Cancel) -> Result<Results, Failure> {
+    let bar = progress::fraction();
+    let mut watcher = |progress: &Progress<'_>| {
+        progress::set_fraction(&bar, progress.fraction);
+        bar.set_prefix(progress.doing.to_owned());
+        let left = progress::left(progress.left);
+        bar.set_message(match progress.rates {
+            Some((iops, bytes)) => format!("{iops:.0} IOPS  {:.1} MB/s  {left}", bytes / 1e6),
+            None => left,
+        });
+    };
+    let results = experiment::run(experiment, options, &mut watcher, cancel);
+    bar.finish_and_clear();
+    results.map_err(Failure::failed)
+}
+
+/// Whether results can be written there is found out before they are made.
+fn writable(path: &Path) -> Result<(), Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match folder.is_dir() && !path.is_dir() {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "{} cannot be written: it is a folder, or its folder is not there",
+            path.display()
+        ))),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    Ok(fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?)
+}
+
+/// Results are shown whatever they are; whether they are good is the exit code.
+fn judge(results: &Results) -> Result<(), Failure> {
+    let wrong: u64 = results.rows.iter().filter_map(Row::wrong_blocks).sum();
+    if wrong > 0 {
+        return Err(Failure::failed(anyhow!("{wrong} blocks did not hold what was written")));
+    }
+    if results.interrupted {
+        return Err(Failure::failed(anyhow!("interrupted: the figures cover what was done until then")));
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Why an experiment could not be run.
+
+use std::io;
+
+use crate::error::LabError;
+
+/// Why an experiment could not be run to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A rate is asked for, and no cable has one.
+    #[error("--rate changes the rates of cables, and no cable of `{0}` has one")]
+    NoRates(String),
+    /// More than a session can do.
+    #[error(
+        "run `{test}` reaches the disk over {what}, which needs a multipath device; sessions of this version have one path"
+    )]
+    Multipath {
+        /// The run.
+        test: String,
+        /// Several paths, or a policy.
+        what: String,
+    },
+    /// The network.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// A target did not start.
+    #[error("the target on host `{host}` did not start: {said}")]
+    Target {
+        /// The host.
+        host: String,
+        /// What it said, or what was wrong with it.
+        said: String,
+    },
+    /// A scratch file could not be made.
+    #[error("cannot make a scratch file of {size} bytes in {folder}: {source}")]
+    Scratch {
+        /// Its size.
+        size: u64,
+        /// Where.
+        folder: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A unit could not be reached.
+    #[error("run `{test}`: {source}")]
+    Open {
+        /// The run.
+        test: String,
+        /// Why not.
+        source: lunway_device::OpenError,
+    },
+    /// A job could not be run.
+    #[error("run `{test}`: {source}")]
+    Bench {
+        /// The run.
+        test: String,
+        /// Why not.
+        source: lunway_bench::BenchError,
+    },
+    /// The wire could not be measured.
+    #[error("run `{test}`: {source}")]
+    Net {
+        /// The run.
+        test: String,
+        /// Why not.
+        source: lunway_net::NetError,
+    },
+    /// A comparison that cannot be made.
+    #[error("run `{test}`: {said}")]
+    Compare {
+        /// The run.
+        test: String,
+        /// Why not.
+        said: String,
+    },
+    /// Nothing could be written before measuring.
+    #[error("run `{test}`: the unit could not be filled before measuring: {said}")]
+    Fill {
+        /// The run.
+        test: String,
+        /// What the first failed I/O said.
+        said: String,
+    },
+    /// A thread or a runtime could not be started.
+    #[error("cannot start what measures: {0}")]
+    Start(io::Error),
+}

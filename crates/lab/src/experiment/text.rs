@@ -1,0 +1,276 @@
+//! Results for eyes, on a terminal.
+
+use std::fmt;
+
+use lunway_block::duration::ExactDuration;
+use lunway_report::figure;
+
+use super::results::{Cell, Compared, Link, Results, Row};
+
+impl fmt::Display for Results {
+    /// Links, tables, figures, verdicts, notes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.links.is_empty() {
+            parts.push(self.links_text());
+        }
+        if !self.rows.is_empty() {
+            parts.push(self.rows_text());
+        }
+        parts.extend(self.matrices().into_iter().map(|matrix| matrix.to_string()));
+        parts.extend(self.comparisons.iter().map(compared_text));
+        if !self.figures.is_empty() {
+            let lines = self.figures.iter().map(|(name, value)| [name.clone(), figure(*value)]);
+            parts.push(table(&["Figure", ""], &lines.collect::<Vec<_>>(), 1));
+        }
+        parts.extend(self.verdicts.iter().map(|verdict| verdict.text.clone()));
+        parts.extend(self.notes.iter().cloned());
+        f.write_str(&parts.join("\n\n"))
+    }
+}
+
+impl Results {
+    fn links_text(&self) -> String {
+        let rows = self.links.iter().map(|link| {
+            let Link { name, rate, mtu, delay, calibrated_mb_s, expected_mb_s } = link;
+            let rate = rate.map_or("-".to_owned(), |rate| rate.to_string());
+            let expected = expected_mb_s.map_or("-".to_owned(), figure);
+            let delay = ExactDuration(*delay).to_string();
+            [name.clone(), rate, mtu.to_string(), delay, expected, figure(*calibrated_mb_s)]
+        });
+        table(
+            &["Link", "rate", "MTU", "delay", "expected MB/s", "calibrated MB/s"],
+            &rows.collect::<Vec<_>>(),
+            1,
+        )
+    }
+
+    fn rows_text(&self) -> String {
+        let rows = self.rows.iter().map(|row| {
+            [
+                row.test.clone(),
+                row.topology.clone(),
+                row.policy.clone(),
+                row.rw.to_owned(),
+                figure(row.median(|sample| sample.response_ms)),
+                figure(row.median(|sample| sample.mb)),
+                figure(row.median(|sample| sample.iops)),
+                figure(row.median(|sample| sample.mb_s)),
+                row.deviance_text(),
+                row.remark(),
+            ]
+        });
+        let headings = [
+            "Test",
+            "Topology",
+            "Policy",
+            "",
+            "Response (ms)",
+            "MB",
+            "IOPS",
+            "MB/s",
+            "Control deviance (%)",
+            "",
+        ];
+        let mut text = table(&headings, &rows.collect::<Vec<_>>(), 4);
+        text += "\nMedians of the repeats that count. MB = 1,000,000 bytes.";
+        for row in &self.rows {
+            text += &row.details();
+        }
+        text
+    }
+
+    /// The cells of each run, direction and delay, as a matrix of windows and MTUs.
+    pub(super) fn matrices(&self) -> Vec<Matrix<'_>> {
+        let mut matrices: Vec<Matrix<'_>> = Vec::new();
+        for cell in &self.cells {
+            match matrices.iter_mut().find(|matrix| matrix.takes(cell)) {
+                Some(matrix) => matrix.add(cell),
+                None => matrices.push(Matrix {
+                    cells: vec![cell],
+                    mtus: vec![cell.mtu],
+                    windows: vec![cell.window.to_string()],
+                }),
+            }
+        }
+        matrices
+    }
+}
+
+impl Row {
+    /// Against the control, per cent; words where there is none.
+    pub(super) fn deviance_text(&self) -> String {
+        match self.deviance_pct {
+            _ if self.is_control => "0".to_owned(),
+            Some(deviance) => format!("{deviance:+.1}"),
+            None => "-".to_owned(),
+        }
+    }
+
+    /// What a reader must know of it, in a word or two.
+    pub(super) fn remark(&self) -> String {
+        let mut remarks = Vec::new();
+        if self.limited() {
+            remarks.push("limited by the processor: does not count".to_owned());
+        } else if !self.counts() {
+            remarks.push("cut short: does not count".to_owned());
+        } else {
+            let left_out = self.samples.len() - self.counting().count();
+            if left_out > 0 {
+                remarks.push(format!("{left_out} of {} repeats do not count", self.samples.len()));
+            }
+        }
+        match self.errors() {
+            0 => {}
+            1 => remarks.push("1 error".to_owned()),
+            errors => remarks.push(format!("{errors} errors")),
+        }
+        match self.wrong_blocks() {
+            None | Some(0) => {}
+            Some(wrong) => remarks.push(format!("{wrong} wrong blocks")),
+        }
+        remarks.join(", ")
+    }
+
+    /// What happened while it was measured, what was verified, what failed first, how busy the machine was where that mattered.
+    fn details(&self) -> String {
+        let mut text = String::new();
+        // The two rows of a mixed access were one measurement: what is of both is said once.
+        let second = self.rw.ends_with("-write");
+        for sample in &self.samples {
+            let which = format!("\n{} {}", self.test, self.rw);
+            if second {
+                if let Some(error) = &sample.first_error {
+                    text += &format!("{which}, first error: {error}");
+                }
+                continue;
+            }
+            if !sample.timeline.events.is_empty() {
+                let events = sample.timeline.events.iter();
+                let events = events.map(|event| format!("{} at {:.2} s", event.what, event.at.as_secs_f64()));
+                text += &format!("{which}: {}.", events.collect::<Vec<_>>().join(", "));
+            }
+            if let Some((checked, wrong)) = sample.verified {
+                text += &format!(
+                    "{which}: {checked} blocks verified, {wrong} wrong; longest wait {} ms.",
+                    figure(sample.longest_ms)
+                );
+            }
+            if let Some(error) = &sample.first_error {
+                text += &format!("{which}, first error: {error}");
+            }
+            if sample.limited {
+                text += &format!("{which}: {}.", sample.cpu);
+            }
+        }
+        text
+    }
+}
+
+impl Cell {
+    /// Where in the matrix: `10 kB × 1500, 1ms`.
+    pub(super) fn name(&self) -> String {
+        format!("{} × {}, {}", self.window, self.mtu, ExactDuration(self.delay))
+    }
+}
+
+/// Cells of one run, direction and delay.
+pub(super) struct Matrix<'a> {
+    cells: Vec<&'a Cell>,
+    pub(super) windows: Vec<String>,
+    pub(super) mtus: Vec<u32>,
+}
+
+impl<'a> Matrix<'a> {
+    fn takes(&self, cell: &Cell) -> bool {
+        let first = self.cells[0];
+        (&first.test, first.rw, first.delay) == (&cell.test, cell.rw, cell.delay)
+    }
+
+    fn add(&mut self, cell: &'a Cell) {
+        if !self.mtus.contains(&cell.mtu) {
+            self.mtus.push(cell.mtu);
+        }
+        if !self.windows.contains(&cell.window.to_string()) {
+            self.windows.push(cell.window.to_string());
+        }
+        self.cells.push(cell);
+    }
+
+    /// Which run, direction and delay, and the round trip that comes of it.
+    pub(super) fn title(&self) -> String {
+        let first = self.cells[0];
+        let rtt = self.cells.iter().map(|cell| cell.rtt_least_ms).fold(f64::INFINITY, f64::min);
+        format!(
+            "{}, {}, {}: delay {} each way, round trip {} ms",
+            first.test,
+            first.topology,
+            first.rw,
+            ExactDuration(first.delay),
+            figure(rtt)
+        )
+    }
+
+    pub(super) fn cell(&self, window: &str, mtu: u32) -> Option<&'a Cell> {
+        self.cells.iter().copied().find(|cell| cell.mtu == mtu && cell.window.to_string() == window)
+    }
+}
+
+impl fmt::Display for Matrix<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut headings = vec!["TCP window".to_owned()];
+        headings.extend(self.mtus.iter().map(|mtu| format!("MTU {mtu}")));
+        headings.push("one window per round trip".to_owned());
+        let rows: Vec<Vec<String>> = self
+            .windows
+            .iter()
+            .map(|window| {
+                let mut row = vec![window.clone()];
+                row.extend(self.mtus.iter().map(|mtu| match self.cell(window, *mtu) {
+                    Some(cell) if cell.counts() => figure(cell.mb_s()),
+                    Some(cell) => format!("({})", figure(cell.mb_s())),
+                    None => "–".to_owned(),
+                }));
+                let bounds = self.mtus.iter().filter_map(|mtu| self.cell(window, *mtu)?.bound_mb_s());
+                let bound = bounds.fold(f64::NAN, f64::max);
+                row.push(if bound.is_finite() { format!("≤ {}", figure(bound)) } else { "–".to_owned() });
+                row
+            })
+            .collect();
+        let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+        write!(f, "{}\n{}\nMB/s. MB = 1,000,000 bytes.", self.title(), table(&headings, &rows, 1))?;
+        if self.cells.iter().any(|cell| !cell.counts()) {
+            f.write_str(" In brackets: limited by the processor or cut short, does not count.")?;
+        }
+        Ok(())
+    }
+}
+
+fn compared_text(compared: &Compared) -> String {
+    let mut text = format!("{}, {}\n{}", compared.test, compared.topology, compared.comparison);
+    let limited = compared.limited_rows();
+    if !limited.is_empty() {
+        text += &format!("\nLimited by the processor, and not counted: {}.", limited.join(", "));
+    }
+    text
+}
+
+/// Rows under headings: the first `words` columns and the last one, where it has no heading, to the left, figures to the right.
+fn table<R: AsRef<[String]>>(headings: &[&str], rows: &[R], words: usize) -> String {
+    let count = headings.len();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row.as_ref()[column].chars().count());
+        cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let line = |cells: &[&str]| {
+        let cells = cells.iter().enumerate().map(|(column, cell)| {
+            let width = widths[column];
+            let left = column < words || column + 1 == count && count > 2 && headings[column].is_empty();
+            if left { format!("{cell:width$}") } else { format!("{cell:>width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let rows = rows.iter().map(|row| line(&row.as_ref().iter().map(String::as_str).collect::<Vec<_>>()));
+    std::iter::once(line(headings)).chain(rows).collect::<Vec<_>>().join("\n")
+}
