@@ -239,7 +239,8 @@ impl fmt::Display for ProfileResult {
     }
 }
 
-/// About how long [`run`] will take; `steady` at most. What ends by bytes is reckoned at 200 MB/s until the device shows how fast it is.
+/// About how long [`run`] will take; `steady` at most. What ends by bytes is reckoned at 200 MB/s; while it runs, at what the
+/// device has shown ([`Step::then`]).
 pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration {
     let jobs = match kind {
         Kind::H2bench => return h2bench::estimate(geometry, options),
@@ -251,7 +252,7 @@ pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration 
         Kind::Crystal => crystal::jobs(geometry, options),
         Kind::Atto => atto::jobs(geometry, options),
     };
-    jobs.iter().map(cost).sum()
+    total(jobs.iter().map(Cost::of), ASSUMED_RATE)
 }
 
 /// What a profile does, to the last constant, as Markdown: written into the page of profiles, and compared with it by a test.
@@ -349,15 +350,39 @@ fn job(
 /// What is assumed of a device until it has shown its speed, bytes per second: a gigabit link twice over.
 const ASSUMED_RATE: f64 = 200e6;
 
+/// How long a step takes: so many bytes, but no longer than a time.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    bytes: u64,
+    most: Duration,
+    ramp: Duration,
+}
+
+impl Cost {
+    fn of(job: &Job) -> Self {
+        let most = job.limit.time().unwrap_or(Duration::MAX);
+        Self { bytes: job.limit.bytes().unwrap_or(u64::MAX), most, ramp: job.ramp }
+    }
+
+    fn time(most: Duration) -> Self {
+        Self { bytes: u64::MAX, most, ramp: Duration::ZERO }
+    }
+
+    /// On a device that moves so many bytes in a second.
+    fn at(self, rate: f64) -> Duration {
+        let moving = Duration::try_from_secs_f64(self.bytes as f64 / rate).unwrap_or(Duration::MAX);
+        self.ramp.saturating_add(moving.min(self.most))
+    }
+}
+
 /// About how long a job takes on a device that nothing is known about.
 pub(crate) fn cost(job: &Job) -> Duration {
-    let by_bytes = job.limit.bytes().map(|bytes| Duration::from_secs_f64(bytes as f64 / ASSUMED_RATE));
-    let by_time = job.limit.time();
-    let measured = match (by_bytes, by_time) {
-        (Some(bytes), Some(time)) => bytes.min(time),
-        (bytes, time) => bytes.or(time).unwrap_or_default(),
-    };
-    job.ramp.saturating_add(measured)
+    Cost::of(job).at(ASSUMED_RATE)
+}
+
+/// A sum that cannot overflow: writing exbibytes takes longer than can be said.
+fn total(costs: impl IntoIterator<Item = Cost>, rate: f64) -> Duration {
+    costs.into_iter().fold(Duration::ZERO, |sum, cost| sum.saturating_add(cost.at(rate)))
 }
 
 /// Said where nothing may be written.

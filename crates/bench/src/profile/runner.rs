@@ -10,7 +10,7 @@ use crate::job::Job;
 use crate::outcome::{End, Outcome};
 use crate::run::{Cancel, Tick, run};
 
-use super::{Step, cost};
+use super::{ASSUMED_RATE, Cost, Step, total};
 
 /// How often progress is told.
 const TICK: Duration = Duration::from_millis(250);
@@ -23,7 +23,9 @@ pub(super) struct Runner<'a> {
     /// What of the outcomes is worth keeping.
     pub(super) outcomes: Vec<Outcome>,
     /// How long each step is thought to take.
-    planned: Vec<Duration>,
+    planned: Vec<Cost>,
+    /// What the device was last seen to move where a job ended by bytes, bytes per second.
+    rate: f64,
     /// Steps begun.
     begun: usize,
     /// A step ended before its limit.
@@ -58,7 +60,16 @@ impl<'a> Runner<'a> {
         progress: &'a mut dyn FnMut(Step<'_>, &Tick),
         cancel: &'a Cancel,
     ) -> Self {
-        Self { device, progress, cancel, outcomes: Vec::new(), planned: Vec::new(), begun: 0, broken: false }
+        Self {
+            device,
+            progress,
+            cancel,
+            outcomes: Vec::new(),
+            planned: Vec::new(),
+            rate: ASSUMED_RATE,
+            begun: 0,
+            broken: false,
+        }
     }
 
     pub(super) fn geometry(&self) -> Geometry {
@@ -66,13 +77,13 @@ impl<'a> Runner<'a> {
     }
 
     /// Steps to come, in order.
-    pub(super) fn plan(&mut self, costs: impl IntoIterator<Item = Duration>) {
+    pub(super) fn plan(&mut self, costs: impl IntoIterator<Item = Cost>) {
         self.planned.extend(costs);
     }
 
     /// Those of jobs.
     pub(super) fn plan_jobs<'j>(&mut self, jobs: impl IntoIterator<Item = &'j Job>) {
-        self.plan(jobs.into_iter().map(cost));
+        self.plan(jobs.into_iter().map(Cost::of));
     }
 
     /// Runs one job as one step.
@@ -83,6 +94,10 @@ impl<'a> Runner<'a> {
         let outcome =
             run(Arc::clone(self.device), job, &mut |tick| progress(step, tick), self.cancel).await?;
         self.broken |= outcome.end != End::Limit;
+        let rate = outcome.read.bytes_per_second() + outcome.write.bytes_per_second();
+        if job.limit.bytes().is_some() && rate > 0.0 {
+            self.rate = rate;
+        }
         Ok(outcome)
     }
 
@@ -149,7 +164,7 @@ impl<'a> Runner<'a> {
     fn begin(&mut self) -> (usize, usize, Duration) {
         let index = self.begun;
         self.begun += 1;
-        let then = self.planned.iter().skip(self.begun).sum();
+        let then = total(self.planned.iter().skip(self.begun).copied(), self.rate);
         (index, self.planned.len().max(self.begun), then)
     }
 }

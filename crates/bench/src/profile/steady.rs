@@ -17,7 +17,7 @@ use crate::outcome::End;
 use super::crystal::Figures;
 use super::probe::{Probe, Stop};
 use super::runner::{Done, Runner};
-use super::{Options, cost, job, order};
+use super::{ASSUMED_RATE, Cost, Options, job, order, total};
 
 /// Rounds of the window that both criteria are held against.
 pub const WINDOW: usize = 5;
@@ -149,10 +149,10 @@ impl Plan {
         }
     }
 
-    fn costs(&self) -> Vec<Duration> {
-        let purge = self.unmaps.then_some(Duration::from_secs(1));
-        let rounds = std::iter::repeat_n(cost(&self.round), ROUNDS_MAX);
-        purge.into_iter().chain([cost(&self.preconditioning)]).chain(rounds).collect()
+    fn costs(&self) -> Vec<Cost> {
+        let purge = self.unmaps.then_some(Cost::time(Duration::from_secs(1)));
+        let rounds = std::iter::repeat_n(Cost::of(&self.round), ROUNDS_MAX);
+        purge.into_iter().chain([Cost::of(&self.preconditioning)]).chain(rounds).collect()
     }
 }
 
@@ -191,7 +191,7 @@ pub(super) fn published() -> String {
 
 /// How long it takes at most, if the device writes as fast as was assumed.
 pub(super) fn estimate(geometry: &Geometry, options: &Options) -> Duration {
-    Plan::new(geometry, options).costs().iter().sum()
+    total(Plan::new(geometry, options).costs(), ASSUMED_RATE)
 }
 
 /// Purges, preconditions, and repeats the load until it is steady.

@@ -143,6 +143,9 @@ fn how_long_a_profile_takes_is_known_before_it_starts() {
     let crystal = profile::estimate(Kind::Crystal, &geometry, &Options::of(Kind::Crystal));
     assert_eq!(crystal, Duration::from_secs(4 * 6 * 5));
     for kind in Kind::ALL {
+        let beyond = lunway_block::Geometry::plain(u64::MAX);
+        let endless = Options { region: u64::MAX, destroy: true, ..Options::of(kind) };
+        assert!(profile::estimate(kind, &beyond, &endless) > Duration::ZERO, "no overflow");
         let all = profile::estimate(kind, &geometry, &Options { destroy: true, ..Options::of(kind) });
         assert!((20..24 * 3600).contains(&all.as_secs()), "{}: {all:?}", kind.name());
     }

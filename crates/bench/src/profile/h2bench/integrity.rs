@@ -12,6 +12,7 @@ use crate::random::Random;
 use crate::stamp::{Filling, Stamp};
 use crate::verify::{Fault, judge};
 
+use super::super::Cost;
 use super::super::probe::{Probe, Stop};
 use super::super::runner::{Done, Meter, Runner};
 
@@ -104,11 +105,11 @@ fn fixed(sectors: u64) -> Vec<Run> {
 }
 
 /// About how long [`Check::run`] takes: what is fixed goes over the device ten times, then twice at the end.
-pub(super) fn cost(region: Region, sector: u32, time: Duration) -> Duration {
+pub(super) fn cost(region: Region, sector: u32, time: Duration) -> Cost {
     let sector = u64::from(sector);
     let sectors: u64 = fixed(region.len / sector).iter().map(|run| run.sectors).sum();
-    let bytes = (sectors * sector * (2 * FILLINGS.len() as u64 + 1)) as f64;
-    time + Duration::from_secs_f64(bytes / super::super::ASSUMED_RATE)
+    let bytes = sectors * sector * (2 * FILLINGS.len() as u64 + 1);
+    Cost { bytes, most: Duration::MAX, ramp: time }
 }
 
 impl<'r, 'd, 'p> Check<'r, 'd, 'p> {

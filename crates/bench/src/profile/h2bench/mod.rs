@@ -6,6 +6,7 @@ mod integrity;
 mod zones;
 
 use std::fmt;
+use std::iter::repeat_n;
 use std::time::Duration;
 
 use lunway_block::Geometry;
@@ -20,7 +21,7 @@ use crate::outcome::{End, Outcome};
 use super::crystal::Figures;
 use super::probe::Probe;
 use super::runner::Runner;
-use super::{Options, READS_ONLY, cost, job, preparation};
+use super::{ASSUMED_RATE, Cost, Options, READS_ONLY, job, preparation, total};
 use access::Target;
 use integrity::Check;
 
@@ -138,14 +139,14 @@ impl Plan {
     }
 
     /// How long each step takes, in the order of [`run`].
-    fn costs(&self, geometry: &Geometry) -> Vec<Duration> {
-        let mut costs: Vec<Duration> = self.preparation.iter().map(cost).collect();
-        costs.extend([&self.interface, &self.read].into_iter().chain(&self.write).map(cost));
+    fn costs(&self, geometry: &Geometry) -> Vec<Cost> {
+        let mut costs: Vec<Cost> = self.preparation.iter().map(Cost::of).collect();
+        costs.extend([&self.interface, &self.read].into_iter().chain(&self.write).map(Cost::of));
         let directions = 1 + usize::from(self.destroy);
-        costs.extend(std::iter::repeat_n(self.zones.cost(), directions));
-        costs.extend(std::iter::repeat_n(self.long, directions * (1 + usize::from(self.has_first))));
-        let application = self.interface.limit.time().unwrap_or_default();
-        costs.extend(std::iter::repeat_n(application, self.applications.len()));
+        costs.extend(repeat_n(self.zones.cost(), directions));
+        let accesses = directions * (1 + usize::from(self.has_first));
+        costs.extend(repeat_n(Cost::time(self.long), accesses));
+        costs.extend(repeat_n(Cost::of(&self.interface), self.applications.len()));
         costs.extend(self.destroy.then(|| integrity::cost(self.region, geometry.logical_sector, self.long)));
         costs
     }
@@ -153,7 +154,7 @@ impl Plan {
 
 /// About how long it takes.
 pub(super) fn estimate(geometry: &Geometry, options: &Options) -> Duration {
-    Plan::new(geometry, options).costs(geometry).iter().sum()
+    total(Plan::new(geometry, options).costs(geometry), ASSUMED_RATE)
 }
 
 /// Measures everything. Only what reads, where nothing may be written.

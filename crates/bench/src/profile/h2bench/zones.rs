@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::job::Region;
 
+use super::super::Cost;
 use super::super::probe::{Incompressible, Probe, Stop};
 use super::super::runner::{Done, Runner};
 
@@ -87,8 +88,9 @@ impl Zones {
     }
 
     /// About how long one direction takes, if the device is no slower than was assumed.
-    pub(super) fn cost(&self) -> Duration {
-        TIME_MAX * self.zones.len() as u32
+    pub(super) fn cost(&self) -> Cost {
+        let count = self.zones.len() as u64;
+        Cost { bytes: BYTES_MAX * count, most: TIME_MAX * count as u32, ramp: Duration::ZERO }
     }
 
     /// What is measured of a zone, bytes.
