@@ -16,11 +16,15 @@
 
 pub mod chart;
 
+mod difference;
 mod document;
 mod environment;
 mod figure;
 mod page;
+mod saved;
+mod shapes;
 
+pub use difference::{Change, ChangeVerdict, Difference, Why};
 pub use document::{
     Better, Block, Card, Cell, Column, Document, Fact, Grid, Mark, Measure, Row, Section, Tile, Verdict,
     VerdictTone,
@@ -28,3 +32,4 @@ pub use document::{
 pub use environment::environment;
 pub use figure::{figure, utc};
 pub use page::{data, html};
+pub use saved::{FILE_MAX, Saved, SavedError};

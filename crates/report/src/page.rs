@@ -10,7 +10,7 @@ use crate::document::{Block, Card, Cell, Document, Fact, Grid, Measure, Section,
 use crate::figure::{glued, utc};
 
 /// Version of the shape of [`data`].
-const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// The page: complete in itself, with nothing to fetch and no script to run; light or dark as the reader's system is, and printable.
 /// Its [`data`] is in it too (`script#data`).

@@ -1,0 +1,308 @@
+//! A document that was saved: as a page, or as JSON.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::document::{Better, Document, Fact, Measure, Verdict, VerdictTone};
+use crate::shapes;
+
+/// The largest file that is read: pages are below 1 MB, a long comparison's JSON some megabytes.
+pub const FILE_MAX: u64 = 64 << 20;
+/// Most measures, facts and sentences of a document. Far more than any of ours has.
+pub(crate) const MEASURES_MAX: usize = 4096;
+const FACTS_MAX: usize = 512;
+const SENTENCES_MAX: usize = 256;
+/// Most samples of a measure.
+pub(crate) const SAMPLES_MAX: usize = 1000;
+const NAME_MAX: usize = 200;
+const TEXT_MAX: usize = 2000;
+
+/// What is left of a document after it was saved: everything but its tables and charts.
+///
+/// Whoever wrote the file is not trusted: it is read within limits, and what makes no sense in it is left out. Text has lost its control
+/// characters.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// Which command made it.
+    pub kind: &'static str,
+    /// Heading.
+    pub title: String,
+    /// What was measured.
+    pub subject: String,
+    /// When, if it says so.
+    pub created: Option<SystemTime>,
+    /// What came out of it.
+    pub verdicts: Vec<Verdict>,
+    /// Why to be careful.
+    pub warnings: Vec<String>,
+    /// Facts about the place.
+    pub environment: Vec<Fact>,
+    /// How it was measured.
+    pub notes: Vec<String>,
+    /// What can be compared. No two have the same name and unit.
+    pub measures: Vec<Measure>,
+    /// The producer's own data.
+    pub results: Value,
+}
+
+/// Why a file is not a document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SavedError {
+    /// A page, but none of ours.
+    #[error("this page holds no data (no `script#data`): it was not made by lunway, or its end is missing")]
+    NoData,
+    /// Not JSON.
+    #[error("this is neither one of our pages nor JSON: {why}")]
+    Json {
+        /// What the parser says.
+        why: String,
+    },
+    /// JSON of another shape.
+    #[error("this JSON holds nothing to compare: no `measures`, and no shape that is known")]
+    Shape,
+    /// A later version's.
+    #[error("this was written by a later lunway (schema {schema}, known is {})", crate::page::SCHEMA)]
+    Schema {
+        /// Its schema.
+        schema: u64,
+    },
+}
+
+impl Saved {
+    /// Reads one of our pages, or JSON: that of [`data`](crate::data), or of `compare --json` and `lab run --json`.
+    ///
+    /// # Errors
+    ///
+    /// Where it is none of these. fio's JSON is [`SavedError::Shape`]: who knows it builds a document from it.
+    pub fn parse(text: &str) -> Result<Self, SavedError> {
+        let value: Value =
+            serde_json::from_str(json(text)?).map_err(|error| SavedError::Json { why: error.to_string() })?;
+        Self::of(&value)
+    }
+
+    fn of(value: &Value) -> Result<Self, SavedError> {
+        let schema = value["lunway"]["schema"].as_u64();
+        if let Some(schema) = schema.filter(|&schema| schema > u64::from(crate::page::SCHEMA)) {
+            return Err(SavedError::Schema { schema });
+        }
+        let (kind, measures) = match value["measures"].as_array() {
+            Some(list) => (kind(&value["lunway"]["kind"]), list.iter().filter_map(measure).collect()),
+            None => shapes::measures(value).ok_or(SavedError::Shape)?,
+        };
+        let sentences = |name: &str| -> Vec<String> {
+            let list = value[name].as_array().map_or(&[][..], Vec::as_slice);
+            list.iter().filter_map(|text| Some(clean(text.as_str()?, TEXT_MAX))).take(SENTENCES_MAX).collect()
+        };
+        let list = |name: &str| value[name].as_array().map_or(&[][..], Vec::as_slice);
+        Ok(Self {
+            kind,
+            title: clean(value["title"].as_str().unwrap_or(kind), NAME_MAX),
+            subject: clean(value["device"].as_str().unwrap_or_default(), TEXT_MAX),
+            created: value["created"].as_u64().and_then(|s| UNIX_EPOCH.checked_add(Duration::from_secs(s))),
+            verdicts: list("verdicts").iter().filter_map(verdict).take(SENTENCES_MAX).collect(),
+            warnings: sentences("warnings"),
+            environment: list("environment").iter().filter_map(fact).take(FACTS_MAX).collect(),
+            notes: sentences("notes"),
+            measures: unique(measures),
+            results: value.get("results").cloned().unwrap_or(Value::Null),
+        })
+    }
+
+    /// Takes the samples of another run of the same thing as further samples of its own.
+    pub fn join(&mut self, other: Self) {
+        for measure in other.measures {
+            match self.measures.iter_mut().find(|known| known.is_of(&measure)) {
+                Some(known) => {
+                    known.samples.extend(measure.samples);
+                    known.samples.truncate(SAMPLES_MAX);
+                }
+                None => self.measures.push(measure),
+            }
+        }
+        self.measures.truncate(MEASURES_MAX);
+    }
+}
+
+impl From<Document> for Saved {
+    fn from(document: Document) -> Self {
+        Self {
+            kind: document.kind,
+            title: document.title,
+            subject: document.subject,
+            created: Some(document.created),
+            verdicts: document.verdicts,
+            warnings: document.warnings,
+            environment: document.environment,
+            notes: document.notes,
+            measures: unique(document.measures),
+            results: document.results,
+        }
+    }
+}
+
+impl Measure {
+    /// Whether both are of the same thing.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        self.name == other.name && self.unit == other.unit
+    }
+}
+
+/// The JSON of a page, or the text itself.
+fn json(text: &str) -> Result<&str, SavedError> {
+    if !text.trim_start().starts_with('<') {
+        return Ok(text);
+    }
+    let (_, data) =
+        text.rsplit_once("<script type=\"application/json\" id=\"data\">").ok_or(SavedError::NoData)?;
+    Ok(data.split_once("</script>").ok_or(SavedError::NoData)?.0)
+}
+
+fn kind(value: &Value) -> &'static str {
+    const KINDS: [&str; 5] = ["bench", "compare", "net", "lab", "diff"];
+    KINDS.into_iter().find(|&kind| value.as_str() == Some(kind)).unwrap_or("report")
+}
+
+/// Text of at most `most` characters, none of which makes a terminal do things.
+pub(crate) fn clean(text: &str, most: usize) -> String {
+    text.chars().take(most).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn verdict(value: &Value) -> Option<Verdict> {
+    use VerdictTone::{Bad, Even, Good, Unknown};
+    let tone = [Good, Bad, Even].into_iter().find(|tone| value["tone"].as_str() == Some(tone.name()));
+    Some(Verdict { text: clean(value["text"].as_str()?, TEXT_MAX), tone: tone.unwrap_or(Unknown) })
+}
+
+fn fact(value: &Value) -> Option<Fact> {
+    let pair = value.as_array()?;
+    let text = |index: usize, most| Some(clean(pair.get(index)?.as_str()?, most));
+    Some(Fact { name: text(0, NAME_MAX)?, value: text(1, TEXT_MAX)? })
+}
+
+fn measure(value: &Value) -> Option<Measure> {
+    let better = match value["better"].as_str()? {
+        "higher" => Better::Higher,
+        "lower" => Better::Lower,
+        _ => return None,
+    };
+    let name = clean(value["name"].as_str()?, NAME_MAX);
+    Some(Measure {
+        name,
+        unit: clean(value["unit"].as_str()?, NAME_MAX),
+        better,
+        samples: samples(&value["samples"]),
+    })
+}
+
+/// The numbers of a list.
+pub(crate) fn samples(value: &Value) -> Vec<f64> {
+    let list = value.as_array().map_or(&[][..], Vec::as_slice);
+    list.iter().filter_map(Value::as_f64).filter(|sample| sample.is_finite()).take(SAMPLES_MAX).collect()
+}
+
+/// No more measures than allowed; a name that comes again with the same unit gets a number.
+fn unique(measures: Vec<Measure>) -> Vec<Measure> {
+    let mut seen = std::collections::HashMap::new();
+    let mut measures: Vec<Measure> = measures.into_iter().take(MEASURES_MAX).collect();
+    for measure in &mut measures {
+        let count = seen.entry((measure.name.clone(), measure.unit.clone())).or_insert(0u32);
+        *count += 1;
+        if *count > 1 {
+            measure.name += &format!(" #{count}");
+        }
+    }
+    measures
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::page::{data, html};
+
+    fn document() -> Document {
+        let mut document = Document::new("lab", "T <b>", "s");
+        document.verdicts = vec![Verdict { text: "good".into(), tone: VerdictTone::Good }];
+        document.warnings = vec!["careful".into()];
+        document.environment = vec![Fact::new("Kernel", "6.1")];
+        document.notes = vec!["note".into()];
+        document.measures = vec![Measure {
+            name: "a".into(),
+            unit: "ms".into(),
+            better: Better::Lower,
+            samples: vec![1.0, 2.5],
+        }];
+        document.results = json!({ "x": "</script>" });
+        document
+    }
+
+    #[test]
+    fn a_page_and_its_json_are_read_back_as_they_were() {
+        let document = document();
+        for text in [html(&document), data(&document).to_string()] {
+            let saved = Saved::parse(&text).unwrap();
+            assert_eq!((saved.kind, saved.title.as_str(), saved.subject.as_str()), ("lab", "T <b>", "s"));
+            assert_eq!(saved.verdicts, document.verdicts);
+            assert_eq!(saved.warnings, document.warnings);
+            assert_eq!(saved.environment, document.environment);
+            assert_eq!(saved.notes, document.notes);
+            assert_eq!(saved.measures, document.measures);
+            assert_eq!(saved.results, document.results);
+            let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs();
+            assert_eq!(saved.created.map(seconds), Some(seconds(document.created)));
+        }
+    }
+
+    #[test]
+    fn a_page_that_was_cut_anywhere_is_an_error_and_no_panic() {
+        let page = html(&document());
+        for end in (0..page.len()).filter(|&end| page.is_char_boundary(end)) {
+            let cut = Saved::parse(&page[..end]);
+            assert!(cut.is_err() || page[end..].trim().len() < "</script></body></html>".len() + 2);
+        }
+    }
+
+    #[test]
+    fn a_hostile_document_is_read_within_limits() {
+        let many: Vec<Value> = (0..10_000)
+            .map(|n| json!({ "name": format!("m{n}\u{1b}[2J"), "unit": "x".repeat(9999), "better": "higher", "samples": [1e308, "x", null] }))
+            .collect();
+        let text = json!({
+            "lunway": { "schema": 1, "kind": "evil" }, "title": 5, "created": u64::MAX, "verdicts": [{ "text": [] }, 7],
+            "environment": [["a"], [1, 2], "x", ["b", "c\u{7}"]], "measures": many,
+        });
+        let saved = Saved::parse(&text.to_string()).unwrap();
+        assert_eq!((saved.kind, saved.title.as_str(), saved.created), ("report", "report", None));
+        assert_eq!(saved.measures.len(), MEASURES_MAX);
+        assert!(
+            saved
+                .measures
+                .iter()
+                .all(|m| m.unit.len() == NAME_MAX && m.samples == [1e308] && !m.name.contains('\u{1b}'))
+        );
+        assert_eq!(saved.environment, [Fact::new("b", "c\u{fffd}")]);
+        assert!(saved.verdicts.is_empty());
+        let deep = "[".repeat(100_000);
+        assert!(matches!(Saved::parse(&deep), Err(SavedError::Json { .. })));
+    }
+
+    #[test]
+    fn what_is_no_document_is_said_to_be_none() {
+        assert_eq!(Saved::parse("<html>").unwrap_err(), SavedError::NoData);
+        assert_eq!(Saved::parse("{\"jobs\":[]}").unwrap_err(), SavedError::Shape);
+        let later = r#"{"lunway":{"schema":2},"measures":[]}"#;
+        assert_eq!(Saved::parse(later).unwrap_err(), SavedError::Schema { schema: 2 });
+        assert!(matches!(Saved::parse(""), Err(SavedError::Json { .. })));
+    }
+
+    #[test]
+    fn runs_of_the_same_thing_are_samples_of_one() {
+        let mut first = Saved::from(document());
+        first.join(Saved::from(document()));
+        assert_eq!(first.measures.len(), 1);
+        assert_eq!(first.measures[0].samples, [1.0, 2.5, 1.0, 2.5]);
+    }
+}
