@@ -3,7 +3,7 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{attach, bench, copy, demo, discover, inspect, lab, net, serve};
+use crate::command::{attach, bench, copy, demo, discover, inspect, lab, net, report, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -51,6 +51,7 @@ pub(crate) enum Command {
     Bench(Box<bench::Bench>),
     Net(Box<net::Net>),
     Lab(lab::Lab),
+    Report(report::Report),
     Target(target::Target),
     Lun(lun::Lun),
     Portal(portal::Portal),
@@ -74,6 +75,7 @@ impl Command {
             Self::Bench(bench) => bench.run(),
             Self::Net(net) => net.run(),
             Self::Lab(lab) => lab.run(),
+            Self::Report(report) => report.run(),
             Self::Target(target) => target.run(),
             Self::Lun(lun) => lun.run(),
             Self::Portal(portal) => portal.run(),

@@ -21,6 +21,7 @@ mod document;
 mod environment;
 mod figure;
 mod page;
+mod redraw;
 mod saved;
 mod shapes;
 

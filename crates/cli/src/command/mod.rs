@@ -9,4 +9,5 @@ pub(crate) mod inspect;
 pub(crate) mod lab;
 pub(crate) mod manage;
 pub(crate) mod net;
+pub(crate) mod report;
 pub(crate) mod serve;

@@ -1,5 +1,7 @@
 //! Outcomes as a page.
 
+mod imported;
+
 use lunway_report::chart::{
     Bar, Curve, Line as TimeLine, SERIES_MAX, Timeline, Tone, bars, over_time, percentile_curves,
 };
@@ -14,6 +16,8 @@ use crate::outcome::{Direction, End, Outcome};
 use crate::score::{REFERENCE_VERSION, Score};
 use crate::series::Point;
 use crate::table::Table;
+
+pub use imported::imported;
 
 /// Heading of the bars.
 pub(crate) const THROUGHPUT: &str = "Throughput";

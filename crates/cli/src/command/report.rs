@@ -1,0 +1,362 @@
+//! `lunway report`.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use lunway_bench::{fio, report};
+use lunway_report::{Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, utc};
+
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Show a saved report, or say what changed from one to another.
+#[derive(Debug, Args)]
+pub(crate) struct Report {
+    #[command(subcommand)]
+    command: ReportCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ReportCommand {
+    Show(Show),
+    Diff(Diff),
+}
+
+impl Report {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.command {
+            ReportCommand::Show(show) => show.run(),
+            ReportCommand::Diff(diff) => diff.run(),
+        }
+    }
+}
+
+/// Show what a saved report says: a page of ours, our JSON, or fio's
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway report show before.html
+  lunway report show fio.json --html fio.html     # fio's results as a page with charts")]
+struct Show {
+    /// The report
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+/// Say what changed from one report to another, and what of it is real
+///
+/// Reads our pages, our JSON and fio's. Measures are matched by name and unit. One run is one sample, and a verdict needs four of each
+/// side: give more runs of the same thing with --old and --new.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway report diff before.html after.html
+  lunway report diff a1.json b1.json --old a2.json --old a3.json --old a4.json --new b2.json --new b3.json --new b4.json
+  lunway report diff fio-old.json fio-new.json --html changed.html")]
+struct Diff {
+    /// The report from before
+    #[arg(value_name = "OLD")]
+    before: PathBuf,
+    /// The report from after
+    #[arg(value_name = "NEW")]
+    after: PathBuf,
+    /// Another run of the old; may be given several times
+    #[arg(long, value_name = "FILE")]
+    old: Vec<PathBuf>,
+    /// Another run of the new; may be given several times
+    #[arg(long, value_name = "FILE")]
+    new: Vec<PathBuf>,
+    /// Per cent within which a difference does not matter
+    #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = margin)]
+    margin: f64,
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+#[derive(Debug, Args)]
+struct Outputs {
+    /// Write it as JSON; - is standard output, in place of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write it as a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+fn margin(text: &str) -> Result<f64, String> {
+    let percent = text.trim_end_matches('%').trim().parse::<f64>();
+    let percent = percent.map_err(|_| format!("`{text}` is no number of per cent"))?;
+    if (0.0..100.0).contains(&percent) {
+        Ok(percent)
+    } else {
+        Err("a margin is from 0 to less than 100".into())
+    }
+}
+
+impl Show {
+    fn run(self) -> Result<(), Failure> {
+        let (saved, drawn) = read(&self.file)?;
+        self.outputs.write(&drawn, || shown(&saved))
+    }
+}
+
+impl Diff {
+    fn run(self) -> Result<(), Failure> {
+        let old = read_all(&self.before, &self.old)?;
+        let new = read_all(&self.after, &self.new)?;
+        let difference = Difference::of(&old, &new, self.margin);
+        let document = difference.document(&side(&self.before, &self.old), &side(&self.after, &self.new));
+        self.outputs.write(&document, || changed(&difference))
+    }
+}
+
+impl Outputs {
+    fn write(&self, document: &Document, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let json = || serde_json::to_string_pretty(&data(document)).context("cannot build JSON");
+        if to_stdout {
+            terminal::print(&json()?)?;
+        } else {
+            terminal::print(&text())?;
+        }
+        let mut written = Vec::new();
+        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
+            fs::write(path, json()? + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+            written.push(path);
+        }
+        if let Some(path) = &self.html {
+            fs::write(path, html(document)).with_context(|| format!("cannot write {}", path.display()))?;
+            written.push(path);
+        }
+        for path in written.into_iter().filter(|_| !to_stdout) {
+            terminal::print(&format!("written: {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// How a side is called: by its first file.
+fn side(first: &Path, more: &[PathBuf]) -> String {
+    match more.len() {
+        0 => first.display().to_string(),
+        more => format!("{} and {more} more", first.display()),
+    }
+}
+
+fn read_all(first: &Path, more: &[PathBuf]) -> Result<Saved, Failure> {
+    let (mut saved, _) = read(first)?;
+    for path in more {
+        saved.join(read(path)?.0);
+    }
+    Ok(saved)
+}
+
+/// A file, and how it is drawn.
+fn read(path: &Path) -> Result<(Saved, Document), Failure> {
+    let name = path.display();
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(Failure::failed(anyhow!("{name} is larger than any report ({} MiB)", FILE_MAX >> 20)));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    match Saved::parse(&text) {
+        Ok(saved) => {
+            let mut drawn = saved.document();
+            // A page of bench holds fio's JSON: percentiles, too, and so more than its measures alone.
+            if let Ok(results) = fio::import(&saved.results) {
+                drawn.sections = report::imported("", "", &results).sections;
+            }
+            Ok((saved, drawn))
+        }
+        Err(error @ (SavedError::Json { .. } | SavedError::Shape)) => {
+            let results = fio::parse(&text).map_err(|other| match other {
+                fio::ImportError::Json { .. } | fio::ImportError::NoJobs => anyhow!("{name}: {error}"),
+                other => anyhow!("{name}: {other}"),
+            })?;
+            let mut drawn = report::imported("Results in fio's JSON", &name.to_string(), &results);
+            drawn.created = fs::metadata(path).and_then(|file| file.modified()).unwrap_or(drawn.created);
+            Ok((Saved::from(drawn.clone()), drawn))
+        }
+        Err(error) => Err(Failure::failed(anyhow!("{name}: {error}"))),
+    }
+}
+
+fn shown(saved: &Saved) -> String {
+    let mut text = terminal::heading(&saved.title);
+    let when = saved.created.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let when = when.filter(|when| *when > Duration::ZERO).map(|when| format!("{} UTC", utc(when.as_secs())));
+    let where_and_when: Vec<&str> = [Some(saved.subject.as_str()), when.as_deref()]
+        .into_iter()
+        .flatten()
+        .filter(|text| !text.is_empty())
+        .collect();
+    text += &format!("\n{}\n", where_and_when.join(" · "));
+    for verdict in &saved.verdicts {
+        text += &format!("\n- {}", verdict.text);
+    }
+    for warning in &saved.warnings {
+        text += &format!("\n! {warning}");
+    }
+    if !saved.verdicts.is_empty() || !saved.warnings.is_empty() {
+        text.push('\n');
+    }
+    let rows = saved.measures.iter().map(|measure| {
+        let interval = measure.interval();
+        let interval =
+            interval.map_or("-".into(), |(low, high)| format!("{} to {}", figure(low), figure(high)));
+        let samples = measure.samples.len().to_string();
+        [measure.name.clone(), right(&figure(measure.median())), measure.unit.clone(), interval, samples]
+    });
+    let headings = ["Measure", "    Median", "Unit", "95 % interval", "Samples"];
+    text += &format!("\n{}", terminal::table(headings, &rows.collect::<Vec<_>>(), "No measures."));
+    if !saved.environment.is_empty() {
+        let facts = saved.environment.iter().map(|fact| (fact.name.as_str(), fact.value.clone()));
+        text += &format!("\n\n{}\n{}", terminal::heading("Where it was measured"), terminal::columns(facts));
+    }
+    text
+}
+
+fn changed(difference: &Difference) -> String {
+    let percent = |value: f64| if value.is_finite() { format!("{value:+.2}") } else { "-".into() };
+    let rows = difference.rows.iter().map(|row| {
+        let interval = row.interval;
+        let interval =
+            interval.map_or("-".into(), |(low, high)| format!("{} to {}", percent(low), percent(high)));
+        let verdict = row.verdict.name().to_owned();
+        let (old, new) = (right(&figure(row.old)), right(&figure(row.new)));
+        [
+            row.name.clone(),
+            row.unit.clone(),
+            old,
+            new,
+            format!("{:>7}", percent(row.percent)),
+            interval,
+            verdict,
+        ]
+    });
+    let headings = ["Measure", "Unit", "       Old", "       New", " Diff %", "95 % interval", "Verdict"];
+    let mut text = terminal::table(headings, &rows.collect::<Vec<_>>(), "No measure is in both.");
+    text.push('\n');
+    for verdict in difference.verdicts() {
+        text += &format!("\n- {}", verdict.text);
+    }
+    for (measures, side) in [(&difference.only_old, "old"), (&difference.only_new, "new")] {
+        if !measures.is_empty() {
+            text += &format!("\nOnly in the {side} one: {}.", names(measures));
+        }
+    }
+    if !difference.environment.is_empty() {
+        let rows: Vec<[String; 3]> = difference
+            .environment
+            .iter()
+            .map(|(name, old, new)| {
+                let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+                [name.clone(), value(old), value(new)]
+            })
+            .collect();
+        text += &format!(
+            "\n\n{}\n{}",
+            terminal::heading("What differs between these systems"),
+            terminal::table(["Fact", "Old", "New"], &rows, "")
+        );
+    }
+    text
+}
+
+/// Figures are set to the right.
+fn right(figure: &str) -> String {
+    format!("{figure:>10}")
+}
+
+fn names(measures: &[Measure]) -> String {
+    const MOST: usize = 12;
+    let mut names: Vec<String> =
+        measures.iter().take(MOST).map(|m| format!("{} ({})", m.name, m.unit)).collect();
+    if measures.len() > MOST {
+        names.push(format!("and {} more", measures.len() - MOST));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use lunway_report::{Better, ChangeVerdict};
+
+    use super::*;
+
+    #[test]
+    fn a_margin_is_a_number_of_per_cent() {
+        assert_eq!((margin("3"), margin("1.5 %"), margin("0")), (Ok(3.0), Ok(1.5), Ok(0.0)));
+        assert!(
+            margin("100").is_err() && margin("-1").is_err() && margin("NaN").is_err() && margin("x").is_err()
+        );
+    }
+
+    fn document(iops: f64) -> Document {
+        let mut document = Document::new("bench", "t", "ram:1G");
+        document.measures = vec![Measure {
+            name: "read 4K".into(),
+            unit: "IOPS".into(),
+            better: Better::Higher,
+            samples: vec![iops],
+        }];
+        document
+    }
+
+    #[test]
+    fn runs_given_beside_the_first_are_further_samples() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, iops: f64| {
+            let path = folder.path().join(name);
+            fs::write(&path, html(&document(iops))).unwrap();
+            path
+        };
+        let old: Vec<PathBuf> = (0..4).map(|n| file(&format!("old{n}"), 1000.0 + f64::from(n))).collect();
+        let new: Vec<PathBuf> = (0..4).map(|n| file(&format!("new{n}"), 1200.0 + f64::from(n))).collect();
+        let alone = Difference::of(&read_all(&old[0], &[]).unwrap(), &read_all(&new[0], &[]).unwrap(), 3.0);
+        assert_eq!(alone.rows[0].verdict.name(), "cannot tell");
+        let all = Difference::of(
+            &read_all(&old[0], &old[1..]).unwrap(),
+            &read_all(&new[0], &new[1..]).unwrap(),
+            3.0,
+        );
+        assert_eq!(all.rows[0].verdict, ChangeVerdict::Faster);
+        assert!(changed(&all).contains("read 4K  IOPS       1,002       1,202   +19.9"), "{}", changed(&all));
+        assert_eq!(side(&old[0], &old[1..]).rsplit_once('/').unwrap().1, "old0 and 3 more");
+    }
+
+    #[test]
+    fn fios_json_and_our_page_of_the_same_figures_do_not_differ() {
+        let folder = tempfile::tempdir().unwrap();
+        let fio = serde_json::json!({ "jobs": [{ "jobname": "read 4K", "read": {
+            "total_ios": 1000, "iops": 1000.0, "bw_bytes": 4_096_000, "runtime": 1000, "lat_ns": { "mean": 5e5, "N": 1000 } } }] });
+        let (json, page) = (folder.path().join("fio.json"), folder.path().join("page.html"));
+        fs::write(&json, format!("fio: this is what fio says first\n{fio}")).unwrap();
+        fs::write(&page, html(&document(1000.0))).unwrap();
+        let difference = Difference::of(&read(&page).unwrap().0, &read(&json).unwrap().0, 3.0);
+        assert_eq!((difference.rows[0].percent, difference.rows.len()), (0.0, 1));
+        assert_eq!(names(&difference.only_new), "read 4K (ms)");
+        assert!(shown(&read(&json).unwrap().0).contains("read 4K       1,000  IOPS"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_report_is_named_with_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        for (text, expected) in
+            [("<html>", "script#data"), ("hello", "nor JSON"), ("{}", "nothing to compare"), ("", "nor JSON")]
+        {
+            let path = folder.path().join("file");
+            fs::write(&path, text).unwrap();
+            let Failure::Failed(error) = read(&path).unwrap_err() else { panic!("{text}") };
+            assert!(error.to_string().contains(expected), "{text}: {error}");
+        }
+    }
+}
