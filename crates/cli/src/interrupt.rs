@@ -4,6 +4,7 @@ use std::io;
 use std::process;
 use std::thread;
 
+use crate::screen;
 use lunway_bench::Cancel;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -65,6 +66,7 @@ pub(crate) fn on_request(ask: impl FnOnce() + Send + 'static) {
             requests.next().await;
             ask();
             requests.next().await;
+            screen::leave();
             process::exit(KILLED_BY_INTERRUPT);
         });
     });

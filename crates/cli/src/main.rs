@@ -10,7 +10,7 @@
 //! | `transfer` | device to device: sparse, verified |
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
-//! | `terminal`, `progress` | what depends on a person watching |
+//! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
 //! | `supervisor` | what systemd is told |
 
@@ -21,6 +21,7 @@ mod failure;
 mod interrupt;
 mod logging;
 mod progress;
+mod screen;
 mod secret;
 mod supervisor;
 mod terminal;

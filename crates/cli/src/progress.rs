@@ -25,9 +25,15 @@ pub(crate) fn set_fraction(bar: &ProgressBar, fraction: f64) {
 
 /// Time left, as people say it.
 pub(crate) fn left(time: Duration) -> String {
+    format!("{} left", duration(time))
+}
+
+/// A time as people say it.
+pub(crate) fn duration(time: Duration) -> String {
     match time.as_secs() {
-        seconds @ 0..60 => format!("{seconds} s left"),
-        seconds => format!("{} min {:02} s left", seconds / 60, seconds % 60),
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
     }
 }
 

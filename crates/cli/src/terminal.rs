@@ -13,6 +13,11 @@ pub(crate) fn colour_wanted() -> bool {
         && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// Whether a person watches there, on a terminal that can be drawn on again.
+pub(crate) fn can_redraw(out: &impl IsTerminal) -> bool {
+    out.is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 /// Prints a line, or several, and gets them out at once: the reader may be a program that waits for them.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
@@ -49,8 +54,17 @@ pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> 
     lines.join("\n")
 }
 
-/// Rows under headings; `none` if there are no rows.
+/// Rows under headings; `none` if there are no rows. The headings are bold for a person.
 pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]], none: &str) -> String {
+    let text = plain_table(headings, rows, none);
+    match text.split_once('\n') {
+        Some((line, rest)) if !rows.is_empty() => format!("{}\n{rest}", heading(line)),
+        _ => text,
+    }
+}
+
+/// [`table`] without anything for a terminal.
+pub(crate) fn plain_table<const N: usize>(headings: [&str; N], rows: &[[String; N]], none: &str) -> String {
     if rows.is_empty() {
         return none.to_owned();
     }
@@ -63,8 +77,7 @@ pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]], n
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let lines = rows.iter().map(|row| line(std::array::from_fn(|column| row[column].as_str())));
-    let heading = heading(&line(headings));
-    std::iter::once(heading).chain(lines).collect::<Vec<_>>().join("\n")
+    std::iter::once(line(headings)).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{Daemon, failure, rows, text};
 use crate::failure::Failure;
 use crate::interrupt::Requests;
+use crate::screen::redrawn;
 use crate::{device, terminal};
 
 /// Show what the logical units and sessions of a running daemon do, second by second.
@@ -206,9 +207,7 @@ fn screen(before: &Value, now: &Value, elapsed: f64, live: bool) -> String {
     if !live {
         return text;
     }
-    // From the top left corner, each line cleared behind its end and everything below: nothing flickers.
-    let lines = text.lines().map(|line| format!("{line}\x1b[K\n")).collect::<String>();
-    format!("\x1b[H{lines}\x1b[J")
+    redrawn(&text)
 }
 
 #[cfg(test)]

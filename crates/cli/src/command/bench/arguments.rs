@@ -1,0 +1,159 @@
+//! What can be said on the command line of `lunway bench`.
+
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use lunway_bench::profile::Kind;
+use lunway_bench::{Arrivals, Distribution, Mix, Pattern, Rate, Region};
+use lunway_block::size::{HumanSize, parse_size};
+
+/// A profile by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::command) struct ProfileName(pub(in crate::command) Kind);
+
+const PROFILES: [ProfileName; Kind::ALL.len()] = {
+    let mut names = [ProfileName(Kind::Anvil); Kind::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = ProfileName(Kind::ALL[index]);
+        index += 1;
+    }
+    names
+};
+
+impl ValueEnum for ProfileName {
+    fn value_variants<'a>() -> &'a [Self] {
+        &PROFILES
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(self.0.about()))
+    }
+}
+
+/// What a single job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::command) enum Access {
+    /// Sequential reads
+    Read,
+    /// Sequential writes
+    Write,
+    /// Random reads
+    Randread,
+    /// Random writes
+    Randwrite,
+    /// Sequential reads and writes
+    Rw,
+    /// Random reads and writes
+    Randrw,
+}
+
+impl Access {
+    /// Whether its addresses are in no order.
+    pub(in crate::command) fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+
+    pub(in crate::command) fn pattern(self, distribution: Option<Distribution>) -> Pattern {
+        match self.is_random() {
+            true => Pattern::Random(distribution.unwrap_or(Distribution::Uniform)),
+            false => Pattern::Sequential,
+        }
+    }
+
+    /// `None`: the mix is free.
+    pub(in crate::command) fn mix(self) -> Option<Mix> {
+        match self {
+            Self::Read | Self::Randread => Some(Mix::READ),
+            Self::Write | Self::Randwrite => Some(Mix::WRITE),
+            Self::Rw | Self::Randrw => None,
+        }
+    }
+
+    pub(in crate::command) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// How due times are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::command) enum ArrivalsName {
+    /// At equal distances
+    Even,
+    /// At random, each independent of the others
+    Poisson,
+}
+
+impl From<ArrivalsName> for Arrivals {
+    fn from(name: ArrivalsName) -> Self {
+        match name {
+            ArrivalsName::Even => Self::Even,
+            ArrivalsName::Poisson => Self::Poisson,
+        }
+    }
+}
+
+pub(in crate::command) fn block_size(text: &str) -> Result<u32, String> {
+    let size = parse_size(text).map_err(|error| error.to_string())?;
+    u32::try_from(size).map_err(|_| format!("{} is more than any I/O can have", HumanSize(size)))
+}
+
+pub(in crate::command) fn region(text: &str) -> Result<Region, String> {
+    let size = |text| parse_size(text).map_err(|error| error.to_string());
+    let (offset, len) =
+        text.split_once('+').ok_or("write where it starts and how long it is, as in 1G+512M")?;
+    Ok(Region { offset: size(offset)?, len: size(len)? })
+}
+
+pub(in crate::command) fn rate(text: &str) -> Result<Rate, String> {
+    match text.strip_suffix("iops") {
+        Some(count) => {
+            count.trim().parse().map(Rate::Iops).map_err(|_| format!("`{text}` is no number of iops"))
+        }
+        None => parse_size(text).map(Rate::BytesPerSecond).map_err(|error| error.to_string()),
+    }
+}
+
+pub(in crate::command) fn distribution(text: &str) -> Result<Distribution, String> {
+    let wrong =
+        || format!("`{text}` is not uniform, once, zipf:THETA (as zipf:1.2) or pareto:H (as pareto:0.2)");
+    let figure = |text: &str| text.parse::<f64>().map_err(|_| wrong());
+    match text.split_once(':') {
+        None if text == "uniform" => Ok(Distribution::Uniform),
+        None if text == "once" => Ok(Distribution::Once),
+        Some(("zipf", theta)) => figure(theta).map(Distribution::Zipf),
+        Some(("pareto", share)) => figure(share).map(Distribution::Pareto),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_regions_are_read_as_people_write_them() {
+        assert_eq!(rate("5000iops"), Ok(Rate::Iops(5000)));
+        assert_eq!(rate("100M"), Ok(Rate::BytesPerSecond(100 << 20)));
+        assert!(rate("fast").is_err() && rate("manyiops").is_err());
+        assert_eq!(region("1G+512M"), Ok(Region { offset: 1 << 30, len: 512 << 20 }));
+        assert!(region("1G").is_err());
+        assert!(block_size("8G").is_err());
+    }
+
+    #[test]
+    fn distributions_are_written_as_fio_writes_them() {
+        assert_eq!(distribution("zipf:1.2"), Ok(Distribution::Zipf(1.2)));
+        assert_eq!(distribution("pareto:0.2"), Ok(Distribution::Pareto(0.2)));
+        assert_eq!(distribution("once"), Ok(Distribution::Once));
+        assert_eq!(distribution("uniform"), Ok(Distribution::Uniform));
+        for wrong in ["zipf", "zipf:x", "normal:0.5", "once:1"] {
+            assert!(distribution(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_profile_can_be_named() {
+        let names: Vec<_> = PROFILES.iter().map(|name| name.0.name()).collect();
+        assert_eq!(names, Kind::ALL.map(Kind::name));
+    }
+}

@@ -1,0 +1,291 @@
+//! `lunway bench`.
+
+pub(super) mod arguments;
+mod client;
+mod live;
+mod output;
+pub(super) mod plan;
+mod watch;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use lunway_bench::fio::{JobFile, JobFileError};
+use lunway_bench::profile::{self, Kind, Load};
+use lunway_bench::{Distribution, Job, Limit, Mix, Rate, Region, random_seed};
+use lunway_block::BlockDevice;
+use lunway_block::duration::parse_duration;
+use lunway_block::size::{HumanSize, parse_size};
+use lunway_block::spec::DeviceSpec;
+use lunway_device::OpenOptions;
+
+use self::arguments::{Access, ArrivalsName, ProfileName, block_size, distribution, rate, region};
+use self::client::Client;
+use self::output::Outputs;
+use self::plan::{Measured, Plan, may_write};
+use self::watch::Watch;
+use crate::failure::Failure;
+use crate::{device, interrupt};
+
+pub(crate) use self::output::{environment, judge, result_text};
+pub(crate) use self::plan::run_profile;
+
+/// Measure a device.
+///
+/// Without --rw and --job, runs a profile. With --rw, runs one job; with --job, those of a job file of fio's. What writes asks for
+/// --destroy where the device holds data.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway bench ram:4G
+  lunway bench iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --html report.html --live
+  lunway bench disk.img --rw randrw --mix 70 --bs 8K --qd 16 --time 30s --json result.json
+  lunway bench disk.img --job oltp.fio --stream - | tee oltp.ndjson")]
+pub(crate) struct Bench {
+    /// The device to measure
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// Run these rows [default: anvil, unless --rw or --job is given]
+    #[arg(long, value_name = "NAME", conflicts_with = "job")]
+    profile: Option<ProfileName>,
+    /// Run the jobs of a file of fio's
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["rw", "time", "ramp", "size", "seed"]
+    )]
+    job: Option<PathBuf>,
+    /// Run one job: what it does. With --profile steady: what is repeated
+    #[arg(long, value_name = "PATTERN")]
+    rw: Option<Access>,
+    /// Bytes per I/O [default: 4K]
+    #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
+    bs: Option<u32>,
+    /// I/Os in flight, of each of --numjobs [default: 1]
+    #[arg(long, value_name = "N", requires = "rw")]
+    qd: Option<u32>,
+    /// Workers, each on a thread of its own [default: 1]
+    #[arg(long, value_name = "N", requires = "rw")]
+    numjobs: Option<u32>,
+    /// Which blocks of a random job come how often: uniform, once (each once a pass), zipf:1.2, pareto:0.2
+    #[arg(long, value_name = "NAME", requires = "rw", value_parser = distribution)]
+    distribution: Option<Distribution>,
+    /// How long to measure each row or the job, as 10s or 2m [default: 5s a row of anvil, 10s for a job without --size]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    time: Option<Duration>,
+    /// How long to run each before measuring
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    ramp: Option<Duration>,
+    /// Job: move this many bytes. Profile: work in the first so many bytes [default: 1G for anvil]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// How often the profile crystal measures each row [default: 5]
+    #[arg(long, value_name = "N", requires = "profile")]
+    runs: Option<u32>,
+    /// Work only in this part of the device
+    #[arg(long, value_name = "OFFSET+SIZE", requires = "rw", value_parser = region)]
+    region: Option<Region>,
+    /// Percent of reads, for --rw rw and randrw [default: 50]
+    #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = clap::value_parser!(u8).range(0..=100))]
+    mix: Option<u8>,
+    /// I/Os are due at this rate, whatever the device does: bytes per second (100M), or I/Os per second (5000iops)
+    #[arg(long, value_name = "RATE", requires = "rw", value_parser = rate)]
+    rate: Option<Rate>,
+    /// How the I/Os of --rate are spread over time [default: even]
+    #[arg(long, value_name = "NAME", requires = "rate")]
+    arrivals: Option<ArrivalsName>,
+    /// Write blocks that can be told apart, and check what is read
+    #[arg(long, requires = "rw")]
+    verify: bool,
+    /// Of addresses and data; the same seed issues the same I/Os
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Logical sector of the device, where it can have any: 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    sector: Option<u32>,
+    /// Open files past the page cache (O_DIRECT)
+    #[arg(long)]
+    direct: bool,
+    /// Overwrite what the device holds
+    #[arg(long)]
+    destroy: bool,
+    /// Show what happens now, four times a second; a line a second where nothing can be drawn
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+/// What the command line asks for.
+enum Task {
+    Job(Access),
+    File(Box<JobFile>),
+    Profile(Kind),
+}
+
+impl Bench {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let spec = device::parse(&self.device)?;
+        let task = self.task()?;
+        self.outputs.check()?;
+        let (measured, streamed) = device::run(self.measure(&spec, &task))?;
+        self.outputs.write(&spec.to_string(), &measured)?;
+        streamed?;
+        measured.judge()
+    }
+
+    /// Makes sense of what depends on each other.
+    fn task(&self) -> Result<Task, Failure> {
+        let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
+        if let (Some(rw), Some(_)) = (self.rw, self.mix)
+            && rw.mix().is_some()
+        {
+            return usage("--mix needs --rw rw or --rw randrw: the others only read or only write");
+        }
+        if self.rw.is_some_and(|rw| !rw.is_random()) && self.distribution.is_some() {
+            return usage("--distribution needs a random --rw: a sequential one takes block after block");
+        }
+        match (self.rw, self.profile, &self.job) {
+            (_, _, Some(path)) => match JobFile::read(path) {
+                Ok(file) => Ok(Task::File(Box::new(file))),
+                Err(error @ JobFileError::Read { .. }) => Err(Failure::failed(error)),
+                Err(error) => Err(Failure::Usage(error.to_string())),
+            },
+            (Some(_), Some(ProfileName(Kind::Steady)), _) => {
+                let others =
+                    [self.numjobs.is_some(), self.region.is_some(), self.rate.is_some(), self.verify];
+                if others.contains(&true) {
+                    return usage(
+                        "of a job, --profile steady takes --rw, --bs, --qd, --mix and --distribution",
+                    );
+                }
+                Ok(Task::Profile(Kind::Steady))
+            }
+            (Some(_), Some(_), _) => usage("--rw is a job of its own: only --profile steady takes one"),
+            (Some(rw), None, _) => Ok(Task::Job(rw)),
+            (None, profile, _) => Ok(Task::Profile(profile.map_or(Kind::Anvil, |name| name.0))),
+        }
+    }
+
+    async fn measure(
+        &self,
+        spec: &DeviceSpec,
+        task: &Task,
+    ) -> Result<(Measured, Result<(), Failure>), Failure> {
+        let (writes, direct) = match task {
+            Task::Job(rw) => (rw.mix() != Some(Mix::READ), false),
+            Task::File(file) => (file.writes(), file.direct()),
+            Task::Profile(_) => (true, false),
+        };
+        let options = OpenOptions {
+            sector: self.sector,
+            direct: self.direct || direct,
+            read_only: !writes,
+            ..OpenOptions::default()
+        };
+        let opened = device::open(spec, &options).await?;
+        let measured = self.measure_on(&opened.device, spec, task).await;
+        opened.close().await;
+        measured
+    }
+
+    async fn measure_on(
+        &self,
+        device: &Arc<dyn BlockDevice>,
+        spec: &DeviceSpec,
+        task: &Task,
+    ) -> Result<(Measured, Result<(), Failure>), Failure> {
+        let environment = environment(&**device);
+        let cancel = interrupt::watch();
+        let plan = self.plan(device, task).await?;
+        let about = plan.about(&device.geometry());
+        let mut watch = Watch::bar(device.clone(), cancel.clone());
+        if let Some(stream) = self.outputs.open_stream()? {
+            let streaming = watch.streaming(stream, &spec.to_string(), &about);
+            watch = streaming.map_err(|error| self.outputs.stream_failure(error))?;
+        }
+        if self.live {
+            watch = watch.live(format!("lunway bench {spec}: {about}"));
+        } else if io::stderr().is_terminal() {
+            eprintln!("{spec}: {about}");
+        }
+        let client = Client::look();
+        let measured = plan.run(device, &mut watch, &cancel).await;
+        let complete = measured.as_ref().is_ok_and(|measured| measured.complete);
+        let streamed = watch.finish(complete).map_err(|error| self.outputs.stream_failure(error));
+        let mut measured = Measured { environment, ..measured? };
+        if let Some(client) = client {
+            measured.notes.push(client.note());
+            measured.warnings.extend(client.warning(&measured.outcomes, plan.is_in_turn()));
+        }
+        Ok((measured, streamed))
+    }
+
+    async fn plan(&self, device: &Arc<dyn BlockDevice>, task: &Task) -> Result<Plan, Failure> {
+        match task {
+            Task::Job(rw) => Ok(Plan::job(self.single(*rw))),
+            Task::File(file) => {
+                let schedule = file.schedule(&device.geometry(), self.destroy);
+                schedule.map(Plan::Jobs).map_err(|error| Failure::Usage(error.to_string()))
+            }
+            Task::Profile(kind) => {
+                let mut options = self.profile_options(*kind);
+                options.destroy = may_write(device, *kind, &options).await?;
+                Ok(Plan::Profile(*kind, Box::new(options)))
+            }
+        }
+    }
+
+    fn mix_of(&self, rw: Access) -> Mix {
+        rw.mix().unwrap_or(Mix { read_percent: self.mix.unwrap_or(50) })
+    }
+
+    fn single(&self, rw: Access) -> Job {
+        let limit = match (self.time, self.size) {
+            (Some(time), Some(bytes)) => Limit::Either { time, bytes },
+            (None, Some(bytes)) => Limit::Bytes(bytes),
+            (time, None) => Limit::Time(time.unwrap_or(Duration::from_secs(10))),
+        };
+        let block_size = self.bs.unwrap_or(4096);
+        let queue_depth = self.qd.unwrap_or(1);
+        let size = HumanSize(block_size.into());
+        Job {
+            pattern: rw.pattern(self.distribution),
+            mix: self.mix_of(rw),
+            block_sizes: block_size.into(),
+            queue_depth,
+            jobs: self.numjobs.unwrap_or(1),
+            limit,
+            ramp: self.ramp.unwrap_or_default(),
+            rate: self.rate,
+            arrivals: self.arrivals.unwrap_or(ArrivalsName::Even).into(),
+            region: self.region,
+            seed: self.seed.unwrap_or_else(random_seed),
+            verify: self.verify,
+            destroy: self.destroy,
+            ..Job::new(format!("{} {size} QD{queue_depth}", rw.name()))
+        }
+    }
+
+    fn profile_options(&self, kind: Kind) -> profile::Options {
+        let defaults = profile::Options::of(kind);
+        let load = self.rw.map(|rw| Load {
+            pattern: rw.pattern(self.distribution),
+            mix: self.mix_of(rw),
+            block_size: self.bs.unwrap_or(defaults.load.block_size),
+            queue_depth: self.qd.unwrap_or(defaults.load.queue_depth),
+        });
+        profile::Options {
+            duration: self.time.unwrap_or(defaults.duration),
+            ramp: self.ramp.unwrap_or(defaults.ramp),
+            region: self.size.unwrap_or(defaults.region),
+            destroy: self.destroy,
+            seed: self.seed.unwrap_or(defaults.seed),
+            runs: self.runs.unwrap_or(defaults.runs),
+            load: load.unwrap_or(defaults.load),
+        }
+    }
+}

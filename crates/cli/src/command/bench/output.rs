@@ -1,0 +1,244 @@
+//! What `lunway bench` leaves behind: a table, JSON, a page, a stream.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_bench::profile::ProfileResult;
+use lunway_bench::score::Score;
+use lunway_bench::{End, Outcome, Table, fio, report};
+use lunway_block::BlockDevice;
+use lunway_block::size::HumanSize;
+use lunway_report::{Fact, html};
+use serde_json::{Value, json};
+
+use super::plan::Measured;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Where results go.
+#[derive(Debug, Args)]
+pub(super) struct Outputs {
+    /// Write the figures as JSON in fio's layout; - is standard output, in place of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The same with all latency buckets, as fio's json+
+    #[arg(long, value_name = "FILE")]
+    json_plus: Option<PathBuf>,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write a line of JSON each second while it runs, and for each job that has ended
+    #[arg(long, value_name = "FILE")]
+    stream: Option<PathBuf>,
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+impl Outputs {
+    /// Refuses what cannot be written, before anything is measured for it.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let files = [&self.json, &self.json_plus, &self.html, &self.stream].into_iter().flatten();
+        let (to_stdout, files): (Vec<_>, Vec<_>) = files.partition(|path| is_stdout(path));
+        if self.html.as_deref().is_some_and(is_stdout) {
+            return Err(Failure::Usage("--html needs a file".to_owned()));
+        }
+        if to_stdout.len() > 1 {
+            let message = "of --json, --json-plus and --stream only one can go to standard output";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        for path in files {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+                let (path, folder) = (path.display(), folder.display());
+                return Err(Failure::failed(anyhow!("cannot write {path}: there is no directory {folder}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether standard output belongs to a program.
+    fn takes_stdout(&self) -> bool {
+        [&self.json, &self.json_plus, &self.stream].into_iter().flatten().any(|path| is_stdout(path))
+    }
+
+    /// Where the stream goes.
+    pub(super) fn open_stream(&self) -> Result<Option<Box<dyn Write>>, Failure> {
+        let Some(path) = &self.stream else { return Ok(None) };
+        if is_stdout(path) {
+            return Ok(Some(Box::new(io::stdout())));
+        }
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Some(Box::new(file)))
+    }
+
+    /// A stream that could not be written on, as a failure of the command.
+    pub(super) fn stream_failure(&self, error: io::Error) -> Failure {
+        match &self.stream {
+            Some(path) if !is_stdout(path) => {
+                Failure::failed(anyhow!(error).context(format!("cannot write {}", path.display())))
+            }
+            _ => Failure::Output(error),
+        }
+    }
+
+    /// Shows and writes the results, whatever they are.
+    pub(super) fn write(&self, device: &str, measured: &Measured) -> Result<(), Failure> {
+        if !self.takes_stdout() {
+            terminal::print(&format!("{}\n", measured.text()))?;
+        }
+        let mut written = Vec::new();
+        let outcomes = &measured.outcomes;
+        type Make = fn(&[Outcome]) -> Value;
+        for (path, make) in [(&self.json, fio::to_json as Make), (&self.json_plus, fio::to_json_plus)] {
+            let Some(path) = path else { continue };
+            let document = json_document(device, measured, make(outcomes));
+            let document = serde_json::to_string_pretty(&document).context("cannot build JSON")?;
+            if is_stdout(path) {
+                terminal::print(&document)?;
+            } else {
+                fs::write(path, document + "\n")
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                written.push(path);
+            }
+        }
+        if let Some(path) = &self.html {
+            let mut document = match &measured.profile {
+                Some(profile) => profile.document("lunway bench", device),
+                None => report::document("lunway bench", device, outcomes),
+            };
+            document.environment.extend(measured.environment.iter().cloned());
+            document.notes.clone_from(&measured.notes);
+            document.warnings.extend(measured.warnings.iter().cloned());
+            document.results = json_document(device, measured, document.results);
+            fs::write(path, html(&document)).with_context(|| format!("cannot write {}", path.display()))?;
+            written.push(path);
+        }
+        if !self.takes_stdout() {
+            written.extend(self.stream.as_ref());
+            for path in written {
+                terminal::print(&format!("written: {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// fio's document with what fio has no place for in objects of its own.
+fn json_document(device: &str, measured: &Measured, mut document: Value) -> Value {
+    let environment: Vec<_> =
+        measured.environment.iter().map(|fact| json!([fact.name, fact.value])).collect();
+    document["lunway"] = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "schema": 1,
+        "kind": "bench",
+        "device": device,
+        "complete": measured.complete,
+        "environment": environment,
+        "notes": measured.notes,
+        "warnings": measured.warnings,
+    });
+    if let Some(profile) = &measured.profile {
+        document["profile"] = profile.to_json();
+    }
+    document
+}
+
+impl Measured {
+    /// Tables, verification, score and notes.
+    fn text(&self) -> String {
+        let mut text = match &self.profile {
+            Some(profile) => profile.to_string(),
+            None => Table::of(&self.outcomes).to_string(),
+        };
+        text += &findings(&self.outcomes);
+        text.extend(self.warnings.iter().map(|warning| format!("\nWarning: {warning}")));
+        text.extend(self.notes.iter().map(|note| format!("\n{note}")));
+        text
+    }
+
+    /// Results are shown whatever they are; whether they are good is the exit code.
+    pub(super) fn judge(&self) -> Result<(), Failure> {
+        judge(&self.outcomes)?;
+        match self.profile.as_ref().map(ProfileResult::failures).unwrap_or_default().first() {
+            Some(failure) => Err(Failure::failed(anyhow!("{failure}"))),
+            None if !self.complete => Err(interrupted()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Table, verification, score and notes.
+pub(crate) fn result_text(outcomes: &[Outcome], notes: &[String]) -> String {
+    let mut text = Table::of(outcomes).to_string() + &findings(outcomes);
+    let score = Score::of(outcomes);
+    if score.total().is_some() {
+        text += &format!("\n{score}");
+    }
+    text.extend(notes.iter().map(|note| format!("\n{note}")));
+    text
+}
+
+/// What a table has no column for, each on a line of its own.
+fn findings(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    for outcome in outcomes {
+        let name = &outcome.job.name;
+        if let Some(found) = &outcome.verification {
+            text += &format!("\n{name}: {} blocks verified, {} wrong.", found.checked, found.faulty);
+            for fault in found.faults.iter().take(3) {
+                text += &format!("\n  {fault}");
+            }
+        }
+        for (direction, figures) in outcome.directions() {
+            if let Some(error) = &figures.first_error {
+                text += &format!("\n{name}, first {direction} error: {error}");
+            }
+        }
+        if outcome.rate_missed() {
+            text +=
+                &format!("\n{name}: the rate was not reached; its response times are those of an overload.");
+        }
+    }
+    text
+}
+
+/// Facts for a report. The device's name is not among them: it stands in the heading.
+pub(crate) fn environment(device: &dyn BlockDevice) -> Vec<Fact> {
+    let geometry = device.geometry();
+    let sectors =
+        format!("{} bytes logical, {} bytes physical", geometry.logical_sector, geometry.physical_sector);
+    let mut facts =
+        vec![Fact::new("Size", HumanSize(geometry.size).to_string()), Fact::new("Sectors", sectors)];
+    facts.extend(lunway_report::environment());
+    facts
+}
+
+/// Results are shown whatever they are; whether they are good is the exit code.
+pub(crate) fn judge(outcomes: &[Outcome]) -> Result<(), Failure> {
+    let faulty: u64 = outcomes.iter().filter_map(|outcome| Some(outcome.verification.as_ref()?.faulty)).sum();
+    let errors: u64 = outcomes.iter().map(Outcome::errors).sum();
+    if faulty > 0 {
+        return Err(Failure::failed(anyhow!("{faulty} blocks did not hold what was written")));
+    }
+    if outcomes.iter().any(|outcome| outcome.end == End::Failing) {
+        return Err(Failure::failed(anyhow!(
+            "ended early: nothing but errors came from the device any more"
+        )));
+    }
+    if errors > 0 {
+        return Err(Failure::failed(anyhow!("{errors} I/Os failed")));
+    }
+    if outcomes.iter().any(|outcome| outcome.end == End::Cancelled) {
+        return Err(interrupted());
+    }
+    Ok(())
+}
+
+fn interrupted() -> Failure {
+    Failure::failed(anyhow!("interrupted: the figures cover what was done until then"))
+}
