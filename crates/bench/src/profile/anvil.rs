@@ -52,7 +52,7 @@ const WRITES: [Row; 4] = [
 /// With `options.destroy` the region is written once before the reads. Without it only the reads are there, and a note
 /// says that they read what the device happened to hold. Rows whose block does not fit the region are left out, with a note.
 pub fn anvil(geometry: &Geometry, options: &Options) -> Profile {
-    let region = options.region_on(geometry);
+    let region = options.work_on(geometry);
     let mut notes = Vec::new();
     let mut rows = Vec::new();
     let mut add = |table: &[Row], mix: Mix| {

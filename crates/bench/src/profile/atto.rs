@@ -56,7 +56,7 @@ pub(super) fn published() -> String {
 }
 
 fn row(block_size: u32, mix: Mix, geometry: &Geometry, options: &Options) -> Job {
-    let region = options.region_on(geometry);
+    let region = options.work_on(geometry);
     let direction = if mix.writes() { "write" } else { "read" };
     let name = format!("{direction} {}", size_name(block_size));
     let limit = Limit::Either { time: options.duration, bytes: region.len };
@@ -66,7 +66,7 @@ fn row(block_size: u32, mix: Mix, geometry: &Geometry, options: &Options) -> Job
 
 /// Every job, in order.
 pub(super) fn jobs(geometry: &Geometry, options: &Options) -> Vec<Job> {
-    let region = options.region_on(geometry);
+    let region = options.work_on(geometry);
     let rows = sizes(geometry.logical_sector, region.len).flat_map(|size| {
         let write = options.destroy.then(|| row(size, Mix::WRITE, geometry, options));
         write.into_iter().chain([row(size, Mix::READ, geometry, options)])
@@ -84,7 +84,7 @@ pub(super) async fn run(
     if !options.destroy {
         notes.push(READS_ONLY.into());
     }
-    let region = options.region_on(&geometry);
+    let region = options.work_on(&geometry);
     notes.push(format!(
         "Sequential at depth {DEPTH}; each size moves {}, or what it can in {:?}. Data: incompressible, where the tool \
          that made this sweep popular writes data that compresses well.",

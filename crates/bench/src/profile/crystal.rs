@@ -131,12 +131,12 @@ pub(super) fn jobs(geometry: &Geometry, options: &Options) -> Vec<Job> {
     let (rows, _) = rows(geometry, options);
     let runs = options.runs.max(1) as usize + 1;
     let repeated = rows.into_iter().flat_map(|row| std::iter::repeat_n(row, runs));
-    preparation(options.region_on(geometry), options).into_iter().chain(repeated).collect()
+    preparation(options.work_on(geometry), options).into_iter().chain(repeated).collect()
 }
 
 /// One job for each row, and why others are not there.
 fn rows(geometry: &Geometry, options: &Options) -> (Vec<Job>, Vec<String>) {
-    let region = options.region_on(geometry);
+    let region = options.work_on(geometry);
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     for (direction, mix) in DIRECTIONS {
         if mix.writes() && !options.destroy {
@@ -173,7 +173,7 @@ pub(super) async fn run(
         options.duration
     ));
     let mut crystal = Crystal::default();
-    if !runner.prepare(preparation(options.region_on(&geometry), options).as_ref()).await? {
+    if !runner.prepare(preparation(options.work_on(&geometry), options).as_ref()).await? {
         return Ok((crystal, notes));
     }
     for row in rows {

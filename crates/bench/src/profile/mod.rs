@@ -150,6 +150,12 @@ impl Options {
         let sector = u64::from(geometry.logical_sector);
         Region { offset: 0, len: self.region.min(geometry.size) / sector * sector }
     }
+
+    /// The part of it that is written before it is read, to its last byte: whole [`PIECE`]s, or all of it where it is smaller.
+    fn work_on(&self, geometry: &Geometry) -> Region {
+        let Region { offset, len } = self.region_on(geometry);
+        Region { offset, len: if len < PIECE { len } else { len / PIECE * PIECE } }
+    }
 }
 
 /// Which part of a profile is running.
@@ -314,10 +320,12 @@ pub async fn run(
     Ok(ProfileResult { kind, complete: runner.is_complete(), outcomes: runner.outcomes, details, notes })
 }
 
-/// What writes the region before it is read: 1 MiB at a time, eight in flight. `None` where nothing may be written.
+/// Bytes per I/O of the preparation.
+const PIECE: u64 = 1 << 20;
+
+/// What writes a region of [`Options::work_on`] before it is read, eight in flight. `None` where nothing may be written.
 fn preparation(region: Region, options: &Options) -> Option<Job> {
-    // A region below 1 MiB is written in one piece.
-    let block_size = u32::try_from(region.len.min(1 << 20)).unwrap_or(1 << 20);
+    let block_size = region.len.min(PIECE) as u32;
     options.destroy.then(|| Job {
         limit: Limit::Bytes(region.len),
         ..job("preparation", Pattern::Sequential, Mix::WRITE, block_size, 8, region, options)
@@ -388,3 +396,21 @@ fn total(costs: impl IntoIterator<Item = Cost>, rate: f64) -> Duration {
 /// Said where nothing may be written.
 const READS_ONLY: &str = "Reads only: nothing may be overwritten. They read what the device holds; where nothing was ever written, \
      that is faster than real data.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_prepared_is_written_to_its_last_byte() {
+        for (size, sector) in [(512, 512), (1 << 20, 4096), ((5 << 20) + 1536, 512), (3 << 30, 4096)] {
+            let geometry = Geometry::plain(size).with_sector(sector);
+            let options = Options { region: u64::MAX, destroy: true, ..Options::default() };
+            let region = options.work_on(&geometry);
+            let job = preparation(region, &options).unwrap();
+            assert_eq!(job.check(&geometry), Ok(()), "{size}");
+            assert!(region.len.is_multiple_of(job.block_sizes.largest(Mix::WRITE).into()), "{size}");
+            assert!(geometry.size - region.len < PIECE);
+        }
+    }
+}

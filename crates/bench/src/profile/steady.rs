@@ -124,7 +124,7 @@ struct Plan {
 
 impl Plan {
     fn new(geometry: &Geometry, options: &Options) -> Self {
-        let region = options.region_on(geometry);
+        let region = options.work_on(geometry);
         let sector = u64::from(geometry.logical_sector);
         let block_size = PRECONDITIONING_BLOCK.min(region.len) / sector * sector;
         let load = options.load;

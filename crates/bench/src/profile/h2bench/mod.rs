@@ -112,7 +112,7 @@ impl Plan {
     fn new(geometry: &Geometry, options: &Options) -> Self {
         let region = options.region_on(geometry);
         let sector = u64::from(geometry.logical_sector);
-        let work = Region { offset: 0, len: region.len.min(WORK) / sector * sector };
+        let work = Options { region: options.region.min(WORK), ..options.clone() }.work_on(geometry);
         let reread = Region { offset: 0, len: work.len.min(INTERFACE_EXTENT) };
         let block =
             |most: u64| u32::try_from(work.len.min(most)).unwrap_or(1 << 20) / sector as u32 * sector as u32;
