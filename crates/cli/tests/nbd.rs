@@ -136,7 +136,14 @@ fn fio_verifies_what_it_writes_at_depth_32() {
         "--bssplit=4k/60:64k/30:1m/10",
         "--iodepth=32",
     ];
-    let verify = ["--size=128M", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", &uri];
+    let verify = [
+        "--size=128M",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        &uri,
+    ];
     run(&fio, &[&job[..], &verify[..]].concat());
     attached.detach();
 }
