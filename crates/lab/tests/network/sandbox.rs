@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
+use lunway_lab::{LabError, Network, Topology};
+
 use crate::inside::{RAN, inside, possible, two_hosts};
 
 /// Marks the processes of one test, in their environment.
@@ -152,4 +154,39 @@ fn the_exit_code_passes_out_and_signals_pass_in() {
         kill_process(Pid::from_child(&outer), passed).unwrap();
         assert_eq!(outer.wait().unwrap().code(), Some(code));
     }
+}
+
+#[test]
+fn root_needs_no_user_namespace_and_marks_make_no_sandbox() {
+    if !inside("sandbox::root_needs_no_user_namespace_and_marks_make_no_sandbox") {
+        return;
+    }
+    // From here on, here, a user namespace is one too many.
+    fs::write("/proc/sys/user/max_user_namespaces", "0").unwrap();
+    let mut unshare = Command::new(lunway_foreign::program("unshare").unwrap());
+    assert!(!unshare.args(["--user", "true"]).status().unwrap().success());
+    let mut nested = Command::new(env::current_exe().unwrap());
+    nested
+        .args(["--exact", "inside::nothing", "--nocapture"])
+        .env(RAN, "/dev/null")
+        .env_remove("LUNWAY_SANDBOX");
+    let output = nested.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+
+    // The marks of a sandbox do not make one.
+    let mut marked = Command::new(env::current_exe().unwrap());
+    marked
+        .args(["--exact", "inside::nothing", "--nocapture"])
+        .env(RAN, "/dev/null")
+        .env("LUNWAY_SANDBOX", "inside");
+    let output = marked.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("was not started by a sandbox: unset it"), "{said}");
+}
+
+#[test]
+fn outside_of_a_sandbox_nothing_is_built() {
+    let topology: Topology = toml::from_str("host = [{ name = 'server' }]").unwrap();
+    assert!(matches!(Network::build(&topology), Err(LabError::Outside)));
 }
