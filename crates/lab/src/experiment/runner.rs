@@ -33,6 +33,10 @@ const STEP_DOWN: f64 = 0.6;
 /// How often less is asked for before it is taken as it is.
 const STEPS_DOWN: u32 = 5;
 
+/// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and does not
+/// send the last of them at once.
+const FILLS_WINDOW: f64 = 0.7;
+
 /// How an experiment is run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -496,25 +500,28 @@ impl Cell {
         links: &[Link],
     ) -> Self {
         let throughput = &measured.throughput;
-        let mb_s = throughput.bytes_per_second() / 1e6;
         let ms = |time: Option<Duration>| time.map_or(f64::NAN, |time| time.as_secs_f64() * 1e3);
         let smoothed = throughput.senders().map(|end| end.tcp.rtt).filter(|rtt| !rtt.is_zero()).min();
-        Self {
+        let mut cell = Self {
             test: run.test.clone(),
             topology: run.topology.clone(),
             window: window.clone(),
             mtu,
             delay,
             rw: access.name(),
-            samples: vec![mb_s],
+            samples: vec![throughput.bytes_per_second() / 1e6],
             mb: throughput.bytes() as f64 / 1e6,
             rtt_ms: ms(smoothed),
             rtt_least_ms: ms(throughput.round_trip()),
             retransmits: throughput.retransmits(),
-            // A window that throttles leaves the processor idle, and one that fills the cable is limited by that.
-            limited: measured.cpu.limited && mb_s < FILLS_LINK * capacity(run, links),
+            limited: measured.cpu.limited,
             partial: !throughput.complete,
-        }
+        };
+        // What fills the cable is limited by that, and what moves about a window per round trip by that, however busy the processor.
+        let by_link = cell.mb_s() >= FILLS_LINK * capacity(run, links);
+        let by_window = cell.bound_mb_s().is_some_and(|bound| cell.mb_s() >= FILLS_WINDOW * bound);
+        cell.limited &= !by_link && !by_window;
+        cell
     }
 
     fn is_same(&self, other: &Self) -> bool {

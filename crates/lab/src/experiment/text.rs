@@ -3,9 +3,13 @@
 use std::fmt;
 
 use lunway_block::duration::ExactDuration;
+use lunway_report::chart::short_ns;
 use lunway_report::figure;
 
 use super::results::{Cell, Compared, Link, Results, Row};
+
+/// Where a window allows so much more than was moved, the window is not the limit.
+const BEYOND_LINK: f64 = 3.0;
 
 impl fmt::Display for Results {
     /// Links, tables, figures, verdicts, notes.
@@ -202,12 +206,12 @@ impl<'a> Matrix<'a> {
         let first = self.cells[0];
         let rtt = self.cells.iter().map(|cell| cell.rtt_least_ms).fold(f64::INFINITY, f64::min);
         format!(
-            "{}, {}, {}: delay {} each way, round trip {} ms",
+            "{}, {}, {}: delay {} each way, round trip {}",
             first.test,
             first.topology,
             first.rw,
             ExactDuration(first.delay),
-            figure(rtt)
+            short_ns(rtt * 1e6)
         )
     }
 
@@ -231,9 +235,14 @@ impl fmt::Display for Matrix<'_> {
                     Some(cell) => format!("({})", figure(cell.mb_s())),
                     None => "–".to_owned(),
                 }));
-                let bounds = self.mtus.iter().filter_map(|mtu| self.cell(window, *mtu)?.bound_mb_s());
-                let bound = bounds.fold(f64::NAN, f64::max);
-                row.push(if bound.is_finite() { format!("≤ {}", figure(bound)) } else { "–".to_owned() });
+                let cells = || self.mtus.iter().filter_map(|mtu| self.cell(window, *mtu));
+                let bound = cells().filter_map(Cell::bound_mb_s).fold(f64::NAN, f64::max);
+                let moved = cells().map(Cell::mb_s).fold(0.0, f64::max);
+                row.push(match bound.is_finite() {
+                    true if bound < BEYOND_LINK * moved => format!("≤ {}", figure(bound)),
+                    true => "more than the link".to_owned(),
+                    false => "–".to_owned(),
+                });
                 row
             })
             .collect();
