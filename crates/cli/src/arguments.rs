@@ -3,7 +3,7 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{attach, bench, copy, demo, discover, inspect, lab, net, report, serve};
+use crate::command::{attach, bench, compare, copy, demo, discover, inspect, lab, net, report, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -49,6 +49,7 @@ pub(crate) enum Command {
     Copy(copy::Copy),
     Attach(attach::Attach),
     Bench(Box<bench::Bench>),
+    Compare(Box<compare::Compare>),
     Net(Box<net::Net>),
     Lab(lab::Lab),
     Report(report::Report),
@@ -73,6 +74,7 @@ impl Command {
             Self::Copy(copy) => copy.run(),
             Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),
+            Self::Compare(compare) => compare.run(),
             Self::Net(net) => net.run(),
             Self::Lab(lab) => lab.run(),
             Self::Report(report) => report.run(),

@@ -6,8 +6,20 @@ use lunway_report::{
     VerdictTone,
 };
 
+use serde_json::Value;
+
 use super::comparison::Comparison;
 use super::decide::Verdict;
+
+/// The document for programs: its facts, notes and measures, and the [`Comparison::to_json`] that it holds, side by side in one object.
+pub fn json(document: &Document) -> Value {
+    let mut all = lunway_report::data(document);
+    if let (Value::Object(all), Value::Object(results)) = (&mut all, document.results.clone()) {
+        all.remove("results");
+        all.extend(results);
+    }
+    all
+}
 
 impl Comparison {
     /// A page with the table, the intervals as a forest plot, and every run in its data.

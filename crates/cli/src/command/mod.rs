@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod bench;
+pub(crate) mod compare;
 pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod discover;

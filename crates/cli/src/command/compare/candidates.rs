@@ -1,0 +1,152 @@
+//! The devices that are compared, open while it lasts.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use lunway_bench::profile::Options;
+use lunway_bench::{Region, cache_truth, holds_data};
+use lunway_block::size::HumanSize;
+use lunway_block::spec::{DeviceSpec, split_options};
+use lunway_block::{BlockDevice, Geometry};
+use lunway_device::OpenOptions;
+use lunway_report::Fact;
+
+use crate::device;
+use crate::failure::Failure;
+
+/// A device as it was named.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    spec: DeviceSpec,
+    sector: Option<u32>,
+    /// What the user calls it.
+    pub(super) label: Option<String>,
+}
+
+impl Candidate {
+    /// Reads `DEVICE[,sector=N]`, as of a LUN of `serve`.
+    pub(super) fn parse(text: &str) -> Result<Self, Failure> {
+        let (device, options) = split_options(text, &["sector"]);
+        let mut sector = None;
+        for (_, value) in options {
+            let number = value.parse().ok().filter(|sector| [512, 4096].contains(sector));
+            sector = Some(number.ok_or_else(|| Failure::Usage("sector= must be 512 or 4096".to_owned()))?);
+        }
+        Ok(Self { spec: device::parse(device)?, sector, label: None })
+    }
+
+    /// What it is called in tables: its label, or the device without its secret.
+    pub(super) fn name(&self) -> String {
+        let sector = self.sector.map_or(String::new(), |sector| format!(",sector={sector}"));
+        self.label.clone().unwrap_or_else(|| format!("{}{sector}", self.spec))
+    }
+
+    async fn open(&self, writes: bool, direct: bool) -> Result<lunway_device::Opened, Failure> {
+        let options = OpenOptions { sector: self.sector, direct, read_only: !writes, ..OpenOptions::default() };
+        device::open(&self.spec, &options).await
+    }
+}
+
+/// All of them, and the control once more.
+pub(super) struct Opened {
+    candidates: Vec<lunway_device::Opened>,
+    /// `None` where it can be opened only once.
+    again: Option<lunway_device::Opened>,
+}
+
+impl Opened {
+    pub(super) async fn open(candidates: &[Candidate], writes: bool, direct: bool) -> Result<Self, Failure> {
+        let mut opened = Vec::new();
+        for candidate in candidates {
+            opened.push(candidate.open(writes, direct).await?);
+        }
+        let again = match candidates[0].open(writes, direct).await {
+            Ok(again) => Some(again),
+            Err(_) => {
+                eprintln!("lunway: the control cannot be opened twice: both of its runs use one handle");
+                None
+            }
+        };
+        Ok(Self { candidates: opened, again })
+    }
+
+    pub(super) fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
+        self.candidates.iter().map(|opened| opened.device.clone()).collect()
+    }
+
+    pub(super) fn control_again(&self) -> Arc<dyn BlockDevice> {
+        self.again.as_ref().unwrap_or(&self.candidates[0]).device.clone()
+    }
+
+    /// A geometry whose every job runs on all of them: the least size, the largest sector.
+    pub(super) fn smallest(&self) -> Geometry {
+        let geometries = || self.candidates.iter().map(|opened| opened.device.geometry());
+        let size = geometries().map(|geometry| geometry.size).min().unwrap_or(0);
+        let sector = geometries().map(|geometry| geometry.logical_sector).max().unwrap_or(512);
+        Geometry::plain(size).with_sector(sector)
+    }
+
+    /// Whether all may be written: the user said so, or there is nothing to lose on any. Says so if not.
+    pub(super) async fn may_write(&self, destroy: bool, region: u64) -> Result<bool, Failure> {
+        for opened in &self.candidates {
+            let device = &opened.device;
+            let geometry = device.geometry();
+            if geometry.read_only {
+                eprintln!("lunway: a device is read-only: comparing reads only");
+                return Ok(false);
+            }
+            let region = Options { region, ..Options::default() }.region_on(&geometry);
+            if destroy {
+                continue;
+            }
+            let found = holds_data(&**device, region).await;
+            if let Some(offset) = found.context("cannot find out whether a device holds data")? {
+                eprintln!(
+                    "lunway: a device holds data (at offset {offset}): comparing reads only; --destroy overwrites it and \
+                     compares writes too"
+                );
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn facts(&self, candidates: &[Candidate]) -> Vec<Fact> {
+        let fact = |(candidate, opened): (&Candidate, &lunway_device::Opened)| {
+            let Geometry { size, logical_sector, physical_sector, .. } = opened.device.geometry();
+            let size = HumanSize(size);
+            let value = format!("{}, {size}, sectors of {logical_sector} bytes, {physical_sector} physical", candidate.spec);
+            Fact::new(candidate.name(), value)
+        };
+        candidates.iter().zip(&self.candidates).map(fact).collect()
+    }
+
+    /// What may have been answered from a cache.
+    pub(super) async fn caches(&self, candidates: &[Candidate], region: u64) -> Vec<String> {
+        let mut notes: Vec<String> = Vec::new();
+        for (candidate, opened) in candidates.iter().zip(&self.candidates) {
+            let region: Region = Options { region, ..Options::default() }.region_on(&opened.device.geometry());
+            let said = cache_truth(&*opened.device, region).await;
+            notes.extend(said.into_iter().map(|note| format!("{}: {note}", candidate.name())));
+        }
+        notes
+    }
+
+    pub(super) async fn close(self) {
+        for opened in self.candidates.into_iter().chain(self.again) {
+            opened.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_may_say_its_sector() {
+        let candidate = Candidate::parse("delay:1ms:ram:1M,sector=4096").unwrap();
+        assert_eq!((candidate.sector, candidate.name().as_str()), (Some(4096), "delay:1ms:ram:1M,sector=4096"));
+        assert!(matches!(Candidate::parse("ram:1M,sector=513"), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,294 @@
+//! `lunway compare`.
+
+mod candidates;
+mod rows;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use lunway_bench::compare::{self, Arm, Comparison, Devices, MARGIN_PERCENT, PAIRS, Plan, Progress, ROUNDS_MAX, Run};
+use lunway_bench::{Cancel, Rate, Tick, random_seed};
+use lunway_block::duration::parse_duration;
+use lunway_block::size::parse_size;
+use lunway_report::{Document, Fact, html};
+
+use self::candidates::{Candidate, Opened};
+use super::bench::arguments::{Access, block_size, rate};
+use super::bench::plan::bench_failure;
+use crate::failure::Failure;
+use crate::{device, interrupt, progress, terminal};
+
+/// Most candidates: a page and a terminal still show them side by side.
+const CANDIDATES_MAX: usize = 8;
+
+/// Measure devices in turns and say which differences are real.
+///
+/// The first device is the control: it is measured twice in every block, and differences are given in per cent of it. Without --rw
+/// and --job the ten rows of the profile `anvil` are compared. Differences within the margin do not matter; what cannot be told after
+/// the first pairs is measured for more. What writes asks for --destroy where a device holds data.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway compare ram:1G ram:1G,sector=4096
+  lunway compare a.img b.img --direct --rw randread --bs 4K --qd 16 --html compare.html
+  lunway compare iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 iscsi://192.0.2.11/iqn.2026-11.com.example:disk/0 \\
+      --labels old,new --destroy --json compare.json")]
+pub(crate) struct Compare {
+    /// The devices: the control, and what is held against it
+    #[arg(value_name = "DEVICE[,sector=4096]", num_args = 2..=CANDIDATES_MAX, required = true)]
+    devices: Vec<String>,
+    /// Names for them in tables, as 512,4K
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    labels: Vec<String>,
+    /// Compare these rows [default: anvil, unless --rw or --job is given]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "job"])]
+    profile: Option<Rows>,
+    /// Compare one row: what it does
+    #[arg(long, value_name = "PATTERN", conflicts_with = "job")]
+    rw: Option<Access>,
+    /// Bytes per I/O [default: 4K]
+    #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
+    bs: Option<u32>,
+    /// I/Os in flight [default: 1]
+    #[arg(long, value_name = "N", requires = "rw")]
+    qd: Option<u32>,
+    /// Percent of reads, for --rw rw and randrw [default: 50]
+    #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = clap::value_parser!(u8).range(0..=100))]
+    mix: Option<u8>,
+    /// I/Os are due at this rate, as 100M or 5000iops: response times are compared then
+    #[arg(long, value_name = "RATE", requires = "rw", value_parser = rate)]
+    rate: Option<Rate>,
+    /// Compare the jobs of a job file of fio's, one after the other
+    #[arg(long, value_name = "FILE")]
+    job: Option<PathBuf>,
+    /// What is compared: iops, or the mean response time
+    #[arg(long, value_enum, default_value_t = Figure::Iops)]
+    figure: Figure,
+    /// Pairs of runs after which it is looked what is decided
+    #[arg(long, value_name = "N", default_value_t = PAIRS)]
+    pairs: u32,
+    /// How often so many pairs are measured, at most, for what is not decided
+    #[arg(long, value_name = "N", default_value_t = ROUNDS_MAX)]
+    rounds: u32,
+    /// Differences up to this do not matter, per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = MARGIN_PERCENT)]
+    margin: f64,
+    /// How long each run is measured [default: 1s; with --job what the file says]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    time: Option<Duration>,
+    /// How long each runs before that [default: 100ms; with --job what the file says]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    ramp: Option<Duration>,
+    /// Work in the first so many bytes of each device; the smallest device decides for all
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    size: u64,
+    /// Of the order of runs, addresses and data
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Open files past the page cache (O_DIRECT)
+    #[arg(long)]
+    direct: bool,
+    /// Overwrite what the devices hold
+    #[arg(long)]
+    destroy: bool,
+    /// Write verdicts and every run as JSON; - is standard output, in place of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with the differences drawn
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Rows {
+    /// Sequential 4 MiB, random 4K at depth 1, 4 and 16, both ways; 32K and 128K reads
+    Anvil,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// I/Os per second: more is better
+    Iops,
+    /// Mean response time: less is better
+    Response,
+}
+
+impl From<Figure> for compare::Figure {
+    fn from(figure: Figure) -> Self {
+        match figure {
+            Figure::Iops => Self::Iops,
+            Figure::Response => Self::ResponseMs,
+        }
+    }
+}
+
+impl Compare {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        if !self.labels.is_empty() && self.labels.len() != self.devices.len() {
+            let (labels, devices) = (self.labels.len(), self.devices.len());
+            return Err(Failure::Usage(format!("--labels names {labels} devices, and there are {devices}")));
+        }
+        let mut candidates = self.devices.iter().map(|text| Candidate::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        for (candidate, label) in candidates.iter_mut().zip(&self.labels) {
+            candidate.label = Some(label.clone());
+        }
+        let (comparison, document) = device::run(self.measure(&candidates))?;
+        self.show(&comparison, &document)?;
+        if comparison.complete {
+            Ok(())
+        } else {
+            Err(Failure::failed(anyhow!("interrupted: the verdicts are of the pairs until then")))
+        }
+    }
+
+    async fn measure(&self, candidates: &[Candidate]) -> Result<(Comparison, Document), Failure> {
+        let opened = Opened::open(candidates, !self.only_reads()?, self.direct).await?;
+        let cancel = interrupt::watch();
+        let compared = self.compare(candidates, &opened, &cancel).await;
+        let facts = opened.facts(candidates);
+        let caches = opened.caches(candidates, self.size).await;
+        opened.close().await;
+        let (comparison, notes) = compared?;
+        let subject: Vec<String> = candidates.iter().map(Candidate::name).collect();
+        let mut document = comparison.document("lunway compare", &subject.join(" · "));
+        document.environment = facts.into_iter().chain(lunway_report::environment()).collect::<Vec<Fact>>();
+        document.notes.extend(notes.into_iter().chain(caches));
+        Ok((comparison, document))
+    }
+
+    async fn compare(
+        &self,
+        candidates: &[Candidate],
+        opened: &Opened,
+        cancel: &Cancel,
+    ) -> Result<(Comparison, Vec<String>), Failure> {
+        let seed = self.seed.unwrap_or_else(random_seed);
+        let destroy = opened.may_write(self.destroy, self.size).await?;
+        let (jobs, notes) = self.jobs(&opened.smallest(), destroy, seed)?;
+        let devices = Devices {
+            candidates: opened.devices(),
+            control_again: opened.control_again(),
+            jobs,
+            figure: self.figure.into(),
+        };
+        devices.check().map_err(bench_failure)?;
+        let plan = Plan {
+            pairs: self.pairs,
+            rounds: self.rounds,
+            margin_percent: self.margin,
+            ..Plan::new(devices.rows(), candidates.iter().map(Candidate::name).collect(), seed)
+        };
+        plan.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        announce(&plan, &devices);
+        if destroy {
+            prepare(&devices, cancel).await?;
+        }
+        Ok((carry_out(&plan, &devices, cancel).await?, notes))
+    }
+
+    fn show(&self, comparison: &Comparison, document: &Document) -> Result<(), Failure> {
+        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let json = || serde_json::to_string_pretty(&compare::json(document)).context("cannot build JSON");
+        if to_stdout {
+            terminal::print(&json()?)?;
+        } else {
+            let mut text = comparison.to_string();
+            for note in &document.notes {
+                if !comparison.trust.notes.contains(note) {
+                    text += &format!("\n{note}");
+                }
+            }
+            terminal::print(&format!("{text}\n"))?;
+        }
+        let mut written = Vec::new();
+        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
+            fs::write(path, json()? + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+            written.push(path);
+        }
+        if let Some(path) = &self.html {
+            fs::write(path, html(document)).with_context(|| format!("cannot write {}", path.display()))?;
+            written.push(path);
+        }
+        for path in written.into_iter().filter(|_| !to_stdout) {
+            terminal::print(&format!("written: {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// How long a run takes, as planned.
+fn run_time(devices: &Devices, row: usize) -> Duration {
+    let job = &devices.jobs[row];
+    // What ends by bytes alone: nobody knows.
+    job.ramp + job.limit.time().unwrap_or(Duration::from_secs(1))
+}
+
+/// Says what is going to happen, and for how long.
+fn announce(plan: &Plan, devices: &Devices) {
+    let all: Duration = (0..plan.rows.len()).map(|row| run_time(devices, row)).sum();
+    let block = all * (plan.arms.len() as u32 + 1);
+    let [least, most] = [1, plan.rounds].map(|rounds| block * (plan.warm_up + plan.pairs * rounds));
+    let until = if plan.rounds > 1 { format!(", and up to {} where that does not tell", time(most)) } else { String::new() };
+    eprintln!(
+        "lunway: {} rows on {} devices, the control twice, {} pairs: {}{until}",
+        plan.rows.len(),
+        plan.arms.len(),
+        plan.pairs,
+        time(least)
+    );
+}
+
+fn time(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds => format!("{} min {:02} s", seconds / 60, seconds % 60),
+    }
+}
+
+async fn prepare(devices: &Devices, cancel: &Cancel) -> Result<(), Failure> {
+    let bar = progress::fraction();
+    let mut show = |index: usize, count: usize, tick: &Tick| {
+        progress::set_fraction(&bar, (index as f64 + tick.fraction) / count as f64);
+        bar.set_prefix(format!("writing ({}/{count})", index + 1));
+        bar.set_message(format!("{:.1} MB/s", tick.bytes_per_second() / 1e6));
+    };
+    let prepared = devices.prepare(&mut show, cancel).await;
+    bar.finish_and_clear();
+    prepared.map_err(bench_failure)
+}
+
+async fn carry_out(plan: &Plan, devices: &Devices, cancel: &Cancel) -> Result<Comparison, Failure> {
+    let bar = progress::fraction();
+    let start = Instant::now();
+    let position = std::cell::Cell::new((0, 1));
+    let mut measure = async |run: Run| {
+        let mut show = |tick: &Tick| bar.set_message(format!("{:.0} IOPS  {}", tick.iops(), left(start, position.get(), tick)));
+        devices.measure(run, &mut show, cancel).await
+    };
+    let mut at = |progress: &Progress| {
+        position.set((progress.done, progress.planned));
+        progress::set_fraction(&bar, progress.done as f64 / progress.planned as f64);
+        let arm = match progress.run.arm {
+            Arm::Candidate(index) => char::from(b'A' + index as u8),
+            Arm::ControlAgain => 'A',
+        };
+        let pair = progress.run.block.map_or("warm-up".to_owned(), |block| format!("pair {}", block + 1));
+        bar.set_prefix(format!("{} {arm}, {pair}", plan.rows[progress.run.row].name));
+    };
+    let compared = plan.run(&mut measure, &mut at, cancel).await;
+    bar.finish_and_clear();
+    compared.map_err(bench_failure)
+}
+
+/// Time left if no row needs another round, by the time that runs took so far.
+fn left(start: Instant, (done, planned): (u64, u64), tick: &Tick) -> String {
+    let done = done as f64 + tick.fraction;
+    if done < 1.0 {
+        return String::new();
+    }
+    let left = start.elapsed().as_secs_f64() * (planned as f64 - done) / done;
+    progress::left(Duration::from_secs_f64(left.max(0.0)))
+}
