@@ -42,7 +42,8 @@ impl Candidate {
     }
 
     async fn open(&self, writes: bool, direct: bool) -> Result<lunway_device::Opened, Failure> {
-        let options = OpenOptions { sector: self.sector, direct, read_only: !writes, ..OpenOptions::default() };
+        let options =
+            OpenOptions { sector: self.sector, direct, read_only: !writes, ..OpenOptions::default() };
         device::open(&self.spec, &options).await
     }
 }
@@ -115,7 +116,10 @@ impl Opened {
         let fact = |(candidate, opened): (&Candidate, &lunway_device::Opened)| {
             let Geometry { size, logical_sector, physical_sector, .. } = opened.device.geometry();
             let size = HumanSize(size);
-            let value = format!("{}, {size}, sectors of {logical_sector} bytes, {physical_sector} physical", candidate.spec);
+            let value = format!(
+                "{}, {size}, sectors of {logical_sector} bytes, {physical_sector} physical",
+                candidate.spec
+            );
             Fact::new(candidate.name(), value)
         };
         candidates.iter().zip(&self.candidates).map(fact).collect()
@@ -125,7 +129,8 @@ impl Opened {
     pub(super) async fn caches(&self, candidates: &[Candidate], region: u64) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for (candidate, opened) in candidates.iter().zip(&self.candidates) {
-            let region: Region = Options { region, ..Options::default() }.region_on(&opened.device.geometry());
+            let region: Region =
+                Options { region, ..Options::default() }.region_on(&opened.device.geometry());
             let said = cache_truth(&*opened.device, region).await;
             notes.extend(said.into_iter().map(|note| format!("{}: {note}", candidate.name())));
         }
@@ -146,7 +151,10 @@ mod tests {
     #[test]
     fn a_device_may_say_its_sector() {
         let candidate = Candidate::parse("delay:1ms:ram:1M,sector=4096").unwrap();
-        assert_eq!((candidate.sector, candidate.name().as_str()), (Some(4096), "delay:1ms:ram:1M,sector=4096"));
+        assert_eq!(
+            (candidate.sector, candidate.name().as_str()),
+            (Some(4096), "delay:1ms:ram:1M,sector=4096")
+        );
         assert!(matches!(Candidate::parse("ram:1M,sector=513"), Err(Failure::Usage(_))));
     }
 }

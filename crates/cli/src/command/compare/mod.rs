@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
-use lunway_bench::compare::{self, Arm, Comparison, Devices, MARGIN_PERCENT, PAIRS, Plan, Progress, ROUNDS_MAX, Run};
+use lunway_bench::compare::{
+    self, Arm, Comparison, Devices, MARGIN_PERCENT, PAIRS, Plan, Progress, ROUNDS_MAX, Run,
+};
 use lunway_bench::{Cancel, Rate, Tick, random_seed};
 use lunway_block::duration::parse_duration;
 use lunway_block::size::parse_size;
@@ -131,7 +133,8 @@ impl Compare {
             let (labels, devices) = (self.labels.len(), self.devices.len());
             return Err(Failure::Usage(format!("--labels names {labels} devices, and there are {devices}")));
         }
-        let mut candidates = self.devices.iter().map(|text| Candidate::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let mut candidates =
+            self.devices.iter().map(|text| Candidate::parse(text)).collect::<Result<Vec<_>, _>>()?;
         for (candidate, label) in candidates.iter_mut().zip(&self.labels) {
             candidate.label = Some(label.clone());
         }
@@ -231,7 +234,11 @@ fn announce(plan: &Plan, devices: &Devices) {
     let all: Duration = (0..plan.rows.len()).map(|row| run_time(devices, row)).sum();
     let block = all * (plan.arms.len() as u32 + 1);
     let [least, most] = [1, plan.rounds].map(|rounds| block * (plan.warm_up + plan.pairs * rounds));
-    let until = if plan.rounds > 1 { format!(", and up to {} where that does not tell", time(most)) } else { String::new() };
+    let until = if plan.rounds > 1 {
+        format!(", and up to {} where that does not tell", time(most))
+    } else {
+        String::new()
+    };
     eprintln!(
         "lunway: {} rows on {} devices, the control twice, {} pairs: {}{until}",
         plan.rows.len(),
@@ -265,7 +272,9 @@ async fn carry_out(plan: &Plan, devices: &Devices, cancel: &Cancel) -> Result<Co
     let start = Instant::now();
     let position = std::cell::Cell::new((0, 1));
     let mut measure = async |run: Run| {
-        let mut show = |tick: &Tick| bar.set_message(format!("{:.0} IOPS  {}", tick.iops(), left(start, position.get(), tick)));
+        let mut show = |tick: &Tick| {
+            bar.set_message(format!("{:.0} IOPS  {}", tick.iops(), left(start, position.get(), tick)))
+        };
         devices.measure(run, &mut show, cancel).await
     };
     let mut at = |progress: &Progress| {

@@ -39,14 +39,19 @@ impl Compare {
         seed: u64,
     ) -> Result<(Vec<Job>, Vec<String>), Failure> {
         let (duration, ramp) = (self.time.unwrap_or(TIME), self.ramp.unwrap_or(RAMP));
-        let options = Options { duration, ramp, region: self.size, destroy, seed, ..Options::of(Kind::Anvil) };
+        let options =
+            Options { duration, ramp, region: self.size, destroy, seed, ..Options::of(Kind::Anvil) };
         match (&self.job, self.rw) {
             (Some(path), _) => {
                 let file = JobFile::read(path).map_err(|error| Failure::Usage(error.to_string()))?;
-                let schedule = file.schedule(geometry, destroy).map_err(|error| Failure::Usage(error.to_string()))?;
+                let schedule =
+                    file.schedule(geometry, destroy).map_err(|error| Failure::Usage(error.to_string()))?;
                 let jobs = schedule.stages.into_iter().flatten().map(|entry| self.shortened(entry.job));
                 let mut notes = schedule.notes;
-                notes.push("The jobs of the file are compared one at a time, whether they have `stonewall` or not.".into());
+                notes.push(
+                    "The jobs of the file are compared one at a time, whether they have `stonewall` or not."
+                        .into(),
+                );
                 Ok((jobs.collect(), notes))
             }
             (None, Some(rw)) => {
