@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn what_a_typical_file_says_is_what_is_run() {
         let job = job(
-            "rw=randrw\nrwmixread=70\nbs=8k\niodepth=32\nioengine=libaio\nnumjobs=1\nsize=25%\noffset=50%\nruntime=2m\n\
+            "rw=randrw\nrwmixread=70\nbs=8k\niodepth=32\nioengine=libaio\nnumjobs=4\nsize=25%\noffset=50%\nruntime=2m\n\
              time_based\nramp_time=5s\nrandom_distribution=zipf:1.2\nrandseed=7\nname=mixed\nzero_buffers",
         );
-        assert_eq!((job.name.as_str(), job.queue_depth, job.jobs, job.seed), ("mixed", 32, 1, 7));
+        assert_eq!((job.name.as_str(), job.queue_depth, job.jobs, job.seed), ("mixed", 32, 4, 7));
         assert_eq!(
             (job.pattern, job.mix),
             (Pattern::Random(Distribution::Zipf(1.2)), Mix { read_percent: 70 })

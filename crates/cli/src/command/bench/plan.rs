@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use lunway_bench::profile::{self, Kind, Profile, ProfileResult};
-use lunway_bench::{BenchError, Cancel, End, Entry, Event, Job, Outcome, Region, Schedule, holds_data};
+use lunway_bench::{
+    BenchError, Cancel, End, Entry, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data,
+};
 use lunway_block::{BlockDevice, Geometry};
 use lunway_report::Fact;
 
@@ -91,7 +93,9 @@ impl Plan {
                     .map_err(bench_failure)?;
                 let ended = outcomes.iter().all(|outcome| outcome.end == End::Limit);
                 let complete = ended && outcomes.len() == schedule.jobs().count();
-                Ok(Measured { outcomes, complete, notes: schedule.notes.clone(), ..Measured::nothing() })
+                let mut notes = schedule.notes.clone();
+                notes.extend(cache_truth(&**device, whole(schedule, &device.geometry())).await);
+                Ok(Measured { outcomes, complete, notes, ..Measured::nothing() })
             }
             Self::Profile(kind, options) => {
                 let tick = &mut |step: profile::Step<'_>, tick: &_| watch.tick_in_turn(step, tick);
@@ -108,6 +112,15 @@ impl Plan {
             }
         }
     }
+}
+
+/// From the first block that a job of the schedule may touch to the last.
+fn whole(schedule: &Schedule, geometry: &Geometry) -> Region {
+    let regions = schedule.jobs().map(|job| job.region_on(geometry));
+    let (from, to) = regions.fold((u64::MAX, 0), |(from, to), region| {
+        (from.min(region.offset), to.max(region.offset.saturating_add(region.len)))
+    });
+    Region { offset: from.min(to), len: to.saturating_sub(from) }
 }
 
 impl Measured {

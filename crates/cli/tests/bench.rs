@@ -1,0 +1,179 @@
+//! `lunway bench` from outside: job files, streams, what `--live` draws on a terminal.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{PATIENCE, Served, finish, lunway, succeed};
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
+        .collect()
+}
+
+fn count(lines: &[Value], event: &str) -> usize {
+    lines.iter().filter(|line| line["event"] == event).count()
+}
+
+const JOBS: &str = "\
+[global]
+ioengine=libaio
+bs=4k
+size=1m
+[reads]
+rw=randread
+iodepth=4
+[writes]
+rw=write
+numjobs=2
+[after]
+stonewall
+rw=randrw
+rwmixread=70
+verify=crc32c
+";
+
+#[test]
+fn a_job_file_is_run_and_its_results_are_fios() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = write(folder.path(), "jobs.fio", JOBS);
+    let plus = folder.path().join("plus.json").to_str().unwrap().to_owned();
+    let text = succeed(lunway(&["bench", "ram:8M", "--job", &job, "--json-plus", &plus]));
+    for part in [
+        "reads",
+        "writes",
+        "after",
+        "blocks verified, 0 wrong",
+        "Without effect: ioengine",
+        "generator itself",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let document: Value = serde_json::from_str(&fs::read_to_string(&plus).unwrap()).unwrap();
+    let names: Vec<_> =
+        document["jobs"].as_array().unwrap().iter().map(|job| job["jobname"].clone()).collect();
+    assert_eq!(names, ["reads", "writes", "after"]);
+    assert!(document["jobs"][0]["read"]["clat_ns"]["bins"].is_object());
+    assert_eq!(document["jobs"][1]["write"]["io_bytes"], 2 << 20, "each clone writes all of it");
+    assert_eq!(document["lunway"]["complete"], true);
+}
+
+#[test]
+fn what_a_job_file_cannot_mean_is_said_with_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = write(folder.path(), "jobs.fio", "[a]\nrw=read\nthinktime=5\n");
+    let output = finish(lunway(&["bench", "ram:1M", "--job", &job]), PATIENCE);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("jobs.fio:3: thinktime=5 cannot be honoured"), "{said}");
+    let missing = finish(lunway(&["bench", "ram:1M", "--job", "/nonexistent.fio"]), PATIENCE);
+    assert_eq!(missing.status.code(), Some(1));
+    let both = finish(lunway(&["bench", "ram:1M", "--json", "-", "--stream", "-", "--rw", "read"]), PATIENCE);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn a_stream_shows_each_second_and_each_path_as_it_was() {
+    let served = Served::start(&["--lun", "0=ram:8M"]);
+    let arguments = ["bench", &served.url(0), "--rw", "randread", "--time", "2200ms", "--stream", "-"];
+    let lines = lines(&succeed(lunway(&arguments)));
+    assert_eq!((&lines[0]["event"], &lines[lines.len() - 1]["event"]), (&"start".into(), &"end".into()));
+    assert_eq!(lines[lines.len() - 1]["complete"], true);
+    assert_eq!(count(&lines, "job"), 1);
+    let intervals: Vec<_> = lines.iter().filter(|line| line["event"] == "interval").collect();
+    let ios: u64 = intervals.iter().map(|line| line["read"]["ios"].as_u64().unwrap()).sum();
+    let job = lines.iter().find(|line| line["event"] == "job").unwrap();
+    assert!(ios <= job["result"]["read"]["total_ios"].as_u64().unwrap(), "intervals are not running totals");
+    let whole: Vec<_> = intervals.iter().filter(|line| line["interval_ms"].as_u64() > Some(900)).collect();
+    assert!(!whole.is_empty(), "{lines:?}");
+    let path = &whole[0]["paths"][0];
+    assert_eq!((&path["name"], &path["state"]), (&served.address.clone().into(), &"up".into()));
+    assert!(path["read_bytes_per_s"].as_f64() > Some(0.0) && path["rtt_us"].as_f64() > Some(0.0), "{path}");
+}
+
+#[test]
+fn an_interrupted_run_leaves_a_whole_stream_a_whole_page_and_whole_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (stream, html, json) = (path("run.ndjson"), path("run.html"), path("run.json"));
+    let mut command = Command::new("timeout");
+    command.args(["--preserve-status", "-s", "INT", "-k", "60", "2", env!("CARGO_BIN_EXE_lunway")]);
+    command.args(["bench", "ram:8M", "--profile", "anvil", "--time", "30s"]);
+    command.args(["--stream", &stream, "--html", &html, "--json", &json]);
+    let output = finish(command, PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("interrupted"), "{said}");
+    let lines = lines(&fs::read_to_string(stream).unwrap());
+    assert_eq!(lines[lines.len() - 1]["complete"], false);
+    assert!(count(&lines, "interval") > 0);
+    let document: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(
+        (&document["lunway"]["complete"], &document["profile"]["complete"]),
+        (&false.into(), &false.into())
+    );
+    assert!(fs::read_to_string(html).unwrap().trim_end().ends_with("</html>"));
+}
+
+/// What a terminal gets.
+fn on_a_terminal(command: &str) -> Option<String> {
+    let script = lunway_foreign::program("script")?;
+    let mut terminal = Command::new(script);
+    terminal
+        .args(["-qec", command, "/dev/null"])
+        .env("TERM", "xterm")
+        .env("NO_COLOR", "1")
+        .env("COLUMNS", "100");
+    let output = finish(terminal, PATIENCE);
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const ENTER: &str = "\x1b[?1049h";
+const LEAVE: &str = "\x1b[?1049l";
+
+#[test]
+fn live_draws_on_the_other_screen_and_gives_the_terminal_back() {
+    let bench =
+        format!("{} bench ram:8M --rw randrw --time 1500ms --destroy --live", env!("CARGO_BIN_EXE_lunway"));
+    let Some(text) = on_a_terminal(&bench) else { return };
+    let (_, drawn) = text.split_once(ENTER).expect("the other screen");
+    let (drawn, after) = drawn.split_once(LEAVE).expect("and back");
+    assert!(drawn.matches("\x1b[H").count() >= 3, "{drawn:?}");
+    assert!(drawn.contains("randrw 4 KiB QD1 (1 of 1), measuring"), "{drawn:?}");
+    assert!(drawn.contains("p99 ms") && !drawn.contains("\x1b[1m"), "NO_COLOR: {drawn:?}");
+    assert!(
+        after.contains("randrw") && !after.contains(ENTER),
+        "the table stands where it can be read: {after:?}"
+    );
+}
+
+#[test]
+fn an_interrupted_live_view_gives_the_terminal_back_too() {
+    let lunway = env!("CARGO_BIN_EXE_lunway");
+    let bench = format!("timeout -s INT -k 60 1.5 {lunway} bench ram:8M --rw randread --time 1m --live");
+    let Some(text) = on_a_terminal(&bench) else { return };
+    let (_, after) = text.split_once(LEAVE).expect("the screen from before");
+    assert!(after.contains("interrupted"), "{after:?}");
+}
+
+#[test]
+fn without_a_terminal_live_is_a_line_a_second_and_says_so() {
+    let output =
+        finish(lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1200ms", "--live"]), PATIENCE);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("no terminal"), "{said}");
+    assert!(said.lines().any(|line| line.contains("read") && line.contains("p99")), "{said}");
+    assert!(!said.contains('\x1b'), "{said:?}");
+}
