@@ -54,7 +54,7 @@ pub struct Looked {
 ///
 /// # Panics
 ///
-/// Where files cannot be written, or the browser does not do its work within a minute.
+/// Where files cannot be written, or the browser does not do its work within two minutes.
 pub fn look(page: &Path, folder: &Path, view: View) -> Option<Looked> {
     let program = program("chromium")?;
     let stem = page.file_stem().and_then(|stem| stem.to_str()).expect("a page has a name");
@@ -91,7 +91,7 @@ pub fn look(page: &Path, folder: &Path, view: View) -> Option<Looked> {
 /// What the script found, by the lines.
 fn open(program: &Path, around: &Path, screenshot: &Path, view: View, profile: &Path) -> String {
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "60"]).arg(program).args([
+    command.args(["-s", "KILL", "120"]).arg(program).args([
         "--headless",
         "--no-sandbox",
         "--disable-gpu",

@@ -2,6 +2,8 @@
 
 mod imported;
 
+use std::time::Duration;
+
 use lunway_report::chart::{
     Bar, Curve, Line as TimeLine, SERIES_MAX, Timeline, Tone, bars, over_time, percentile_curves,
 };
@@ -34,7 +36,7 @@ pub fn document(title: &str, subject: &str, outcomes: &[Outcome]) -> Document {
     document.sections = vec![figures(&lines, outcomes)];
     if !lines.is_empty() {
         document.sections.extend([throughput(&lines), response(&lines)]);
-        document.sections.extend(time(&lines));
+        document.sections.extend(time(outcomes));
     }
     document.measures = lines.iter().flat_map(measures).collect();
     document.results = fio::to_json(outcomes);
@@ -231,44 +233,53 @@ pub(crate) fn percentiles(latency: &Latency) -> Vec<(f64, f64)> {
     percents.map(|percent| (percent, latency.percentile(percent) as f64)).collect()
 }
 
-fn time(lines: &[Line<'_>]) -> Option<Section> {
+fn time(outcomes: &[Outcome]) -> Option<Section> {
     // Two points make a line, not a picture.
-    let lines = lines.iter().filter(|line| line.outcome.series.points().len() > 2);
-    let blocks: Vec<Block> = lines.map(timeline).collect();
+    let outcomes = outcomes.iter().filter(|outcome| outcome.series.points().len() > 2);
+    let blocks: Vec<Block> = outcomes.filter_map(timeline).collect();
     (!blocks.is_empty()).then(|| Section { blocks, ..Section::new("Over time") })
 }
 
-fn timeline(line: &Line<'_>) -> Block {
-    let series = &line.outcome.series;
+/// A job's throughput, with a line for each direction; `None` where nothing was moved.
+fn timeline(outcome: &Outcome) -> Option<Block> {
+    let series = &outcome.series;
     let per_second = series.interval().as_secs_f64().recip();
-    let of = |point: &Point| match line.tone {
-        Tone::Read => (point.read_ios, point.read_bytes),
-        Tone::Write => (point.write_ios, point.write_bytes),
-    };
     // Large blocks are about volume, small ones about number.
-    let large = line.outcome.job.block_sizes.largest(line.outcome.job.mix) >= 64 << 10;
-    let values = series.points().iter().map(|point| match (of(point), large) {
-        ((_, bytes), true) => bytes as f64 * per_second / 1e6,
-        ((ios, _), false) => ios as f64 * per_second,
-    });
-    let values: Vec<f64> = values.collect();
+    let large = outcome.job.block_sizes.largest(outcome.job.mix) >= 64 << 10;
+    let values = |of: fn(&Point) -> (u64, u64)| -> Vec<f64> {
+        let value = |point| match (of(point), large) {
+            ((_, bytes), true) => bytes as f64 * per_second / 1e6,
+            ((ios, _), false) => ios as f64 * per_second,
+        };
+        series.points().iter().map(value).collect()
+    };
+    let reads = values(|point| (point.read_ios, point.read_bytes));
+    let writes = values(|point| (point.write_ios, point.write_bytes));
+    let line = |label, tone, values, figures: &Direction| {
+        (figures.ios > 0).then_some(TimeLine { label, tone: Some(tone), values })
+    };
+    let lines: Vec<TimeLine<'_>> = [
+        line("read", Tone::Read, &reads, &outcome.read),
+        line("write", Tone::Write, &writes, &outcome.write),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let unit = if large { "MB/s" } else { "IOPS" };
-    let chart = over_time(&Timeline {
+    let chart = Timeline {
         unit,
         interval: series.interval(),
-        lines: &[TimeLine { label: &line.name, tone: Some(line.tone), values: &values }],
-        warm_up: std::time::Duration::ZERO,
+        lines: &lines,
+        warm_up: Duration::ZERO,
         events: &[],
         level: None,
         wide: false,
-    });
-    card(&line.name, unit, chart)
+    };
+    (!lines.is_empty()).then(|| card(&outcome.job.name, unit, over_time(&chart)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use lunway_report::html;
 
     use super::*;

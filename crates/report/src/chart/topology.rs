@@ -146,11 +146,10 @@ impl<'a> Plan<'a> {
         let stack = |heights: &mut dyn Iterator<Item = f64>| heights.map(|height| height + GAP).sum::<f64>();
         let column =
             |side| stack(&mut topology.hosts.iter().filter(|host| host.side == side).map(host_height));
-        // A cable between switches has its number above the lower one, and above its name.
-        let trunks = topology.trunks().next().is_some();
-        let heading = HEADING + if trunks { 2.0 * BADGE + 4.0 } else { 0.0 };
-        let switch_names = topology.switches.len() as f64 * heading;
-        let switches = stack(&mut (0..topology.switches.len()).map(switch_height)) + switch_names;
+        // A cable between switches has its number above the lower one.
+        let above = if topology.trunks().next().is_some() { 2.0 * BADGE } else { 0.0 };
+        let room = topology.switches.len() as f64 * above;
+        let switches = stack(&mut (0..topology.switches.len()).map(switch_height)) + room;
         let height = column(Side::Left).max(column(Side::Right)).max(switches);
 
         let mut tops = [(height - column(Side::Left)) / 2.0, (height - column(Side::Right)) / 2.0];
@@ -164,10 +163,10 @@ impl<'a> Plan<'a> {
             place
         });
         let hosts = hosts.collect();
-        let half = if width >= BROAD { 45.0 } else { 22.0 };
+        let half = if width >= BROAD { 52.0 } else { 30.0 };
         let mut top = (height - switches) / 2.0;
         let switches = (0..topology.switches.len()).map(|index| {
-            let from = top + heading;
+            let from = top + above;
             top = from + switch_height(index) + GAP;
             [width / 2.0 - half, width / 2.0 + half, from, from + switch_height(index)]
         });
@@ -189,8 +188,8 @@ impl<'a> Plan<'a> {
         (0..self.topology.hosts.len()).for_each(|index| self.host(&mut svg, index));
         for (switch, [left, right, top, bottom]) in self.topology.switches.iter().zip(&self.switches) {
             svg.rect((*left, *top), (right - left, bottom - top), "box switch", &switch.name);
-            let name = fit(&switch.name, self.width - 2.0 * self.host_width - 12.0);
-            svg.text((left + right) / 2.0, top - 6.0, "strong mid name", &name);
+            let (x, y) = ((left + right) / 2.0, (top + bottom) / 2.0);
+            svg.text(x, y + TEXT * 0.36, "mid", &fit(&switch.name, right - left - 4.0));
         }
         for (index, (cable, path)) in cables.iter().zip(&paths).enumerate() {
             if let Some(Route { number, .. }) = path {
@@ -299,7 +298,7 @@ impl<'a> Plan<'a> {
                     End::Switch(index) => Some(self.switches.get(*index)?[2]),
                     End::Port(..) => None,
                 });
-                (b.0, tops.fold(0.0, f64::max) - HEADING - BADGE - 2.0)
+                (b.0, tops.fold(0.0, f64::max) - (GAP + 2.0 * BADGE) / 2.0)
             }
         };
         let stub = |(x, y): (f64, f64), side: Option<Side>| {
