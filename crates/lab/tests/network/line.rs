@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lunway_lab::{LabError, Loss, Network};
@@ -28,24 +29,32 @@ fn datagrams(network: &Network) -> [UdpSocket; 2] {
 }
 
 /// Says that no more comes.
-const END: u64 = u64::MAX - 1;
+const END: u64 = 1 << 40;
+/// Datagrams under way at most: fewer than any socket holds, so that none is lost where its reader has to wait for a core.
+const WINDOW: u64 = 150;
 
-/// Sends numbers, slowly enough for every queue, and then the end so often that some of it arrives.
-fn send(near: &UdpSocket, count: u64, mut at: impl FnMut(u64)) {
-    for number in (0..count).chain(std::iter::repeat_n(END, 100)) {
-        at(number);
-        near.send(&number.to_be_bytes()).unwrap();
-        if number.is_multiple_of(20) {
-            std::thread::sleep(Duration::from_millis(1));
+/// Sends numbers from one socket to the other, and then the end so often that some of it arrives; the numbers that came.
+fn exchange([near, far]: [&UdpSocket; 2], count: u64, mut at: impl FnMut(u64)) -> Vec<u64> {
+    let highest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let mut number = [0; 8];
+            let next = || far.recv(&mut number).ok().map(|_| u64::from_be_bytes(number));
+            let come = std::iter::from_fn(next).take_while(|number| *number < END);
+            come.inspect(|number| highest.store(*number, Ordering::Relaxed)).collect()
+        });
+        for number in 0..count {
+            at(number);
+            while number.saturating_sub(highest.load(Ordering::Relaxed)) > WINDOW {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            near.send(&number.to_be_bytes()).unwrap();
         }
-    }
-}
-
-/// The numbers that come until the end.
-fn received(far: &UdpSocket) -> Vec<u64> {
-    let mut number = [0; 8];
-    let next = || far.recv(&mut number).ok().map(|_| u64::from_be_bytes(number));
-    std::iter::from_fn(next).take_while(|number| *number != END).collect()
+        for _ in 0..WINDOW / 2 {
+            near.send(&END.to_be_bytes()).unwrap();
+        }
+        receiver.join().unwrap()
+    })
 }
 
 /// Round trips of one byte over one connection, shortest first.
@@ -106,16 +115,14 @@ fn a_share_of_the_frames_gets_lost_and_the_rest_keeps_its_order() {
     let lane = network.cable("lane1").unwrap();
     let [near, far] = datagrams(&network);
     lane.set_loss(Loss::new(0.05)).unwrap();
-    lane.set_delay(Duration::from_millis(30)).unwrap();
+    lane.set_delay(Duration::from_millis(20)).unwrap();
     const COUNT: u64 = 6000;
-    let receiver = std::thread::spawn(move || received(&far));
-    send(&near, COUNT, |number| {
+    let received = exchange([&near, &far], COUNT, |number| {
         if number == COUNT / 2 {
             // What is under way has this long to go, and may not be overtaken.
             lane.set_delay(Duration::ZERO).unwrap();
         }
     });
-    let received = receiver.join().unwrap();
     assert!(received.is_sorted_by(|a, b| a < b), "in order, none twice");
     let lost = COUNT as f64 - received.len() as f64;
     let (mean, deviation) = (COUNT as f64 * 0.05, (COUNT as f64 * 0.05 * 0.95).sqrt());
@@ -129,16 +136,10 @@ fn nothing_gets_lost_that_was_not_to_and_all_that_was() {
     }
     let network = two_hosts(LINE);
     let [near, far] = datagrams(&network);
-    let receiver = {
-        let far = far.try_clone().unwrap();
-        std::thread::spawn(move || received(&far))
-    };
-    send(&near, 2000, |_| {});
-    assert_eq!(receiver.join().unwrap().len(), 2000);
+    assert_eq!(exchange([&near, &far], 2000, |_| {}).len(), 2000);
     network.cable("lane1").unwrap().set_loss(Loss::new(1.0)).unwrap();
     far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    send(&near, 1, |_| {});
-    assert!(received(&far).is_empty());
+    assert!(exchange([&near, &far], 1, |_| {}).is_empty());
 }
 
 #[test]
