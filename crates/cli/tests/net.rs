@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{PATIENCE, finish, free_port, lunway, succeed, wait};
+use support::{PATIENCE, Served, finish, free_port, lunway, succeed, wait};
 
 /// `lunway net serve` on a port of its own.
 struct Responder {
@@ -109,6 +109,25 @@ fn a_responder_ends_when_it_is_asked_to() {
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
     let status = wait(&mut responder.child, PATIENCE).expect("it ends when asked");
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_device_over_iscsi_is_measured_as_a_share_of_its_wire_and_memory_is_not() {
+    let served = Served::start(&["--lun", "0=ram:16M"]);
+    let url = served.url(0);
+    let bench = |device: &str, more: &[&str]| {
+        let arguments = ["bench", device, "--rw", "randread", "--qd", "4", "--time", "300ms"];
+        succeed(lunway(&[&arguments[..], more].concat()))
+    };
+    let document: Value = serde_json::from_str(&bench(&url, &["--json", "-"])).unwrap();
+    let wire = &document["jobs"][0]["lunway"]["wire"];
+    assert!(wire["share"].as_f64() > Some(0.0) && wire["read"]["depth"] == 4, "{wire}");
+    let text = bench(&url, &[]);
+    assert!(text.contains("two bare sockets on 127.0.0.1") && text.contains("% of the wire ("), "{text}");
+    let responder = Responder::start();
+    let text = bench(&url, &["--wire", &responder.address]);
+    assert!(text.contains(&format!("The wire is that to {}", responder.address)), "{text}");
+    assert!(!bench("ram:16M", &[]).contains("wire"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod live;
 mod output;
 pub(super) mod plan;
 mod watch;
+mod wire;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use clap::Args;
 use lunway_bench::fio::{JobFile, JobFileError};
 use lunway_bench::profile::{self, Kind, Load};
-use lunway_bench::{Distribution, Job, Limit, Mix, Rate, Region, random_seed};
+use lunway_bench::{Cancel, Distribution, Job, Limit, Mix, Rate, Region, random_seed};
 use lunway_block::BlockDevice;
 use lunway_block::duration::parse_duration;
 use lunway_block::size::{HumanSize, parse_size};
@@ -27,6 +28,7 @@ use self::client::Client;
 use self::output::Outputs;
 use self::plan::{Measured, Plan, may_write};
 use self::watch::Watch;
+use self::wire::Wire;
 use crate::failure::Failure;
 use crate::{device, interrupt};
 
@@ -112,6 +114,9 @@ pub(crate) struct Bench {
     /// Overwrite what the device holds
     #[arg(long)]
     destroy: bool,
+    /// Where `lunway net serve` tells what the wire to the device can do [default: port 3262 of the portal's host]
+    #[arg(long, value_name = "HOST[:PORT]")]
+    wire: Option<String>,
     /// Show what happens now, four times a second; a line a second where nothing can be drawn
     #[arg(long)]
     live: bool,
@@ -187,9 +192,14 @@ impl Bench {
             ..OpenOptions::default()
         };
         let opened = device::open(spec, &options).await?;
-        let measured = self.measure_on(&opened.device, spec, task).await;
+        let cancel = interrupt::watch();
+        let measured = self.measure_on(&opened.device, spec, task, &cancel).await;
+        let paths = opened.device.paths();
         opened.close().await;
-        measured
+        let (mut measured, streamed) = measured?;
+        measured.wire = Wire::measure(self.wire.as_deref(), &paths, &measured.outcomes, &cancel);
+        measured.notes.extend(measured.wire.lines());
+        Ok((measured, streamed))
     }
 
     async fn measure_on(
@@ -197,9 +207,9 @@ impl Bench {
         device: &Arc<dyn BlockDevice>,
         spec: &DeviceSpec,
         task: &Task,
+        cancel: &Cancel,
     ) -> Result<(Measured, Result<(), Failure>), Failure> {
         let environment = environment(&**device);
-        let cancel = interrupt::watch();
         let plan = self.plan(device, task).await?;
         let about = plan.about(&device.geometry());
         let mut watch = Watch::bar(device.clone(), cancel.clone());
@@ -213,7 +223,7 @@ impl Bench {
             eprintln!("{spec}: {about}");
         }
         let client = Client::look();
-        let measured = plan.run(device, &mut watch, &cancel).await;
+        let measured = plan.run(device, &mut watch, cancel).await;
         let complete = measured.as_ref().is_ok_and(|measured| measured.complete);
         let streamed = watch.finish(complete).map_err(|error| self.outputs.stream_failure(error));
         let mut measured = Measured { environment, ..measured? };

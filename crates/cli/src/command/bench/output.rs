@@ -145,6 +145,7 @@ fn json_document(device: &str, measured: &Measured, mut document: Value) -> Valu
     if let Some(profile) = &measured.profile {
         document["profile"] = profile.to_json();
     }
+    measured.wire.add_to(&mut document);
     document
 }
 

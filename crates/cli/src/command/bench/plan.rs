@@ -12,6 +12,7 @@ use lunway_block::{BlockDevice, Geometry};
 use lunway_report::Fact;
 
 use super::watch::Watch;
+use super::wire::Wire;
 use crate::failure::Failure;
 use crate::progress;
 
@@ -32,6 +33,8 @@ pub(super) struct Measured {
     /// What makes figures doubtful.
     pub(super) warnings: Vec<String>,
     pub(super) environment: Vec<Fact>,
+    /// What the network to the device does.
+    pub(super) wire: Wire,
     /// Nothing was cut short.
     pub(super) complete: bool,
 }
@@ -131,6 +134,7 @@ impl Measured {
             notes: Vec::new(),
             warnings: Vec::new(),
             environment: Vec::new(),
+            wire: Wire::default(),
             complete: false,
         }
     }
