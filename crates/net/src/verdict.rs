@@ -163,7 +163,7 @@ impl Matrix {
         let share = loss(&worst.measured);
         (share > LOSS).then(|| {
             format!(
-                "Something on the way drops packets: up to {:.2} % of the segments were sent again ({}, window {}).",
+                "Packets get lost on the way, or come late: up to {:.2} % of the segments were sent again ({}, window {}).",
                 100.0 * share,
                 worst.measured.direction,
                 worst.measured.window
