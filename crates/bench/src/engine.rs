@@ -226,7 +226,10 @@ impl<'a> Engine<'a> {
     /// The outcome, and the verifier for whatever comes next.
     pub(crate) fn finish(self: Box<Self>) -> (Outcome, Option<Verifier>) {
         let now = self.now();
-        let overdue = self.pace.as_ref().map_or(0, |pace| pace.overdue(self.stopped_at));
+        // One that ended by bytes has nothing due any more.
+        let cut_short = self.end == Some(End::Cancelled) || self.stopped_at >= self.deadline;
+        let pace = self.pace.as_ref().filter(|_| cut_short);
+        let overdue = pace.map_or(0, |pace| pace.overdue(self.stopped_at));
         let figures = self.meter.finish(now, self.stopped_at);
         let outcome = Outcome {
             job: self.job.clone(),

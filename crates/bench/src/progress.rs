@@ -33,6 +33,10 @@ impl<'a> Progress<'a> {
         Self { tell, deadline: None, bytes_total: Some(bytes), bytes_done: 0, tick }
     }
 
+    pub(crate) fn is_reading_back(&self) -> bool {
+        self.tick.reading_back
+    }
+
     pub(crate) fn beat(&mut self, beat: &Beat<'_>) {
         let Beat { now, since, read, write, ramping } = *beat;
         if !ramping {

@@ -220,7 +220,7 @@ impl Crew {
             counts.0.clear();
             counts.1.clear();
         }
-        let ramping = now <= nanos(job.ramp);
+        let ramping = !progress.is_reading_back() && now <= nanos(job.ramp);
         progress.beat(&Beat { now, since, read: &read, write: &write, ramping });
     }
 }

@@ -110,6 +110,9 @@ async fn what_was_due_and_never_submitted_is_told() {
     assert_eq!(outcome.read.ios, 1);
     assert!((28..=40).contains(&outcome.overdue), "{}", outcome.overdue);
     assert!(outcome.rate_missed());
+
+    let bytes = Job { limit: Limit::Bytes(4096), ..swamped };
+    assert_eq!(quiet(&device, &bytes).await.unwrap().overdue, 0, "nothing is due behind the last byte");
 }
 
 #[tokio::test]

@@ -244,6 +244,23 @@ impl BlockDevice for CancelAtRead {
 }
 
 #[tokio::test]
+async fn reading_back_is_told_as_such_and_not_as_warming_up() {
+    let verifying = job(|job| {
+        job.mix = Mix::WRITE;
+        job.pattern = Pattern::Sequential;
+        job.verify = true;
+        job.ramp = Duration::from_millis(400);
+        job.limit = Limit::Bytes(200 * 4096);
+    });
+    let mut phases = Vec::new();
+    let mut progress = |tick: &Tick| phases.push((tick.ramping, tick.reading_back));
+    run(delayed(2), &verifying, &mut progress, &Cancel::new()).await.unwrap();
+    phases.dedup();
+    let ramp_then_work = [(true, false), (false, false), (false, true)];
+    assert!(phases.starts_with(&ramp_then_work), "{phases:?}");
+}
+
+#[tokio::test]
 #[should_panic(expected = "out of the blue")]
 async fn a_device_that_panics_in_a_worker_is_heard() {
     let mut memory = Memory::new(4 << 20);
