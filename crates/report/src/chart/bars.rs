@@ -1,13 +1,13 @@
 //! Horizontal bars: names on the left, figures at the ends.
 
 use super::axis::{linear_ticks, short};
-use super::svg::{CHARACTER, Svg, TEXT, fit};
+use super::svg::{CHARACTER, Svg, TEXT, fit, width_of};
 use super::{COLUMN, Tone};
 
 /// One bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Name, shown up to 16 characters.
+    /// Name, cut to about 24 characters.
     pub label: String,
     /// Length.
     pub value: f64,
@@ -19,7 +19,7 @@ const ROW: f64 = 22.0;
 const THICK: f64 = 14.0;
 /// Between reads and writes.
 const GROUP_GAP: f64 = 10.0;
-const LABELS: f64 = 16.0 * CHARACTER;
+const LABELS_MAX: f64 = 24.0 * CHARACTER;
 /// Room for the figure of the longest bar.
 const FIGURES: f64 = 6.0 * CHARACTER;
 
@@ -28,7 +28,8 @@ pub fn bars(what: &str, bars: &[Bar]) -> String {
     let groups = bars.windows(2).filter(|pair| pair[0].tone != pair[1].tone).count();
     let height = bars.len() as f64 * ROW + groups as f64 * GROUP_GAP + 24.0;
     let mut svg = Svg::new(COLUMN, height, &format!("{what} per test"));
-    let (left, right) = (LABELS + 6.0, COLUMN - FIGURES - 6.0);
+    let labels = bars.iter().map(|bar| width_of(&bar.label)).fold(0.0, f64::max).min(LABELS_MAX);
+    let (left, right) = (labels + 6.0, COLUMN - FIGURES - 6.0);
     let ticks = linear_ticks(bars.iter().map(|bar| bar.value).fold(0.0, f64::max), 4);
     let end = ticks[ticks.len() - 1];
     let x = |value: f64| left + (right - left) * (value / end).clamp(0.0, 1.0);
@@ -45,7 +46,7 @@ pub fn bars(what: &str, bars: &[Bar]) -> String {
         let middle = y + ROW / 2.0 + TEXT * 0.36;
         let figure = short(bar.value);
         let hint = format!("{}: {figure} {what}", bar.label);
-        svg.text(LABELS, middle, "name end", &fit(&bar.label, LABELS));
+        svg.text(labels, middle, "name end", &fit(&bar.label, labels));
         let width = (x(bar.value) - left).max(1.0);
         svg.bar((left, y + (ROW - THICK) / 2.0), width, THICK, bar.tone.class(), &hint);
         svg.text(left + width + 5.0, middle, "figure", &figure);

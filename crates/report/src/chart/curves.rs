@@ -1,13 +1,13 @@
 //! Response time over percentiles.
 
 use super::axis::{log_ticks, short_ns};
-use super::svg::{CHARACTER, Svg, TEXT, fit};
+use super::svg::{CHARACTER, Svg, TEXT, fit, width_of};
 use super::{COLUMN, SERIES_MAX};
 
 /// One curve: its name, and response times.
 #[derive(Clone, Copy, Debug)]
 pub struct Curve<'a> {
-    /// Shown at its right end, up to 11 characters.
+    /// Shown at its right end, cut to about 17 characters.
     pub label: &'a str,
     /// (per cent of the I/Os, nanoseconds that they did not exceed), in order.
     pub points: &'a [(f64, f64)],
@@ -15,7 +15,7 @@ pub struct Curve<'a> {
 
 const HEIGHT: f64 = 250.0;
 const LEFT: f64 = 52.0;
-const LABELS: f64 = 11.0 * CHARACTER;
+const LABELS_MAX: f64 = 17.0 * CHARACTER;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = HEIGHT - 34.0;
 /// Distance of two names.
@@ -33,7 +33,9 @@ pub fn percentile_curves(title: &str, curves: &[Curve<'_>]) -> String {
         .filter(|(_, path)| !path.is_empty())
         .take(SERIES_MAX)
         .collect();
-    let right = COLUMN - LABELS - 8.0;
+    let labels =
+        paths.iter().map(|(label, _)| width_of(label)).fold(5.0 * CHARACTER, f64::max).min(LABELS_MAX);
+    let right = COLUMN - labels - 8.0;
     let all = || paths.iter().flat_map(|(_, path)| path).map(|&(_, ns)| ns);
     let ticks = log_ticks(all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
     let (low, high) = (ticks[0].ln(), ticks[ticks.len() - 1].ln());
@@ -65,7 +67,7 @@ pub fn percentile_curves(title: &str, curves: &[Curve<'_>]) -> String {
         }
     }
     for (at, index) in spread(names) {
-        let label = fit(paths[index].0, LABELS);
+        let label = fit(paths[index].0, labels);
         svg.text(right + 6.0, at + TEXT * 0.36, &format!("name f{index}"), &label);
     }
     svg.finish("")

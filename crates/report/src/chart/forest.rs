@@ -3,7 +3,7 @@
 use crate::document::VerdictTone;
 
 use super::axis::{short, signed_ticks};
-use super::svg::{CHARACTER, Svg, TEXT, fit};
+use super::svg::{CHARACTER, Svg, TEXT, fit, width_of};
 use super::{BROAD, both};
 
 /// A difference, per cent, with its interval.
@@ -85,7 +85,7 @@ fn draw(what: &str, margin: f64, estimates: &[Estimate<'_>], width: f64) -> Svg 
         } else {
             let verdict = fit(estimate.verdict, 24.0 * CHARACTER);
             let right_words = format!("{figure} {verdict}");
-            let room = width - (right_words.chars().count() as f64 + 1.0) * CHARACTER;
+            let room = width - width_of(&right_words) - CHARACTER;
             svg.text(2.0, top + TEXT, "name", &fit(estimate.label, room));
             svg.text(width - 2.0, top + TEXT, &format!("name end {}", estimate.tone.name()), &right_words);
         }

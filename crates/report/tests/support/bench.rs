@@ -14,7 +14,7 @@ use serde_json::json;
 use super::{Noise, card};
 
 /// Name, IOPS, bytes of an I/O.
-const ROWS: [(&str, f64, f64); 10] = [
+const ROWS: [(&str, f64, f64); 12] = [
     ("read seq 4 MiB", 417.45, 4_194_304.0),
     ("read 4K", 3001.56, 4096.0),
     ("read 4K QD4", 6021.45, 4096.0),
@@ -25,6 +25,8 @@ const ROWS: [(&str, f64, f64); 10] = [
     ("write 4K", 2090.79, 4096.0),
     ("write 4K QD4", 5976.18, 4096.0),
     ("write 4K QD16", 8254.84, 4096.0),
+    ("randrw 8 KiB QD16 (read)", 6254.84, 8192.0),
+    ("write WWWW MMMM 100 % 4 KiB, and a name without end", 5254.84, 4096.0),
 ];
 
 fn tone(name: &str) -> Tone {
