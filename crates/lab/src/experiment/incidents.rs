@@ -145,10 +145,12 @@ impl Sampler {
         Self { stop, thread }
     }
 
-    /// MB/s of each path over time, reads and writes apart where there are both. `labels` are the paths' names.
-    pub(super) fn end(self, labels: &[String]) -> Vec<(String, Vec<f64>)> {
+    /// MB/s of each path over `time`, reads and writes apart where there are both. `labels` are the paths' names. What comes after
+    /// that time, as reading back for verification does, is left out.
+    pub(super) fn end(self, labels: &[String], time: Duration) -> Vec<(String, Vec<f64>)> {
         drop(self.stop);
-        let samples = self.thread.join().unwrap_or_default();
+        let mut samples = self.thread.join().unwrap_or_default();
+        samples.truncate(time.div_duration_f64(SAMPLING) as usize + 1);
         let paths = samples.iter().map(Vec::len).max().unwrap_or(0);
         let mut lines = Vec::new();
         for path in 0..paths {

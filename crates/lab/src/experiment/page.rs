@@ -9,7 +9,7 @@ use lunway_report::{
 
 use super::results::{Cell, Compared, Results, Row, Sample};
 use super::run::{Incident, Measure as Measured};
-use super::text::Matrix;
+use super::text::{Matrix, headline};
 use crate::topology::{End, Topology};
 
 impl Results {
@@ -41,7 +41,7 @@ impl Results {
     fn tiles(&self) -> Vec<Tile> {
         let tile = |(name, value): &(String, f64)| Tile {
             what: name.replace('_', " "),
-            value: figure(*value),
+            value: headline(*value),
             unit: String::new(),
             of: self
                 .experiment

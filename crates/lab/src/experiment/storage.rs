@@ -108,8 +108,11 @@ impl Ground<'_> {
                     |tick: &lunway_bench::Tick| pace.tell(Some((tick.iops(), tick.bytes_per_second())));
                 let measuring = lunway_bench::run(opened.device.clone(), &job, &mut tell, self.cancel);
                 let outcome = runtime.block_on(measuring);
-                let timeline =
-                    Timeline { interval: SAMPLING, events: happening.end(), paths: sampler.end(&labels) };
+                let timeline = Timeline {
+                    interval: SAMPLING,
+                    events: happening.end(),
+                    paths: sampler.end(&labels, storage.time),
+                };
                 (outcome, timeline)
             })
         })?;

@@ -24,7 +24,7 @@ impl fmt::Display for Results {
         parts.extend(self.matrices().into_iter().map(|matrix| matrix.to_string()));
         parts.extend(self.comparisons.iter().map(compared_text));
         if !self.figures.is_empty() {
-            let lines = self.figures.iter().map(|(name, value)| [name.clone(), figure(*value)]);
+            let lines = self.figures.iter().map(|(name, value)| [name.clone(), headline(*value)]);
             parts.push(table(&["Figure", ""], &lines.collect::<Vec<_>>(), 1));
         }
         parts.extend(self.verdicts.iter().map(|verdict| verdict.text.clone()));
@@ -107,7 +107,7 @@ impl Row {
         match self.deviance_pct {
             _ if self.is_control => "0".to_owned(),
             Some(deviance) => format!("{deviance:+.1}"),
-            None => "-".to_owned(),
+            None => "–".to_owned(),
         }
     }
 
@@ -253,6 +253,11 @@ impl fmt::Display for Matrix<'_> {
         }
         Ok(())
     }
+}
+
+/// A figure; what is counted is whole.
+pub(super) fn headline(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e15 { format!("{value:.0}") } else { figure(value) }
 }
 
 fn compared_text(compared: &Compared) -> String {
