@@ -82,7 +82,11 @@ impl Comparison {
         let words = if self.plan.arms.len() > 2 { 2 } else { 1 };
         let last = headings.len() - 1;
         let columns = headings.into_iter().enumerate().map(|(at, heading)| {
-            if at < words || at == last { Column::words(heading) } else { Column::figures(heading, "") }
+            // What a phone has no room for is in the chart below.
+            let wide_only = ["diff", "95 % interval", "A/A ±%"].contains(&heading.as_str());
+            let column =
+                if at < words || at == last { Column::words(heading) } else { Column::figures(heading, "") };
+            Column { wide_only, ..column }
         });
         let mut grid = Grid::new(columns.collect());
         for (contrast, line) in self.contrasts.iter().zip(lines) {
@@ -125,7 +129,7 @@ impl Comparison {
             Column::words("Test"),
             Column::figures("Difference", "%"),
             Column::figures("95 % interval", "%"),
-            Column::figures("p, Holm", ""),
+            Column::figures("p, Holm", "").wide_only(),
             Column::words("Verdict"),
         ];
         let mut grid = Grid::new(columns.to_vec());
