@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lunway_bench::profile::Step;
 use lunway_bench::stream::{PathRates, Phase};
-use lunway_bench::{Interval, Outcome, Tick};
+use lunway_bench::{Interval, Tick};
 use lunway_block::PathSample;
 
 use crate::{progress, terminal};
@@ -50,9 +50,33 @@ struct Running {
     left: Option<Duration>,
     recent: VecDeque<[Interval; 2]>,
     times: VecDeque<Duration>,
+    /// All that was measured.
+    sums: [Interval; 2],
+    measured: Duration,
 }
 
 impl Running {
+    fn measure(&mut self, tick: &Tick) {
+        if self.phase == Phase::Measure {
+            self.sums[0].merge(&tick.read);
+            self.sums[1].merge(&tick.write);
+            self.measured += tick.interval;
+        }
+    }
+
+    /// What it has measured, on a line; `None` before there is anything.
+    fn result(&self) -> Option<String> {
+        let seconds = self.measured.as_secs_f64();
+        let mut line = format!("  {:24}", terminal::clean(&self.name));
+        let used = ["read", "write"].into_iter().zip(&self.sums).filter(|(_, sum)| sum.ios > 0);
+        for (direction, sum) in used.clone() {
+            let (iops, mb_s) = (sum.ios as f64 / seconds, sum.bytes as f64 / seconds / 1e6);
+            let mean = millis(sum.response.mean());
+            line += &format!("  {direction} {iops:.0} IOPS, {mb_s:.1} MB/s, {mean} ms");
+        }
+        used.clone().next().map(|_| line)
+    }
+
     /// Sum of the last second, and its length.
     fn last_second(&self) -> ([Interval; 2], Duration) {
         let mut sum = [Interval::default(), Interval::default()];
@@ -102,6 +126,8 @@ impl Live {
                     left: None,
                     recent: VecDeque::new(),
                     times: VecDeque::new(),
+                    sums: [Interval::default(), Interval::default()],
+                    measured: Duration::ZERO,
                 });
                 self.jobs.len() - 1
             }
@@ -109,6 +135,7 @@ impl Live {
         let job = &mut self.jobs[at];
         job.fraction = tick.fraction;
         job.phase = Phase::of(tick);
+        job.measure(tick);
         job.left = tick.total.map(|total| total.saturating_sub(tick.elapsed));
         if job.recent.len() == RECENT {
             job.recent.pop_front();
@@ -140,21 +167,9 @@ impl Live {
 
     /// The step `index` has ended.
     pub(super) fn ended(&mut self, index: usize) {
-        self.jobs.retain(|job| job.index != index);
-    }
-
-    /// A job has ended with this.
-    pub(super) fn done(&mut self, outcome: &Outcome) {
-        let mut line = format!("  {:24}", outcome.job.name);
-        for (direction, figures) in outcome.directions() {
-            let mb_s = figures.bytes_per_second() / 1e6;
-            line += &format!(
-                "  {direction} {:.0} IOPS, {mb_s:.1} MB/s, {} ms",
-                figures.iops(),
-                millis(figures.response.mean())
-            );
-        }
-        self.done.push(line);
+        let (ended, jobs): (Vec<_>, Vec<_>) = self.jobs.drain(..).partition(|job| job.index == index);
+        self.jobs = jobs;
+        self.done.extend(ended.iter().filter_map(Running::result));
     }
 
     /// The whole screen.
@@ -375,7 +390,12 @@ mod tests {
         live.tick(step("b", 1), &tick(1, 0.1), &Vec::new, start);
         assert!(live.text().contains("a (1 of 3)") && live.text().contains("b (2 of 3)"));
         live.ended(0);
-        assert!(!live.text().contains("a (1 of 3)") && live.text().contains("b (2 of 3)"));
+        let text = live.text();
+        assert!(!text.contains("a (1 of 3)") && text.contains("b (2 of 3)"), "{text}");
+        assert!(
+            text.contains("Measured\n  a ") && text.contains("read 4 IOPS, 4.0 MB/s, 1.500 ms"),
+            "{text}"
+        );
     }
 
     #[test]

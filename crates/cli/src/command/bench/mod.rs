@@ -262,12 +262,14 @@ impl Bench {
         let block_size = self.bs.unwrap_or(4096);
         let queue_depth = self.qd.unwrap_or(1);
         let size = HumanSize(block_size.into());
+        let jobs = self.numjobs.unwrap_or(1);
+        let clones = if jobs > 1 { format!(" x{jobs}") } else { String::new() };
         Job {
             pattern: rw.pattern(self.distribution),
             mix: self.mix_of(rw),
             block_sizes: block_size.into(),
             queue_depth,
-            jobs: self.numjobs.unwrap_or(1),
+            jobs,
             limit,
             ramp: self.ramp.unwrap_or_default(),
             rate: self.rate,
@@ -276,7 +278,7 @@ impl Bench {
             seed: self.seed.unwrap_or_else(random_seed),
             verify: self.verify,
             destroy: self.destroy,
-            ..Job::new(format!("{} {size} QD{queue_depth}", rw.name()))
+            ..Job::new(format!("{} {size} QD{queue_depth}{clones}", rw.name()))
         }
     }
 

@@ -127,9 +127,6 @@ impl Watch {
     /// What came of a job.
     pub(super) fn outcome(&mut self, outcome: &Outcome) {
         self.streamed(|stream| stream.job(outcome));
-        if let View::Screen { live, .. } = &mut self.view {
-            live.done(outcome);
-        }
     }
 
     fn ended(&mut self, step: Step<'_>) {
