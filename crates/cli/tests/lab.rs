@@ -27,14 +27,19 @@ fn lab(arguments: &[&str]) -> Option<Output> {
     Some(output)
 }
 
-/// Runs an experiment to its JSON. What the processor limited is run again: this test is not alone on its machine.
+/// Runs an experiment to its JSON.
+fn run(experiment: &str, arguments: &[&str]) -> Option<Value> {
+    let output = lab(&[&["run", experiment, "--json", "-"], arguments].concat())?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    Some(serde_json::from_slice(&output.stdout).expect("one document on standard output"))
+}
+
+/// The same for figures of speed. What the processor limited is run again: this test is not alone on its machine.
 fn measure(experiment: &str, arguments: &[&str]) -> Option<Value> {
     let mut results = Value::Null;
     for _ in 0..3 {
-        let output = lab(&[&["run", experiment, "--json", "-"], arguments].concat())?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{stderr}");
-        results = serde_json::from_slice(&output.stdout).expect("one document on standard output");
+        results = run(experiment, arguments)?;
         let rows = results["rows"].as_array().unwrap();
         if rows.iter().all(|row| row["limited_by_cpu"] == false) {
             break;
@@ -131,7 +136,7 @@ fn a_small_window_moves_one_window_per_round_trip() {
 
 #[test]
 fn a_pulled_cable_delays_and_loses_nothing() {
-    let Some(results) = measure("cable-pull", &["--rate", "50Mbit", "--time", "3s"]) else { return };
+    let Some(results) = run("cable-pull", &["--rate", "50Mbit", "--time", "3s"]) else { return };
     let figures = &results["figures"];
     assert_eq!((number(&figures["io_errors"]), number(&figures["wrong_blocks"])), (0.0, 0.0));
     // Out from 0.9 s to 1.5 s; TCP's next attempt may come as late again.
