@@ -63,7 +63,8 @@ pub struct Zone {
 pub struct Range {
     /// The slowest zone.
     pub min: f64,
-    /// The mean over the zones that were measured.
+    /// The rate of going through all zones that were measured once, each as long as the others: the harmonic mean, so that a slow zone counts
+    /// by the time it takes.
     pub avg: f64,
     /// The fastest zone.
     pub max: f64,
@@ -206,7 +207,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<Range> {
     }
     Some(Range {
         min: values.iter().copied().fold(f64::INFINITY, f64::min),
-        avg: values.iter().sum::<f64>() / values.len() as f64,
+        avg: values.len() as f64 / values.iter().map(|rate| rate.recip()).sum::<f64>(),
         max: values.iter().copied().fold(0.0, f64::max),
     })
 }
@@ -249,10 +250,13 @@ mod tests {
     fn the_range_is_over_what_was_measured() {
         let mut zones = Zones::of(Region { offset: 0, len: 1 << 20 });
         assert_eq!(zones.read_range(), None);
-        for (zone, rate) in zones.zones.iter_mut().zip([10.0, 30.0, 80.0]) {
+        for (zone, rate) in zones.zones.iter_mut().zip([10.0, 30.0, 60.0]) {
             zone.read_mb_s = Some(rate);
         }
-        assert_eq!(zones.read_range(), Some(Range { min: 10.0, avg: 40.0, max: 80.0 }));
+        let range = zones.read_range().unwrap();
+        let expected = Range { min: 10.0, avg: 20.0, max: 60.0 };
+        assert_eq!((range.min, range.max), (expected.min, expected.max));
+        assert!((range.avg - expected.avg).abs() < 1e-9, "the harmonic mean: {range:?}");
         assert_eq!(zones.read_points().len(), 3);
     }
 }
