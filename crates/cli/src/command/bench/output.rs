@@ -204,6 +204,12 @@ fn findings(outcomes: &[Outcome]) -> String {
             text +=
                 &format!("\n{name}: the rate was not reached; its response times are those of an overload.");
         }
+        if outcome.overdue > 0 {
+            let overdue = outcome.overdue;
+            text += &format!(
+                "\n{name}: {overdue} I/Os were due and not yet submitted when it ended; they are in no figure."
+            );
+        }
     }
     text
 }

@@ -273,7 +273,7 @@ async fn carry_out(plan: &Plan, devices: &Devices, cancel: &Cancel) -> Result<Co
     let position = std::cell::Cell::new((0, 1));
     let mut measure = async |run: Run| {
         let mut show = |tick: &Tick| {
-            bar.set_message(format!("{:.0} IOPS  {}", tick.iops(), left(start, position.get(), tick)))
+            bar.set_message(format!("{:.0} IOPS  {}", tick.iops(), left(start, position.get(), tick)));
         };
         devices.measure(run, &mut show, cancel).await
     };
