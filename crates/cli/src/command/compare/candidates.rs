@@ -50,38 +50,52 @@ impl Candidate {
 
 /// All of them, and the control once more.
 pub(super) struct Opened {
-    candidates: Vec<lunway_device::Opened>,
-    /// `None` where it can be opened only once.
-    again: Option<lunway_device::Opened>,
+    handles: Vec<lunway_device::Opened>,
+    devices: Vec<Arc<dyn BlockDevice>>,
+    control_again: Arc<dyn BlockDevice>,
 }
 
 impl Opened {
     pub(super) async fn open(candidates: &[Candidate], writes: bool, direct: bool) -> Result<Self, Failure> {
-        let mut opened = Vec::new();
-        for candidate in candidates {
-            opened.push(candidate.open(writes, direct).await?);
+        let mut handles = Vec::new();
+        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        for (index, candidate) in candidates.iter().enumerate() {
+            // Named before: a file is locked by who writes it, and then both use one handle.
+            let same = |other: &Candidate| other.spec == candidate.spec && other.sector == candidate.sector;
+            match (candidate.open(writes, direct).await, candidates[..index].iter().position(same)) {
+                (Ok(opened), _) => {
+                    devices.push(opened.device.clone());
+                    handles.push(opened);
+                }
+                (Err(_), Some(earlier)) => devices.push(devices[earlier].clone()),
+                (Err(failure), None) => return Err(failure),
+            }
         }
-        let again = match candidates[0].open(writes, direct).await {
-            Ok(again) => Some(again),
+        let control_again = match candidates[0].open(writes, direct).await {
+            Ok(opened) => {
+                let device = opened.device.clone();
+                handles.push(opened);
+                device
+            }
             Err(_) => {
                 eprintln!("lunway: the control cannot be opened twice: both of its runs use one handle");
-                None
+                devices[0].clone()
             }
         };
-        Ok(Self { candidates: opened, again })
+        Ok(Self { handles, devices, control_again })
     }
 
     pub(super) fn devices(&self) -> Vec<Arc<dyn BlockDevice>> {
-        self.candidates.iter().map(|opened| opened.device.clone()).collect()
+        self.devices.clone()
     }
 
     pub(super) fn control_again(&self) -> Arc<dyn BlockDevice> {
-        self.again.as_ref().unwrap_or(&self.candidates[0]).device.clone()
+        self.control_again.clone()
     }
 
     /// A geometry whose every job runs on all of them: the least size, the largest sector.
     pub(super) fn smallest(&self) -> Geometry {
-        let geometries = || self.candidates.iter().map(|opened| opened.device.geometry());
+        let geometries = || self.devices.iter().map(|device| device.geometry());
         let size = geometries().map(|geometry| geometry.size).min().unwrap_or(0);
         let sector = geometries().map(|geometry| geometry.logical_sector).max().unwrap_or(512);
         Geometry::plain(size).with_sector(sector)
@@ -89,8 +103,7 @@ impl Opened {
 
     /// Whether all may be written: the user said so, or there is nothing to lose on any. Says so if not.
     pub(super) async fn may_write(&self, destroy: bool, region: u64) -> Result<bool, Failure> {
-        for opened in &self.candidates {
-            let device = &opened.device;
+        for device in &self.devices {
             let geometry = device.geometry();
             if geometry.read_only {
                 eprintln!("lunway: a device is read-only: comparing reads only");
@@ -113,8 +126,8 @@ impl Opened {
     }
 
     pub(super) fn facts(&self, candidates: &[Candidate]) -> Vec<Fact> {
-        let fact = |(candidate, opened): (&Candidate, &lunway_device::Opened)| {
-            let Geometry { size, logical_sector, physical_sector, .. } = opened.device.geometry();
+        let fact = |(candidate, device): (&Candidate, &Arc<dyn BlockDevice>)| {
+            let Geometry { size, logical_sector, physical_sector, .. } = device.geometry();
             let size = HumanSize(size);
             let value = format!(
                 "{}, {size}, sectors of {logical_sector} bytes, {physical_sector} physical",
@@ -122,23 +135,22 @@ impl Opened {
             );
             Fact::new(candidate.name(), value)
         };
-        candidates.iter().zip(&self.candidates).map(fact).collect()
+        candidates.iter().zip(&self.devices).map(fact).collect()
     }
 
     /// What may have been answered from a cache.
     pub(super) async fn caches(&self, candidates: &[Candidate], region: u64) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
-        for (candidate, opened) in candidates.iter().zip(&self.candidates) {
-            let region: Region =
-                Options { region, ..Options::default() }.region_on(&opened.device.geometry());
-            let said = cache_truth(&*opened.device, region).await;
+        for (candidate, device) in candidates.iter().zip(&self.devices) {
+            let region: Region = Options { region, ..Options::default() }.region_on(&device.geometry());
+            let said = cache_truth(&**device, region).await;
             notes.extend(said.into_iter().map(|note| format!("{}: {note}", candidate.name())));
         }
         notes
     }
 
     pub(super) async fn close(self) {
-        for opened in self.candidates.into_iter().chain(self.again) {
+        for opened in self.handles {
             opened.close().await;
         }
     }

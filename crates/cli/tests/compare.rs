@@ -1,0 +1,88 @@
+//! `lunway compare` from outside.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::time::Duration;
+
+use lunway_foreign::{View, look};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::{PATIENCE, finish, image, lunway, wait};
+
+/// Runs that are over soon; six pairs are the fewest that tell.
+const QUICK: [&str; 6] = ["--time", "60ms", "--ramp", "5ms", "--pairs", "6"];
+
+#[test]
+fn a_device_with_three_times_the_delay_is_slower_and_the_page_shows_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, html) = (path("compare.json"), path("compare.html"));
+    let mut arguments =
+        vec!["compare", "delay:1ms:ram:16M", "delay:4ms:ram:16M,sector=4096", "--labels", "near,far"];
+    arguments.extend(["--rw", "randread", "--rounds", "1", "--json", &json, "--html", &html]);
+    arguments.extend(QUICK);
+    let output = finish(lunway(&arguments), PATIENCE);
+    let (table, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{table}{said}");
+    assert!(table.contains("far is slower than near"), "{table}");
+    assert!(said.contains("1 rows on 2 devices, the control twice, 6 pairs"), "{said}");
+
+    let json: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let row = &json["rows"][0];
+    assert_eq!((row["verdict"].as_str(), row["pairs"].as_u64()), (Some("slower"), Some(6)), "{json}");
+    assert!(row["ci_high_pct"].as_f64().unwrap() < 0.0 && row["ci_low_pct"].as_f64().unwrap() < -30.0);
+    assert_eq!(json["lunway"]["kind"], "compare");
+    assert!(json["aa"].is_array() && json["trust"]["ok"].is_boolean() && json["environment"].is_array());
+
+    for view in View::ALL {
+        if let Some(looked) = look(html.as_ref(), folder.path(), view) {
+            assert!(looked.charts > 0 && looked.problems.is_empty(), "{:?}", looked.problems);
+        }
+    }
+}
+
+#[test]
+fn devices_that_hold_data_are_only_read_and_an_interrupt_gives_what_there_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    image(&disk, 4 << 20, 1 << 20);
+    let before = fs::read(&disk).unwrap();
+    let mut arguments = vec!["compare", disk.to_str().unwrap(), disk.to_str().unwrap(), "--json", "-"];
+    arguments.extend(["--size", "4M", "--time", "100ms", "--pairs", "200"]);
+    let mut command = lunway(&arguments);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let status = wait(&mut child, PATIENCE).expect("it ends when interrupted");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("--destroy") && said.contains("interrupted"), "{said}");
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["complete"], false);
+    assert!(
+        json["rows"].as_array().unwrap().iter().all(|row| row["name"].as_str().unwrap().starts_with("read"))
+    );
+    assert!(fs::read(&disk).unwrap() == before, "the disk is as it was");
+}
+
+#[test]
+fn what_cannot_be_compared_is_wrong_usage() {
+    for (arguments, part) in [
+        (&["compare", "ram:1M"][..], "2"),
+        (&["compare", "ram:1M", "ram:1M,sector=1000"], "512 or 4096"),
+        (&["compare", "ram:1M", "ram:1M", "--pairs", "3"], "6 give the first interval"),
+        (&["compare", "ram:1M", "ram:1M", "--margin", "0"], "margin"),
+        (&["compare", "ram:1M", "ram:1M", "--labels", "one"], "--labels"),
+        (&["compare", "ram:1M", "ram:1M", "--rw", "read", "--mix", "30"], "--mix"),
+    ] {
+        let output = finish(lunway(arguments), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+}
