@@ -1,7 +1,5 @@
 //! `lunway compare` from outside.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod support;
 
 use std::fs;

@@ -56,21 +56,28 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) async fn open(candidates: &[Candidate], writes: bool, direct: bool) -> Result<Self, Failure> {
+    /// Writable where possible: even rows that only read are written before they are read.
+    pub(super) async fn open(candidates: &[Candidate], direct: bool) -> Result<Self, Failure> {
         let mut handles = Vec::new();
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for (index, candidate) in candidates.iter().enumerate() {
             // Named before: a file is locked by who writes it, and then both use one handle.
             let same = |other: &Candidate| other.spec == candidate.spec && other.sector == candidate.sector;
-            match (candidate.open(writes, direct).await, candidates[..index].iter().position(same)) {
+            match (candidate.open(true, direct).await, candidates[..index].iter().position(same)) {
                 (Ok(opened), _) => {
                     devices.push(opened.device.clone());
                     handles.push(opened);
                 }
                 (Err(_), Some(earlier)) => devices.push(devices[earlier].clone()),
-                (Err(failure), None) => return Err(failure),
+                // Not ours to write, perhaps; if it cannot be read either, the first reason is the one to know.
+                (Err(failure), None) => {
+                    let opened = candidate.open(false, direct).await.map_err(|_| failure)?;
+                    devices.push(opened.device.clone());
+                    handles.push(opened);
+                }
             }
         }
+        let writes = !devices[0].geometry().read_only;
         let control_again = match candidates[0].open(writes, direct).await {
             Ok(opened) => {
                 let device = opened.device.clone();

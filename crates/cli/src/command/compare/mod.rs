@@ -129,6 +129,7 @@ impl From<Figure> for compare::Figure {
 
 impl Compare {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        self.check()?;
         if !self.labels.is_empty() && self.labels.len() != self.devices.len() {
             let (labels, devices) = (self.labels.len(), self.devices.len());
             return Err(Failure::Usage(format!("--labels names {labels} devices, and there are {devices}")));
@@ -148,7 +149,7 @@ impl Compare {
     }
 
     async fn measure(&self, candidates: &[Candidate]) -> Result<(Comparison, Document), Failure> {
-        let opened = Opened::open(candidates, !self.only_reads()?, self.direct).await?;
+        let opened = Opened::open(candidates, self.direct).await?;
         let cancel = interrupt::watch();
         let compared = self.compare(candidates, &opened, &cancel).await;
         let facts = opened.facts(candidates);

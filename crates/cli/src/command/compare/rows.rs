@@ -19,16 +19,15 @@ const TIME: Duration = Duration::from_secs(1);
 const RAMP: Duration = Duration::from_millis(100);
 
 impl Compare {
-    /// Whether nothing is written but what the rows read.
-    pub(super) fn only_reads(&self) -> Result<bool, Failure> {
+    /// Refuses flags that contradict each other.
+    pub(super) fn check(&self) -> Result<(), Failure> {
         if let (Some(rw), Some(_)) = (self.rw, self.mix)
             && rw.mix().is_some()
         {
             let message = "--mix needs --rw rw or --rw randrw: the others only read or only write";
             return Err(Failure::Usage(message.to_owned()));
         }
-        // Even rows that only read are written before they are read, where that is allowed.
-        Ok(false)
+        Ok(())
     }
 
     /// A job for each row, for devices that are at least this large.
