@@ -1,0 +1,107 @@
+//! A path, as this crate sees it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use lunway_block::BlockDevice;
+
+/// One path to the disk: a session from one local port to one port of the storage.
+///
+/// How it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not wait when its connection is
+/// lost: what is under way over it fails at once, and the error says what is known ([`Fate`]).
+///
+/// # Sessions
+///
+/// A lane has one session at a time; `epoch` counts them from 1. After a loss it brings the next one by itself. The end of a
+/// session is told twice: [`Lost`](LaneEvent::Lost) when nothing more comes from it, [`Settled`](LaneEvent::Settled) once nothing that was sent
+/// over it can reach the disk any more. Only after that may a write whose outcome is unknown be sent down another lane.
+pub trait Lane: Send + Sync + 'static {
+    /// Its operations.
+    fn device(&self) -> &dyn BlockDevice;
+
+    /// Where events go; those of now (`Up` or `Lost`, the access state) are told at once. Called once, before any operation.
+    fn listen(&self, listener: Arc<dyn LaneListener>);
+
+    /// The session there is, or the last one there was.
+    fn epoch(&self) -> u64;
+
+    /// Ends the session at once because its port is known to be dead; the lane then tries again as after any loss.
+    fn sever(&self, why: &str);
+
+    /// Tries to connect now instead of later: something has changed that gives hope.
+    fn hurry(&self);
+}
+
+/// Hears what happens to a lane.
+pub trait LaneListener: Send + Sync {
+    /// Called on any thread, holding no lock of the lane; must not block.
+    ///
+    /// `Lost` comes before the operations under way fail; `Settled` of a session before `Up` of the next.
+    fn happened(&self, event: LaneEvent);
+}
+
+/// What happens to a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LaneEvent {
+    /// There is a session: operations may start.
+    Up {
+        /// Which one.
+        epoch: u64,
+    },
+    /// The session is lost. Operations that wait in it fail with [`Fate::Unknown`] or [`Fate::NotDone`] after this.
+    Lost {
+        /// Which one.
+        epoch: u64,
+        /// What happened, for people.
+        why: String,
+    },
+    /// Nothing that was sent in this session or before it can reach the disk any more.
+    Settled {
+        /// Up to which one.
+        epoch: u64,
+    },
+    /// Answers are due and nothing has come for a while: it may be dead.
+    Silent,
+    /// Something has come again.
+    Heard,
+    /// The unit reports that its power was off: what it acknowledged and did not flush may be lost.
+    PowerOn,
+    /// The state of access over this lane.
+    Access(Access),
+    /// It does not come back: it was closed, or another disk answers there.
+    Closed {
+        /// What happened, for people.
+        why: String,
+    },
+}
+
+/// Asymmetric logical unit access over a lane (SPC-4 5.15.2.4, ALUA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Active/optimized: the way to take.
+    Optimized,
+    /// Active/non-optimized: works, at a cost to the storage.
+    NonOptimized,
+    /// Standby: carries no I/O until it is made active.
+    Standby,
+    /// Unavailable, offline, or in transition.
+    Unavailable,
+}
+
+impl Access {
+    /// Whether reads and writes may go there.
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Optimized | Self::NonOptimized)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Standby => "standby",
+            Self::Unavailable => "unavailable",
+        })
+    }
+}
