@@ -100,7 +100,7 @@ impl Expression {
     ///
     /// # Errors
     ///
-    /// [`NoValue`] with the first name that has none.
+    /// `NoValue` with the first name that has none.
     pub fn evaluate(&self, value: &dyn Fn(&str) -> Option<f64>) -> Result<f64, NoValue> {
         let result = self.root.evaluate(value)?;
         if result.is_finite() { Ok(result) } else { Err(NoValue::NotFinite(self.text.clone())) }
@@ -314,7 +314,7 @@ impl Condition {
     ///
     /// # Errors
     ///
-    /// [`NoValue`] with the first name that has none.
+    /// `NoValue` with the first name that has none.
     pub fn holds(&self, value: &dyn Fn(&str) -> Option<f64>) -> Result<bool, NoValue> {
         let (left, right) = (self.left.evaluate(value)?, self.right.evaluate(value)?);
         Ok(match self.compares {

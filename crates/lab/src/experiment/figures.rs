@@ -75,7 +75,7 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`NoValue`] with the first name that has none.
+    /// `NoValue` with the first name that has none.
     pub fn fill(&self, value: &dyn Fn(&str) -> Option<f64>) -> Result<String, NoValue> {
         let mut sentence = String::new();
         for part in &self.parts {
