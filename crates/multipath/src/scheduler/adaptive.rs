@@ -1,0 +1,397 @@
+//! The policy that takes the lane, or the lanes together, by which a request is expected to end first.
+
+use std::time::Duration;
+
+use super::estimate::{Estimate, Surroundings, UNKNOWN_RATE};
+use super::load::Load;
+use super::port::PortEstimate;
+use super::request::{Direction, Piece, Pieces, Request};
+use super::roster::Roster;
+use super::split::{LEAST_PIECE, Share, Shares, WORTH_CUTTING};
+use super::team::{Member, Team};
+use super::{LaneFigures, LaneId, LaneShape};
+
+/// From this size on only the team's lanes are used; smaller requests may take any, since they do not fill a port.
+const FOR_THE_TEAM: u64 = 32 << 10;
+/// A lane that showed nothing for so long is tried again, nanoseconds: at least, and at most.
+const PATIENCE: (u64, u64) = (500_000_000, 10_000_000_000);
+/// A trial of a slow lane may cost one part in so many of the time.
+const TRIAL_PART: f64 = 100.0;
+/// Whole requests above this size are not used to try a lane.
+const TRIAL_SIZE: u64 = 128 << 10;
+/// A lane that is this many times slower gets nothing even if a queue stands at the better one.
+const TOO_SLOW: f64 = 16.0;
+/// Shares are counted over this long, nanoseconds, and the same before.
+const SHARE_PERIOD: u64 = 1_000_000_000;
+
+/// Estimates of lanes and ports, and the policy on top of them.
+///
+/// Expected end = the lane's base latency + the longest of the three queues (local port, storage's port, lane), each in bytes with the
+/// request's own, over the rate there; + twice what the lane is late already. Small requests take the lane with the least. Large ones are
+/// divided among the team's lanes.
+///
+/// The estimates learn under every policy, so that a change to this one finds them.
+#[derive(Debug)]
+pub(super) struct Adaptive {
+    lanes: Vec<Lane>,
+    ports: Vec<[PortEstimate; 2]>,
+    teams: [Team; 2],
+    /// When teams have to be chosen again; 0: now.
+    teams_until: [u64; 2],
+    /// When the next look for lanes that have shown nothing is due, by direction.
+    look_at: [u64; 2],
+    share_until: u64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    near: usize,
+    far: usize,
+    hint: Option<f64>,
+    estimates: [Estimate; 2],
+    /// Bytes that arrived in this period and the one before.
+    recent: [u64; 2],
+}
+
+/// Estimates are kept for reads and writes; what has no data is judged by the reads.
+fn index(direction: Direction) -> usize {
+    usize::from(direction == Direction::Write)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
+}
+
+impl Adaptive {
+    pub(super) fn new(shapes: &[LaneShape], load: &Load) -> Self {
+        let lanes: Vec<_> = shapes
+            .iter()
+            .zip(&load.lanes)
+            .map(|(shape, lane)| {
+                let hint = shape.rate_hint.filter(|&hint| hint > 0).map(|hint| hint as f64 / 1e9);
+                let estimate = || Estimate::new(hint.unwrap_or(UNKNOWN_RATE));
+                Lane {
+                    near: lane.near,
+                    far: lane.far,
+                    hint,
+                    estimates: [estimate(), estimate()],
+                    recent: [0; 2],
+                }
+            })
+            .collect();
+        let ports = load.ports.iter().map(|_| Default::default()).collect();
+        let team = || Team::new(shapes.len(), load.ports.len());
+        let mut adaptive = Self {
+            lanes,
+            ports,
+            teams: [team(), team()],
+            teams_until: [0; 2],
+            look_at: [0; 2],
+            share_until: 0,
+        };
+        for d in 0..2 {
+            adaptive.set_floors(d);
+        }
+        adaptive
+    }
+
+    /// Lanes come or go, or may be used otherwise.
+    pub(super) fn changed(&mut self) {
+        self.teams_until = [0; 2];
+    }
+
+    /// A lane comes back.
+    pub(super) fn returned(&mut self, lane: LaneId, now: Duration) {
+        for estimate in &mut self.lanes[lane].estimates {
+            estimate.returned();
+        }
+        self.look_at = [nanoseconds(now); 2];
+    }
+
+    pub(super) fn figures(&self, lane: LaneId) -> LaneFigures {
+        let total: u64 = self.lanes.iter().flat_map(|lane| lane.recent).sum();
+        let lane = &self.lanes[lane];
+        let rate = |estimate: &Estimate| estimate.known.then_some((estimate.rate * 1e9) as u64);
+        let [read, write] = &lane.estimates;
+        let bases = [read, write].into_iter().filter(|e| e.base_known).map(|e| e.base as u64);
+        LaneFigures {
+            share: if total == 0 { 0.0 } else { lane.recent.iter().sum::<u64>() as f64 / total as f64 },
+            read_rate: rate(read),
+            write_rate: rate(write),
+            latency: bases.min().map(Duration::from_nanos),
+            ..LaneFigures::default()
+        }
+    }
+
+    /// Chooses for a request; there are several lanes to choose from.
+    pub(super) fn place(
+        &mut self,
+        request: &Request,
+        now: Duration,
+        roster: &Roster,
+        load: &mut Load,
+        pieces: &mut Pieces,
+    ) {
+        let (d, at) = (index(request.direction), nanoseconds(now));
+        let on_wire = if request.direction == Direction::Other { 0 } else { request.len };
+        if on_wire >= FOR_THE_TEAM && at >= self.teams_until[d] {
+            self.choose_team(d, at, roster, load);
+        }
+        if request.divisible && on_wire >= WORTH_CUTTING {
+            return self.divide(request, d, now, load, pieces);
+        }
+        let lane = self.choose(on_wire, d, at, roster, load);
+        let end = request.offset.saturating_add(request.len);
+        pieces.push(self.put(lane, request.direction, request.len, end, now, load));
+    }
+
+    /// Puts a piece on a lane, into the account and the measurements.
+    pub(super) fn put(
+        &mut self,
+        lane: LaneId,
+        direction: Direction,
+        len: u64,
+        end: u64,
+        now: Duration,
+        load: &mut Load,
+    ) -> Piece {
+        let mut piece = Piece { lane, direction, len, placed_at: now, wait: 0.0, idle: false };
+        if direction != Direction::Other {
+            let (d, at) = (index(direction), nanoseconds(now));
+            piece.wait = self.queue(lane, 0, d, load);
+            let (near, far) = (self.lanes[lane].near, self.lanes[lane].far);
+            piece.idle = load.lanes[lane].flow.ios == 0 && piece.wait == 0.0;
+            let base = self.lanes[lane].estimates[d].base;
+            for port in [near, far] {
+                if load.ports[port].bytes[d] == 0 {
+                    self.ports[port][d].begins(at, base);
+                }
+            }
+            let expected = base + self.queue(lane, len, d, load);
+            let around = surroundings(&self.ports, near, far, lane, d, load);
+            self.lanes[lane].estimates[d].placed(d, at, expected, around);
+        }
+        load.place(lane, direction, len, end);
+        piece
+    }
+
+    /// A piece is in flight no more; the account says so already.
+    pub(super) fn finished(&mut self, piece: &Piece, now: Duration, ok: bool, load: &Load) {
+        if piece.direction == Direction::Other {
+            return;
+        }
+        let (d, at) = (index(piece.direction), nanoseconds(now));
+        let (near, far) = (self.lanes[piece.lane].near, self.lanes[piece.lane].far);
+        let around = surroundings(&self.ports, near, far, piece.lane, d, load);
+        let lane = &mut self.lanes[piece.lane];
+        let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
+        if plans {
+            self.set_floors(d);
+        }
+        if ok {
+            for port in [near, far] {
+                plans |= self.ports[port][d].arrived(piece.lane, piece.len, load.ports[port].bytes[d], at);
+            }
+            self.count(piece, at);
+        }
+        if plans {
+            self.teams_until[d] = 0;
+        }
+    }
+
+    fn count(&mut self, piece: &Piece, at: u64) {
+        if at >= self.share_until {
+            self.share_until = at + SHARE_PERIOD;
+            for lane in &mut self.lanes {
+                lane.recent = [0, lane.recent[0]];
+            }
+        }
+        self.lanes[piece.lane].recent[0] += piece.len;
+    }
+
+    /// The longest of the queues that `len` more bytes would be in, nanoseconds.
+    fn queue(&self, lane: LaneId, len: u64, d: usize, load: &Load) -> f64 {
+        let state = &self.lanes[lane];
+        let time = |bytes: u64, pace: f64| (bytes + len) as f64 * pace;
+        let own = time(load.lanes[lane].flow.bytes[d], state.estimates[d].pace);
+        let near = time(load.ports[state.near].bytes[d], self.ports[state.near][d].pace);
+        let far = time(load.ports[state.far].bytes[d], self.ports[state.far][d].pace);
+        own.max(near).max(far)
+    }
+
+    /// When `len` bytes should have arrived over a lane, nanoseconds from now.
+    fn end(&self, lane: LaneId, len: u64, d: usize, at: u64, load: &Load) -> f64 {
+        let estimate = &self.lanes[lane].estimates[d];
+        estimate.base + self.queue(lane, len, d, load) + estimate.late(at)
+    }
+
+    /// Takes one lane for a whole request.
+    fn choose(&mut self, len: u64, d: usize, at: u64, roster: &Roster, load: &Load) -> LaneId {
+        if at >= self.look_at[d]
+            && len <= TRIAL_SIZE
+            && let Some(lane) = self.look_for_silent(len, d, at, roster, load)
+        {
+            return lane;
+        }
+        if len >= FOR_THE_TEAM {
+            let team = self.teams[d].members.iter().map(|member| member.lane);
+            self.choose_among(team, len, d, at, load)
+        } else {
+            self.choose_among(roster.candidates.iter().copied(), len, d, at, load)
+        }
+        .unwrap_or(roster.candidates[0])
+    }
+
+    fn choose_among(
+        &self,
+        lanes: impl Iterator<Item = LaneId> + Clone,
+        len: u64,
+        d: usize,
+        at: u64,
+        load: &Load,
+    ) -> Option<LaneId> {
+        let mut best: Option<(LaneId, f64)> = None;
+        let mut hungry: Option<(LaneId, f64)> = None;
+        for lane in lanes.clone() {
+            let estimate = &self.lanes[lane].estimates[d];
+            let in_flight = load.lanes[lane].flow.bytes[d];
+            if in_flight > 0 && in_flight + len > estimate.cap {
+                continue;
+            }
+            let end = self.end(lane, len, d, at, load);
+            if best.is_none_or(|(_, least)| end < least) {
+                best = Some((lane, end));
+            }
+            if hungry.is_none_or(|(_, least)| end < least) && self.queue(lane, 0, d, load) <= estimate.base {
+                hungry = Some((lane, end));
+            }
+        }
+        let Some((best, end)) = best else {
+            // All are unproven and have what they may have.
+            let by_end = |a: &LaneId, b: &LaneId| {
+                self.end(*a, len, d, at, load).total_cmp(&self.end(*b, len, d, at, load))
+            };
+            return lanes.min_by(by_end);
+        };
+        // Where a queue stands for long at the better lane, a slower one that has nothing to do costs nobody anything.
+        if let Some((lane, later)) = hungry
+            && lane != best
+            && later <= TOO_SLOW * end
+        {
+            let estimate = &self.lanes[best].estimates[d];
+            let spare = 1.25 * estimate.base * estimate.rate;
+            if estimate.standing() as f64 >= spare + (len + len.min(32 << 10)) as f64 {
+                return Some(lane);
+            }
+        }
+        Some(best)
+    }
+
+    /// A lane that has shown nothing for long and has nothing to do.
+    fn look_for_silent(
+        &mut self,
+        len: u64,
+        d: usize,
+        at: u64,
+        roster: &Roster,
+        load: &Load,
+    ) -> Option<LaneId> {
+        let candidates = &roster.candidates;
+        let best = candidates.iter().map(|&l| self.end(l, len, d, at, load)).fold(f64::MAX, f64::min);
+        let mut next = u64::MAX;
+        let mut found = None;
+        for &lane in candidates {
+            let estimate = &self.lanes[lane].estimates[d];
+            let due = self.silent_until(estimate, self.end(lane, len, d, at, load) - best);
+            if due > at {
+                next = next.min(due);
+            } else if found.is_none() && load.lanes[lane].flow.ios == 0 {
+                found = Some(lane);
+                next = next.min(at + PATIENCE.0 / 8);
+            } else {
+                next = next.min(at + PATIENCE.0 / 8);
+            }
+        }
+        if found.is_some() && next < at + PATIENCE.0 {
+            // Others may be due too: the next request looks again.
+            next = at;
+        }
+        self.look_at[d] = next;
+        found
+    }
+
+    /// Until when a lane may show nothing, if trying it costs `extra` nanoseconds.
+    fn silent_until(&self, estimate: &Estimate, extra: f64) -> u64 {
+        if estimate.sampled_at == 0 {
+            return 0;
+        }
+        estimate.sampled_at + ((extra * TRIAL_PART) as u64).clamp(PATIENCE.0, PATIENCE.1)
+    }
+
+    /// Divides a large request among the team.
+    fn divide(&mut self, request: &Request, d: usize, now: Duration, load: &mut Load, pieces: &mut Pieces) {
+        let at = nanoseconds(now);
+        let mut shares = Shares::new();
+        for &Member { lane, part } in &self.teams[d].members {
+            let estimate = &self.lanes[lane].estimates[d];
+            let in_flight = load.lanes[lane].flow.bytes[d];
+            let backlog = self.queue(lane, 0, d, load);
+            let start = estimate.base + backlog + estimate.late(at);
+            let rate = estimate.rate * part;
+            let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
+            let due = self.silent_until(estimate, start + LEAST_PIECE as f64 / rate);
+            let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0;
+            shares.push(Share { lane, start, backlog, rate, limit, probe, len: 0 });
+        }
+        if let Some(alone) = shares.divide(request.len, u64::from(request.align)) {
+            let end = request.offset.saturating_add(request.len);
+            pieces.push(self.put(alone, request.direction, request.len, end, now, load));
+            return;
+        }
+        let mut end = request.offset;
+        for share in shares.as_slice().iter().filter(|share| share.len > 0) {
+            end = end.saturating_add(share.len);
+            pieces.push(self.put(share.lane, request.direction, share.len, end, now, load));
+        }
+    }
+
+    fn choose_team(&mut self, d: usize, at: u64, roster: &Roster, load: &Load) {
+        // What is not known is assumed to be like the best that is, and no better than the card claims.
+        let known = self.lanes.iter().map(|lane| &lane.estimates[d]).filter(|e| e.known);
+        if let Some(best) = known.map(|e| e.rate).reduce(f64::max) {
+            for lane in self.lanes.iter_mut().filter(|lane| !lane.estimates[d].known) {
+                lane.estimates[d].assume(lane.hint.map_or(best, |hint| hint.min(best)));
+            }
+        }
+        self.set_floors(d);
+        let lanes = &self.lanes;
+        let estimate = |lane: LaneId| &lanes[lane].estimates[d];
+        self.teams_until[d] =
+            self.teams[d].choose(&roster.candidates, estimate, load, &mut self.ports, d, at);
+    }
+
+    /// A port carries what the best of its lanes carries, at least.
+    fn set_floors(&mut self, d: usize) {
+        for (index, port) in self.ports.iter_mut().enumerate() {
+            let lanes = self.lanes.iter().filter(|lane| lane.near == index || lane.far == index);
+            port[d].set_floor(lanes.map(|lane| lane.estimates[d].rate).fold(0.0, f64::max));
+        }
+    }
+}
+
+fn surroundings<'a>(
+    ports: &[[PortEstimate; 2]],
+    near: usize,
+    far: usize,
+    lane: LaneId,
+    d: usize,
+    load: &'a Load,
+) -> Surroundings<'a> {
+    Surroundings {
+        lane: &load.lanes[lane].flow,
+        near: &load.ports[near],
+        far: &load.ports[far],
+        near_rate: ports[near][d].rate,
+        far_rate: ports[far][d].rate,
+    }
+}

@@ -1,0 +1,296 @@
+//! What a lane is good for in one direction, from what it did.
+
+use super::load::Flow;
+use super::request::Piece;
+
+/// What is expected of a lane of which nothing is known, bytes per nanosecond: one gigabit per second.
+pub(super) const UNKNOWN_RATE: f64 = 0.125;
+/// What an unproven lane may have in flight at first. It grows by what arrives in good time, so it doubles with each round.
+const FIRST_CAP: u64 = 128 << 10;
+/// A lane that was trusted with so much is proven.
+const LAST_CAP: u64 = 4 << 20;
+/// Below this mean size requests do not load a wire: they show what a lane carries at least, not what it carries at most.
+const LOADING: u64 = 32 << 10;
+/// A busy lane is measured over so much at least: bytes and nanoseconds.
+const WINDOW: (u64, u64) = (256 << 10, 4_000_000);
+/// Time lost that no hiccup explains, nanoseconds: the lane has become slow, and the estimate follows at once.
+const NO_HICCUP: f64 = 8e6;
+/// Requests up to this size tell of latency: at first, and once something is known of it. In larger ones the error of the rate is greater than
+/// what is looked for.
+const SMALL: (u64, u64) = (64 << 10, 16 << 10);
+/// How long a queue must have stood, nanoseconds, twice at most.
+const EPOCH: u64 = 8_000_000;
+
+/// A lane in one direction: rate, base latency, and what it may be trusted with.
+///
+/// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst, TCP's slow start) it is
+/// wrong in the same way for the next piece of that size, and pieces are made to end together by what was measured, so that the error
+/// cancels where it counts.
+#[derive(Debug)]
+pub(super) struct Estimate {
+    /// Bytes per nanosecond; an assumption until `known`.
+    pub(super) rate: f64,
+    /// Nanoseconds per byte, the same thing.
+    pub(super) pace: f64,
+    /// Whether the rate was measured.
+    pub(super) known: bool,
+    /// Nanoseconds that a piece takes beside its own transfer; 0 until `base_known`.
+    pub(super) base: f64,
+    pub(super) base_known: bool,
+    /// What may be in flight; `u64::MAX` when proven.
+    pub(super) cap: u64,
+    /// When everything in flight should have arrived.
+    due: u64,
+    /// When it last showed anything; 0: never, or not since it came back.
+    pub(super) sampled_at: u64,
+    window: Window,
+    standing: Standing,
+}
+
+/// What a busy lane did since it was last measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    start: u64,
+    bytes: u64,
+    ios: u64,
+    /// It began with the lane idle, so the first latency is in it.
+    from_idle: bool,
+    /// Others had something on its ports when it began.
+    shared: bool,
+    /// A piece failed in it.
+    spoilt: bool,
+    near: Mark,
+    far: Mark,
+}
+
+/// Where a port's counters stood at the beginning of a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    placed_elsewhere: u64,
+    moved: u64,
+}
+
+/// The least that was in flight lately: what a queue never falls below waits in vain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    now: u64,
+    before: u64,
+    until: u64,
+}
+
+/// The flows that a lane's bytes are in, and what its ports are taken to carry.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) lane: &'a Flow,
+    pub(super) near: &'a Flow,
+    pub(super) far: &'a Flow,
+    pub(super) near_rate: f64,
+    pub(super) far_rate: f64,
+}
+
+impl Estimate {
+    /// Nothing is known but what the local card claims, bytes per nanosecond.
+    pub(super) fn new(rate: f64) -> Self {
+        Self {
+            rate,
+            pace: 1.0 / rate,
+            known: false,
+            base: 0.0,
+            base_known: false,
+            cap: FIRST_CAP,
+            due: 0,
+            sampled_at: 0,
+            window: Window::default(),
+            standing: Standing::default(),
+        }
+    }
+
+    /// Whether it may have everything that it is good for.
+    pub(super) fn proven(&self) -> bool {
+        self.cap == u64::MAX
+    }
+
+    /// It comes back: what was known is a guess now, and it begins slowly.
+    pub(super) fn returned(&mut self) {
+        self.cap = FIRST_CAP;
+        self.sampled_at = 0;
+        self.due = 0;
+        self.window = Window { spoilt: true, ..Window::default() };
+    }
+
+    /// Assumes a rate while none is known.
+    pub(super) fn assume(&mut self, rate: f64) {
+        (self.rate, self.pace) = (rate, 1.0 / rate);
+    }
+
+    /// Nanoseconds by which what is in flight is late, doubled: what is late by so much is expected to take as long again.
+    pub(super) fn late(&self, now: u64) -> f64 {
+        if now > self.due { 2.0 * (now - self.due) as f64 } else { 0.0 }
+    }
+
+    /// Bytes that have stood in the queue for some while.
+    pub(super) fn standing(&self) -> u64 {
+        self.standing.now.min(self.standing.before)
+    }
+
+    /// Something is placed: `around` is as it was before. `expected` is how long it should take.
+    pub(super) fn placed(&mut self, d: usize, now: u64, expected: f64, around: Surroundings<'_>) {
+        if around.lane.bytes[d] == 0 {
+            self.window = Window::open(d, now, true, around);
+            self.due = 0;
+        }
+        self.due = self.due.max(now + expected as u64);
+        self.stand(now, around.lane.bytes[d]);
+    }
+
+    fn stand(&mut self, now: u64, in_flight: u64) {
+        if now >= self.standing.until {
+            self.standing = Standing { now: in_flight, before: self.standing.now, until: now + EPOCH };
+        } else {
+            self.standing.now = self.standing.now.min(in_flight);
+        }
+    }
+
+    /// A piece is finished: `around` is as it is without it. True if the rate or the trust has changed so that plans have to.
+    pub(super) fn finished(
+        &mut self,
+        piece: &Piece,
+        d: usize,
+        now: u64,
+        ok: bool,
+        around: Surroundings<'_>,
+    ) -> bool {
+        let in_flight = around.lane.bytes[d];
+        self.stand(now, in_flight);
+        if in_flight == 0 {
+            self.due = u64::MAX;
+        }
+        if !ok {
+            self.window.spoilt = true;
+            return false;
+        }
+        let took = now.saturating_sub(piece.placed_at.as_nanos() as u64) as f64;
+        self.sampled_at = now.max(1);
+        self.time(piece, took);
+        let trusted = self.trust(piece, took);
+        self.window.bytes += piece.len;
+        self.window.ios += 1;
+        let elapsed = now.saturating_sub(self.window.start);
+        let full = self.window.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
+        if in_flight > 0 && !full {
+            return trusted;
+        }
+        let before = self.rate;
+        let was_known = self.known;
+        self.measure(d, elapsed as f64, around);
+        self.window = Window::open(d, now, in_flight == 0, around);
+        trusted || was_known != self.known || (self.rate - before).abs() > before / 16.0
+    }
+
+    /// Learns the base latency.
+    fn time(&mut self, piece: &Piece, took: f64) {
+        if self.base_known && took < self.base {
+            // Nothing is faster than the base.
+            self.base = took;
+        }
+        if piece.len > if self.base_known { SMALL.1 } else { SMALL.0 } || !(self.known || piece.idle) {
+            return;
+        }
+        let seen = (took - piece.wait - piece.len as f64 * self.pace).max(0.0);
+        if !self.base_known {
+            (self.base, self.base_known) = (seen, true);
+            return;
+        }
+        // A hiccup counts for little; what stays is learnt within some twenty.
+        let seen = seen.min(4.0 * self.base + 20_000.0);
+        let gain = match (piece.idle, seen < self.base) {
+            (true, true) => 0.125,
+            (true, false) => 0.0625,
+            (false, _) => 0.03125,
+        };
+        self.base += (seen - self.base) * gain;
+    }
+
+    /// Lets an unproven lane have more.
+    fn trust(&mut self, piece: &Piece, took: f64) -> bool {
+        if self.proven() || took > 4.0 * (self.base + piece.wait + piece.len as f64 * self.pace) + NO_HICCUP {
+            return false;
+        }
+        self.cap += piece.len;
+        if self.cap >= LAST_CAP {
+            self.cap = u64::MAX;
+        }
+        self.proven()
+    }
+
+    /// Learns the rate from the window that ends.
+    fn measure(&mut self, d: usize, elapsed: f64, around: Surroundings<'_>) {
+        let window = self.window;
+        if window.spoilt || window.bytes < SMALL.0 {
+            return;
+        }
+        let moving = if window.from_idle { elapsed - self.base } else { elapsed };
+        if moving * 2.0 < elapsed || moving <= 0.0 {
+            return;
+        }
+        let bytes = window.bytes as f64;
+        let seen = bytes / moving;
+        let loading = window.bytes >= window.ios * LOADING;
+        if !self.known {
+            if loading {
+                (self.rate, self.pace, self.known) = (seen, 1.0 / seen, true);
+            }
+            return;
+        }
+        let gain = if seen > self.rate {
+            if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 }
+        } else if !loading || !self.alone(d, elapsed, around) {
+            return;
+        } else if seen > 0.7 * self.rate {
+            0.125
+        } else if moving - bytes * self.pace > NO_HICCUP {
+            1.0
+        } else {
+            0.25
+        };
+        self.rate += (seen - self.rate) * gain;
+        self.pace = 1.0 / self.rate;
+    }
+
+    /// Whether the lane itself was what limited it: nothing else was on its ports, or they had room.
+    fn alone(&self, d: usize, elapsed: f64, around: Surroundings<'_>) -> bool {
+        let window = &self.window;
+        let elsewhere =
+            |port: &Flow, mark: &Mark| port.placed[d] - around.lane.placed[d] - mark.placed_elsewhere;
+        if !window.shared
+            && elsewhere(around.near, &window.near).max(elsewhere(around.far, &window.far))
+                <= window.bytes / 16
+        {
+            return true;
+        }
+        // What the port may have moved at most: what arrived, and all that is still under way.
+        let room = |port: &Flow, mark: &Mark, rate: f64| {
+            let moved = port.moved[d] - mark.moved + (port.bytes[d] - around.lane.bytes[d]);
+            (moved as f64) < 0.85 * rate * elapsed
+        };
+        room(around.near, &window.near, around.near_rate) && room(around.far, &window.far, around.far_rate)
+    }
+}
+
+impl Window {
+    fn open(d: usize, now: u64, from_idle: bool, around: Surroundings<'_>) -> Self {
+        let mark = |port: &Flow| Mark {
+            placed_elsewhere: port.placed[d] - around.lane.placed[d],
+            moved: port.moved[d],
+        };
+        let own = around.lane.bytes[d];
+        Self {
+            start: now,
+            from_idle,
+            shared: around.near.bytes[d] != own || around.far.bytes[d] != own,
+            near: mark(around.near),
+            far: mark(around.far),
+            ..Self::default()
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Which lane an operation takes, or which lanes.
+
+mod adaptive;
+mod estimate;
+mod load;
+mod msdsm;
+mod policy;
+mod port;
+mod request;
+mod roster;
+mod service_time;
+mod split;
+mod team;
+
+use std::time::Duration;
+
+pub use policy::{Policy, UnknownPolicy};
+pub use request::{Direction, Piece, Pieces, Request};
+
+use crate::Access;
+use adaptive::Adaptive;
+use load::Load;
+use msdsm::Msdsm;
+use roster::Roster;
+use service_time::ServiceTime;
+
+/// The number of a lane: its place in the list that the scheduler was made with. It never changes.
+pub type LaneId = usize;
+
+/// What is known of a lane before it has carried anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneShape {
+    /// What people call it.
+    pub name: String,
+    /// The local port it leaves by.
+    pub near: Port,
+    /// The port of the storage it enters by.
+    pub far: Port,
+    /// `weighted`: the least wins. `service-time`: the relative throughput, 0 to 100.
+    pub weight: u32,
+    /// Used only when no other is left.
+    pub reserve: bool,
+    /// What the local card claims to carry, bytes per second. It is believed as a bound of what to expect before anything is measured.
+    pub rate_hint: Option<u64>,
+}
+
+/// A network port. Lanes with the same local port, or with the same port of the storage, share what it carries. The two sides are
+/// numbered apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Port(pub u32);
+
+/// What may be placed on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Anything.
+    Active,
+    /// Something, if no lane is active.
+    Reserve,
+    /// Nothing.
+    Out,
+}
+
+/// No lane can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no lane can be used")]
+pub struct NoLane;
+
+/// What people want to know of a lane.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LaneFigures {
+    /// Requests and pieces in flight.
+    pub in_flight: u32,
+    /// Their bytes.
+    pub in_flight_bytes: u64,
+    /// Its part of all bytes that were moved lately, 0 to 1; of the last second or two in which any were.
+    pub share: f64,
+    /// What it is taken to be good for, bytes per second; `None` before it was measured.
+    pub read_rate: Option<u64>,
+    /// The same for writes.
+    pub write_rate: Option<u64>,
+    /// What an operation without data would take, as far as it is known.
+    pub latency: Option<Duration>,
+}
+
+/// Decides which lanes operations take, and keeps account of what is in flight on them.
+///
+/// Pure: it has no clock and does no I/O. `now` is the time since some beginning, and never goes back. Calls come from one
+/// thread at a time; each is some tens of nanoseconds with few lanes, allocates nothing, and only [`set_use`](Self::set_use) and its like,
+/// which are rare, look at all lanes in depth.
+///
+/// # Order of calls
+///
+/// Every lane begins as [`Use::Out`]. [`place`](Self::place) puts a request on the lanes it names and takes it for in flight; each
+/// of its pieces comes back to [`finished`](Self::finished) exactly once, whatever became of it. A piece that has to go down another lane is
+/// finished (not `ok`) and placed again as a request of its own.
+///
+/// # Promises
+///
+/// Pieces cover the request without gap or overlap, in order, and begin at multiples of `align`. No piece is on a lane that is out. When
+/// all pieces are finished nothing is in flight, whatever happened to policies and lanes meanwhile.
+///
+/// # The parts
+///
+/// | part | knows |
+/// |---|---|
+/// | `load` | bytes and requests in flight on each lane and each port |
+/// | `roster` | which lanes may be used now |
+/// | `msdsm`, `service_time` | the policies of other systems, to the letter |
+/// | `estimate`, `port` | what a lane or a port is good for, from what it did |
+/// | `team` | which lanes can be full at the same time |
+/// | `split` | how much of a large request each lane takes |
+/// | `adaptive` | the policy made of the last four |
+#[derive(Debug)]
+pub struct Scheduler {
+    policy: Policy,
+    roster: Roster,
+    load: Load,
+    msdsm: Msdsm,
+    service_time: ServiceTime,
+    adaptive: Adaptive,
+}
+
+impl Scheduler {
+    /// All lanes are out until [`set_use`](Self::set_use) says otherwise.
+    pub fn new(lanes: &[LaneShape], policy: Policy) -> Self {
+        let load = Load::new(lanes);
+        Self {
+            policy,
+            roster: Roster::new(lanes),
+            msdsm: Msdsm::default(),
+            service_time: ServiceTime::new(lanes.len()),
+            adaptive: Adaptive::new(lanes, &load),
+            load,
+        }
+    }
+
+    /// Chooses lanes for a request and takes it for in flight there. What `pieces` had before is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// No lane can be used; nothing was placed.
+    pub fn place(&mut self, request: &Request, now: Duration, pieces: &mut Pieces) -> Result<(), NoLane> {
+        pieces.clear();
+        let Some(&first) = self.roster.candidates.first() else { return Err(NoLane) };
+        let lane = match self.policy {
+            _ if self.roster.candidates.len() == 1 => first,
+            Policy::Adaptive => {
+                self.adaptive.place(request, now, &self.roster, &mut self.load, pieces);
+                return Ok(());
+            }
+            Policy::ServiceTime => self.service_time.choose(request.len, &self.roster, &self.load),
+            policy => self.msdsm.choose(policy, request, &self.roster, &self.load),
+        };
+        let end = request.offset.saturating_add(request.len);
+        pieces.push(self.adaptive.put(lane, request.direction, request.len, end, now, &mut self.load));
+        Ok(())
+    }
+
+    /// A piece is in flight no more: answered, failed, or dropped. `ok` says that its data arrived.
+    pub fn finished(&mut self, piece: &Piece, now: Duration, ok: bool) {
+        self.load.finish(piece.lane, piece.direction, piece.len, ok);
+        self.adaptive.finished(piece, now, ok, &self.load);
+    }
+
+    /// What health says of a lane. One that comes, or comes back, begins slowly.
+    pub fn set_use(&mut self, lane: LaneId, usage: Use, now: Duration) {
+        if self.roster.set_use(lane, usage) {
+            self.returned(lane, now);
+        }
+        self.changed();
+    }
+
+    /// What the storage says of a lane (ALUA).
+    pub fn set_access(&mut self, lane: LaneId, access: Access) {
+        if self.roster.set_access(lane, access) {
+            self.service_time.returned(lane);
+        }
+        self.changed();
+    }
+
+    /// Whether a lane seems to be dead. It gets nothing while another can be used.
+    pub fn set_suspect(&mut self, lane: LaneId, suspect: bool) {
+        self.roster.set_suspect(lane, suspect);
+        self.changed();
+    }
+
+    /// Changes the policy for what is placed from now on.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+        self.changed();
+    }
+
+    /// The policy there is.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// What is known of a lane.
+    pub fn figures(&self, lane: LaneId) -> LaneFigures {
+        let flow = &self.load.lanes[lane].flow;
+        LaneFigures {
+            in_flight: flow.ios,
+            in_flight_bytes: flow.bytes.iter().sum(),
+            ..self.adaptive.figures(lane)
+        }
+    }
+
+    fn returned(&mut self, lane: LaneId, now: Duration) {
+        self.service_time.returned(lane);
+        self.adaptive.returned(lane, now);
+    }
+
+    fn changed(&mut self) {
+        self.msdsm.changed(self.policy, &self.roster);
+        self.adaptive.changed();
+    }
+}

@@ -1,0 +1,233 @@
+//! What holds of every placement, whatever comes.
+
+use std::time::Duration;
+
+use lunway_multipath::{Access, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Place { direction: Direction, offset: u64, len: u64, divisible: bool, align: u32 },
+    Finish { which: usize, ok: bool },
+    Use { lane: usize, usage: Use },
+    Access { lane: usize, access: Access },
+    Suspect { lane: usize, suspect: bool },
+    Policy(Policy),
+    Wait(Duration),
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        6 => Just(Policy::Adaptive),
+        1 => Just(Policy::Failover { preferred: None }),
+        1 => (0_usize..8).prop_map(|lane| Policy::Failover { preferred: Some(lane) }),
+        1 => Just(Policy::RoundRobin),
+        1 => Just(Policy::RoundRobinSubset),
+        1 => Just(Policy::LeastQueueDepth),
+        1 => Just(Policy::Weighted),
+        1 => Just(Policy::LeastBlocks),
+        1 => Just(Policy::ServiceTime),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Step> {
+    let direction = prop_oneof![Just(Direction::Read), Just(Direction::Write), Just(Direction::Other)];
+    let len = prop_oneof![
+        Just(0_u64),
+        (1_u64..256).prop_map(|n| n * 512),
+        (1_u64..64).prop_map(|n| n << 18),
+        1_u64..1 << 33
+    ];
+    let align = prop_oneof![Just(1_u32), Just(512), Just(4096), Just(1 << 20), Just(12_345), Just(0)];
+    (direction, 0_u64..1 << 40, len, any::<bool>(), align).prop_map(
+        |(direction, offset, len, divisible, align)| Step::Place { direction, offset, len, divisible, align },
+    )
+}
+
+fn step(lanes: usize) -> impl Strategy<Value = Step> {
+    let usage = prop_oneof![4 => Just(Use::Active), 1 => Just(Use::Reserve), 2 => Just(Use::Out)];
+    let access = prop_oneof![
+        3 => Just(Access::Optimized),
+        2 => Just(Access::NonOptimized),
+        1 => Just(Access::Standby),
+        1 => Just(Access::Unavailable)
+    ];
+    prop_oneof![
+        10 => request(),
+        9 => (any::<usize>(), prop::bool::weighted(0.9)).prop_map(|(which, ok)| Step::Finish { which, ok }),
+        2 => (0..lanes, usage).prop_map(|(lane, usage)| Step::Use { lane, usage }),
+        1 => (0..lanes, access).prop_map(|(lane, access)| Step::Access { lane, access }),
+        1 => (0..lanes, any::<bool>()).prop_map(|(lane, suspect)| Step::Suspect { lane, suspect }),
+        1 => policy().prop_map(Step::Policy),
+        5 => (0_u64..40_000_000).prop_map(|ns| Step::Wait(Duration::from_nanos(ns))),
+    ]
+}
+
+fn shapes(ports: &[(u32, u32, u32, bool)]) -> Vec<LaneShape> {
+    let shape = |(i, &(near, far, weight, reserve)): (usize, &(u32, u32, u32, bool))| LaneShape {
+        name: format!("lane {i}"),
+        near: Port(near),
+        far: Port(far),
+        weight,
+        reserve,
+        rate_hint: [None, Some(0), Some(1_250_000_000)][weight as usize % 3],
+    };
+    ports.iter().enumerate().map(shape).collect()
+}
+
+/// Requests with lanes of any state, and everything that happens to lanes meanwhile.
+fn story() -> impl Strategy<Value = (Vec<LaneShape>, Policy, Vec<Step>)> {
+    prop::collection::vec((0_u32..4, 0_u32..3, 0_u32..120, prop::bool::weighted(0.2)), 1..=10).prop_flat_map(
+        |ports| {
+            let lanes = ports.len();
+            (Just(shapes(&ports)), policy(), prop::collection::vec(step(lanes), 1..120))
+        },
+    )
+}
+
+/// Checks what was placed against what was asked.
+fn check_cover(pieces: &[Piece], direction: Direction, len: u64, divisible: bool, align: u32) {
+    assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), len);
+    assert!(pieces.iter().all(|piece| piece.direction == direction));
+    if pieces.len() > 1 {
+        assert!(divisible && pieces.iter().all(|piece| piece.len > 0), "{pieces:?}");
+    }
+    let mut begin = 0;
+    for piece in pieces {
+        assert_eq!(begin % u64::from(align.max(1)), 0, "{pieces:?}");
+        begin += piece.len;
+    }
+}
+
+proptest! {
+    #[test]
+    fn pieces_cover_the_request_in_order_on_usable_lanes_and_all_accounts_end_at_zero(
+        (lanes, policy, steps) in story()
+    ) {
+        let mut scheduler = Scheduler::new(&lanes, policy);
+        let mut states = vec![(Use::Out, Access::Optimized, false); lanes.len()];
+        let mut now = Duration::ZERO;
+        let mut in_flight: Vec<Piece> = Vec::new();
+        let mut pieces = Pieces::new();
+        for step in steps {
+            match step {
+                Step::Place { direction, offset, len, divisible, align } => {
+                    let usable = |lane: usize| states[lane].0 != Use::Out && states[lane].1.is_active();
+                    let request = Request { direction, offset, len, divisible, align };
+                    let placed = scheduler.place(&request, now, &mut pieces);
+                    prop_assert_eq!(placed.is_ok(), (0..lanes.len()).any(usable));
+                    if placed.is_err() {
+                        prop_assert!(pieces.is_empty());
+                        continue;
+                    }
+                    check_cover(&pieces, direction, len, divisible, align);
+                    let sound = (0..lanes.len()).any(|lane| usable(lane) && !states[lane].2);
+                    for piece in pieces.iter() {
+                        prop_assert!(usable(piece.lane), "{:?} is out", piece);
+                        prop_assert!(!(states[piece.lane].2 && sound), "{:?} is suspect", piece);
+                    }
+                    in_flight.extend_from_slice(&pieces);
+                }
+                Step::Finish { which, ok } => {
+                    if !in_flight.is_empty() {
+                        let piece = in_flight.swap_remove(which % in_flight.len());
+                        scheduler.finished(&piece, now, ok);
+                    }
+                }
+                Step::Use { lane, usage } => {
+                    scheduler.set_use(lane, usage, now);
+                    states[lane].0 = usage;
+                }
+                Step::Access { lane, access } => {
+                    scheduler.set_access(lane, access);
+                    states[lane].1 = access;
+                }
+                Step::Suspect { lane, suspect } => {
+                    scheduler.set_suspect(lane, suspect);
+                    states[lane].2 = suspect;
+                }
+                Step::Policy(policy) => {
+                    scheduler.set_policy(policy);
+                    prop_assert_eq!(scheduler.policy(), policy);
+                }
+                Step::Wait(time) => now += time,
+            }
+            for lane in 0..lanes.len() {
+                let on_lane = || in_flight.iter().filter(|piece| piece.lane == lane);
+                let figures = scheduler.figures(lane);
+                prop_assert_eq!(figures.in_flight as usize, on_lane().count());
+                prop_assert_eq!(figures.in_flight_bytes, on_lane().map(|piece| piece.len).sum::<u64>());
+                prop_assert!((0.0..=1.0).contains(&figures.share));
+            }
+        }
+        for piece in in_flight.drain(..) {
+            scheduler.finished(&piece, now, true);
+        }
+        for lane in 0..lanes.len() {
+            let figures = scheduler.figures(lane);
+            prop_assert_eq!((figures.in_flight, figures.in_flight_bytes), (0, 0));
+        }
+    }
+
+    #[test]
+    fn one_usable_lane_gets_every_request_whole(policy in policy(), lane in 0_usize..4, steps in prop::collection::vec(request(), 1..40)) {
+        let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false), (0, 1, 2, false), (1, 0, 3, true), (1, 1, 4, false)]), policy);
+        scheduler.set_use(lane, Use::Active, Duration::ZERO);
+        let mut pieces = Pieces::new();
+        for step in steps {
+            let Step::Place { direction, offset, len, divisible, align } = step else { continue };
+            let request = Request { direction, offset, len, divisible, align };
+            scheduler.place(&request, Duration::ZERO, &mut pieces).unwrap();
+            prop_assert_eq!(pieces.iter().map(|piece| (piece.lane, piece.len)).collect::<Vec<_>>(), vec![(lane, len)]);
+        }
+    }
+}
+
+#[test]
+fn reserves_carry_nothing_while_an_active_lane_is_left() {
+    for name in Policy::NAMES {
+        let mut scheduler = Scheduler::new(
+            &shapes(&[(0, 0, 1, true), (1, 1, 1, false), (2, 2, 1, false)]),
+            name.parse().unwrap(),
+        );
+        scheduler.set_use(0, Use::Active, Duration::ZERO);
+        scheduler.set_use(1, Use::Active, Duration::ZERO);
+        scheduler.set_use(2, Use::Reserve, Duration::ZERO);
+        let lanes_of = |scheduler: &mut Scheduler| {
+            let mut lanes = Vec::new();
+            for i in 0..20 {
+                let mut pieces = Pieces::new();
+                let request = Request {
+                    direction: Direction::Read,
+                    offset: i << 22,
+                    len: 4 << 20,
+                    divisible: true,
+                    align: 512,
+                };
+                scheduler.place(&request, Duration::from_millis(i), &mut pieces).unwrap();
+                lanes.extend(pieces.iter().map(|piece| piece.lane));
+            }
+            lanes.sort_unstable();
+            lanes.dedup();
+            lanes
+        };
+        assert_eq!(lanes_of(&mut scheduler), [1], "{name}");
+        scheduler.set_use(1, Use::Out, Duration::ZERO);
+        let lanes = lanes_of(&mut scheduler);
+        assert!(!lanes.is_empty() && !lanes.contains(&1), "{name}: {lanes:?}");
+    }
+}
+
+#[test]
+fn without_a_lane_nothing_is_placed() {
+    let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false)]), Policy::Adaptive);
+    let request = Request { direction: Direction::Write, offset: 0, len: 4096, divisible: true, align: 512 };
+    assert!(scheduler.place(&request, Duration::ZERO, &mut Pieces::new()).is_err());
+    assert!(
+        Scheduler::new(&[], Policy::RoundRobin).place(&request, Duration::ZERO, &mut Pieces::new()).is_err()
+    );
+    scheduler.set_use(0, Use::Active, Duration::ZERO);
+    scheduler.set_access(0, Access::Standby);
+    assert!(scheduler.place(&request, Duration::ZERO, &mut Pieces::new()).is_err());
+    assert_eq!(scheduler.figures(0).in_flight, 0);
+}
