@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lunway_machine::{Machine, MachineAddress};
 use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -15,7 +16,6 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
 use super::acceptor::Acceptor;
-use super::machine::{Machine, MachineAddress};
 use super::plan::{Plan, PortalGroup, Portals, SocketKey, assumed, meant, plan};
 use super::socket::{self, BindError};
 use super::spec::PortalSpec;

@@ -9,9 +9,7 @@
 //! | file | room of |
 //! |---|---|
 //! | `spec.rs` | [`PortalSpec`]: what `listen` says |
-//! | `machine.rs` | the addresses that the machine has, and news of them |
-//! | `netlink.rs` | the kernel's socket that says so |
-//! | `plan.rs` | where to listen and what to tell: a function of the two |
+//! | `plan.rs` | where to listen and what to tell: a function of that and of the machine's addresses, which `lunway_machine` knows |
 //! | `listeners.rs` | [`Listeners`]: the sockets, kept as planned while both change |
 //! | `socket.rs` | binding one |
 //! | `inherited.rs` | sockets that systemd passed |
@@ -20,8 +18,6 @@
 mod acceptor;
 mod inherited;
 mod listeners;
-mod machine;
-mod netlink;
 mod plan;
 mod socket;
 mod spec;

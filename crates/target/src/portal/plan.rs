@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::machine::MachineAddress;
+use lunway_machine::MachineAddress;
+
 use super::spec::{PortalScope, PortalSpec};
 
 /// A portal group as configured: the portals of one SCSI target port (RFC 7143 §4.4.1).

@@ -13,11 +13,12 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::RouteMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 use socket2::SockRef;
 
-use super::machine::MachineAddress;
+use crate::machine::MachineAddress;
 
 /// What the kernel takes a second for is broken.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
@@ -28,7 +29,7 @@ const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
 /// Tells that something changed at the machine's interfaces and addresses, not what: who is told reads
 /// [`addresses`] anew. So news that the kernel had to drop, or that came twice, do no harm.
-pub(super) struct News(TokioSocket);
+pub(crate) struct News(TokioSocket);
 
 impl fmt::Debug for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,14 +39,14 @@ impl fmt::Debug for News {
 
 impl News {
     /// Needs a runtime.
-    pub(super) fn subscribe() -> io::Result<Self> {
+    pub(crate) fn subscribe() -> io::Result<Self> {
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         socket.socket_mut().bind(&SocketAddr::new(0, GROUPS))?;
         Ok(Self(socket))
     }
 
     /// Waits until there are some.
-    pub(super) async fn wait(&self) -> io::Result<()> {
+    pub(crate) async fn wait(&self) -> io::Result<()> {
         match self.0.recv_from_full().await {
             // More news than the socket's buffer can hold are news all the same.
             Err(error) if !is_lossy(&error) => Err(error),
@@ -60,11 +61,8 @@ fn is_lossy(error: &io::Error) -> bool {
 
 /// The unicast addresses of all interfaces that are up, those aside that are not known yet to be the only ones on
 /// their link (tentative, RFC 4862 §5.4).
-pub(super) fn addresses() -> io::Result<Vec<MachineAddress>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    SockRef::from(&socket).set_read_timeout(Some(ANSWER_TIME))?;
+pub(crate) fn addresses() -> io::Result<Vec<MachineAddress>> {
+    let socket = socket()?;
     let links = dump(&socket, &RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
     let links: HashMap<u32, LinkMessage> = links
         .into_iter()
@@ -84,16 +82,46 @@ pub(super) fn addresses() -> io::Result<Vec<MachineAddress>> {
     Ok(addresses)
 }
 
+/// All interfaces, as the kernel tells of them.
+pub(crate) fn links() -> io::Result<Vec<RouteNetlinkMessage>> {
+    dump(&socket()?, &RouteNetlinkMessage::GetLink(LinkMessage::default()))
+}
+
+/// Asks for the way to an address.
+pub(crate) fn route(request: RouteNetlinkMessage) -> io::Result<RouteMessage> {
+    let socket = socket()?;
+    send(&socket, request, NLM_F_REQUEST)?;
+    let (bytes, _) = socket.recv_from_full()?;
+    match take(&bytes)?.1.map(|message| message.payload) {
+        Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route))) => Ok(route),
+        Some(NetlinkPayload::Error(error)) => Err(error.to_io()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "netlink's answer is no route")),
+    }
+}
+
+/// A socket for questions.
+fn socket() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    SockRef::from(&socket).set_read_timeout(Some(ANSWER_TIME))?;
+    Ok(socket)
+}
+
+fn send(socket: &Socket, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    let mut header = NetlinkHeader::default();
+    header.flags = flags;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0).map(drop)
+}
+
 /// Asks for a list.
 fn dump(socket: &Socket, request: &RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
     for _ in 0..ATTEMPTS {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request.clone()));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        socket.send(&bytes, 0)?;
+        send(socket, request.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
         if let Some(list) = receive(socket)? {
             return Ok(list);
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::netlink::{self, News};
+use crate::Link;
+use crate::netlink::{self, News};
 
 /// How often the machine is looked at where the kernel does not tell of changes.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
@@ -18,15 +19,17 @@ const SETTLE_TIME: Duration = Duration::from_millis(10);
 
 /// An address of this machine, on an interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct MachineAddress {
-    pub(crate) ip: IpAddr,
+pub struct MachineAddress {
+    /// Itself.
+    pub ip: IpAddr,
     /// The network that the interface reaches by it.
-    pub(crate) network: IpNet,
-    pub(crate) interface: String,
+    pub network: IpNet,
+    /// Name of the interface.
+    pub interface: String,
     /// The interface is a loopback: its whole network is this machine.
-    pub(crate) loopback: bool,
+    pub loopback: bool,
     /// New connections should not use it (RFC 4862 §5.5.4).
-    pub(crate) deprecated: bool,
+    pub deprecated: bool,
 }
 
 /// Looks at the machine's addresses, and tells when they change.
@@ -34,39 +37,46 @@ pub(crate) struct MachineAddress {
 /// The kernel says so by netlink. Where that cannot be had (a sandbox that forbids its sockets) they are read from `/proc`
 /// once a second: less exact, as interfaces of IPv4 addresses must be guessed from routes, and all that there is.
 #[derive(Debug)]
-pub(crate) enum Machine {
-    /// With netlink.
-    Told(Arc<News>),
-    /// Without.
-    Polled,
+pub struct Machine {
+    /// `None`: without netlink.
+    news: Option<Arc<News>>,
 }
 
 impl Machine {
     /// Needs a runtime. What cannot be had is said in the log, once.
-    pub(crate) fn watch() -> Self {
+    pub fn watch() -> Self {
         match netlink::addresses().and_then(|_| News::subscribe()) {
-            Ok(news) => Self::Told(Arc::new(news)),
+            Ok(news) => Self { news: Some(Arc::new(news)) },
             Err(error) => {
                 tracing::warn!("no netlink: {error}; looking once a second for addresses that come and go");
-                Self::Polled
+                Self { news: None }
             }
         }
     }
 
     /// The addresses now, in order.
-    pub(crate) fn addresses(&self) -> io::Result<Vec<MachineAddress>> {
-        match self {
-            Self::Told(_) => netlink::addresses(),
-            Self::Polled => proc_addresses(),
+    pub fn addresses(&self) -> io::Result<Vec<MachineAddress>> {
+        if self.news.is_some() { netlink::addresses() } else { proc_addresses() }
+    }
+
+    /// The interfaces now.
+    pub fn links(&self) -> io::Result<Vec<Link>> {
+        if self.news.is_some() { Link::all() } else { Link::all_from_files() }
+    }
+
+    /// Waits until they may have changed, and a moment longer, for what comes with it.
+    pub fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let told = self.told();
+        async move {
+            if told.await {
+                tokio::time::sleep(SETTLE_TIME).await;
+            }
         }
     }
 
-    /// Waits until they may have changed.
-    pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
-        let news = match self {
-            Self::Told(news) => Some(Arc::clone(news)),
-            Self::Polled => None,
-        };
+    /// Waits until they may have changed; true: the kernel said so just now, and there may be more to come.
+    pub fn told(&self) -> impl Future<Output = bool> + Send + 'static {
+        let news = self.news.clone();
         async move {
             let told = match news {
                 Some(news) => {
@@ -74,7 +84,10 @@ impl Machine {
                 }
                 None => false,
             };
-            tokio::time::sleep(if told { SETTLE_TIME } else { POLL_PERIOD }).await;
+            if !told {
+                tokio::time::sleep(POLL_PERIOD).await;
+            }
+            told
         }
     }
 }
