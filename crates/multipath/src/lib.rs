@@ -2,6 +2,7 @@
 
 mod fate;
 mod lane;
+pub mod plan;
 mod scheduler;
 
 pub use fate::Fate;

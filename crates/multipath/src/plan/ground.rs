@@ -1,0 +1,107 @@
+//! What a plan is made of.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+/// A local address, and the card behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPort {
+    /// The address.
+    pub ip: IpAddr,
+    /// The network that it is in.
+    pub network: IpNet,
+    /// Its interface.
+    pub interface: String,
+    /// The card that carries it: the interface itself, or what that stands on.
+    pub card: String,
+    /// What the card negotiated, bits per second.
+    pub speed: Option<u64>,
+    /// Longest packet, bytes.
+    pub mtu: Option<u32>,
+    /// A cable is in it, and something at the other end.
+    pub carrier: bool,
+    /// It leads nowhere but to this machine.
+    pub loopback: bool,
+}
+
+/// An address where the storage answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Tag of its portal group (RFC 7143 §4.4.1), where the storage has told.
+    pub group: Option<u16>,
+    /// The user named it: it is not left out.
+    pub named: bool,
+}
+
+/// How a packet would get to a portal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// The interface by which it leaves.
+    pub interface: Option<String>,
+    /// The local address that it carries.
+    pub source: Option<IpAddr>,
+    /// The router that it goes to first.
+    pub gateway: Option<IpAddr>,
+}
+
+/// What there is: the machine's side and the storage's.
+pub struct Ground<'a> {
+    /// The machine's addresses, in an order that stays.
+    pub locals: Vec<LocalPort>,
+    /// The storage's portals, in an order that stays.
+    pub portals: Vec<Portal>,
+    /// Asks the kernel for the way to an address, with a source or without; `None`: there is none, or it is not known.
+    pub way: &'a dyn Fn(Option<IpAddr>, IpAddr) -> Option<Way>,
+}
+
+impl fmt::Debug for Ground<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Ground");
+        shown.field("locals", &self.locals).field("portals", &self.portals).finish_non_exhaustive()
+    }
+}
+
+impl Ground<'_> {
+    /// The port that has an address. An address of a loopback's network that nobody has given it works all the same, as on Linux. One that
+    /// the machine does not have may come yet; a network of the usual size is assumed around it.
+    pub(super) fn local(&self, ip: IpAddr) -> LocalPort {
+        if let Some(port) = self.locals.iter().find(|port| port.ip == ip) {
+            return port.clone();
+        }
+        let around = self.locals.iter().find(|port| port.loopback && port.network.contains(&ip));
+        if let Some(loopback) = around {
+            return LocalPort { ip, ..loopback.clone() };
+        }
+        let len = if ip.is_ipv4() { 24 } else { 64 };
+        LocalPort {
+            ip,
+            network: IpNet::new(ip, len).unwrap_or_else(|_| ip.into()),
+            interface: String::new(),
+            card: ip.to_string(),
+            speed: None,
+            mtu: None,
+            carrier: false,
+            loopback: false,
+        }
+    }
+}
+
+impl LocalPort {
+    /// What tells it from others: the card, except on the loopback, whose addresses stand for ports.
+    pub(super) fn key(&self) -> String {
+        if self.loopback { self.ip.to_string() } else { self.card.clone() }
+    }
+
+    /// How people know it.
+    pub(super) fn title(&self) -> String {
+        if self.interface.is_empty() {
+            self.ip.to_string()
+        } else {
+            format!("{} ({})", self.interface, self.ip)
+        }
+    }
+}

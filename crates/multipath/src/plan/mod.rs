@@ -1,0 +1,186 @@
+//! From ports and portals to lanes, with reasons and warnings. Pure: what the machine and the storage have is handed in.
+//!
+//! | file | is |
+//! |---|---|
+//! | `ground.rs` | what there is: local ports, portals, the kernel's ways |
+//! | `cells.rs` | which port reaches which portal: by subnet, or by the way the kernel takes |
+//! | `choose.rs` | the lanes of each kind of plan |
+//! | `warn.rs` | the rules of thumb that a plan breaks |
+
+mod cells;
+mod choose;
+mod ground;
+#[cfg(test)]
+mod tests;
+mod warn;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+pub use ground::{Ground, LocalPort, Portal, Way};
+pub use warn::Warning;
+
+/// As many as a disk may have paths in Windows (MSDSM).
+pub const LANES_MAX: usize = 32;
+
+/// How ports and portals become lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlanKind {
+    /// One to one: a local port and a portal of its subnet. No port is used twice.
+    Paired,
+    /// As few lanes as use every port and every portal, spread evenly.
+    Balanced,
+    /// Every local port with every portal that it reaches in its subnet.
+    Mesh,
+    /// As `Paired`, and the rest of the mesh in reserve: it carries something only when nothing else is left.
+    Redundant,
+    /// As they were named, one by one.
+    Explicit,
+}
+
+/// The names, for texts that list them.
+pub const PLAN_KINDS: &str = "paired, balanced, mesh, redundant, explicit";
+
+impl fmt::Display for PlanKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Paired => "paired",
+            Self::Balanced => "balanced",
+            Self::Mesh => "mesh",
+            Self::Redundant => "redundant",
+            Self::Explicit => "explicit",
+        })
+    }
+}
+
+/// A name that no plan has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no plan: there are {PLAN_KINDS}")]
+pub struct UnknownPlan(pub String);
+
+impl FromStr for PlanKind {
+    type Err = UnknownPlan;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPlan> {
+        Ok(match text {
+            "paired" => Self::Paired,
+            "balanced" => Self::Balanced,
+            "mesh" => Self::Mesh,
+            "redundant" => Self::Redundant,
+            "explicit" => Self::Explicit,
+            _ => return Err(UnknownPlan(text.to_owned())),
+        })
+    }
+}
+
+/// What a user says about a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// `None`: paired where subnets pair, else balanced.
+    pub kind: Option<PlanKind>,
+    /// Local addresses to leave from; empty: whatever the machine has.
+    pub from: Vec<IpAddr>,
+    /// The lanes of an explicit plan.
+    pub lanes: Vec<NamedLane>,
+    /// Weights of the lanes in the plan's order, those that have none of their own; where there are too few, the rest has 1.
+    pub weights: Vec<u32>,
+}
+
+/// A lane of an explicit plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedLane {
+    /// Local address.
+    pub from: IpAddr,
+    /// Where it leads.
+    pub portal: SocketAddr,
+    /// Its weight.
+    pub weight: Option<u32>,
+    /// Carries something only when no other is left.
+    pub reserve: bool,
+}
+
+/// Lanes, why they are these, and what speaks against them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How they were chosen.
+    pub kind: PlanKind,
+    /// In an order in which neighbours share as few ports as possible.
+    pub lanes: Vec<PlannedLane>,
+    /// A sentence for each rule that was followed, and for what was left out.
+    pub reasons: Vec<String>,
+    /// Rules that it breaks.
+    pub warnings: Vec<Warning>,
+}
+
+/// One lane of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedLane {
+    /// Local address that it is bound to; `None`: the kernel chooses.
+    pub from: Option<IpAddr>,
+    /// The address that it leaves from: `from`, or what the kernel would choose now.
+    pub near: Option<IpAddr>,
+    /// The interface of that address, where it is known.
+    pub interface: Option<String>,
+    /// Number of the card behind it: lanes with the same one share its rate. Different for each loopback address.
+    pub near_port: u32,
+    /// Where it leads.
+    pub portal: SocketAddr,
+    /// Number of the portal, among those of the plan.
+    pub far_port: u32,
+    /// Tag of its portal group, where it is known.
+    pub group: Option<u16>,
+    /// Carries something only when no other is left.
+    pub reserve: bool,
+    /// What policies that go by weights make of it.
+    pub weight: u32,
+    /// What the card negotiated, bits per second.
+    pub speed: Option<u64>,
+    /// Why there is this lane.
+    pub reason: String,
+}
+
+impl PlannedLane {
+    /// `LOCAL > PORTAL`, which is what it is called everywhere.
+    pub fn name(&self) -> String {
+        match self.near {
+            Some(near) => format!("{near} > {}", self.portal),
+            None => format!("any > {}", self.portal),
+        }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No portal to plan with.
+    #[error("the storage tells no portal that could be used")]
+    NoPortals,
+    /// An explicit plan without lanes.
+    #[error("an explicit plan takes its lanes one by one, as in lane=192.0.2.20>192.0.2.10:3260")]
+    NoLanes,
+    /// Lanes were named for another plan.
+    #[error("lanes were named one by one, which is plan=explicit, and plan={0} was asked for")]
+    LanesUnasked(PlanKind),
+    /// No local address reaches any portal.
+    #[error("no local address of the kind {0} reaches any portal")]
+    Unreached(String),
+    /// Too many.
+    #[error(
+        "this makes {0} lanes, and at most {LANES_MAX} are possible: name fewer portals or local addresses, or plan=paired"
+    )]
+    TooMany(usize),
+}
+
+impl Plan {
+    /// Makes a plan of what there is.
+    pub fn make(wish: &Wish, ground: &Ground<'_>) -> Result<Self, PlanError> {
+        choose::plan(wish, ground)
+    }
+
+    /// Number of lanes that carry something when all is well.
+    pub fn active(&self) -> usize {
+        self.lanes.iter().filter(|lane| !lane.reserve).count()
+    }
+}
