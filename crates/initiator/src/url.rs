@@ -239,6 +239,11 @@ impl IscsiUrl {
         Ok(keys)
     }
 
+    /// Host and port of `host[:port]` or `[v6][:port]`, as they stand in an address.
+    pub fn parse_portal(text: &str) -> Result<(String, u16), UrlError> {
+        portal_of(text)
+    }
+
     /// `host:port`, with brackets where they belong.
     pub fn portal(&self) -> String {
         Self::portal_text(&self.host, self.port)
