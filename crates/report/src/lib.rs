@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Whoever measures builds a [`Document`]: verdicts in a sentence, tiles, tables, charts, the facts about the place, and its
-//! raw data. Here is decided how that looks. [`chart`] makes SVG from plain data; [`environment`] says where this process runs.
+//! raw data. Here is decided how that looks. [`chart`] makes SVG from plain data, [`Strips`] characters for a terminal;
+//! [`environment`] says where this process runs.
 //!
 //! **Invariant:** this crate knows no device, no socket and no measurement. It gets figures and gives text.
 //!
@@ -24,6 +25,7 @@ mod page;
 mod redraw;
 mod saved;
 mod shapes;
+mod strips;
 
 pub use difference::{Change, ChangeVerdict, Difference, Why};
 pub use document::{
@@ -34,3 +36,4 @@ pub use environment::environment;
 pub use figure::{figure, utc};
 pub use page::{data, html};
 pub use saved::{FILE_MAX, Saved, SavedError};
+pub use strips::Strips;
