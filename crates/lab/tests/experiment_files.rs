@@ -123,6 +123,68 @@ fn a_file_holds_paths_over_switches_plans_policies_and_events() {
 }
 
 #[test]
+fn several_paths_have_a_policy_and_one_has_none_unless_it_is_asked_for() {
+    let policies =
+        |from: &str, to: &str| parse(&FILE.replacen(from, to, 1)).unwrap().runs[1].policies.clone();
+    let written = "policy = [\"adaptive\", \"round-robin\"]\n";
+    let figures = FILE.find("[[figure]]").unwrap();
+    let without = FILE[..figures].replacen(written, "", 1);
+    assert_eq!(parse(&without).unwrap().runs[1].policies, ["adaptive"]);
+    assert_eq!(parse(&without).unwrap().runs[0].policies, ["-"]);
+    assert_eq!(policies("\"round-robin\"]", "\"service-time\"]"), ["adaptive", "service-time"]);
+    let sentence = refused("\"round-robin\"]", "\"fastest\"]");
+    assert!(sentence.contains("there is no policy `fastest`: there is adaptive, failover,"), "{sentence}");
+    let sentence = refused("\"round-robin\"]", "\"-\"]");
+    assert!(sentence.contains("several paths need a policy"), "{sentence}");
+    let sentence = refused("measure = \"compare\"", "measure = \"compare\"\npolicy = [\"-\", \"adaptive\"]");
+    assert!(sentence.contains("compared over one policy"), "{sentence}");
+}
+
+#[test]
+fn paths_have_options_for_the_policies_that_know_them() {
+    let text = FILE.replacen("plan = \"mesh\"\n", "", 1);
+    let text = text.replacen("\"lane2 > port2\"]", "\"lane2 > port2, reserve, weight=5, throughput=20\"]", 1);
+    let path = parse(&text).unwrap().runs[1].paths[1].clone();
+    assert_eq!((path.reserve, path.weight, path.throughput), (true, Some(5), Some(20)));
+    assert_eq!(path.to_string(), "lane2 > port2");
+    let sentence = refused("paths = \"lane1\"", "paths = \"lane1, fast\"");
+    assert!(sentence.contains("`fast` is no option of a path: there is reserve"), "{sentence}");
+    let sentence = refused("\"lane2 > port2\"]", "\"lane2 > port2, reserve\"]");
+    assert!(sentence.contains("a plan says itself"), "{sentence}");
+}
+
+#[test]
+fn paths_of_a_team_are_one_way_with_so_many_sessions() {
+    let team = |more: &str| {
+        let text = FILE[..FILE.find("[[figure]]").unwrap()].replacen("plan = \"mesh\"", more, 1);
+        parse(&text.replacen("policy = [\"adaptive\", \"round-robin\"]\n", "", 1))
+    };
+    let run = team("team = true").unwrap().runs[1].clone();
+    assert_eq!((run.team, run.policies), (Some(1), vec!["-".to_owned()]));
+    let run = team("team = true\nsessions = 4").unwrap().runs[1].clone();
+    assert_eq!((run.team, run.policies), (Some(4), vec!["adaptive".to_owned()]));
+    assert!(team("sessions = 4").unwrap_err().contains("only a team"));
+    assert!(team("team = true\nplan = \"mesh\"").unwrap_err().contains("a team has no plan"));
+    assert!(team("team = true\nsessions = 0").unwrap_err().contains("from 1 to 64"));
+}
+
+#[test]
+fn a_verdict_is_said_of_each_policy_and_a_figure_knows_the_best_of_the_others() {
+    let verdict = "[[verdict]]\neach = \"A\"\nwhen = \"A[*].read.mb_s >= D.read.mb_s\"\n\
+                   good = \"{*}: {A[*].read.mb_s}.\"\nbad = \"{*} is slow.\"\n[[verdict]]";
+    let experiment = parse(&FILE.replacen("[[verdict]]", verdict, 1)).unwrap();
+    let [adaptive, round_robin, both] = &experiment.verdicts[..] else { panic!("two and one") };
+    assert_eq!((adaptive.table, round_robin.table, both.table), (0, 0, 1));
+    assert_eq!(round_robin.good.names(), ["A[round-robin].read.mb_s"]);
+    assert_eq!(round_robin.bad.fill(&|_| None).unwrap(), "round-robin is slow.");
+    let sentence = refused("[[verdict]]", &verdict.replace("each = \"A\"", "each = \"Z\""));
+    assert!(sentence.contains("key `each`: there is no run `Z`"), "{sentence}");
+    let best = "best_other(A[adaptive].read.mb_s) / D.read.mb_s";
+    let experiment = parse(&FILE.replacen("A[adaptive].read.mb_s / D.read.mb_s", best, 1)).unwrap();
+    assert_eq!(experiment.figures[0].value.names(), ["A[round-robin].read.mb_s", "D.read.mb_s"]);
+}
+
+#[test]
 fn events_move_with_the_length_of_the_measurement() {
     use std::time::Duration;
     let seconds = Duration::from_secs;

@@ -11,10 +11,13 @@ use lunway_block::size::{ExactSize, parse_size};
 
 use super::Experiment;
 use super::error::{ExperimentError, Problem};
-use super::expression::{Condition, Expression};
+use super::expression::{Condition, Expression, Others};
 use super::figures::{Figure, Template, Verdict};
 use super::file::{EventTable, FigureTable, FileTable, MeasureName, OneOrMore, RunTable, VerdictTable};
-use super::run::{Access, Comparing, Event, Incident, Measure, Moment, Path, Run, Storage, Window, Wire};
+use super::run::{
+    Access, Comparing, Event, Incident, Measure, Moment, NO_POLICY, POLICIES, Path, Run, Storage, Window,
+    Wire,
+};
 use crate::timeline::{self, Action, Timeline};
 use crate::topology::{Cable, End, Topology};
 
@@ -36,6 +39,8 @@ const WINDOW_MAX: u64 = 64 << 20;
 const CELLS_MAX: usize = 200;
 /// The most connections at once.
 const STREAMS_MAX: u32 = 64;
+/// The most sessions of a team.
+const SESSIONS_MAX: u16 = 64;
 
 /// What I/O runs without saying so.
 const SIZE_DEFAULT: u64 = 256 << 20;
@@ -81,11 +86,13 @@ pub(super) fn experiment(file: &str, text: &str, table: FileTable) -> Result<Exp
     let mut known: BTreeSet<String> = experiment.values().into_iter().collect();
     for table in table.figures {
         let at = At { file, table: format!("[[figure]] {}", table.name) };
-        experiment.figures.push(figure(&at, &mut known, table)?);
+        let figure = figure(&at, &mut known, table, &|name| experiment.others(name))?;
+        experiment.figures.push(figure);
     }
     for (number, table) in table.verdicts.into_iter().enumerate() {
         let at = At { file, table: format!("[[verdict]] {}", number + 1) };
-        experiment.verdicts.push(verdict(&at, &known, table)?);
+        let verdicts = verdicts(&at, &experiment, &known, &table, number)?;
+        experiment.verdicts.extend(verdicts);
     }
     Ok(experiment)
 }
@@ -208,14 +215,8 @@ fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Result<Run, Exp
         return Err(at.wrong("from", Problem::Not("a host does not reach itself over a cable")));
     }
     let paths = paths(at, topology, &from, &target, table.paths.take())?;
-    let policies = table.policy.take().map_or_else(|| vec!["-".to_owned()], |policies| policies.0);
-    for (index, policy) in policies.iter().enumerate() {
-        at.name("policy", policy)?;
-        if policies[..index].contains(policy) {
-            return Err(at.wrong("policy", Problem::Twice(policy.clone())));
-        }
-    }
-    at.range("policy", policies.len(), 1..=COUNT_MAX)?;
+    let team = team(at, &paths, &table)?;
+    let policies = policies(at, paths.len(), team, &mut table)?;
     let measure = match table.measure {
         MeasureName::Storage => Measure::Storage(storage(at, topology, &target, &table)?),
         MeasureName::Net => Measure::Wire(wire(at, topology, &paths, &table)?),
@@ -231,6 +232,7 @@ fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Result<Run, Exp
         paths,
         plan: table.plan,
         policies,
+        team,
         is_control: table.control,
         measure,
     })
@@ -239,10 +241,12 @@ fn run(at: &At<'_>, topology: &Topology, mut table: RunTable) -> Result<Run, Exp
 /// A key that the measure does not have would be without effect, and whoever wrote it would not know.
 fn foreign_keys(at: &At<'_>, table: &RunTable) -> Result<(), ExperimentError> {
     use MeasureName::{Compare, Net, Storage};
-    let keys: [(&'static str, bool, &[MeasureName]); 16] = [
+    let keys: [(&'static str, bool, &[MeasureName]); 18] = [
         ("control", table.control, &[Storage]),
         ("policy", table.policy.is_some(), &[Storage, Compare]),
         ("plan", table.plan.is_some(), &[Storage, Compare]),
+        ("team", table.team.is_some(), &[Storage]),
+        ("sessions", table.sessions.is_some(), &[Storage]),
         ("lun", table.lun.is_some(), &[Storage]),
         ("rw", table.rw.is_some(), &[Storage, Net]),
         ("bs", table.bs.is_some(), &[Storage]),
@@ -283,17 +287,17 @@ fn paths(
     target: &str,
     written: Option<OneOrMore<String>>,
 ) -> Result<Vec<Path>, ExperimentError> {
-    let paths: Vec<Path> = match written {
-        Some(written) => written.0.iter().map(|text| Path::parse(text)).collect(),
+    let written = match (written, &topology.cables[..]) {
+        (Some(written), _) => written.0,
         // Where there is one cable there is one way.
-        None => match &topology.cables[..] {
-            [cable] => vec![Path::parse(&cable.name)],
-            _ => return Err(at.wrong("paths", Problem::Missing("there is more than one cable"))),
-        },
+        (None, [cable]) => vec![cable.name.clone()],
+        _ => return Err(at.wrong("paths", Problem::Missing("there is more than one cable"))),
     };
+    let paths = written.iter().map(|text| Path::parse(text)).collect::<Result<Vec<_>, _>>();
+    let paths = paths.map_err(|option| at.wrong("paths", Problem::PathOption(option)))?;
     at.range("paths", paths.len(), 1..=PATHS_MAX)?;
     for (index, path) in paths.iter().enumerate() {
-        if paths[..index].contains(path) {
+        if paths[..index].iter().any(|other| other.is_way_of(path)) {
             return Err(at.wrong("paths", Problem::Twice(path.to_string())));
         }
         at.cable("paths", topology, &path.leaves)?;
@@ -313,6 +317,55 @@ fn paths(
         }
     }
     Ok(paths)
+}
+
+/// How many sessions the run's team has, where its paths are one.
+fn team(at: &At<'_>, paths: &[Path], table: &RunTable) -> Result<Option<u16>, ExperimentError> {
+    let chooses = paths.iter().any(Path::has_options);
+    if table.plan.is_some() && chooses {
+        return Err(
+            at.wrong("plan", Problem::Not("a plan says itself which paths are reserve, and their weights"))
+        );
+    }
+    if table.team != Some(true) {
+        return match table.sessions {
+            Some(_) => Err(at.wrong("sessions", Problem::Not("only a team has sessions beside its paths"))),
+            None => Ok(None),
+        };
+    }
+    if table.plan.is_some() || chooses {
+        return Err(at.wrong("team", Problem::Not("a team has no plan, and its paths have no options")));
+    }
+    at.range("sessions", table.sessions.unwrap_or(1), 1..=SESSIONS_MAX).map(Some)
+}
+
+/// What is measured one after the other. Several sessions always have a policy; one has none unless it is asked for.
+fn policies(
+    at: &At<'_>,
+    paths: usize,
+    team: Option<u16>,
+    table: &mut RunTable,
+) -> Result<Vec<String>, ExperimentError> {
+    let one = team.map_or(paths == 1, |sessions| sessions == 1) && table.plan.is_none();
+    let has_sessions = table.measure != MeasureName::Net;
+    let unsaid = if one || !has_sessions { NO_POLICY } else { POLICIES[0] };
+    let policies = table.policy.take().map_or_else(|| vec![unsaid.to_owned()], |policies| policies.0);
+    for (index, policy) in policies.iter().enumerate() {
+        if policies[..index].contains(policy) {
+            return Err(at.wrong("policy", Problem::Twice(policy.clone())));
+        }
+        if policy == NO_POLICY && !one && has_sessions {
+            return Err(at.wrong("policy", Problem::Not("several paths need a policy")));
+        }
+        if policy != NO_POLICY && !POLICIES.contains(&policy.as_str()) {
+            return Err(at.no_such("policy", "policy", policy, POLICIES));
+        }
+    }
+    if table.measure == MeasureName::Compare && policies.len() > 1 {
+        return Err(at.wrong("policy", Problem::Not("units are compared over one policy")));
+    }
+    at.range("policy", policies.len(), 1..=POLICIES.len() + 1)?;
+    Ok(policies)
 }
 
 /// Where a cable ends on a host.
@@ -526,28 +579,71 @@ fn comparing(
 }
 
 /// A figure may be made of those before it.
-fn figure(at: &At<'_>, known: &mut BTreeSet<String>, table: FigureTable) -> Result<Figure, ExperimentError> {
+fn figure(
+    at: &At<'_>,
+    known: &mut BTreeSet<String>,
+    table: FigureTable,
+    others: &dyn Fn(&str) -> Option<Others>,
+) -> Result<Figure, ExperimentError> {
     at.name("name", &table.name)?;
-    let value = Expression::parse(&table.value).map_err(|error| at.wrong("value", error))?;
+    let mut value = Expression::parse(&table.value).map_err(|error| at.wrong("value", error))?;
     names(at, "value", known, value.names())?;
+    value.look_up(others);
     if !known.insert(table.name.clone()) {
         return Err(at.wrong("name", Problem::Twice(table.name)));
     }
     Ok(Figure { name: table.name, value })
 }
 
-fn verdict(at: &At<'_>, known: &BTreeSet<String>, table: VerdictTable) -> Result<Verdict, ExperimentError> {
+/// The verdict of a table, or one for each policy of a run.
+fn verdicts(
+    at: &At<'_>,
+    experiment: &Experiment,
+    known: &BTreeSet<String>,
+    table: &VerdictTable,
+    number: usize,
+) -> Result<Vec<Verdict>, ExperimentError> {
+    let Some(test) = &table.each else { return Ok(vec![verdict(at, experiment, known, table, number)?]) };
+    let tests = experiment.runs.iter().map(|run| run.test.as_str());
+    let run = experiment.runs.iter().find(|run| run.test == *test);
+    let run = run.ok_or_else(|| at.no_such("each", "run", test, tests))?;
+    let of = |policy: &String| {
+        // Names of a run with one policy have no brackets.
+        let bracket = if run.policies.len() == 1 { String::new() } else { format!("[{policy}]") };
+        let filled = |text: &String| text.replace("[*]", &bracket).replace("{*}", policy);
+        let table = VerdictTable {
+            each: None,
+            when: OneOrMore(table.when.0.iter().map(filled).collect()),
+            good: filled(&table.good),
+            bad: filled(&table.bad),
+        };
+        verdict(at, experiment, known, &table, number)
+    };
+    run.policies.iter().map(of).collect()
+}
+
+fn verdict(
+    at: &At<'_>,
+    experiment: &Experiment,
+    known: &BTreeSet<String>,
+    table: &VerdictTable,
+    number: usize,
+) -> Result<Verdict, ExperimentError> {
     let when = table.when.0.iter().map(|text| Condition::parse(text)).collect::<Result<Vec<_>, _>>();
-    let when = when.map_err(|error| at.wrong("when", error))?;
+    let mut when = when.map_err(|error| at.wrong("when", error))?;
     if when.is_empty() {
         return Err(at.wrong("when", Problem::Missing("a verdict has at least one condition")));
     }
-    let good = Template::parse(&table.good).map_err(|error| at.wrong("good", error))?;
-    let bad = Template::parse(&table.bad).map_err(|error| at.wrong("bad", error))?;
+    let mut good = Template::parse(&table.good).map_err(|error| at.wrong("good", error))?;
+    let mut bad = Template::parse(&table.bad).map_err(|error| at.wrong("bad", error))?;
     names(at, "when", known, when.iter().flat_map(Condition::names))?;
     names(at, "good", known, good.names())?;
     names(at, "bad", known, bad.names())?;
-    Ok(Verdict { when, good, bad })
+    let others = |name: &str| experiment.others(name);
+    when.iter_mut().for_each(|condition| condition.look_up(&others));
+    good.look_up(&others);
+    bad.look_up(&others);
+    Ok(Verdict { table: number, when, good, bad })
 }
 
 fn names<'a>(

@@ -36,7 +36,7 @@ impl Ground<'_> {
         pace: &mut Pace<'_>,
     ) -> Result<Compared, RunError> {
         let [control, candidate] = &comparing.arms;
-        let urls = [control.lun, control.lun, candidate.lun].map(|lun| self.url(run, lun));
+        let urls = [control.lun, control.lun, candidate.lun].map(|lun| self.url(run, lun, &run.policies[0]));
         let urls = urls.into_iter().collect::<Result<Vec<_>, _>>()?;
         let cancel = self.cancel;
         let compared = self.network.host(&run.from)?.run(|| {

@@ -7,7 +7,7 @@ use lunway_report::{Verdict, VerdictTone};
 
 use super::Experiment;
 use super::expression::NoValue;
-use super::results::Results;
+use super::results::{Results, median};
 use super::run::Run;
 use super::values::{COMPARED, COUNTED, CellName};
 
@@ -99,6 +99,10 @@ impl Results {
             let mut put = |column, value| values.insert(run.row_value(&row.policy, row.rw, column), value);
             // What went wrong, or took long, did so however busy the processor was.
             put("longest_stall_ms", row.longest_ms());
+            put("stall_ms", median(row.samples.iter().map(|sample| sample.longest_ms)));
+            put("silence_ms", row.most(|sample| Some(sample.silence_ms)).unwrap_or(f64::NAN));
+            put("resumed_ms", row.most(|sample| sample.resumed_ms).unwrap_or(f64::NAN));
+            put("lanes_lost", row.lanes_lost() as f64);
             put("io_errors", row.errors() as f64);
             if let Some(wrong) = row.wrong_blocks() {
                 put("wrong_blocks", wrong as f64);
@@ -108,6 +112,8 @@ impl Results {
                 put("mb", row.median(|sample| sample.mb));
                 put("iops", row.median(|sample| sample.iops));
                 put("response_ms", row.median(|sample| sample.response_ms));
+                put("median_ms", row.median(|sample| sample.median_ms));
+                put("mb_s_after", row.median(|sample| sample.mb_s_after.unwrap_or(f64::NAN)));
                 put("p99_ms", row.median(|sample| sample.p99_ms));
                 put("deviance_pct", row.deviance_pct.unwrap_or(f64::NAN));
             }

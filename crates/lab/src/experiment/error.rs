@@ -113,6 +113,9 @@ pub enum Problem {
         /// What it does.
         why: &'static str,
     },
+    /// Something behind a path that is no option.
+    #[error("`{0}` is no option of a path: there is reserve, weight=N and throughput=N")]
+    PathOption(String),
     /// No one thing happens.
     #[error(
         "an event is one of pull, plug, black_hole, clear, slow, delay, loss, flap, stop, start; this one is {0}"

@@ -10,11 +10,12 @@ const DEPTH_MAX: usize = 32;
 /// ```text
 ///   sum     = product { ("+" | "-") product }
 ///   product = term { ("*" | "/") term }
-///   term    = number | name | "(" sum ")" | ("min" | "max") "(" sum { "," sum } ")"
+///   term    = number | name | "(" sum ")" | ("min" | "max") "(" sum { "," sum } ")" | "best_other" "(" name ")"
 /// ```
 ///
 /// A name is made of letters, digits, `_`, `.` and `-`, and anything in brackets: `A[round-robin].read.mb_s`. So a minus stands
-/// between blanks. What a name stands for is asked of whoever evaluates.
+/// between blanks. What a name stands for is asked of whoever evaluates; which others there are beside one, of whoever
+/// [looks them up](Self::look_up) before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
     text: String,
@@ -28,6 +29,16 @@ enum Node {
     Both(Box<Node>, Operator, Box<Node>),
     Least(Vec<Node>),
     Most(Vec<Node>),
+    BestOther(String),
+}
+
+/// What stands beside a name: its column of the other policies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Others {
+    /// Their names.
+    pub names: Vec<String>,
+    /// The smallest is the best of them.
+    pub less_is_better: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +107,11 @@ impl Expression {
         names
     }
 
+    /// Puts the best of the others in the place of each `best_other(name)`; one that has no others stays, and has no value.
+    pub fn look_up(&mut self, others: &dyn Fn(&str) -> Option<Others>) {
+        self.root.look_up(others);
+    }
+
     /// What it comes to, with `value` for each name.
     ///
     /// # Errors
@@ -111,12 +127,28 @@ impl Node {
     fn collect<'a>(&'a self, names: &mut Vec<&'a str>) {
         match self {
             Self::Number(_) => {}
-            Self::Name(name) => names.push(name),
+            Self::Name(name) | Self::BestOther(name) => names.push(name),
             Self::Both(left, _, right) => {
                 left.collect(names);
                 right.collect(names);
             }
             Self::Least(nodes) | Self::Most(nodes) => nodes.iter().for_each(|node| node.collect(names)),
+        }
+    }
+
+    fn look_up(&mut self, others: &dyn Fn(&str) -> Option<Others>) {
+        match self {
+            Self::Number(_) | Self::Name(_) => {}
+            Self::Both(left, _, right) => {
+                left.look_up(others);
+                right.look_up(others);
+            }
+            Self::Least(nodes) | Self::Most(nodes) => nodes.iter_mut().for_each(|node| node.look_up(others)),
+            Self::BestOther(name) => {
+                let Some(others) = others(name).filter(|others| !others.names.is_empty()) else { return };
+                let nodes = others.names.into_iter().map(Self::Name).collect();
+                *self = if others.less_is_better { Self::Least(nodes) } else { Self::Most(nodes) };
+            }
         }
     }
 
@@ -135,6 +167,9 @@ impl Node {
             }
             Self::Least(nodes) => fold(nodes, value, f64::min)?,
             Self::Most(nodes) => fold(nodes, value, f64::max)?,
+            Self::BestOther(name) => {
+                return Err(NoValue::Name(format!("another policy than that of {name}")));
+            }
         })
     }
 }
@@ -237,6 +272,10 @@ impl Parser<'_> {
             }),
             "min" => Ok(Node::Least(self.arguments()?)),
             "max" => Ok(Node::Most(self.arguments()?)),
+            "best_other" => match &self.arguments()?[..] {
+                [Node::Name(name)] => Ok(Node::BestOther(name.clone())),
+                _ => Err("`best_other` takes the name of one figure".to_owned()),
+            },
             "+" | "-" | "*" | "/" | ")" | "," => {
                 Err(format!("`{token}` stands where a number or a name should"))
             }
@@ -308,6 +347,12 @@ impl Condition {
     /// The names in it.
     pub fn names(&self) -> Vec<&str> {
         [self.left.names(), self.right.names()].concat()
+    }
+
+    /// As [`Expression::look_up`], on both sides.
+    pub fn look_up(&mut self, others: &dyn Fn(&str) -> Option<Others>) {
+        self.left.look_up(others);
+        self.right.look_up(others);
     }
 
     /// Whether it holds, with `value` for each name.
@@ -385,6 +430,27 @@ mod tests {
         }
         assert!(Expression::parse(&"(".repeat(900)).unwrap_err().to_string().contains("32 parentheses"));
         assert!(Expression::parse(&"1+".repeat(900)).is_err());
+    }
+
+    #[test]
+    fn the_best_other_is_the_largest_or_the_smallest_of_those_beside_it() {
+        let evaluate = |less_is_better| {
+            let mut expression = Expression::parse("a / best_other(a)").unwrap();
+            assert_eq!(expression.names(), ["a", "a"]);
+            let names = vec!["b".to_owned(), "c".to_owned()];
+            expression
+                .look_up(&|name| (name == "a").then(|| Others { names: names.clone(), less_is_better }));
+            assert_eq!(expression.names(), ["a", "b", "c"]);
+            expression
+                .evaluate(&|name| Some([6.0, 2.0, 3.0][usize::from(name.as_bytes()[0] - b'a')]))
+                .unwrap()
+        };
+        assert_eq!((evaluate(false), evaluate(true)), (2.0, 3.0));
+        let alone = Expression::parse("best_other(a)").unwrap().evaluate(&|_| Some(1.0));
+        assert!(alone.unwrap_err().to_string().contains("another policy"));
+        assert!(
+            Expression::parse("best_other(1)").is_err() && Expression::parse("best_other(a, b)").is_err()
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Headline numbers of an experiment, and what is said of them.
 
-use super::expression::{Condition, Expression, ExpressionError, NoValue};
+use super::expression::{Condition, Expression, ExpressionError, NoValue, Others};
 
 /// A headline number.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +15,13 @@ pub struct Figure {
 ///
 /// One sentence of two: `good` if all conditions hold, else `bad`. If a figure in them was not measured, or does not count,
 /// neither can be said.
+///
+/// A verdict of a file with `each = "TEST"` is here once for each policy of that run, with the policy's name wherever the file has
+/// `[*]` and `{*}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
+    /// Which `[[verdict]]` of the file it comes from, from 0.
+    pub table: usize,
     /// What must hold.
     pub when: Vec<Condition>,
     /// Then.
@@ -69,6 +74,16 @@ impl Template {
             Part::Value(expression) | Part::Percent(expression) => Some(expression.names()),
         });
         expressions.flatten().collect()
+    }
+
+    /// As [`Expression::look_up`], in every brace.
+    pub fn look_up(&mut self, others: &dyn Fn(&str) -> Option<Others>) {
+        for part in &mut self.parts {
+            match part {
+                Part::Text(_) => {}
+                Part::Value(expression) | Part::Percent(expression) => expression.look_up(others),
+            }
+        }
     }
 
     /// The sentence, with `value` for each name.

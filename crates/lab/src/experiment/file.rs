@@ -67,6 +67,10 @@ pub(super) struct RunTable {
     pub(super) plan: Option<Plan>,
     #[serde(default)]
     pub(super) policy: Option<OneOrMore<String>>,
+    #[serde(default)]
+    pub(super) team: Option<bool>,
+    #[serde(default)]
+    pub(super) sessions: Option<u16>,
 
     #[serde(default)]
     pub(super) lun: Option<u16>,
@@ -160,6 +164,8 @@ pub(super) struct FigureTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct VerdictTable {
+    #[serde(default)]
+    pub(super) each: Option<String>,
     pub(super) when: OneOrMore<String>,
     pub(super) good: String,
     pub(super) bad: String,

@@ -1,21 +1,14 @@
-//! What happens while something is measured, and what goes over the paths meanwhile.
+//! What happens while something is measured.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle, Scope, ScopedJoinHandle};
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
-
-use lunway_block::{BlockDevice, PathSample};
 
 use super::results::Happened;
 use super::run::{Incident, Storage};
 use super::storage::Ground;
 use crate::timeline::{self, Timeline};
-
-/// Spacing of the values of a chart. Longer than a large request takes on a cable of 250 Mbit, or the chart would show requests, not
-/// throughput.
-pub(super) const SAMPLING: Duration = Duration::from_millis(200);
 
 /// What is to happen in one measurement.
 pub(super) struct Incidents<'a> {
@@ -57,9 +50,9 @@ impl<'a> Incidents<'a> {
         Happening { stop, thread }
     }
 
-    fn happen(&self, origin: Instant, time: Duration, stopped: &Receiver<()>) -> Vec<Happened> {
+    fn happen(&self, origin: Instant, time: Duration, stopped: &Receiver<()>) -> Had {
         if self.touched.is_empty() && self.targets.is_empty() {
-            return Vec::new();
+            return Had::default();
         }
         let Ground { network, targets, program, .. } = *self.ground;
         let cables = self.cables.start(network, origin);
@@ -68,6 +61,7 @@ impl<'a> Incidents<'a> {
             stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
         };
         let mut happened = Vec::new();
+        let mut back = Vec::new();
         for (at, host, comes_back) in &self.targets {
             if !wait_until(*at) {
                 break;
@@ -83,6 +77,9 @@ impl<'a> Incidents<'a> {
                 false => Incident::Stop(host.clone()),
                 true => Incident::Start(host.clone()),
             };
+            if *comes_back && failed.is_none() {
+                back.push(origin.elapsed());
+            }
             let what =
                 failed.map_or_else(|| incident.to_string(), |error| format!("{incident} failed: {error}"));
             happened.push(Happened { asked: *at, at: origin.elapsed(), what });
@@ -104,72 +101,29 @@ impl<'a> Incidents<'a> {
             let _ = target.revive(network, program);
         }
         happened.sort_by_key(|event| event.at);
-        happened
+        Had { events: happened, back }
     }
+}
+
+/// What happened in one measurement.
+#[derive(Default)]
+pub(super) struct Had {
+    /// In order of time.
+    pub(super) events: Vec<Happened>,
+    /// When targets were back: ready, and not yet reached by anybody.
+    pub(super) back: Vec<Duration>,
 }
 
 /// It happens.
 pub(super) struct Happening<'scope> {
     stop: Sender<()>,
-    thread: ScopedJoinHandle<'scope, Vec<Happened>>,
+    thread: ScopedJoinHandle<'scope, Had>,
 }
 
 impl Happening<'_> {
     /// Nothing more happens; everything is mended.
-    pub(super) fn end(self) -> Vec<Happened> {
+    pub(super) fn end(self) -> Had {
         drop(self.stop);
         self.thread.join().unwrap_or_default()
-    }
-}
-
-/// Looks at a device's paths again and again.
-pub(super) struct Sampler {
-    stop: Sender<()>,
-    thread: JoinHandle<Vec<Vec<PathSample>>>,
-}
-
-impl Sampler {
-    /// From `origin` on.
-    pub(super) fn start(device: Arc<dyn BlockDevice>, origin: Instant) -> Self {
-        let (stop, stopped) = mpsc::channel::<()>();
-        let thread = thread::spawn(move || {
-            let mut samples = Vec::new();
-            let mut at = origin;
-            let due = |at: Instant| at.saturating_duration_since(Instant::now());
-            while stopped.recv_timeout(due(at)) == Err(RecvTimeoutError::Timeout) {
-                samples.push(device.paths());
-                at += SAMPLING;
-            }
-            samples
-        });
-        Self { stop, thread }
-    }
-
-    /// MB/s of each path over `time`, reads and writes apart where there are both. `labels` are the paths' names. What comes after
-    /// that time, as reading back for verification does, is left out.
-    pub(super) fn end(self, labels: &[String], time: Duration) -> Vec<(String, Vec<f64>)> {
-        drop(self.stop);
-        let mut samples = self.thread.join().unwrap_or_default();
-        samples.truncate(time.div_duration_f64(SAMPLING) as usize + 1);
-        let paths = samples.iter().map(Vec::len).max().unwrap_or(0);
-        let mut lines = Vec::new();
-        for path in 0..paths {
-            let rates = |bytes: fn(&PathSample) -> u64| -> Vec<f64> {
-                let total = |sample: &[PathSample]| sample.get(path).map_or(0, bytes);
-                let steps = samples.windows(2).map(|pair| total(&pair[1]).saturating_sub(total(&pair[0])));
-                steps.map(|bytes| bytes as f64 / 1e6 / SAMPLING.as_secs_f64()).collect()
-            };
-            let label = labels.get(path).cloned().unwrap_or_else(|| {
-                samples
-                    .iter()
-                    .find_map(|sample| sample.get(path))
-                    .map_or(String::new(), |path| path.name.clone())
-            });
-            let directions =
-                [("reads", rates(|path| path.read_bytes)), ("writes", rates(|path| path.write_bytes))];
-            let moved = directions.into_iter().filter(|(_, line)| line.iter().any(|rate| *rate > 0.0));
-            lines.extend(moved.map(|(direction, line)| (format!("{label} {direction}"), line)));
-        }
-        lines
     }
 }

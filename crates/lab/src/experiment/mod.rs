@@ -13,6 +13,7 @@
 mod check;
 mod comparing;
 mod conclude;
+mod disturbed;
 mod error;
 mod expression;
 mod figures;
@@ -25,15 +26,18 @@ mod results;
 mod run;
 mod run_error;
 mod runner;
+mod sampler;
 mod shipped;
+mod silence;
 mod storage;
 mod target;
+mod team;
 mod text;
 mod values;
 mod wire;
 
 pub use error::{ExperimentError, Problem};
-pub use expression::{Condition, Expression, ExpressionError};
+pub use expression::{Condition, Expression, ExpressionError, Others};
 pub use figures::{Figure, Template, Verdict};
 pub use pace::{Progress, Watcher};
 pub use results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
@@ -42,6 +46,7 @@ pub use run::{
 };
 pub use run_error::RunError;
 pub use runner::{Options, run};
+pub use sampler::{Label, SAMPLING, Sampler, Seen};
 pub use shipped::{SHIPPED, Shipped};
 
 use crate::topology::Topology;

@@ -104,49 +104,52 @@ impl Results {
         Section { blocks: vec![Block::Table(grid)], ..Section::new("Results") }
     }
 
-    /// The last repeat of each row: where something happened, all of them would show the same.
+    /// The last repeat of each measurement: where something happened, all of them would show the same. Of runs in which nothing
+    /// happens, the first policy stands for the others.
     fn timelines(&self) -> Option<Section> {
         let mut section = Section::new("Throughput over time");
-        let mut shown: Vec<(&str, &str)> = Vec::new();
-        for row in &self.rows {
+        for row in self.rows.iter().filter(|row| !row.timeline_is_of_other_row()) {
             let Some(sample) = row.samples.last() else { continue };
-            // The two rows of a mixed access were one measurement.
-            let access = row.rw.split('-').next().unwrap_or(row.rw);
+            let run = self.experiment.runs.iter().find(|run| run.test == row.test);
+            let stands_for_others = run.is_none_or(|run| run.policies.first() == Some(&row.policy));
             let drawn = sample.timeline.paths.iter().any(|(_, values)| values.len() > 1);
-            if !drawn || shown.contains(&(&row.test, access)) {
-                continue;
+            if drawn && (stands_for_others || !sample.timeline.events.is_empty()) {
+                section.blocks.push(Block::Chart(self.timeline(row, sample)));
             }
-            shown.push((&row.test, access));
-            section.blocks.push(Block::Chart(self.timeline(row, access, sample)));
         }
         if section.blocks.is_empty() { None } else { Some(section) }
     }
 
-    fn timeline(&self, row: &Row, access: &str, sample: &Sample) -> Card {
+    fn timeline(&self, row: &Row, sample: &Sample) -> Card {
         let lines: Vec<Line<'_>> =
             sample.timeline.paths.iter().map(|(label, values)| Line { label, tone: None, values }).collect();
         let events: Vec<Event<'_>> =
             sample.timeline.events.iter().map(|event| Event { at: event.at, label: &event.what }).collect();
-        let run = self.experiment.runs.iter().find(|run| run.test == row.test);
-        let link = run
-            .and_then(|run| self.links.iter().find(|link| link.name == run.paths[0].leaves))
-            .map(|link| (link.calibrated_mb_s, "calibrated link"));
         let svg = chart::over_time(&TimelineChart {
             unit: "MB/s",
             interval: sample.timeline.interval,
             lines: &lines,
             warm_up: std::time::Duration::ZERO,
             events: &events,
-            level: link,
+            level: self.level(row),
             wide: true,
         });
         let repeat = sample.repeat + 1;
         Card {
-            title: format!("{} {access}, path by path", row.test),
+            title: format!("{}, path by path", row.measurement()),
             detail: format!("MB/s, repeat {repeat}"),
             svg,
             wide: true,
         }
+    }
+
+    /// What each path of a row carries alone, where that is the same for all.
+    fn level(&self, row: &Row) -> Option<(f64, &'static str)> {
+        let run = self.experiment.runs.iter().find(|run| run.test == row.test)?;
+        let of = |path: &super::Path| self.links.iter().find(|link| link.name == path.leaves);
+        let first = of(run.paths.first()?)?;
+        let same = run.paths.iter().all(|path| of(path).is_some_and(|link| link.rate == first.rate));
+        same.then_some((first.calibrated_mb_s, "calibrated link"))
     }
 
     fn network(&self) -> Section {

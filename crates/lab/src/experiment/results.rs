@@ -28,7 +28,7 @@ pub struct Results {
     pub comparisons: Vec<Compared>,
     /// Headline numbers, those that could be had.
     pub figures: Vec<(String, f64)>,
-    /// What is said of them.
+    /// What is said of them: one for each of the experiment's.
     pub verdicts: Vec<Verdict>,
     /// What a reader must know.
     pub notes: Vec<String>,
@@ -75,22 +75,32 @@ pub struct Row {
 }
 
 /// One measurement of a [`Row`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Which repeat, from 0.
     pub repeat: u32,
     /// Mean response time.
     pub response_ms: f64,
+    /// Response time that half of them exceed.
+    pub median_ms: f64,
     /// Response time that one of a hundred exceeds.
     pub p99_ms: f64,
-    /// The longest response time.
+    /// The longest response time: how long one caller waited at most.
     pub longest_ms: f64,
+    /// The longest time in which nothing succeeded: how long all callers waited at most. Of both directions.
+    pub silence_ms: f64,
+    /// How long after a killed target was back something succeeded; `None` where none came back.
+    pub resumed_ms: Option<f64>,
+    /// How often a path was lost. Of both directions.
+    pub lanes_lost: u64,
     /// Moved, millions of bytes.
     pub mb: f64,
     /// I/Os per second.
     pub iops: f64,
     /// Millions of bytes per second.
     pub mb_s: f64,
+    /// The same once all had settled after the last of what happened; `None` where nothing did, or no time was left.
+    pub mb_s_after: Option<f64>,
     /// I/Os that failed.
     pub errors: u64,
     /// What the first of them said.
@@ -225,6 +235,16 @@ impl Row {
     /// The largest of all samples: what was longest was, whether it counts or not.
     pub fn longest_ms(&self) -> f64 {
         self.samples.iter().map(|sample| sample.longest_ms).fold(0.0, f64::max)
+    }
+
+    /// The largest of all samples of what not all have.
+    pub(super) fn most(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+        self.samples.iter().filter_map(figure).reduce(f64::max)
+    }
+
+    /// How often a path was lost, in all samples.
+    pub fn lanes_lost(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.lanes_lost).sum()
     }
 
     /// I/Os that failed in all samples.

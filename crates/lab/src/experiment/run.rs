@@ -8,6 +8,20 @@ use serde::Deserialize;
 
 use crate::timeline::Action;
 
+/// What stands for a policy where there is nothing to choose.
+pub(super) const NO_POLICY: &str = "-";
+/// The policies; the first is that of several paths where none is said.
+pub(super) const POLICIES: [&str; 8] = [
+    "adaptive",
+    "failover",
+    "round-robin",
+    "round-robin-subset",
+    "least-queue-depth",
+    "weighted",
+    "least-blocks",
+    "service-time",
+];
+
 /// One thing that is measured: who reaches which storage over which paths, and what is done there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
@@ -25,6 +39,9 @@ pub struct Run {
     pub plan: Option<Plan>,
     /// Policies, each of which is measured; `-` where there is nothing to choose.
     pub policies: Vec<String>,
+    /// The paths are one team, not paths: so many sessions between one address of the host and one of the storage, and each goes
+    /// where a hash of its addresses and ports sends it.
+    pub team: Option<u16>,
     /// The others are compared with this one.
     pub is_control: bool,
     /// What is done.
@@ -34,24 +51,69 @@ pub struct Run {
 /// A way from a host to a storage: the cable that leaves the one, and the cable that enters the other. They are the same where
 /// nothing is between.
 ///
-/// Written as `lane1`, or `lane1 > port2`.
+/// Written as `lane1`, or `lane1 > port2`; behind it, for the policies that know them, `reserve`, `weight=N` and `throughput=N`, as
+/// in `lane2 > port2, reserve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The cable at the host.
     pub leaves: String,
     /// The cable at the storage.
     pub enters: String,
+    /// Used only when no other is left.
+    pub reserve: bool,
+    /// What `weighted` goes by: the least is taken.
+    pub weight: Option<u32>,
+    /// What `service-time` goes by: how fast it is beside the others.
+    pub throughput: Option<u32>,
 }
 
 impl Path {
-    /// Reads `lane1` and `lane1 > port2`. Whether there are such cables the check says.
-    pub fn parse(text: &str) -> Self {
-        let (leaves, enters) = text.split_once('>').unwrap_or((text, text));
-        Self { leaves: leaves.trim().to_owned(), enters: enters.trim().to_owned() }
+    /// Reads a path. Whether there are such cables the check says.
+    ///
+    /// # Errors
+    ///
+    /// What stands behind a comma, where it is no option.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let way = parts.next().unwrap_or_default();
+        let (leaves, enters) = way.split_once('>').unwrap_or((way, way));
+        let mut path = Self {
+            leaves: leaves.trim().to_owned(),
+            enters: enters.trim().to_owned(),
+            reserve: false,
+            weight: None,
+            throughput: None,
+        };
+        for option in parts.map(str::trim) {
+            let wrong = || option.to_owned();
+            match option.split_once('=') {
+                None if option == "reserve" => path.reserve = true,
+                Some(("weight", number)) => path.weight = Some(number.parse().map_err(|_| wrong())?),
+                Some(("throughput", number)) => path.throughput = Some(number.parse().map_err(|_| wrong())?),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(path)
+    }
+
+    /// What the lane's `weight` of the device grammar is under a policy: two policies read it in opposite senses.
+    pub(super) fn weight_for(&self, policy: &str) -> Option<u32> {
+        if policy == "service-time" { self.throughput } else { self.weight }
+    }
+
+    /// It has something that a policy goes by.
+    pub(super) fn has_options(&self) -> bool {
+        self.reserve || self.weight.is_some() || self.throughput.is_some()
+    }
+
+    /// It is the same way, whatever its options.
+    pub fn is_way_of(&self, other: &Self) -> bool {
+        (&self.leaves, &self.enters) == (&other.leaves, &other.enters)
     }
 }
 
 impl fmt::Display for Path {
+    /// The way, as a table or a chart calls it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.leaves == self.enters {
             true => f.write_str(&self.leaves),
@@ -70,6 +132,16 @@ pub enum Plan {
     Mesh,
     /// As paired, and the rest of the mesh for when those fail.
     Redundant,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Paired => "paired",
+            Self::Mesh => "mesh",
+            Self::Redundant => "redundant",
+        })
+    }
 }
 
 /// What is done over the paths of a [`Run`].
@@ -96,7 +168,7 @@ pub struct Storage {
     pub queue_depth: u32,
     /// How long each is measured.
     pub time: Duration,
-    /// How long it runs before that.
+    /// How long the same is done before that, on the same sessions.
     pub ramp: Duration,
     /// The part of the unit that is used, bytes from its start. It is written before anything is measured.
     pub size: u64,

@@ -11,16 +11,6 @@ pub enum RunError {
     /// A rate is asked for, and no cable has one.
     #[error("--rate changes the rates of cables, and no cable of `{0}` has one")]
     NoRates(String),
-    /// More than a session can do.
-    #[error(
-        "run `{test}` reaches the disk over {what}, which needs a multipath device; sessions of this version have one path"
-    )]
-    Multipath {
-        /// The run.
-        test: String,
-        /// Several paths, or a policy.
-        what: String,
-    },
     /// The network.
     #[error(transparent)]
     Lab(#[from] LabError),

@@ -1,5 +1,6 @@
 //! Running an experiment.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use super::pace::{Pace, Watcher};
 use super::results::{Cell, Link, Results, Row, median};
 use super::run::{Access, Measure, Run, Storage, Wire};
 use super::run_error::RunError;
-use super::storage::{FILLS_LINK, Ground};
+use super::storage::{FILLS_LINK, Ground, Step};
 use super::target::Target;
+use super::team::Team;
 use super::wire::{Answering, shaped};
 use crate::error::LabError;
 use crate::network::{Calibration, Network};
@@ -64,7 +66,6 @@ pub fn run(
     cancel: &Cancel,
 ) -> Result<Results, RunError> {
     let experiment = experiment.changed(options)?;
-    experiment.refuse_multipath()?;
     let total = experiment.cost();
     let mut runner = Runner {
         pace: Pace::new(total, watcher),
@@ -116,9 +117,15 @@ impl Runner<'_> {
         for step in 0.. {
             let (network, links) = self.network(&topology)?;
             self.pace.begin("starting targets", BUILDING);
-            let targets = self.targets(&network)?;
-            let ground =
-                Ground { network: &network, targets: &targets, program: self.program, cancel: self.cancel };
+            let teams = teams(experiment, &network)?;
+            let targets = self.targets(&network, &teams)?;
+            let ground = Ground {
+                network: &network,
+                teams: &teams,
+                targets: &targets,
+                program: self.program,
+                cancel: self.cancel,
+            };
             self.fill(experiment, &ground)?;
             let carried = step == STEPS_DOWN || self.carries(experiment, &ground, &links)?;
             if carried || self.cancel.is_cancelled() {
@@ -182,9 +189,9 @@ impl Runner<'_> {
         self.results.notes.push(note);
     }
 
-    fn targets(&self, network: &Network) -> Result<Vec<Target>, RunError> {
+    fn targets(&self, network: &Network, teams: &[Team]) -> Result<Vec<Target>, RunError> {
         let hosts = network.topology().hosts.iter().filter(|host| !host.luns.is_empty());
-        hosts.map(|host| Target::start(network, &host.name, &host.luns, self.program)).collect()
+        hosts.map(|host| Target::start(network, teams, &host.name, &host.luns, self.program)).collect()
     }
 
     /// Every unit that is used, as far as it is used.
@@ -206,22 +213,27 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Whether the processor carries the control, as far as a short try can tell.
+    /// Whether the processor carries the control, and the run over most cables, as far as a short try can tell.
     fn carries(
         &mut self,
         experiment: &Experiment,
         ground: &Ground<'_>,
         links: &[Link],
     ) -> Result<bool, RunError> {
-        let (Some(run), true) = (experiment.control(), self.may_slow_down) else { return Ok(true) };
-        let Measure::Storage(storage) = &run.measure else { return Ok(true) };
-        let probe = Storage { time: storage.time.min(PROBE), events: Vec::new(), ..storage.clone() };
-        for access in &storage.accesses {
-            self.pace.begin(format!("trying {} {}", run.test, access.name()), probe.time + probe.ramp);
+        if !self.may_slow_down {
+            return Ok(true);
+        }
+        for run in experiment.tried() {
+            let Measure::Storage(storage) = &run.measure else { continue };
+            let probe = Storage { time: storage.time.min(PROBE), events: Vec::new(), ..storage.clone() };
             let capacity = capacity(run, links);
-            let samples = ground.measure(run, &probe, *access, 0, capacity, &mut self.pace)?;
-            if samples.iter().any(|(_, sample)| sample.limited) {
-                return Ok(false);
+            for &access in &storage.accesses {
+                self.pace.begin(format!("trying {} {}", run.test, access.name()), probe.time + probe.ramp);
+                let step = Step { access, policy: &run.policies[0], repeat: 0, capacity };
+                let samples = ground.measure(run, &probe, &step, &mut self.pace)?;
+                if samples.iter().any(|(_, sample)| sample.limited) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
@@ -256,9 +268,11 @@ impl Runner<'_> {
                 } else {
                     String::new()
                 };
-                self.pace.begin(format!("{} {}{of}", run.test, access.name()), storage.time + storage.ramp);
-                let samples =
-                    ground.measure(run, storage, access, repeat, capacity(run, links), &mut self.pace)?;
+                let by = if run.policies.len() == 1 { String::new() } else { format!(" {policy}") };
+                let doing = format!("{}{by} {}{of}", run.test, access.name());
+                self.pace.begin(doing, storage.time + storage.ramp);
+                let step = Step { access, policy, repeat, capacity: capacity(run, links) };
+                let samples = ground.measure(run, storage, &step, &mut self.pace)?;
                 for (rw, sample) in samples {
                     let row = self.results.rows.iter_mut().find(|row| row.is_of(run, policy, rw));
                     // A measurement that a cancel ended before it began says nothing.
@@ -325,6 +339,12 @@ impl Runner<'_> {
             None => self.results.cells.push(cell),
         }
     }
+}
+
+/// The teams of an experiment, on a network that was built for it.
+fn teams(experiment: &Experiment, network: &Network) -> Result<Vec<Team>, RunError> {
+    let teams = experiment.runs.iter().enumerate();
+    teams.filter_map(|(number, run)| Team::build(network, run, number).transpose()).collect()
 }
 
 /// What a run's cables carry together, MB/s: of each path the slower end, of several paths over one cable that cable once.
@@ -406,13 +426,29 @@ impl Experiment {
         let calibrating = CALIBRATING * 2 * self.topology.cables.len() as u32;
         let runs: Duration = self.runs.iter().map(|run| run.cost(self.repeat, calibrating)).sum();
         let targets = self.runs.iter().any(Run::needs_target);
-        let probe = self.control().map_or(Duration::ZERO, |run| match &run.measure {
+        let probe = |run: &Run| match &run.measure {
             Measure::Storage(storage) => {
                 (storage.time.min(PROBE) + storage.ramp) * storage.accesses.len() as u32
             }
             _ => Duration::ZERO,
-        });
-        runs + if targets { BUILDING * 2 + calibrating + probe } else { Duration::ZERO }
+        };
+        let probes: Duration = self.tried().into_iter().map(probe).sum();
+        runs + if targets { BUILDING * 2 + calibrating + probes } else { Duration::ZERO }
+    }
+
+    /// What shows whether the processor carries the network: the control, and the run that may use most cables at once.
+    fn tried(&self) -> Vec<&Run> {
+        let cables = |run: &Run| {
+            let side = |cable: fn(&super::Path) -> &String| {
+                run.paths.iter().map(cable).collect::<BTreeSet<_>>().len()
+            };
+            side(|path| &path.leaves).min(side(|path| &path.enters))
+        };
+        let widest = self.runs.iter().filter(|run| run.team.is_none() && run.needs_target());
+        // The first of several that are as wide.
+        let widest = widest.rev().max_by_key(|run| cables(run)).filter(|run| cables(run) > 1);
+        let control = self.control();
+        control.into_iter().chain(widest.filter(|run| !run.is_control)).collect()
     }
 
     /// What the command line makes of it.
@@ -437,20 +473,6 @@ impl Experiment {
             }
         }
         Ok(changed)
-    }
-
-    /// What the format can say, and sessions cannot do yet.
-    fn refuse_multipath(&self) -> Result<(), RunError> {
-        for run in &self.runs {
-            let refuse = |what: String| Err(RunError::Multipath { test: run.test.clone(), what });
-            if run.paths.len() > 1 {
-                return refuse(format!("{} paths", run.paths.len()));
-            }
-            if let Some(policy) = run.policies.iter().find(|policy| *policy != "-") {
-                return refuse(format!("paths chosen by the policy `{policy}`"));
-            }
-        }
-        Ok(())
     }
 }
 

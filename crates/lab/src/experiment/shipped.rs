@@ -23,11 +23,22 @@ impl Shipped {
 }
 
 /// All of them.
-pub const SHIPPED: [Shipped; 4] = [
+pub const SHIPPED: [Shipped; 15] = [
     Shipped { name: "control", text: include_str!("../../experiments/control.toml") },
+    Shipped { name: "two-lanes", text: include_str!("../../experiments/two-lanes.toml") },
+    Shipped { name: "four-lanes", text: include_str!("../../experiments/four-lanes.toml") },
+    Shipped { name: "mpio-seven", text: include_str!("../../experiments/mpio-seven.toml") },
+    Shipped { name: "mesh-4x2", text: include_str!("../../experiments/mesh-4x2.toml") },
+    Shipped { name: "unequal", text: include_str!("../../experiments/unequal.toml") },
+    Shipped { name: "asymmetric-latency", text: include_str!("../../experiments/asymmetric-latency.toml") },
+    Shipped { name: "slow-lane", text: include_str!("../../experiments/slow-lane.toml") },
+    Shipped { name: "cable-pull", text: include_str!("../../experiments/cable-pull.toml") },
+    Shipped { name: "black-hole", text: include_str!("../../experiments/black-hole.toml") },
+    Shipped { name: "flap", text: include_str!("../../experiments/flap.toml") },
+    Shipped { name: "target-restart", text: include_str!("../../experiments/target-restart.toml") },
+    Shipped { name: "saturated", text: include_str!("../../experiments/saturated.toml") },
     Shipped { name: "window-mtu", text: include_str!("../../experiments/window-mtu.toml") },
     Shipped { name: "sectors", text: include_str!("../../experiments/sectors.toml") },
-    Shipped { name: "cable-pull", text: include_str!("../../experiments/cable-pull.toml") },
 ];
 
 #[cfg(test)]

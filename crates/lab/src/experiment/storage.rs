@@ -1,5 +1,7 @@
 //! I/O over a network that runs: one job, with what happens meanwhile.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path as FilePath;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,12 +12,15 @@ use lunway_device::{OpenOptions, Opened};
 use tokio::runtime::{Builder, Runtime};
 
 use super::check::card;
-use super::incidents::{Incidents, SAMPLING, Sampler};
+use super::incidents::Incidents;
 use super::pace::Pace;
 use super::results::{Sample, Timeline};
-use super::run::{Access, Run, Storage};
+use super::run::{Access, NO_POLICY, Run, Storage};
 use super::run_error::RunError;
-use super::target::Target;
+use super::sampler::{Label, SAMPLING, Sampler};
+use super::silence::Watched;
+use super::target::{IQN, PORT, Target};
+use super::team::Team;
 use crate::cpu::CpuWatch;
 use crate::network::Network;
 use crate::rate::Rate;
@@ -32,14 +37,39 @@ pub(super) const FILLS_LINK: f64 = 0.93;
 /// A network with its targets, ready for I/O.
 pub(super) struct Ground<'a> {
     pub(super) network: &'a Network,
+    pub(super) teams: &'a [Team],
     pub(super) targets: &'a [Target],
     pub(super) program: &'a FilePath,
     pub(super) cancel: &'a Cancel,
 }
 
+/// One measurement.
+pub(super) struct Step<'a> {
+    pub(super) access: Access,
+    pub(super) policy: &'a str,
+    pub(super) repeat: u32,
+    /// What the run's cables carry, MB/s.
+    pub(super) capacity: f64,
+}
+
+/// Where a session of a run goes.
+struct Way {
+    label: Label,
+    /// What a policy goes by, as the device grammar has it.
+    options: String,
+}
+
 impl Ground<'_> {
-    /// The unit of a run, over its path.
-    pub(super) fn url(&self, run: &Run, lun: u16) -> Result<String, RunError> {
+    /// The ways of a run's sessions, each with what charts call it.
+    fn ways(&self, run: &Run, policy: &str) -> Result<Vec<Way>, RunError> {
+        if let Some(team) = self.teams.iter().find(|team| team.is_of(run)) {
+            let sessions = team.sessions().into_iter().enumerate();
+            let way = |(index, ends)| Way {
+                label: Label { ends, name: format!("session {}", index + 1) },
+                options: String::new(),
+            };
+            return Ok(sessions.map(way).collect());
+        }
         let topology = self.network.topology();
         let address = |cable: &str, host: &str| {
             let card = match card(topology, cable, host) {
@@ -48,10 +78,39 @@ impl Ground<'_> {
             };
             self.network.host(host)?.address(card)
         };
-        let path = &run.paths[0];
-        let from = address(&path.leaves, &run.from)?;
-        let to = address(&path.enters, &run.target)?;
-        Ok(Target::url(to, lun, from))
+        let mut ways = Vec::new();
+        for path in &run.paths {
+            let from = address(&path.leaves, &run.from)?;
+            let to = SocketAddr::new(address(&path.enters, &run.target)?, PORT);
+            let weight = path.weight_for(policy).map_or(String::new(), |weight| format!(",weight={weight}"));
+            let options = format!("{weight}{}", if path.reserve { ",reserve" } else { "" });
+            ways.push(Way { label: Label { ends: (from, to), name: path.to_string() }, options });
+        }
+        Ok(ways)
+    }
+
+    /// The unit of a run under a policy, as the device grammar has it: one session, or a multipath device of exactly the run's paths,
+    /// or of what a plan makes of their ends.
+    pub(super) fn url(&self, run: &Run, lun: u16, policy: &str) -> Result<String, RunError> {
+        let ways = self.ways(run, policy)?;
+        let (from, to) = ways[0].label.ends;
+        let unit = format!("iscsi://{to}/{IQN}/{lun}");
+        let Some(plan) = run.plan else {
+            if policy == NO_POLICY {
+                return Ok(format!("{unit}?from={from}"));
+            }
+            let lanes = ways.iter().map(|Way { label: Label { ends: (from, to), .. }, options }| {
+                format!("lane={from}>{to}{options}&")
+            });
+            return Ok(format!("{unit}?{}policy={policy}", lanes.collect::<String>()));
+        };
+        let mut ends = Vec::new();
+        for (from, to) in ways.iter().map(|way| way.label.ends) {
+            ends.extend([format!("from={from}&"), format!("portal={to}&")]);
+        }
+        let mut seen = BTreeSet::new();
+        ends.retain(|end| seen.insert(end.clone()));
+        Ok(format!("{unit}?{}plan={plan}&policy={policy}", ends.concat()))
     }
 
     /// Writes the first `size` bytes of a unit, so that nothing reads what was never written. As fast as the machine can.
@@ -68,7 +127,9 @@ impl Ground<'_> {
             destroy: true,
             ..sized(Job::new("filling"), u32::try_from(size.min(FILL_BLOCK.into())).unwrap_or(FILL_BLOCK))
         };
-        let outcome = self.on_host(run, lun, |opened, runtime| {
+        // Over one path, whatever the run has: what it is filled by is nobody's matter.
+        let first = Run { paths: run.paths[..1].to_vec(), plan: None, team: None, ..run.clone() };
+        let outcome = self.on_host(&first, lun, NO_POLICY, |opened, runtime| {
             let mut tell = |_: &lunway_bench::Tick| pace.tell(None);
             runtime.block_on(lunway_bench::run(opened.device.clone(), &job, &mut tell, self.cancel))
         })?;
@@ -85,57 +146,80 @@ impl Ground<'_> {
         }
     }
 
-    /// Measures one access of a run: a sample for each direction, with its name. `capacity` is what the run's cables carry, MB/s.
+    /// Measures one access of a run: a sample for each direction, with its name.
     pub(super) fn measure(
         &self,
         run: &Run,
         storage: &Storage,
-        access: Access,
-        repeat: u32,
-        capacity: f64,
+        step: &Step<'_>,
         pace: &mut Pace<'_>,
     ) -> Result<Vec<(&'static str, Sample)>, RunError> {
+        let access = step.access;
+        let time = storage.time;
         let job = job(storage, access);
         let incidents = Incidents::of(self, storage);
-        let labels: Vec<String> = run.paths.iter().map(ToString::to_string).collect();
+        let labels: Vec<Label> = self.ways(run, step.policy)?.into_iter().map(|way| way.label).collect();
         let watch = CpuWatch::start();
-        let (outcome, timeline) = self.on_host(run, storage.lun, |opened, runtime| {
-            let origin = Instant::now() + job.ramp;
+        let measured = self.on_host(run, storage.lun, step.policy, |opened, runtime| {
+            if let Some(job) = warming_up(storage, &job) {
+                let mut tell = |_: &lunway_bench::Tick| pace.tell(None);
+                let warmed = lunway_bench::run(opened.device.clone(), &job, &mut tell, self.cancel);
+                // What goes wrong here does so again below, where it is told.
+                let _ = runtime.block_on(warmed);
+            }
+            let origin = Instant::now();
+            let (device, silences) = Watched::new(opened.device.clone(), origin);
             thread::scope(|scope| {
-                let sampler = Sampler::start(opened.device.clone(), origin);
-                let happening = incidents.start(scope, origin, storage.time);
+                let sampler = Sampler::start(opened.device.clone(), origin, labels);
+                let happening = incidents.start(scope, origin, time);
                 let mut tell =
                     |tick: &lunway_bench::Tick| pace.tell(Some((tick.iops(), tick.bytes_per_second())));
-                let measuring = lunway_bench::run(opened.device.clone(), &job, &mut tell, self.cancel);
+                let measuring = lunway_bench::run(device, &job, &mut tell, self.cancel);
                 let outcome = runtime.block_on(measuring);
-                let timeline = Timeline {
-                    interval: SAMPLING,
-                    events: happening.end(),
-                    paths: sampler.end(&labels, storage.time),
-                };
-                (outcome, timeline)
+                let had = happening.end();
+                let seen = sampler.end(time, had.events.last().map(|event| event.at));
+                (outcome, had, seen, silences)
             })
         })?;
+        let (outcome, had, seen, silences) = measured;
         let cpu = watch.stop();
         let outcome = outcome.map_err(|source| RunError::Bench { test: run.test.clone(), source })?;
-        let sample = |figures: &Direction| Sample {
-            repeat,
-            response_ms: figures.response.mean() / 1e6,
-            p99_ms: figures.response.percentile(99.0) as f64 / 1e6,
-            longest_ms: figures.response.max() as f64 / 1e6,
-            mb: figures.bytes as f64 / 1e6,
-            iops: figures.iops(),
-            mb_s: figures.bytes_per_second() / 1e6,
-            errors: figures.errors,
-            first_error: figures.first_error.clone(),
+        let mut events = had.events;
+        events.extend(seen.marks);
+        events.sort_by_key(|event| event.at);
+        let resumed = had.back.iter().map(|at| silences.left_at(*at, time)).max();
+        let (read_after, write_after) = seen.after.unzip();
+        let common = Sample {
+            repeat: step.repeat,
+            silence_ms: ms(silences.longest(time)),
+            resumed_ms: resumed.map(ms),
+            lanes_lost: seen.lost,
             verified: outcome.verification.as_ref().map(|found| (found.checked, found.faulty)),
-            // What fills its cables is limited by them.
-            limited: cpu.limited && figures.bytes_per_second() / 1e6 < FILLS_LINK * capacity,
-            cpu: cpu.clone(),
             partial: outcome.end == End::Cancelled,
-            timeline: timeline.clone(),
+            timeline: Timeline { interval: SAMPLING, paths: seen.lines, events },
+            ..Sample::default()
         };
-        Ok(directions(access, &outcome).map(|(rw, figures)| (rw, sample(figures))).collect())
+        let sample = |figures: &Direction, is_read: bool| {
+            let mb_s = figures.bytes_per_second() / 1e6;
+            Sample {
+                response_ms: figures.response.mean() / 1e6,
+                median_ms: figures.response.percentile(50.0) as f64 / 1e6,
+                p99_ms: figures.response.percentile(99.0) as f64 / 1e6,
+                longest_ms: figures.response.max() as f64 / 1e6,
+                mb: figures.bytes as f64 / 1e6,
+                iops: figures.iops(),
+                mb_s,
+                mb_s_after: if is_read { read_after } else { write_after },
+                errors: figures.errors,
+                first_error: figures.first_error.clone(),
+                // What fills its cables is limited by them.
+                limited: cpu.limited && mb_s < FILLS_LINK * step.capacity,
+                cpu: cpu.clone(),
+                ..common.clone()
+            }
+        };
+        let rows = access.rows().iter().zip(directions(access, &outcome));
+        Ok(rows.map(|(rw, (figures, is_read))| (*rw, sample(figures, is_read))).collect())
     }
 
     /// Opens a unit on the run's host, on a thread that lives there, and closes it after `work`.
@@ -143,9 +227,10 @@ impl Ground<'_> {
         &self,
         run: &Run,
         lun: u16,
+        policy: &str,
         work: impl FnOnce(&Opened, &Runtime) -> T + Send,
     ) -> Result<T, RunError> {
-        let url = self.url(run, lun)?;
+        let url = self.url(run, lun, policy)?;
         self.network.host(&run.from)?.run(|| {
             let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Start)?;
             let opened = runtime.block_on(open(run, &url))?;
@@ -165,11 +250,14 @@ pub(super) async fn open(run: &Run, url: &str) -> Result<Opened, RunError> {
     lunway_device::open(&spec, &options).await.map_err(failed)
 }
 
-/// The directions of an outcome, as rows are called.
-fn directions(access: Access, outcome: &Outcome) -> impl Iterator<Item = (&'static str, &Direction)> {
-    let both = [(access.reads(), &outcome.read), (access.writes(), &outcome.write)];
-    let there = both.into_iter().filter(|(there, _)| *there).map(|(_, figures)| figures);
-    access.rows().iter().copied().zip(there)
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The directions of an outcome that an access has, and whether each is that of reads, in the order of its rows.
+fn directions(access: Access, outcome: &Outcome) -> impl Iterator<Item = (&Direction, bool)> {
+    let both = [(access.reads(), &outcome.read, true), (access.writes(), &outcome.write, false)];
+    both.into_iter().filter(|(there, ..)| *there).map(|(_, figures, is_read)| (figures, is_read))
 }
 
 fn job(storage: &Storage, access: Access) -> Job {
@@ -184,12 +272,18 @@ fn job(storage: &Storage, access: Access) -> Job {
         mix: Mix { read_percent },
         queue_depth: storage.queue_depth,
         limit: Limit::Time(storage.time),
-        ramp: storage.ramp,
         region: Some(Region { offset: 0, len: storage.size / blocks * blocks }),
         verify: storage.verify,
         destroy: true,
         ..sized(Job::new(access.name()), storage.block_size)
     }
+}
+
+/// What is done before a job is measured, on the same sessions. A job of its own, not the ramp of the job: of requests that take a good
+/// part of the time, those that were begun in a ramp and end behind it would count as if they had taken nothing.
+fn warming_up(storage: &Storage, job: &Job) -> Option<Job> {
+    let job = Job { limit: Limit::Time(storage.ramp), verify: false, ..job.clone() };
+    (!storage.ramp.is_zero()).then_some(job)
 }
 
 fn sized(job: Job, block_size: u32) -> Job {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,12 +16,13 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::run_error::RunError;
+use super::team::Team;
 use crate::network::Network;
 
 /// The name of every target in a lab.
-const IQN: &str = "iqn.2026-11.com.example:storage";
+pub(super) const IQN: &str = "iqn.2026-11.com.example:storage";
 /// IANA's port for iSCSI.
-const PORT: u16 = 3260;
+pub(super) const PORT: u16 = 3260;
 /// What starting may take on a busy machine.
 const READY: Duration = Duration::from_secs(30);
 /// What ending may take before it is forced.
@@ -29,7 +30,7 @@ const ENDING: Duration = Duration::from_secs(7);
 /// How much of what a target said is shown.
 const SAID_MAX: u64 = 4096;
 
-/// A target on a host: `serve` with the host's units, listening on all of its cards.
+/// A target on a host: `serve` with the host's units, listening on all of its cards and for its teams.
 ///
 /// It is a process of its own, so that it can be killed, and so that its processor time is not the initiator's. Units of
 /// `scratch:SIZE` are files without a name where temporary files go: they outlive a killed target, and are gone with this.
@@ -48,14 +49,16 @@ impl Target {
     /// Starts it, and waits until it can be reached.
     pub(super) fn start(
         network: &Network,
+        teams: &[Team],
         host: &str,
         luns: &[String],
         program: &Path,
     ) -> Result<Self, RunError> {
         let mut arguments: Vec<String> =
             ["serve", "--json", "--no-api", "--iqn", IQN].map(str::to_owned).to_vec();
-        for (_, address) in network.host(host)?.cards() {
-            arguments.extend(["--listen".to_owned(), format!("{address}:{PORT}")]);
+        let cards = network.host(host)?.cards().map(|(_, address)| SocketAddr::new(address, PORT));
+        for portal in cards.chain(teams.iter().flat_map(|team| team.portals(host))) {
+            arguments.extend(["--listen".to_owned(), portal.to_string()]);
         }
         let mut scratch = Vec::new();
         for lun in luns {
@@ -66,11 +69,6 @@ impl Target {
             Self { host: host.to_owned(), arguments, _scratch: scratch, log, child: Mutex::new(None) };
         target.revive(network, program)?;
         Ok(target)
-    }
-
-    /// Where a unit is, as the device grammar has it.
-    pub(super) fn url(address: IpAddr, lun: u16, from: IpAddr) -> String {
-        format!("iscsi://{address}:{PORT}/{IQN}/{lun}?from={from}")
     }
 
     /// The host that it is on.

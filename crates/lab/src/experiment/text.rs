@@ -21,13 +21,14 @@ impl fmt::Display for Results {
         if !self.rows.is_empty() {
             parts.push(self.rows_text());
         }
+        parts.extend(self.disturbed_text());
         parts.extend(self.matrices().into_iter().map(|matrix| matrix.to_string()));
         parts.extend(self.comparisons.iter().map(compared_text));
         if !self.figures.is_empty() {
             let lines = self.figures.iter().map(|(name, value)| [name.clone(), headline(*value)]);
             parts.push(table(&["Figure", ""], &lines.collect::<Vec<_>>(), 1));
         }
-        parts.extend(self.verdicts.iter().map(|verdict| verdict.text.clone()));
+        parts.extend(self.verdicts_text());
         parts.extend(self.notes.iter().cloned());
         f.write_str(&parts.join("\n\n"))
     }
@@ -84,6 +85,18 @@ impl Results {
         text
     }
 
+    /// Verdicts, those of one table of the file as one paragraph.
+    fn verdicts_text(&self) -> Vec<String> {
+        let mut paragraphs: Vec<(usize, String)> = Vec::new();
+        for (verdict, said) in self.experiment.verdicts.iter().zip(&self.verdicts) {
+            match paragraphs.last_mut().filter(|(table, _)| *table == verdict.table) {
+                Some((_, text)) => *text += &format!("\n{}", said.text),
+                None => paragraphs.push((verdict.table, said.text.clone())),
+            }
+        }
+        paragraphs.into_iter().map(|(_, text)| text).collect()
+    }
+
     /// The cells of each run, direction and delay, as a matrix of windows and MTUs.
     pub(super) fn matrices(&self) -> Vec<Matrix<'_>> {
         let mut matrices: Vec<Matrix<'_>> = Vec::new();
@@ -136,36 +149,17 @@ impl Row {
         remarks.join(", ")
     }
 
-    /// What happened while it was measured, what was verified, what failed first, how busy the machine was where that mattered.
+    /// What failed first, and how busy the machine was where that mattered.
     fn details(&self) -> String {
         let mut text = String::new();
+        if let Some(error) = self.samples.iter().find_map(|sample| sample.first_error.as_ref()) {
+            text += &format!("\n{} {}, first error: {error}", self.test, self.rw);
+        }
         // The two rows of a mixed access were one measurement: what is of both is said once.
-        let second = self.rw.ends_with("-write");
-        for sample in &self.samples {
-            let which = format!("\n{} {}", self.test, self.rw);
-            if second {
-                if let Some(error) = &sample.first_error {
-                    text += &format!("{which}, first error: {error}");
-                }
-                continue;
-            }
-            if !sample.timeline.events.is_empty() {
-                let events = sample.timeline.events.iter();
-                let events = events.map(|event| format!("{} at {:.2} s", event.what, event.at.as_secs_f64()));
-                text += &format!("{which}: {}.", events.collect::<Vec<_>>().join(", "));
-            }
-            if let Some((checked, wrong)) = sample.verified {
-                text += &format!(
-                    "{which}: {checked} blocks verified, {wrong} wrong; longest wait {} ms.",
-                    figure(sample.longest_ms)
-                );
-            }
-            if let Some(error) = &sample.first_error {
-                text += &format!("{which}, first error: {error}");
-            }
-            if sample.limited {
-                text += &format!("{which}: {}.", sample.cpu);
-            }
+        let limited = self.samples.iter().filter(|sample| sample.limited);
+        let busiest = limited.max_by(|a, b| a.cpu.mean.total_cmp(&b.cpu.mean));
+        if let Some(sample) = busiest.filter(|_| !self.timeline_is_of_other_row()) {
+            text += &format!("\n{}: {}.", self.measurement(), sample.cpu);
         }
         text
     }
@@ -270,7 +264,7 @@ fn compared_text(compared: &Compared) -> String {
 }
 
 /// Rows under headings: the first `words` columns and the last one, where it has no heading, to the left, figures to the right.
-fn table<R: AsRef<[String]>>(headings: &[&str], rows: &[R], words: usize) -> String {
+pub(super) fn table<R: AsRef<[String]>>(headings: &[&str], rows: &[R], words: usize) -> String {
     let count = headings.len();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row.as_ref()[column].chars().count());

@@ -5,20 +5,29 @@ use lunway_block::Geometry;
 use lunway_block::duration::ExactDuration;
 
 use super::Experiment;
+use super::expression::Others;
 use super::run::{Comparing, Measure, Run, Window};
 
 /// What each row of I/O gives.
-pub(super) const ROW: [&str; 9] = [
+pub(super) const ROW: [&str; 15] = [
     "mb_s",
     "mb",
     "iops",
     "response_ms",
+    "median_ms",
     "p99_ms",
     "deviance_pct",
+    "mb_s_after",
     "longest_stall_ms",
+    "stall_ms",
+    "silence_ms",
+    "resumed_ms",
+    "lanes_lost",
     "io_errors",
     "wrong_blocks",
 ];
+/// Those of which more is better; of all others less is.
+const MORE_IS_BETTER: [&str; 5] = ["mb_s", "mb", "iops", "deviance_pct", "mb_s_after"];
 /// What each cell of a matrix gives.
 pub(super) const CELL: [&str; 4] = ["mb_s", "rtt_ms", "bound_mb_s", "retransmits"];
 /// What each row of a comparison gives.
@@ -108,6 +117,24 @@ impl Comparing {
 }
 
 impl Experiment {
+    /// The same column of the same rows, under the other policies.
+    pub(super) fn others(&self, name: &str) -> Option<Others> {
+        for run in &self.runs {
+            let Measure::Storage(storage) = &run.measure else { continue };
+            for rw in storage.accesses.iter().flat_map(|access| access.rows()) {
+                for column in ROW {
+                    let of = |policy: &String| run.row_value(policy, rw, column);
+                    if !run.policies.iter().any(|policy| of(policy) == name) {
+                        continue;
+                    }
+                    let names = run.policies.iter().map(of).filter(|other| other != name).collect();
+                    return Some(Others { names, less_is_better: !MORE_IS_BETTER.contains(&column) });
+                }
+            }
+        }
+        None
+    }
+
     /// Everything that a figure can be made of, but other figures.
     pub(super) fn values(&self) -> Vec<String> {
         let links = self.topology.cables.iter().map(|cable| format!("link.{}", cable.name));

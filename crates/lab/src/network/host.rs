@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::error::LabError;
 use crate::namespace::Namespace;
+use crate::tool::Tool;
 use crate::topology::End;
 
 /// A host: a network stack of its own, in which threads of this process work and programs run.
@@ -83,6 +84,16 @@ impl LiveHost {
     pub fn spawn(&self, command: Command) -> Result<Child, LabError> {
         let program = command.get_program().to_string_lossy().into_owned();
         self.namespace.spawn(command).map_err(|source| self.refused(&format!("start {program}"), source))
+    }
+
+    /// Does what the lines say, as `ip` takes them.
+    pub(crate) fn ip(&self, lines: &[String]) -> Result<(), LabError> {
+        Tool::Ip.batch(&self.namespace, &self.name, lines)
+    }
+
+    /// Changes a setting of its network stack; one that this kernel was built without stays unset.
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<(), LabError> {
+        super::set(&self.namespace, name, value)
     }
 
     pub(super) fn namespace(&self) -> &Namespace {
