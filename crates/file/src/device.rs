@@ -56,7 +56,8 @@ struct Inner {
     in_memory: bool,
     direct: bool,
     alignment: usize,
-    ring: Option<&'static Ring>,
+    /// Goes to the calling thread's ring where it cannot be done inline.
+    ring: bool,
     /// Whether the file system takes `RWF_NOWAIT`, until it says no.
     reads_now: AtomicBool,
     writes_now: AtomicBool,
@@ -101,7 +102,7 @@ impl FileDevice {
 
     /// Whether operations that cannot be done inline go to an `io_uring`.
     pub fn uses_ring(&self) -> bool {
-        self.inner.ring.is_some()
+        self.inner.ring
     }
 
     /// Runs `job` on the pool.
@@ -114,9 +115,13 @@ impl FileDevice {
         Io::pending(async move { answer.await.unwrap_or(Err(BlockError::Aborted)) })
     }
 
+    fn ring(&self) -> Option<Arc<Ring>> {
+        if self.inner.ring { Ring::here() } else { None }
+    }
+
     /// Reads what is missing behind the first `done` bytes.
     fn read_rest(&self, offset: u64, mut buf: Buf, done: usize) -> Io<Result<Buf, BlockError>> {
-        if let Some(ring) = self.inner.ring {
+        if let Some(ring) = self.ring() {
             let (inner, len) = (Arc::clone(&self.inner), buf.len());
             let answer = ring.read(Arc::clone(&self.inner.file), offset, buf, done);
             return Io::pending(async move {
@@ -138,7 +143,7 @@ impl FileDevice {
         durability: Durability,
     ) -> Io<Result<(), BlockError>> {
         let data = self.inner.aligned(data);
-        if let Some(ring) = self.inner.ring {
+        if let Some(ring) = self.ring() {
             let inner = Arc::clone(&self.inner);
             let len = data.len() as u64;
             let answer = ring.write(Arc::clone(&self.inner.file), offset, data, done, durability);

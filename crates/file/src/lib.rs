@@ -17,8 +17,10 @@
 //! | `flush` | the memory that a flush failed |
 //! | `pool`, `answer` | threads for what blocks, and the way back |
 //! | `ring` | io_uring; the only `unsafe` code of the crate |
+//! | `collector` | who takes completions from a ring: a task of the caller's runtime, else a thread |
 
 mod answer;
+mod collector;
 mod device;
 mod flush;
 mod open;

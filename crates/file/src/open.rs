@@ -122,7 +122,7 @@ pub(crate) struct Opened {
     pub(crate) in_memory: bool,
     /// Buffers must start at a multiple of this, bytes; 1 without `O_DIRECT`.
     pub(crate) alignment: usize,
-    pub(crate) ring: Option<&'static Ring>,
+    pub(crate) ring: bool,
 }
 
 pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
@@ -158,10 +158,11 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     }
     let geometry = geometry(file.as_fd(), &stat, kind, size, sector, options.read_only);
     let ring = match options.engine {
-        Engine::Pool => None,
-        Engine::Auto if !options.direct => None,
-        Engine::Auto => Ring::get().ok(),
-        Engine::Uring => Some(Ring::get().map_err(|why| OpenError::Uring { why: why.to_owned() })?),
+        Engine::Pool => false,
+        Engine::Auto => options.direct && Ring::allowed().is_ok(),
+        Engine::Uring => {
+            Ring::allowed().map(|()| true).map_err(|why| OpenError::Uring { why: why.to_owned() })?
+        }
     };
     let sync = reopened(&file, options.read_only).or_else(|_| file.try_clone());
     let sync = sync.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;

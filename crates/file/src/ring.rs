@@ -4,8 +4,11 @@
     reason = "the kernel reads and writes memory by address: see `Transfer` for why it stays valid"
 )]
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,8 +16,11 @@ use std::time::Duration;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use lunway_block::{BlockError, Buf, Durability, SharedBuf};
 use rustix::io::Errno;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use crate::answer::{Answer, Sender, pair};
+use crate::collector;
 use crate::transfer::meaning;
 
 /// Operations that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
@@ -28,15 +34,15 @@ const RETRIES_MAX: u32 = 100;
 /// takes it along.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The ring of this process: one, made at first use, never taken down.
+/// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
 ///
-/// Callers put operations in under a lock and submit them at once, so that an operation costs its caller one
-/// system call and no thread switch. One thread collects what is done, starts the rest of short transfers,
-/// and wakes the tasks.
+/// Callers put operations in under a lock, which nobody else wants, and submit them at once, so that an operation costs its caller
+/// one system call and no thread switch. A [`collector`] takes what is done, starts the rest of short transfers, and wakes the
+/// tasks: normally a task of the caller's own runtime.
 ///
-/// **Invariants.** At most [`DEPTH`] operations are with the kernel, one per slot, so neither of its queues
-/// can overflow. Only the collecting thread takes completions; only who holds `state` puts submissions in.
-/// What is in a slot stays there until its completion has come.
+/// **Invariants.** At most [`DEPTH`] operations are with the kernel, one per slot, so neither of its queues can overflow. Only who
+/// holds `state` looks at either queue. What is in a slot stays there until its completion has come, and while a slot is taken
+/// there is a collector, which keeps the ring alive.
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,
@@ -46,13 +52,17 @@ struct State {
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
     waiting: VecDeque<Transfer>,
+    /// Somebody collects.
+    collected: bool,
+    /// What is over, between two collections: kept for its memory.
+    over: Vec<(Transfer, Result<(), BlockError>)>,
 }
 
 /// One operation, and everything that the kernel needs to be there until it is done.
 ///
 /// The file and the memory are owned here and nowhere else does anybody get at them mutably: `Buf` is unique,
 /// and a `SharedBuf` is never written. Their bytes lie on the heap and do not move with the handle. A caller
-/// that drops its answer drops no part of this. The ring lives as long as the process.
+/// that drops its answer drops no part of this, and nobody drops a ring that has work.
 struct Transfer {
     file: Arc<OwnedFd>,
     offset: u64,
@@ -74,29 +84,34 @@ enum Next {
 }
 
 impl Ring {
-    /// The ring, or why there is none: found out at first use, and logged once.
-    pub(crate) fn get() -> Result<&'static Self, &'static str> {
-        static RING: OnceLock<Result<Ring, String>> = OnceLock::new();
-        static COLLECTOR: OnceLock<Result<(), String>> = OnceLock::new();
-        let ring = RING.get_or_init(|| {
-            let ring = Self::probe();
-            match &ring {
-                Ok(_) => tracing::info!("io_uring is allowed: direct file I/O uses it"),
+    /// Whether there are rings, else why not: found out at first use, and logged once.
+    pub(crate) fn allowed() -> Result<(), &'static str> {
+        static ALLOWED: OnceLock<Result<(), String>> = OnceLock::new();
+        let allowed = ALLOWED.get_or_init(|| {
+            let probed = Self::probe().map(drop);
+            match &probed {
+                Ok(()) => tracing::info!("io_uring is allowed: direct file I/O uses it"),
                 Err(why) => tracing::info!("io_uring is not available ({why}): file I/O uses threads"),
             }
-            ring
+            probed
         });
-        let ring = ring.as_ref().map_err(String::as_str)?;
-        let collector = COLLECTOR.get_or_init(|| {
-            let thread = thread::Builder::new().name("file-ring".to_owned());
-            thread.spawn(|| ring.collect()).map(drop).map_err(|error| format!("no thread for it: {error}"))
-        });
-        collector.as_ref().map(|()| ring).map_err(String::as_str)
+        allowed.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// The calling thread's; `None` if the kernel has no memory for another one.
+    pub(crate) fn here() -> Option<Arc<Self>> {
+        thread_local! {
+            static RING: OnceCell<Option<Arc<Ring>>> = const { OnceCell::new() };
+        }
+        let get = |ring: &OnceCell<Option<Arc<Self>>>| {
+            ring.get_or_init(|| Self::probe().ok().map(Arc::new)).clone()
+        };
+        RING.try_with(get).ok().flatten()
     }
 
     /// Makes a ring and sends an empty operation round it: containers forbid either step.
     fn probe() -> Result<Self, String> {
-        let failed = |step: &str, error: &std::io::Error| format!("{step}: {error}");
+        let failed = |step: &str, error: &io::Error| format!("{step}: {error}");
         let mut ring = IoUring::new(DEPTH as u32).map_err(|error| failed("setting up", &error))?;
         let nop = opcode::Nop::new().build();
         // SAFETY: the operation refers to no memory.
@@ -117,13 +132,15 @@ impl Ring {
             slots: (0..DEPTH).map(|_| None).collect(),
             free: (0..DEPTH).collect(),
             waiting: VecDeque::new(),
+            collected: false,
+            over: Vec::new(),
         };
         Ok(Self { ring, state: Mutex::new(state) })
     }
 
     /// Reads into `buf` behind its first `done` bytes, from `offset` + `done` of the file.
     pub(crate) fn read(
-        &self,
+        self: &Arc<Self>,
         file: Arc<OwnedFd>,
         offset: u64,
         buf: Buf,
@@ -136,7 +153,7 @@ impl Ring {
 
     /// Writes `data` behind its first `done` bytes, at `offset` + `done` of the file.
     pub(crate) fn write(
-        &self,
+        self: &Arc<Self>,
         file: Arc<OwnedFd>,
         offset: u64,
         data: SharedBuf,
@@ -158,11 +175,24 @@ impl Ring {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(&self, transfer: Transfer) {
+    fn start(self: &Arc<Self>, transfer: Transfer) {
+        let collected = {
+            let mut state = self.lock();
+            state.waiting.push_back(transfer);
+            self.fill(&mut state);
+            self.submit(&mut state);
+            mem::replace(&mut state.collected, true)
+        };
+        if !collected {
+            collector::start(self);
+        }
+    }
+
+    /// The collector goes; true if it must not, because operations are under way.
+    pub(crate) fn is_needed(&self) -> bool {
         let mut state = self.lock();
-        state.waiting.push_back(transfer);
-        self.fill(&mut state);
-        self.submit(&mut state);
+        state.collected = state.free.len() < DEPTH;
+        state.collected
     }
 
     /// Gives waiting transfers to the kernel while there are slots.
@@ -200,44 +230,70 @@ impl Ring {
                 return;
             }
             if let Err(error) = self.ring.submit()
-                && error.kind() != std::io::ErrorKind::Interrupted
+                && error.kind() != io::ErrorKind::Interrupted
             {
                 thread::sleep(PAUSE);
             }
         }
     }
 
-    /// The collecting thread.
-    fn collect(&self) {
-        let mut over = Vec::new();
-        loop {
-            // The flag's value is fixed by the kernel's interface: `IORING_ENTER_GETEVENTS`.
-            const GET_EVENTS: u32 = 1;
-            // SAFETY: no argument is passed, and nothing is submitted.
-            let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GET_EVENTS, None) };
-            if let Err(error) = entered
-                && error.kind() != std::io::ErrorKind::Interrupted
-            {
-                thread::sleep(PAUSE);
-            }
-            let mut state = self.lock();
-            // SAFETY: only this thread looks at the completion queue.
-            for completion in unsafe { self.ring.completion_shared() } {
-                let slot = completion.user_data() as usize;
-                let Some(mut transfer) = state.slots.get_mut(slot).and_then(Option::take) else { continue };
-                match transfer.advance(completion.result()) {
-                    Next::Again => self.push(&mut state, slot, transfer),
-                    Next::Over(result) => {
-                        state.free.push(slot);
-                        over.push((transfer, result));
-                    }
+    /// Waits until something is done.
+    pub(crate) fn wait(&self) {
+        // The flag's value is fixed by the kernel's interface: `IORING_ENTER_GETEVENTS`.
+        const GET_EVENTS: u32 = 1;
+        // SAFETY: no argument is passed, and nothing is submitted.
+        let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GET_EVENTS, None) };
+        if let Err(error) = entered
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Takes what is done, and goes on with what waits.
+    pub(crate) fn collect(&self) {
+        let mut state = self.lock();
+        let mut over = mem::take(&mut state.over);
+        // SAFETY: the lock on `state` is held, so this is the only view of the completion queue.
+        for completion in unsafe { self.ring.completion_shared() } {
+            let slot = completion.user_data() as usize;
+            let Some(mut transfer) = state.slots.get_mut(slot).and_then(Option::take) else { continue };
+            match transfer.advance(completion.result()) {
+                Next::Again => self.push(&mut state, slot, transfer),
+                Next::Over(result) => {
+                    state.free.push(slot);
+                    over.push((transfer, result));
                 }
             }
-            self.fill(&mut state);
-            self.submit(&mut state);
-            drop(state);
-            over.drain(..).for_each(|(transfer, result)| transfer.finish(result));
         }
+        self.fill(&mut state);
+        self.submit(&mut state);
+        drop(state);
+        // Without the lock: who is woken may come back at once.
+        over.drain(..).for_each(|(transfer, result)| transfer.finish(result));
+        self.lock().over = over;
+    }
+}
+
+/// A ring as something that a runtime waits for: readable while completions are there.
+pub(crate) struct Completions(Arc<Ring>);
+
+impl Completions {
+    /// Registers with the runtime of the calling thread.
+    pub(crate) fn of(ring: &Arc<Ring>) -> io::Result<AsyncFd<Self>> {
+        // SAFETY: the descriptor is the ring's, which this owns a part of: it is the same one and open until the `AsyncFd` is gone.
+        let watched = unsafe { AsyncFd::register_with_interest(Self(Arc::clone(ring)), Interest::READABLE) };
+        watched.map_err(|error| error.into_parts().1)
+    }
+
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        &self.0
+    }
+}
+
+impl AsRawFd for Completions {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.ring.as_raw_fd()
     }
 }
 
