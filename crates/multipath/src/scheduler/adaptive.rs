@@ -219,10 +219,12 @@ impl Adaptive {
         own.max(near).max(far)
     }
 
-    /// When `len` bytes should have arrived over a lane, nanoseconds from now.
+    /// When `len` bytes should have arrived over a lane, nanoseconds from now. Of lanes behind a port that is full the one with the
+    /// shortest queue of its own seems a little better: the port may carry more than is known.
     fn end(&self, lane: LaneId, len: u64, d: usize, at: u64, load: &Load) -> f64 {
         let estimate = &self.lanes[lane].estimates[d];
-        estimate.base + self.queue(lane, len, d, load) + estimate.late(at)
+        let own = load.lanes[lane].flow.bytes[d] as f64 * estimate.pace;
+        estimate.base + self.queue(lane, len, d, load) + own * 0.125 + estimate.late(at)
     }
 
     /// Takes one lane for a whole request.
@@ -356,11 +358,15 @@ impl Adaptive {
     }
 
     fn choose_team(&mut self, d: usize, at: u64, roster: &Roster, load: &Load) {
-        // What is not known is assumed to be like the best that is, and no better than the card claims.
-        let known = self.lanes.iter().map(|lane| &lane.estimates[d]).filter(|e| e.known);
-        if let Some(best) = known.map(|e| e.rate).reduce(f64::max) {
+        // What is not known is assumed to be like the other direction, else like the best lane, and no better than the card claims.
+        let rates = |d: usize| {
+            self.lanes.iter().map(move |lane| &lane.estimates[d]).filter(|e| e.known).map(|e| e.rate)
+        };
+        if let Some(best) = rates(d).reduce(f64::max).or_else(|| rates(1 - d).reduce(f64::max)) {
             for lane in self.lanes.iter_mut().filter(|lane| !lane.estimates[d].known) {
-                lane.estimates[d].assume(lane.hint.map_or(best, |hint| hint.min(best)));
+                let other = &lane.estimates[1 - d];
+                let like = if other.known { other.rate } else { best };
+                lane.estimates[d].assume(lane.hint.map_or(like, |hint| hint.min(like)));
             }
         }
         self.set_floors(d);

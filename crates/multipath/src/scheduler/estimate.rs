@@ -39,7 +39,7 @@ pub(super) struct Estimate {
     pub(super) base_known: bool,
     /// What may be in flight; `u64::MAX` when proven.
     pub(super) cap: u64,
-    /// When everything in flight should have arrived.
+    /// When everything in flight should have arrived; `u64::MAX` when nothing is.
     due: u64,
     /// When it last showed anything; 0: never, or not since it came back.
     pub(super) sampled_at: u64,
@@ -98,7 +98,7 @@ impl Estimate {
             base: 0.0,
             base_known: false,
             cap: FIRST_CAP,
-            due: 0,
+            due: u64::MAX,
             sampled_at: 0,
             window: Window::default(),
             standing: Standing::default(),
@@ -114,7 +114,7 @@ impl Estimate {
     pub(super) fn returned(&mut self) {
         self.cap = FIRST_CAP;
         self.sampled_at = 0;
-        self.due = 0;
+        self.due = u64::MAX;
         self.window = Window { spoilt: true, ..Window::default() };
     }
 

@@ -65,7 +65,8 @@ impl PortEstimate {
 
     fn settle(&mut self) {
         self.rate = self.proven.max(self.floor);
-        self.pace = 1.0 / self.rate;
+        // While a lane is on trial the port is taken to have room for it.
+        self.pace = 1.0 / (self.rate + self.trial.as_ref().map_or(0.0, |trial| trial.extra));
     }
 
     /// The lane that is let in although the port seems to be full.
@@ -76,6 +77,7 @@ impl PortEstimate {
     /// Begins a trial.
     pub(super) fn try_lane(&mut self, lane: LaneId, extra: f64, now: u64) {
         self.trial = Some(Trial { lane, extra, began: now, windows: 0, seen: 0.0 });
+        self.settle();
     }
 
     /// Something is placed while nothing is in flight here; `latency` is the base of its lane.
@@ -112,8 +114,8 @@ impl PortEstimate {
         // One lane alone says nothing about the port, and small requests do not load it.
         let several = window.of_lane <= window.bytes / 4 * 3;
         let of_trial = window.of_trial;
-        let loading =
-            window.bytes >= LOADING * window.ios && window.bytes >= WINDOW.0 / 4 && moving * 2.0 > elapsed;
+        let enough = window.bytes >= WINDOW.0 / 4 && moving * 2.0 > elapsed;
+        let loading = enough && window.bytes >= LOADING * window.ios;
         let seen = window.bytes as f64 / moving;
         let bytes = window.bytes;
         if let Some(trial) = &mut self.trial {
@@ -127,7 +129,8 @@ impl PortEstimate {
             }
             return false;
         }
-        if !(several && loading) {
+        // Small requests may show that it carries more, not that it carries less.
+        if !several || !enough || !loading && seen < self.rate {
             return false;
         }
         let before = self.rate;
@@ -147,6 +150,7 @@ impl PortEstimate {
                 return;
             }
         }
+        self.settle();
         self.patience = (self.patience * 2).clamp(PATIENCE.0, PATIENCE.1);
         self.trial_at = now + self.patience;
     }
