@@ -85,6 +85,13 @@ pub fn report_luns(allocation: u32) -> Cdb {
     Cdb::new(op::REPORT_LUNS, 12).with(6, allocation.to_be_bytes())
 }
 
+/// REPORT TARGET PORT GROUPS: which ports are in which asymmetric access state.
+pub fn report_target_port_groups(allocation: u32) -> Cdb {
+    Cdb::new(op::MAINTENANCE_IN, 12)
+        .with(1, [sa::REPORT_TARGET_PORT_GROUPS])
+        .with(6, allocation.to_be_bytes())
+}
+
 /// READ CAPACITY (10); the answer has 8 bytes.
 pub fn read_capacity10() -> Cdb {
     Cdb::new(op::READ_CAPACITY_10, 10)

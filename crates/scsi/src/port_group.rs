@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::field::{put, u8_at, u16_at};
+use crate::field::{put, u8_at, u16_at, u32_at};
 use crate::operations::Reach;
 use crate::sense::AdditionalSense;
 
@@ -69,6 +69,36 @@ pub struct PortGroup {
     pub preferred: bool,
     /// Relative target port identifiers of its ports.
     pub ports: Vec<u16>,
+}
+
+impl PortGroup {
+    /// Reads the parameter data of REPORT TARGET PORT GROUPS (SPC-4 6.37), as many whole descriptors as are there. A state that
+    /// is not known, or that is not one of a whole logical unit, counts as unavailable.
+    pub fn parse_list(bytes: &[u8]) -> Option<Vec<Self>> {
+        const DESCRIPTOR: usize = 8;
+        let len = u32_at(bytes, 0)? as usize;
+        let mut rest = bytes.get(4..)?;
+        rest = &rest[..rest.len().min(len)];
+        let mut groups = Vec::new();
+        while let Some(descriptor) = rest.get(..DESCRIPTOR) {
+            let ports = &rest[DESCRIPTOR..];
+            let count = usize::from(descriptor[7]);
+            // Each is two reserved bytes and a relative target port identifier.
+            let (numbers, _) = ports.as_chunks::<4>();
+            groups.push(Self {
+                tag: u16::from_be_bytes([descriptor[2], descriptor[3]]),
+                state: AccessState::from_code(descriptor[0] & 0xF).unwrap_or(AccessState::Unavailable),
+                preferred: descriptor[0] & 0x80 != 0,
+                ports: numbers
+                    .iter()
+                    .take(count)
+                    .map(|port| u16::from_be_bytes([port[2], port[3]]))
+                    .collect(),
+            });
+            rest = ports.get(4 * count..).unwrap_or(&[]);
+        }
+        Some(groups)
+    }
 }
 
 /// Why a group is in its state (SPC-4 table 308).
@@ -270,6 +300,26 @@ mod tests {
     fn unknown_groups_and_contradictions_are_found() {
         assert_eq!(two().choose(&[(1, Standby), (3, Standby)]), Err(1));
         assert_eq!(two().choose(&[(1, Standby), (1, Standby), (1, Unavailable)]), Err(2));
+    }
+
+    #[test]
+    fn what_is_reported_is_read_and_what_is_cut_off_is_not() {
+        let bytes = [
+            &[0, 0, 0, 28][..],
+            &[0x80, 0x8F, 0, 1, 0, 2, 0, 2, 0, 0, 0, 1, 0, 0, 0, 7],
+            &[0x02, 0x8F, 1, 2, 0, 0, 0, 1, 0, 0, 0, 3],
+        ]
+        .concat();
+        let first = PortGroup { preferred: true, ports: vec![1, 7], ..group(1, ActiveOptimized) };
+        let second = PortGroup { preferred: false, ports: vec![3], ..group(0x102, Standby) };
+        assert_eq!(PortGroup::parse_list(&bytes).unwrap(), [first.clone(), second]);
+        assert_eq!(PortGroup::parse_list(&bytes[..22]).unwrap(), [first]);
+        for end in 0..bytes.len() {
+            let _ = PortGroup::parse_list(&bytes[..end]);
+        }
+        assert_eq!(PortGroup::parse_list(&[0, 0, 0]), None);
+        let offline = PortGroup::parse_list(&[0, 0, 0, 8, 0x0E, 0, 0, 9, 0, 0, 0, 255]).unwrap();
+        assert_eq!((offline[0].state, offline[0].ports.len()), (Unavailable, 0));
     }
 
     #[test]
