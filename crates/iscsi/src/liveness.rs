@@ -39,6 +39,11 @@ impl Liveness {
         self.heard = true;
     }
 
+    /// Whether a ping is out and nothing has arrived since.
+    pub(crate) fn awaits(&self) -> bool {
+        self.pinged && !self.heard
+    }
+
     /// When to [`check`](Self::check).
     pub(crate) fn next_check(&self) -> Option<Instant> {
         (!self.interval.is_zero()).then_some(self.next)

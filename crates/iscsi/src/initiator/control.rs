@@ -92,8 +92,12 @@ impl InitiatorConnection {
         cmd_sn
     }
 
-    /// RFC 7143 §11.18: immediate, so that it passes a closed window.
-    pub(super) fn ping(&mut self) {
+    /// Asks the target whether it is there (RFC 7143 §11.18); immediate, so that it passes a closed window. Whatever comes then
+    /// is an answer. Does nothing before full feature phase.
+    pub fn ping(&mut self) {
+        if !matches!(self.phase, Phase::FullFeature(_)) {
+            return;
+        }
         // RFC 7143 [11.18.1-1]
         let mut pdu = NopOut::new();
         pdu.opcode.set_immediate(true);

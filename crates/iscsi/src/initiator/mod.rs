@@ -237,6 +237,11 @@ impl InitiatorConnection {
         }
     }
 
+    /// Whether the target was pinged for its silence and nothing has come since.
+    pub fn awaits_ping(&self) -> bool {
+        matches!(self.phase, Phase::FullFeature(_)) && self.liveness.awaits()
+    }
+
     /// What was agreed on, once logged in.
     pub fn logged_in(&self) -> Option<&LoggedIn> {
         match &self.phase {
