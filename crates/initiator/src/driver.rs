@@ -13,9 +13,12 @@ use lunway_iscsi::pdu::AsyncEvent;
 use lunway_scsi::Sense;
 use tokio::net::TcpStream;
 
+use crate::SessionEvent;
+use crate::dialling::cut_off_when_dropped;
+use crate::probe::Probe;
 use crate::recovery::Recovery;
 use crate::session::{End, Session, State};
-use crate::traffic::Probe;
+use crate::silence::{Sign, Watch, black_hole};
 use crate::wire::{self, Alarm};
 
 /// The task that moves a device's bytes: one per device, on the runtime where it was opened.
@@ -28,7 +31,6 @@ use crate::wire::{self, Alarm};
 /// When the connection ends, [`Recovery`] brings the next one.
 pub(crate) struct Driver {
     session: Arc<Session>,
-    stream: TcpStream,
     recovery: Recovery,
     alarm: Alarm,
     spin: Spin,
@@ -49,39 +51,65 @@ struct Turn {
     deadline: Option<Instant>,
     /// The unit's shape is to be read again.
     stale: bool,
+    /// The state of access is to be read again.
+    stale_access: bool,
+    /// The observer is to be told something.
+    news: bool,
 }
 
 impl Driver {
-    pub(crate) fn new(session: Arc<Session>, stream: TcpStream, recovery: Recovery) -> Self {
+    pub(crate) fn new(session: Arc<Session>, recovery: Recovery) -> Self {
         let (spin, logout_timeout) = (recovery.options().spin, recovery.options().logout_timeout);
         let alarm = Alarm::new();
-        Self { session, stream, recovery, alarm, spin: Spin::new(spin), logout_timeout, wakes: Vec::new() }
+        Self { session, recovery, alarm, spin: Spin::new(spin), logout_timeout, wakes: Vec::new() }
     }
 
     /// Runs until the device is closed or gone.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(mut self, mut stream: TcpStream) {
         loop {
-            self.session.lock().probe = Probe::of(&self.stream).ok();
-            let why = match self.serve().await {
+            self.attend(&stream);
+            let (why, settled) = match self.serve(&stream).await {
                 End::Closed => return self.finish("it was closed"),
-                End::Lost(why) => why,
+                End::LoggedOut(why) => (why, true),
+                End::Lost(why) => (why, false),
             };
             tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost");
-            self.session.change(State::disconnect);
-            match self.recovery.run(&self.session, why).await {
-                Ok(stream) => self.stream = stream,
+            if !settled {
+                // What has not arrived of it shall not arrive later.
+                let _ = cut_off_when_dropped(&stream);
+            }
+            drop(stream);
+            let epoch = self.session.epoch();
+            self.session.tell(SessionEvent::Lost { epoch, why: why.clone() });
+            self.session.change(|state| state.disconnect(&why));
+            if settled {
+                self.session.tell(SessionEvent::Settled { epoch });
+            }
+            match self.recovery.run(&self.session, why, settled).await {
+                Ok(next) => stream = next,
                 Err(why) => return self.finish(&why),
             }
         }
     }
 
+    /// Gets ready for a connection.
+    fn attend(&self, stream: &TcpStream) {
+        let silence = self.recovery.options().silence;
+        let mut state = self.session.lock();
+        state.probe = Probe::of(stream).ok();
+        state.watch = silence.map(|silence| Watch::new(silence, Instant::now()));
+    }
+
     /// Uses one connection until it ends.
-    async fn serve(&mut self) -> End {
+    async fn serve(&mut self, stream: &TcpStream) -> End {
         let mut active = Instant::now();
         loop {
             let now = Instant::now();
-            let turn = self.turn(now);
-            // Outside of the lock, as those who are woken will take it.
+            let turn = self.turn(stream, now);
+            // Outside of the lock, as those who are told or woken will take it; an answer is explained before it is given.
+            if !matches!(turn, Ok(Turn { news: false, .. })) {
+                self.session.tell_news();
+            }
             self.wakes.drain(..).for_each(Waker::wake);
             let turn = match turn {
                 Ok(turn) => turn,
@@ -89,6 +117,9 @@ impl Driver {
             };
             if turn.stale {
                 self.recovery.refresh(&self.session);
+            }
+            if turn.stale_access {
+                self.recovery.refresh_access(&self.session);
             }
             if turn.received {
                 self.spin.found();
@@ -99,21 +130,21 @@ impl Driver {
             if turn.awaited && self.spin.is_worth(now - active) {
                 tokio::task::yield_now().await;
             } else {
-                self.sleep(&turn).await;
+                self.sleep(stream, &turn).await;
             }
         }
     }
 
-    fn turn(&mut self, now: Instant) -> Result<Turn, End> {
+    fn turn(&mut self, stream: &TcpStream, now: Instant) -> Result<Turn, End> {
         let mut state = self.session.lock();
-        let result = state.turn(&self.stream, now, self.logout_timeout);
+        let result = state.turn(stream, now, self.logout_timeout);
         mem::swap(&mut state.wakes, &mut self.wakes);
         result
     }
 
     /// Sleeps until there is something to do.
-    async fn sleep(&mut self, turn: &Turn) {
-        let Self { session, stream, alarm, .. } = self;
+    async fn sleep(&mut self, stream: &TcpStream, turn: &Turn) {
+        let Self { session, alarm, .. } = self;
         poll_fn(|cx| {
             {
                 let mut state = session.lock();
@@ -130,7 +161,12 @@ impl Driver {
     }
 
     fn finish(&mut self, why: &str) {
+        let is_up = self.session.lock().core.is_some();
+        if is_up {
+            self.session.tell(SessionEvent::Lost { epoch: self.session.epoch(), why: why.to_owned() });
+        }
         self.session.change(|state| state.end(&BlockError::Gone { why: why.to_owned() }));
+        self.session.tell(SessionEvent::Closed { why: why.to_owned() });
         self.session.ended.notify_waiters();
     }
 }
@@ -147,6 +183,9 @@ impl Drop for Driver {
 impl State {
     fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
         self.work = false;
+        if let Some(why) = self.severed.take() {
+            return Err(End::Lost(why));
+        }
         let ended = |error: std::io::Error| End::Lost(error.to_string());
         let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
         let mut moved = wire::send(stream, core).map_err(ended)?;
@@ -160,6 +199,7 @@ impl State {
         }
         let received = received.map_err(ended)?;
         moved |= received;
+        let asks = self.keep_watch(received, now)?;
         self.pass_time(now)?;
         self.drain_queue();
         if self.is_leaving() {
@@ -175,7 +215,11 @@ impl State {
         let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
         moved |= wire::send(stream, core).map_err(ended)?;
         let (unsent, core_deadline) = (core.unsent() > 0, core.next_timeout());
-        let deadlines = [core_deadline, self.next_time(), self.logout_deadline()];
+        if asks && let Some(watch) = &mut self.watch {
+            watch.asked(self.probe.as_ref().and_then(Probe::ask), now);
+        }
+        let look = self.watch.as_ref().and_then(Watch::next);
+        let deadlines = [core_deadline, self.next_time(), self.logout_deadline(), look];
         Ok(Turn {
             moved,
             received,
@@ -183,7 +227,30 @@ impl State {
             unsent,
             deadline: deadlines.into_iter().flatten().min(),
             stale: mem::take(&mut self.stale),
+            stale_access: mem::take(&mut self.stale_access),
+            news: !self.events.is_empty(),
         })
+    }
+
+    /// Notices when nobody is there any more. Says whether the target was just asked.
+    fn keep_watch(&mut self, heard: bool, now: Instant) -> Result<bool, End> {
+        let (Some(watch), Some(core)) = (&mut self.watch, &mut self.core) else { return Ok(false) };
+        let due = self.slots.unanswered() > 0 || core.awaits_ping();
+        let mut sign = watch.note(heard, due, now);
+        if sign == Sign::None && watch.is_time(now) {
+            sign = watch.look(self.probe.as_ref().and_then(Probe::ask), now);
+        }
+        match sign {
+            Sign::None => {}
+            Sign::Heard => self.events.push(SessionEvent::Heard),
+            Sign::Silent => {
+                self.events.push(SessionEvent::Silent);
+                core.ping();
+                return Ok(true);
+            }
+            Sign::Dead(time) => return Err(End::Lost(black_hole(time))),
+        }
+        Ok(false)
     }
 
     fn happened(&mut self, event: InitiatorEvent, now: Instant) -> Result<(), End> {
@@ -192,6 +259,9 @@ impl State {
             InitiatorEvent::TaskManagementDone { token, response } => self.task_managed(token, response)?,
             InitiatorEvent::AsyncMessage(message) => self.told(&message, now)?,
             InitiatorEvent::Closing(CloseReason::LoggedOut) if self.closing => return Err(End::Closed),
+            InitiatorEvent::Closing(CloseReason::LoggedOut) => {
+                return Err(End::LoggedOut("the target asked us to log out".to_owned()));
+            }
             InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
             InitiatorEvent::LoggedIn(_) | InitiatorEvent::Targets(_) => {}
         }

@@ -37,14 +37,25 @@ impl Answer {
         self.status == Status::CHECK_CONDITION && self.sense.as_ref().is_some_and(|sense| sense.key == key)
     }
 
+    fn is_not_ready_for(&self, reasons: [AdditionalSense; 2]) -> bool {
+        self.is(SenseKey::NOT_READY) && self.sense.as_ref().is_some_and(|sense| reasons.contains(&sense.code))
+    }
+
     /// Whether the command may succeed later.
     fn is_transient(&self) -> bool {
         matches!(self.status, Status::BUSY | Status::TASK_SET_FULL)
-            || self.is(SenseKey::NOT_READY)
-                && self.sense.as_ref().is_some_and(|sense| {
-                    [AdditionalSense::BECOMING_READY, AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION]
-                        .contains(&sense.code)
-                })
+            || self.is_not_ready_for([
+                AdditionalSense::BECOMING_READY,
+                AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION,
+            ])
+    }
+
+    /// Whether only the port that was asked is in the way.
+    pub(crate) fn is_inactive(&self) -> bool {
+        self.is_not_ready_for([
+            AdditionalSense::TARGET_PORT_STANDBY,
+            AdditionalSense::TARGET_PORT_UNAVAILABLE,
+        ])
     }
 }
 

@@ -10,7 +10,8 @@ use lunway_scsi::vpd::{
 use lunway_scsi::{Inquiry, Lun, LunAddress, LunList, ReadCapacity, Status, cdb};
 
 use crate::exchange::{Exchange, ask};
-use crate::nexus::{Nexus, Purpose, random_isid};
+use crate::isid::IsidFamily;
+use crate::nexus::{Nexus, Purpose};
 use crate::unit::vpd;
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
@@ -67,7 +68,8 @@ pub struct UnitInspection {
 
 /// Lists the targets of a portal in a discovery session.
 pub async fn discover(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<TargetRecord>, OpenError> {
-    let mut nexus = Nexus::dial(url, options, random_isid(), Purpose::Discovery).await?;
+    let mut nexus =
+        Nexus::dial(url, options, IsidFamily::random().member(0), Purpose::Discovery, None).await?;
     let which = url.target.clone().map_or(SendTargets::All, SendTargets::Named);
     let targets = nexus.targets(which).await;
     nexus.logout().await;
@@ -80,7 +82,7 @@ pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection
     if url.target.is_none() {
         return Err(OpenError::NoTarget { portal: url.portal() });
     }
-    let mut nexus = Nexus::dial(url, options, random_isid(), Purpose::Normal).await?;
+    let mut nexus = Nexus::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;
     let inspection = look(url, &mut nexus).await;
     nexus.logout().await;
     inspection

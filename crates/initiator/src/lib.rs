@@ -26,30 +26,42 @@
 //! | part | is |
 //! |---|---|
 //! | [`IscsiUrl`] | addresses |
-//! | [`IscsiDevice`] | the block device: operations to CDBs, cut where they are too long |
-//! | [`OpenOptions`] | how long to wait for what |
+//! | [`IscsiDevice`], `operation` | the block device: operations to CDBs, cut where they are too long |
+//! | [`OpenOptions`] | how long to wait for what; how to be one of several ways |
+//! | [`Observer`], [`SessionEvent`] | what happens to sessions, told as it happens |
+//! | [`Silence`], `probe` | whether a silent path is dead, by what the kernel knows of it |
 //! | [`discover`], [`inspect`](fn@inspect) | what is there, as plain data |
 //! | `session`, `slots` | what callers and driver share: commands that wait for an answer |
 //! | `traffic` | what has gone over the path, and its round trip |
 //! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
-//! | `nexus`, `exchange` | a fresh session, one question at a time |
-//! | `unit` | shape, limits and names of a logical unit |
+//! | `fence`, [`Detours`] | proof over other ways that a lost session is dead |
+//! | `dialling`, `nexus`, `exchange` | a connection, a fresh session, one question at a time |
+//! | `unit`, `access`, [`Identity`] | shape, limits and names of a logical unit, and the state of its port |
 //!
 //! The crate knows no target: what it is tested against speaks iSCSI over a socket.
 
+mod access;
 mod cache;
 mod clock;
 mod device;
+mod dialling;
 mod driver;
 mod exchange;
+mod fence;
+mod identity;
 mod inspect;
+mod isid;
 mod nexus;
+mod observer;
 mod open_error;
+mod operation;
 mod options;
+mod probe;
 mod recovery;
 mod session;
+mod silence;
 mod slots;
 mod traffic;
 mod unit;
@@ -57,8 +69,14 @@ mod url;
 mod wire;
 
 pub use device::IscsiDevice;
+pub use identity::Identity;
 pub use inspect::{Inspection, UnitInspection, discover, inspect};
+pub use isid::IsidFamily;
 pub use lunway_iscsi::TargetRecord;
+pub use lunway_iscsi::pdu::Isid;
+pub use lunway_scsi::AccessState;
+pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
 pub use options::OpenOptions;
+pub use silence::Silence;
 pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

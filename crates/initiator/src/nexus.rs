@@ -1,6 +1,5 @@
 //! A fresh session with a target, used by one caller for one thing at a time.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use lunway_block::{Buf, SharedBuf};
@@ -11,10 +10,15 @@ use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
 use lunway_iscsi::pdu::{Isid, LoginStatus, TaskAttribute};
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
 use lunway_scsi::{Lun, Sense, Status};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
+use crate::dialling::Dialling;
 use crate::exchange::{Answer, Exchange};
 use crate::options::default_initiator_name;
+use crate::probe::Probe;
+use crate::session::portal_group_of;
+use crate::silence::{Sign, Watch, black_hole};
 use crate::url::portal_of;
 use crate::wire::{self, Alarm};
 use crate::{IscsiUrl, OpenError, OpenOptions};
@@ -29,6 +33,8 @@ pub(crate) enum Purpose {
     Discovery,
     /// I/O with the target of the address.
     Normal,
+    /// The end of the session whose ISID it has, and nothing else. What of it is dropped must not be delivered later.
+    Fence,
 }
 
 /// A fresh session with a target: dialled, logged in, and used for one command at a time.
@@ -44,20 +50,23 @@ pub(crate) struct Nexus {
     command_timeout: Duration,
     logout_timeout: Duration,
     token: u64,
+    watch: Option<(Watch, Probe)>,
 }
 
 impl Nexus {
-    /// Connects and logs in, following redirections.
+    /// Connects and logs in, following redirections. See [`Dialling`] for `hope`.
     pub(crate) async fn dial(
         url: &IscsiUrl,
         options: &OpenOptions,
         isid: Isid,
         purpose: Purpose,
+        hope: Option<&Notify>,
     ) -> Result<Self, OpenError> {
+        let dialling = Dialling { url, options, abortive: purpose == Purpose::Fence, hope };
         let mut portal = (url.host.clone(), url.port);
         let mut config = connection_config(url, options, isid, purpose);
         for _ in 0..=REDIRECTS_MAX {
-            match Self::dial_one(&portal.0, portal.1, url, options, config.clone()).await {
+            match Self::log_in(&portal.0, portal.1, &dialling, config.clone()).await {
                 Err(OpenError::Login {
                     error: LoginError::Refused(LoginStatus::INITIATOR_ERROR), ..
                 }) if without_sha256(&mut config) => {}
@@ -73,18 +82,21 @@ impl Nexus {
         Err(OpenError::Redirects { portal: url.portal() })
     }
 
-    async fn dial_one(
+    async fn log_in(
         host: &str,
         port: u16,
-        url: &IscsiUrl,
-        options: &OpenOptions,
+        dialling: &Dialling<'_>,
         config: InitiatorConnectionConfig,
     ) -> Result<Self, OpenError> {
-        let stream = connect(host, port, url, options).await?;
+        let stream = dialling.connect(host, port).await?;
+        let Dialling { url, options, .. } = dialling;
         let portal = stream.peer_addr().map_or_else(|_| url.portal(), |address| address.to_string());
         let now = Instant::now();
+        let watch =
+            options.silence.and_then(|silence| Some((Watch::new(silence, now), Probe::of(&stream).ok()?)));
         let mut nexus = Self {
             stream,
+            watch,
             core: InitiatorConnection::new(config, now),
             portal,
             lun: Lun::new(url.lun.unwrap_or(0)),
@@ -107,6 +119,11 @@ impl Nexus {
     /// Where this is, for errors.
     pub(crate) fn portal(&self) -> &str {
         &self.portal
+    }
+
+    /// The portal group that it reached.
+    pub(crate) fn portal_group(&self) -> Option<u16> {
+        portal_group_of(&self.core)
     }
 
     /// What a driver goes on with.
@@ -163,6 +180,7 @@ impl Nexus {
             }
             let moved = wire::send(&self.stream, &mut self.core)
                 .and_then(|_| wire::receive(&self.stream, &mut self.core));
+            self.keep_watch(matches!(moved, Ok(true)))?;
             match moved {
                 // Bytes that came before the end may explain it.
                 Err(error) => match self.core.poll_event() {
@@ -188,8 +206,30 @@ impl Nexus {
                 self.core.handle_timeout(now);
                 continue;
             }
-            let until = next.map_or(deadline, |at| at.min(deadline));
+            let look = self.watch.as_ref().and_then(|(watch, _)| watch.next());
+            let until = [next, look].into_iter().flatten().fold(deadline, Instant::min);
             wire::wait(&self.stream, self.core.unsent() > 0, &mut self.alarm, Some(until)).await;
+        }
+    }
+
+    /// Whoever asks waits for an answer.
+    fn keep_watch(&mut self, heard: bool) -> Result<(), OpenError> {
+        let Some((watch, probe)) = &mut self.watch else { return Ok(()) };
+        let now = Instant::now();
+        watch.note(heard, true, now);
+        if !watch.is_time(now) {
+            return Ok(());
+        }
+        match watch.look(probe.ask(), now) {
+            Sign::Silent => {
+                self.core.ping();
+                // An error is told by the next call.
+                let _ = wire::send(&self.stream, &mut self.core);
+                watch.asked(probe.ask(), now);
+                Ok(())
+            }
+            Sign::Dead(time) => Err(OpenError::Lost { portal: self.portal.clone(), why: black_hole(time) }),
+            Sign::None | Sign::Heard => Ok(()),
         }
     }
 
@@ -247,19 +287,6 @@ impl Exchange for Nexus {
     }
 }
 
-/// An ISID of the random kind (RFC 7143 §11.12.5): two devices of one host must not have the same, else each would
-/// end the other's session.
-pub(crate) fn random_isid() -> Isid {
-    let mut random = [0; 5];
-    // Without randomness, the time still tells two processes apart.
-    if getrandom::fill(&mut random).is_err() {
-        let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
-        random.copy_from_slice(&(nanos ^ u64::from(std::process::id()) << 32).to_le_bytes()[..5]);
-    }
-    let [a, b, c, d, e] = random;
-    [0x80, a, b, c, d, e]
-}
-
 fn connection_config(
     url: &IscsiUrl,
     options: &OpenOptions,
@@ -303,46 +330,4 @@ fn without_sha256(config: &mut InitiatorConnectionConfig) -> bool {
     let before = chap.algorithms.len();
     chap.algorithms.retain(|&algorithm| algorithm != ChapAlgorithm::Sha256);
     chap.algorithms.len() < before
-}
-
-/// Connects to the first of the host's addresses that answers.
-async fn connect(
-    host: &str,
-    port: u16,
-    url: &IscsiUrl,
-    options: &OpenOptions,
-) -> Result<TcpStream, OpenError> {
-    let portal = IscsiUrl::portal_text(host, port);
-    let found = tokio::time::timeout(options.connect_timeout, tokio::net::lookup_host((host, port))).await;
-    let addresses: Vec<SocketAddr> = match found {
-        Ok(Ok(addresses)) => addresses.collect(),
-        Ok(Err(error)) => return Err(OpenError::Resolve { portal, why: error.to_string() }),
-        Err(_) => return Err(OpenError::Resolve { portal, why: "no answer in time".to_owned() }),
-    };
-    let mut why = match url.from {
-        Some(from) => format!("it has no address that can be reached from {from}"),
-        None => "it has no address".to_owned(),
-    };
-    for address in addresses {
-        if url.from.is_some_and(|from| from.is_ipv4() != address.is_ipv4()) {
-            continue;
-        }
-        match tokio::time::timeout(options.connect_timeout, connect_one(address, url)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => why = error.to_string(),
-            Err(_) => why = format!("no answer within {} ms", options.connect_timeout.as_millis()),
-        }
-    }
-    Err(OpenError::Connect { portal, why })
-}
-
-// RFC 7143 [11.12-1]
-async fn connect_one(address: SocketAddr, url: &IscsiUrl) -> std::io::Result<TcpStream> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    if let Some(from) = url.from {
-        socket.bind(SocketAddr::new(from, 0))?;
-    }
-    let stream = socket.connect(address).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }

@@ -60,6 +60,15 @@ pub enum OpenError {
         /// How.
         why: String,
     },
+    /// The address leads to another port of the target than before.
+    #[error(
+        "{portal} belongs to another portal group than when the device was opened: nothing shows that the lost session has ended; \
+         open the device anew"
+    )]
+    OtherPort {
+        /// Where.
+        portal: String,
+    },
     /// No answer in time.
     #[error("no answer from {portal} to {what} within {millis} ms")]
     Timeout {

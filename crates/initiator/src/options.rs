@@ -2,10 +2,29 @@
 
 use std::time::Duration;
 
+use lunway_iscsi::pdu::Isid;
+
+use crate::{Detours, SharedObserver, Silence};
+
 /// Limits and times of a device. The defaults are those of the field where it has some.
 ///
 /// No operation hangs: it is answered, or fails after at most `command_timeout` + `abort_timeout` +
 /// `replacement_timeout` and what the kernel adds.
+///
+/// # Failing fast
+///
+/// Where another way to the disk is at hand, nobody should wait for this one. [`fail_fast`](Self::fail_fast) has the values
+/// for that; what makes the difference is a `replacement_timeout` of zero. Then, at the loss of a connection,
+///
+/// - what was sent fails at once with [`Aborted`](lunway_block::BlockError::Aborted): it may have happened, and may happen yet, until
+///   [`Settled`](crate::SessionEvent::Settled) is told of its session;
+/// - what was not sent, and what comes while there is no session, fails at once with [`Gone`](lunway_block::BlockError::Gone), and has
+///   not happened; so does what a port that is not active refuses;
+/// - the device goes on trying for ever.
+///
+/// And a command that the target itself has ended without carrying it out is a [`Timeout`](lunway_block::BlockError::Timeout): as after
+/// an abort that was confirmed, it may have happened in part, and nothing of it happens any more. An operation of several commands
+/// ends when the last of them has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Our iSCSI name; `None`: what the address says, else one made from the host's name.
@@ -20,12 +39,20 @@ pub struct OpenOptions {
     /// For the answer to ABORT TASK; after that the connection is dropped, which aborts for certain.
     pub abort_timeout: Duration,
     /// How long I/O waits for a lost connection to come back. After that it fails, and what is new fails at once,
-    /// until the connection is back: the device goes on trying, as open-iscsi does.
+    /// until the connection is back: the device goes on trying, as open-iscsi does. Zero: see above.
     pub replacement_timeout: Duration,
+    /// Longest wait between two attempts to connect again. The first one is 50 ms.
+    pub retry_max: Duration,
     /// Silence after which the target is asked whether it is there (NOP-Out).
     pub nop_interval: Duration,
     /// For the answer to that question.
     pub nop_timeout: Duration,
+    /// When silence is taken for a dead path, sooner than by `nop_timeout`; `None`: never.
+    pub silence: Option<Silence>,
+    /// TCP_USER_TIMEOUT: how long sent data may stay without an acknowledgement before the kernel ends the connection; `None`: as
+    /// the system is set, a quarter of an hour. Counts also while the target takes no data because it is busy, so it should be
+    /// longer than `nop_interval` + `nop_timeout`.
+    pub user_timeout: Option<Duration>,
     /// For logging out in `close`.
     pub logout_timeout: Duration,
     /// Longest transfer of one command, bytes; the target's own limit applies besides.
@@ -33,9 +60,50 @@ pub struct OpenOptions {
     /// Whether what the target acknowledged without flushing it is trusted after it reported a power-on over a new
     /// connection. Normally not: then the next flush fails once. Some targets report a power-on over every new
     /// connection; where such a target is known to keep its cache, this spares the false alarm.
+    ///
+    /// Also for whoever counts acknowledged writes over several sessions, and hears of the power-on as an
+    /// [`observer`](Self::observer).
     pub cache_survives_power_on: bool,
     /// How long the connection is watched without sleeping after the last activity, while answers are due.
     pub spin: Duration,
+    /// The sessions' ISID, the same for all of a device; `None`: a random one. Of sessions that live at the same time no two may
+    /// have the same; [`IsidFamily`](crate::IsidFamily) gives such as differ.
+    pub isid: Option<Isid>,
+    /// Told what happens to the sessions.
+    pub observer: Option<SharedObserver>,
+    /// Other ways to the same target port. At the loss of a session it is logged in over them first, and logged out, which proves
+    /// that the lost one is dead long before its own path is back. Attempts over its own path begin after that.
+    pub detours: Option<Detours>,
+}
+
+impl OpenOptions {
+    /// For a device that is one of several ways to a disk.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// let options = lunway_initiator::OpenOptions::fail_fast();
+    /// assert!(options.replacement_timeout.is_zero() && options.silence.is_some());
+    /// ```
+    pub fn fail_fast() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(1),
+            login_timeout: Duration::from_secs(5),
+            replacement_timeout: Duration::ZERO,
+            // I/O resumes within a second of the target's return.
+            retry_max: Duration::from_millis(500),
+            // An idle path is probed, so that its end is known before it is needed.
+            nop_interval: Duration::from_secs(1),
+            silence: Some(Silence::default()),
+            user_timeout: Some(Duration::from_secs(15)),
+            cache_survives_power_on: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether nothing waits for a lost connection.
+    pub(crate) fn fails_fast(&self) -> bool {
+        self.replacement_timeout.is_zero()
+    }
 }
 
 impl Default for OpenOptions {
@@ -47,8 +115,11 @@ impl Default for OpenOptions {
             command_timeout: Duration::from_secs(30),
             abort_timeout: Duration::from_secs(5),
             replacement_timeout: Duration::from_secs(30),
+            retry_max: Duration::from_secs(2),
             nop_interval: Duration::from_secs(5),
             nop_timeout: Duration::from_secs(5),
+            silence: None,
+            user_timeout: None,
             logout_timeout: Duration::from_secs(2),
             // Larger commands gain nothing more on loopback and hold more memory on both sides.
             transfer_max: 4 << 20,
@@ -56,6 +127,9 @@ impl Default for OpenOptions {
             // Longer than a round trip in a fast network, far shorter than a time slice. Waking a sleeping core takes 20–40 µs,
             // most of a round trip at depth 1. Where cores are short it stops by itself.
             spin: Duration::from_micros(50),
+            isid: None,
+            observer: None,
+            detours: None,
         }
     }
 }

@@ -1,20 +1,22 @@
 //! The way back to the disk after a lost connection.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use lunway_block::BlockError;
 use lunway_iscsi::pdu::Isid;
 use tokio::net::TcpStream;
 
 use crate::cache::is_power_on;
+use crate::fence::Fence;
 use crate::nexus::{Nexus, Purpose};
 use crate::session::Session;
 use crate::unit::{Unit, UnitCell};
-use crate::{IscsiUrl, OpenError, OpenOptions};
+use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
 
-/// First and last wait between two attempts.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// First wait before an attempt; each further one is twice as long.
+const WAIT_MIN: Duration = Duration::from_millis(50);
 
 /// The way back to the disk after a lost connection.
 ///
@@ -23,6 +25,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// connection can reach the disk any more, and sending it again is safe. Then the unit is read again; only the same
 /// disk is accepted: a target that offers another one under the old address ends the device.
 ///
+/// Where there are detours, they come first: [`Fence`] proves by one of them that the old session is dead. Attempts over the
+/// device's own path begin only when nothing of the fence is left, as each would end the other's session.
+///
 /// After `replacement_timeout` everything that waits fails and new I/O is refused at once, while the attempts go on: a
 /// device that comes back works again without being opened anew.
 pub(crate) struct Recovery {
@@ -30,12 +35,23 @@ pub(crate) struct Recovery {
     options: OpenOptions,
     isid: Isid,
     unit: Arc<UnitCell>,
-    backoff: Duration,
+}
+
+/// The end of one session, and what is known of it.
+struct Loss {
+    epoch: u64,
+    at: Instant,
+    /// It is proven that nothing of it is left.
+    settled: bool,
+    /// With the target's name, the port that it went to.
+    portal_group: Option<u16>,
+    /// What has gone wrong last, for people.
+    last: Mutex<String>,
 }
 
 impl Recovery {
     pub(crate) fn new(url: IscsiUrl, options: OpenOptions, isid: Isid, unit: Arc<UnitCell>) -> Self {
-        Self { url, options, isid, unit, backoff: BACKOFF.0 }
+        Self { url, options, isid, unit }
     }
 
     pub(crate) fn options(&self) -> &OpenOptions {
@@ -53,37 +69,44 @@ impl Recovery {
         tokio::spawn(async move { unit.refresh(session, portal, patience).await });
     }
 
-    /// Tries until it has the disk again, and gives the session its new connection. An error is for ever.
-    pub(crate) async fn run(&mut self, session: &Arc<Session>, why: String) -> Result<TcpStream, String> {
+    /// Reads the state of access again over the connection that is there.
+    pub(crate) fn refresh_access(&self, session: &Arc<Session>) {
+        let (session, unit) = (session.clone(), self.unit.clone());
+        let (portal, patience) = (self.portal(), self.options.command_timeout);
+        tokio::spawn(async move { unit.refresh_access(session, portal, patience).await });
+    }
+
+    /// Tries until it has the disk again, and gives the session its new connection. An error is for ever. `settled`: the old
+    /// session was logged out.
+    pub(crate) async fn run(
+        &mut self,
+        session: &Arc<Session>,
+        why: String,
+        settled: bool,
+    ) -> Result<TcpStream, String> {
         // RFC 7143 [7.1.4.3-1]
-        let lost = Instant::now();
-        let deadline = lost + self.options.replacement_timeout;
-        let mut given_up = session.lock().refuses();
-        let mut last = why;
-        self.backoff = BACKOFF.0;
-        loop {
-            let mut attempt = Box::pin(self.attempt());
-            let result = loop {
-                tokio::select! {
-                    biased;
-                    () = session.closing.notified() => return Err("it was closed".to_owned()),
-                    result = &mut attempt => break result,
-                    () = tokio::time::sleep_until(deadline.into()), if !given_up => {
-                        given_up = true;
-                        self.give_up(session, &last);
-                    }
-                }
-            };
-            drop(attempt);
-            match result {
-                Ok((nexus, unit)) => return self.resume(session, nexus, unit, lost).await,
-                Err(error) => {
-                    tracing::debug!(%error, "no connection yet");
-                    last = error.to_string();
+        let at = Instant::now();
+        let deadline = at + self.options.replacement_timeout;
+        let (mut given_up, portal_group) = {
+            let state = session.lock();
+            (state.refuses(), state.portal_group)
+        };
+        let loss = Loss { epoch: session.epoch(), at, settled, portal_group, last: Mutex::new(why) };
+        let last = || loss.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut attempts = Box::pin(self.try_on(session, &loss));
+        let (nexus, unit) = loop {
+            tokio::select! {
+                biased;
+                () = session.closing.notified() => return Err("it was closed".to_owned()),
+                found = &mut attempts => break found,
+                () = tokio::time::sleep_until(deadline.into()), if !given_up => {
+                    given_up = true;
+                    self.give_up(session, &last());
                 }
             }
-            self.backoff = (self.backoff * 2).min(BACKOFF.1);
-        }
+        };
+        drop(attempts);
+        self.resume(session, nexus, unit, loss.at).await
     }
 
     fn give_up(&self, session: &Session, last: &str) {
@@ -91,6 +114,61 @@ impl Recovery {
         let why = format!("no connection to {} for {} ms: {last}", self.portal(), waited.as_millis());
         tracing::error!("{why}");
         session.change(|state| state.give_up(&BlockError::Gone { why }, waited));
+    }
+
+    async fn try_on(&self, session: &Session, loss: &Loss) -> (Nexus, Unit) {
+        let mut settled = loss.settled || self.fence(session, loss).await;
+        // What gave hope before the loss gives none now.
+        let _ = session.hope.notified().now_or_never();
+        let mut wait = WAIT_MIN;
+        loop {
+            if tokio::time::timeout(wait, session.hope.notified()).await.is_ok() {
+                wait = WAIT_MIN;
+            }
+            match self.attempt(session, loss, &mut settled).await {
+                Ok(found) => return found,
+                Err(error) => {
+                    tracing::debug!(%error, "no connection yet");
+                    *loss.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+                }
+            }
+            wait = (wait * 2).min(self.options.retry_max.max(WAIT_MIN));
+        }
+    }
+
+    /// Tries to end the old session by other ways than its own. Says whether it did.
+    async fn fence(&self, session: &Session, loss: &Loss) -> bool {
+        let (Some(detours), Some(portal_group)) = (&self.options.detours, loss.portal_group) else {
+            return false;
+        };
+        let fence = Fence { url: &self.url, options: &self.options, isid: self.isid, portal_group };
+        let Some(nexus) = fence.run(detours.find()).await else { return false };
+        session.tell(SessionEvent::Settled { epoch: loss.epoch });
+        nexus.logout().await;
+        true
+    }
+
+    async fn attempt(
+        &self,
+        session: &Session,
+        loss: &Loss,
+        settled: &mut bool,
+    ) -> Result<(Nexus, Unit), OpenError> {
+        // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
+        let hope = Some(&session.hope);
+        let mut nexus = Nexus::dial(&self.url, &self.options, self.isid, Purpose::Normal, hope).await?;
+        let same_port = loss.portal_group.is_none() || nexus.portal_group() == loss.portal_group;
+        if self.options.fails_fast() && !*settled && !same_port {
+            // Another session beside the lost one, of which it proves nothing.
+            let portal = nexus.portal().to_owned();
+            nexus.logout().await;
+            return Err(OpenError::OtherPort { portal });
+        }
+        if !std::mem::replace(settled, true) {
+            session.tell(SessionEvent::Settled { epoch: loss.epoch });
+        }
+        let unit = self.unit.learn(&mut nexus).await?;
+        Ok((nexus, unit))
     }
 
     async fn resume(
@@ -114,17 +192,15 @@ impl Recovery {
             if let Some(code) = power_on {
                 state.attention(code);
             }
-            state.connect(core, volatile, Instant::now());
+            state.access = None;
         });
+        if let Some(access) = unit.access {
+            session.note_access(access);
+        }
+        session.tell_news();
+        session.connect(core, volatile);
+        session.tell(SessionEvent::Up { epoch: session.epoch() });
         tracing::info!(portal = self.portal(), millis = lost.elapsed().as_millis() as u64, "connected again");
         Ok(stream)
-    }
-
-    async fn attempt(&self) -> Result<(Nexus, Unit), OpenError> {
-        tokio::time::sleep(self.backoff).await;
-        // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
-        let mut nexus = Nexus::dial(&self.url, &self.options, self.isid, Purpose::Normal).await?;
-        let unit = self.unit.learn(&mut nexus).await?;
-        Ok((nexus, unit))
     }
 }

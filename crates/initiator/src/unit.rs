@@ -10,14 +10,17 @@ use lunway_scsi::block_error::Request;
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::mode::{self, ModeSense, PageControl};
 use lunway_scsi::vpd::{
-    Association, BlockDeviceCharacteristics, BlockLimits, Designator, DesignatorType, DeviceIdentification,
-    LogicalBlockProvisioning, SupportedPages, UnitSerialNumber, page,
+    BlockDeviceCharacteristics, BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages,
+    UnitSerialNumber, page,
 };
-use lunway_scsi::{AdditionalSense, Inquiry, PeripheralType, Provisioning, ReadCapacity, SenseKey, Status};
+use lunway_scsi::{
+    AccessState, AdditionalSense, Inquiry, PeripheralType, Provisioning, ReadCapacity, SenseKey, Status,
+};
 
-use crate::OpenError;
+use crate::access::Port;
 use crate::exchange::{Answer, Exchange, OverSession, ask};
 use crate::session::Session;
+use crate::{Identity, OpenError};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.
 const INQUIRY_LEN: u16 = 255;
@@ -27,6 +30,8 @@ const VPD_LEN: u16 = 4096;
 const SECTOR_MAX: u32 = 64 << 10;
 /// Most bytes of one WRITE SAME: a target that really writes them is done long before the timeout.
 const WRITE_SAME_MAX: u64 = 256 << 20;
+/// How often a port in transition is asked what has become of it.
+const TRANSITION_POLL: Duration = Duration::from_millis(250);
 /// Most bytes of one UNMAP.
 const UNMAP_MAX: u64 = 4 << 30;
 
@@ -113,50 +118,27 @@ impl Shape {
     }
 }
 
-/// The names of a unit, by which it is recognised.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
-    designators: Vec<Designator>,
-    serial: Option<String>,
-}
-
-impl Identity {
-    fn name(&self) -> String {
-        match (self.designators.first(), &self.serial) {
-            (Some(designator), _) => designator.text(),
-            (None, Some(serial)) => serial.clone(),
-            (None, None) => "without a name".to_owned(),
-        }
-    }
-
-    /// Whether both may be the same disk: a designator in common where both have some, else the serial number. What has no
-    /// names at all cannot be told apart.
-    fn may_be(&self, other: &Self) -> bool {
-        if !self.designators.is_empty() && !other.designators.is_empty() {
-            return self.designators.iter().any(|designator| other.designators.contains(designator));
-        }
-        match (&self.serial, &other.serial) {
-            (Some(ours), Some(theirs)) => ours == theirs,
-            _ => true,
-        }
-    }
-}
-
 /// A logical unit as it was when it was asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) shape: Shape,
     identity: Identity,
+    /// The port that it was asked through.
+    port: Port,
+    /// The state of that port, where the unit knows such states.
+    pub(crate) access: Option<AccessState>,
     /// Unit attentions that were in the way.
     pub(crate) attentions: Vec<AdditionalSense>,
 }
 
 impl Unit {
-    /// Asks a unit what it is. Waits for it to become ready and clears its unit attentions.
+    /// Asks a unit what it is. Waits for it to become ready and clears its unit attentions. Through a port that is not active
+    /// it tells only its names; its shape is then the one that is `known` of it.
     pub(crate) async fn learn<E: Exchange>(
         exchange: &mut E,
         lun: u16,
         transfer_max: u32,
+        known: Option<Shape>,
     ) -> Result<Self, OpenError> {
         let mut attentions = Vec::new();
         let inquiry = must(
@@ -168,8 +150,9 @@ impl Unit {
             &mut attentions,
         )
         .await?;
-        let peripheral =
-            Inquiry::parse(&inquiry.data).map_or(PeripheralType::DISK, |inquiry| inquiry.peripheral);
+        let inquiry = Inquiry::parse(&inquiry.data);
+        let peripheral = inquiry.as_ref().map_or(PeripheralType::DISK, |inquiry| inquiry.peripheral);
+        let has_states = inquiry.is_some_and(|inquiry| inquiry.asymmetric_access != 0);
         if peripheral.qualifier() != 0 {
             return Err(OpenError::NoSuchLun { portal: exchange.portal(), lun });
         }
@@ -177,7 +160,11 @@ impl Unit {
             let device_type = peripheral.device_type();
             return Err(OpenError::NotADisk { portal: exchange.portal(), lun, device_type });
         }
-        must(exchange, "TEST UNIT READY", &cdb::test_unit_ready(), 0, lun, &mut attentions).await?;
+        let ready = ask(exchange, &cdb::test_unit_ready(), 0, &mut attentions).await?;
+        let sleeping = known.filter(|_| has_states && ready.is_inactive());
+        if sleeping.is_none() {
+            accept(exchange, "TEST UNIT READY", ready, lun)?;
+        }
 
         let pages = vpd(exchange, page::SUPPORTED, &mut attentions).await?;
         let pages =
@@ -198,6 +185,10 @@ impl Unit {
             }
         }
         facts.transfer_max = transfer_max;
+        let access = if has_states { facts.port.read(exchange, &mut attentions).await? } else { None };
+        if let Some(shape) = sleeping {
+            return Ok(Self { shape, identity: facts.identity, port: facts.port, access, attentions });
+        }
 
         let long = ask(exchange, &cdb::read_capacity16(32), 32, &mut attentions).await?;
         let capacity = if long.status == Status::GOOD {
@@ -214,8 +205,7 @@ impl Unit {
 
         facts.mode = mode_sense(exchange, &mut attentions).await?;
         let shape = facts.shape().map_err(|why| unusable(&why))?;
-        let identity = Identity { designators: facts.designators, serial: facts.serial };
-        Ok(Self { shape, identity, attentions })
+        Ok(Self { shape, identity: facts.identity, port: facts.port, access, attentions })
     }
 }
 
@@ -228,6 +218,15 @@ async fn must<E: Exchange>(
     attentions: &mut Vec<AdditionalSense>,
 ) -> Result<Answer, OpenError> {
     let answer = ask(exchange, cdb, data_in, attentions).await?;
+    accept(exchange, command, answer, lun)
+}
+
+fn accept<E: Exchange>(
+    exchange: &E,
+    command: &'static str,
+    answer: Answer,
+    lun: u16,
+) -> Result<Answer, OpenError> {
     let sense = answer.sense.as_ref();
     if answer.status == Status::GOOD || sense.is_some_and(|sense| sense.key == SenseKey::RECOVERED_ERROR) {
         return Ok(answer);
@@ -279,8 +278,8 @@ struct Facts {
     limits: Option<BlockLimits>,
     characteristics: Option<BlockDeviceCharacteristics>,
     provisioning: Option<LogicalBlockProvisioning>,
-    designators: Vec<Designator>,
-    serial: Option<String>,
+    identity: Identity,
+    port: Port,
 }
 
 impl Facts {
@@ -288,20 +287,13 @@ impl Facts {
         match code {
             page::UNIT_SERIAL_NUMBER => {
                 let serial = UnitSerialNumber::parse(bytes).map(|page| page.0);
-                self.serial = serial.filter(|serial| !serial.is_empty());
+                self.identity.serial = serial.filter(|serial| !serial.is_empty());
             }
             page::DEVICE_IDENTIFICATION => {
-                let list = DeviceIdentification::parse(bytes).map_or(Vec::new(), |page| page.designators);
-                let names = [
-                    DesignatorType::NAA,
-                    DesignatorType::EUI_64,
-                    DesignatorType::SCSI_NAME,
-                    DesignatorType::T10_VENDOR,
-                ];
-                self.designators = list;
-                self.designators.retain(|designator| {
-                    designator.association == Association::LogicalUnit && names.contains(&designator.kind)
-                });
+                if let Some(identification) = DeviceIdentification::parse(bytes) {
+                    self.identity.take(&identification);
+                    self.port = Port::of(&identification);
+                }
             }
             page::BLOCK_LIMITS => self.limits = BlockLimits::parse(bytes),
             page::BLOCK_DEVICE_CHARACTERISTICS => {
@@ -376,11 +368,15 @@ impl Facts {
 pub(crate) struct UnitCell {
     shape: RwLock<Shape>,
     identity: Identity,
+    /// As the latest session found it.
+    port: Mutex<Port>,
     lun: u16,
     transfer_max: u32,
     callbacks: Mutex<Vec<Arc<ResizeCallback>>>,
     /// Refreshes asked for and not done.
     refreshes: AtomicUsize,
+    /// Readings of the access state asked for and not done.
+    readings: AtomicUsize,
 }
 
 impl UnitCell {
@@ -388,15 +384,21 @@ impl UnitCell {
         Self {
             shape: RwLock::new(unit.shape),
             identity: unit.identity,
+            port: Mutex::new(unit.port),
             lun,
             transfer_max,
             callbacks: Mutex::default(),
             refreshes: AtomicUsize::new(0),
+            readings: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn shape(&self) -> Shape {
         *self.shape.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     pub(crate) fn change(&self, f: impl FnOnce(&mut Shape)) {
@@ -409,14 +411,14 @@ impl UnitCell {
 
     /// Asks a unit what it is, with the limits of this one.
     pub(crate) async fn learn<E: Exchange>(&self, exchange: &mut E) -> Result<Unit, OpenError> {
-        Unit::learn(exchange, self.lun, self.transfer_max).await
+        Unit::learn(exchange, self.lun, self.transfer_max, Some(self.shape())).await
     }
 
     /// Whether `unit` is the disk that was opened.
     pub(crate) fn same_disk(&self, unit: &Unit) -> Result<(), String> {
         let (before, now) = (self.shape().geometry.logical_sector, unit.shape.geometry.logical_sector);
         if !self.identity.may_be(&unit.identity) {
-            let (old, new) = (self.identity.name(), unit.identity.name());
+            let (old, new) = (&self.identity, &unit.identity);
             return Err(format!(
                 "the target offers another disk under the old address: {new} instead of {old}"
             ));
@@ -429,6 +431,7 @@ impl UnitCell {
 
     /// Takes the new shape; tells those who want to know where the geometry has changed.
     pub(crate) fn replace(&self, unit: &Unit) {
+        *self.port.lock().unwrap_or_else(PoisonError::into_inner) = unit.port;
         let geometry = unit.shape.geometry;
         let mut changed = false;
         self.change(|shape| {
@@ -455,12 +458,41 @@ impl UnitCell {
                     Ok(()) => {
                         session.change(|state| state.set_volatile(unit.shape.geometry.volatile_cache));
                         self.replace(&unit);
+                        if let Some(access) = unit.access {
+                            session.note_access(access);
+                        }
                     }
                     Err(why) => tracing::error!("{why}"),
                 },
                 Err(error) => tracing::warn!(%error, "the unit's shape could not be read again"),
             }
             if self.refreshes.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return;
+            }
+        }
+    }
+    /// Reads the state of access again over a session that is in use, until it is not in transition any more.
+    pub(crate) async fn refresh_access(&self, session: Arc<Session>, portal: String, patience: Duration) {
+        if self.readings.fetch_add(1, Ordering::AcqRel) > 0 {
+            // Whoever is at it does it once more.
+            return;
+        }
+        let mut exchange = OverSession { session: session.clone(), portal, patience };
+        let port = *self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let asked = self.readings.load(Ordering::Acquire);
+            match port.read(&mut exchange, &mut Vec::new()).await {
+                Ok(Some(access)) => {
+                    session.note_access(access);
+                    if access == AccessState::Transitioning {
+                        tokio::time::sleep(TRANSITION_POLL).await;
+                        continue;
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "the access state could not be read again"),
+            }
+            if self.readings.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 return;
             }
         }
@@ -546,23 +578,5 @@ mod tests {
             facts.capacity = facts.capacity.map(|capacity| ReadCapacity { block_len, ..capacity });
             assert!(facts.shape().unwrap_err().contains(&block_len.to_string()));
         }
-    }
-
-    #[test]
-    fn a_disk_is_known_by_any_name_in_common_then_by_its_serial() {
-        let name = |byte| Designator {
-            association: Association::LogicalUnit,
-            kind: DesignatorType::NAA,
-            code_set: 1,
-            bytes: vec![byte; 8],
-        };
-        let identity = |names: &[u8], serial: Option<&str>| Identity {
-            designators: names.iter().map(|&byte| name(byte)).collect(),
-            serial: serial.map(str::to_owned),
-        };
-        assert!(identity(&[1, 2], None).may_be(&identity(&[3, 2], Some("x"))));
-        assert!(!identity(&[1], Some("x")).may_be(&identity(&[2], Some("x"))));
-        assert!(!identity(&[], Some("x")).may_be(&identity(&[2], Some("y"))));
-        assert!(identity(&[], None).may_be(&identity(&[2], Some("y"))));
     }
 }

@@ -1,35 +1,39 @@
 //! What the callers of a device and its driver share.
+//!
+//! | file | room of |
+//! |---|---|
+//! | `mod.rs` | [`Session`] and its [`State`]; how commands enter and who gets their answers |
+//! | `answer.rs` | what the target says, and whether that is the last word |
+//! | `schedule.rs` | what is late, put off, or due |
+//! | `loss.rs` | the end of a connection, and the beginning of the next one |
+
+mod answer;
+mod loss;
+mod schedule;
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::io;
 use std::mem;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use lunway_block::{BlockError, Buf, PathSample, PathState};
-use lunway_iscsi::initiator::{Completed, InitiatorConnection, Residual, Submission};
-use lunway_iscsi::pdu::{ServiceResponse, TaskAttribute, TaskManagementFunction, TaskManagementResult};
-use lunway_scsi::{AdditionalSense, Lun, Sense, SenseKey, Status};
+use lunway_block::{BlockError, PathSample, PathState};
+use lunway_iscsi::initiator::{InitiatorConnection, Submission};
+use lunway_iscsi::pdu::TaskAttribute;
+use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
 
 use crate::OpenOptions;
-use crate::cache::{Cache, is_power_on};
+use crate::cache::Cache;
 use crate::clock::Clock;
+use crate::observer::{SessionEvent, SharedObserver};
+use crate::probe::Probe;
+use crate::silence::Watch;
 use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
-use crate::traffic::{Probe, Traffic};
-
-/// How often a command may come back at once with a unit attention. A target queues a handful of conditions; one
-/// that has more to say than this is broken.
-const ATTENTIONS_MAX: u32 = 32;
-
-/// How often a command that the target aborted is sent again.
-const ABORTED_MAX: u32 = 4;
-
-/// First and last wait for a busy target.
-const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+use crate::traffic::Traffic;
 
 /// What the callers of a device and its driver share, behind one lock that is held for a few hundred nanoseconds per
 /// command and for the system calls of the driver.
@@ -46,6 +50,11 @@ pub(crate) struct Session {
     pub(crate) closing: Notify,
     /// Told that it has.
     pub(crate) ended: Notify,
+    /// Told that an attempt to connect may succeed now.
+    pub(crate) hope: Notify,
+    observer: Option<SharedObserver>,
+    /// The number of the session; the first is 1. Changed under the lock.
+    epoch: AtomicU64,
 }
 
 impl Session {
@@ -56,7 +65,14 @@ impl Session {
         options: &OpenOptions,
     ) -> Arc<Self> {
         let state = Mutex::new(State::new(core, lun, volatile, options));
-        Arc::new(Self { state, closing: Notify::new(), ended: Notify::new() })
+        Arc::new(Self {
+            state,
+            closing: Notify::new(),
+            ended: Notify::new(),
+            hope: Notify::new(),
+            observer: options.observer.clone(),
+            epoch: AtomicU64::new(1),
+        })
     }
 
     /// A panic elsewhere leaves the state whole: no code in here panics half way.
@@ -66,14 +82,79 @@ impl Session {
 
     /// Starts a command.
     pub(crate) fn submit(self: &Arc<Self>, command: Command) -> Result<Ticket, BlockError> {
+        self.submit_in(None, command)
+    }
+
+    /// Starts a command, if given an epoch only in the session of that number.
+    pub(crate) fn submit_in(
+        self: &Arc<Self>,
+        epoch: Option<u64>,
+        command: Command,
+    ) -> Result<Ticket, BlockError> {
         let (token, waker) = {
             let mut state = self.lock();
+            if epoch.is_some_and(|epoch| epoch != self.epoch()) {
+                return Err(BlockError::Gone { why: "the session that it belongs to has ended".to_owned() });
+            }
             (state.enter(command)?, state.rouse())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
         Ok(Ticket { session: self.clone(), token: Some(token) })
+    }
+
+    /// The number of the session there is, or of the last one.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// A new connection, in a new session.
+    pub(crate) fn connect(&self, core: InitiatorConnection, volatile: bool) {
+        self.change(|state| {
+            self.epoch.fetch_add(1, Ordering::AcqRel);
+            state.connect(core, volatile, Instant::now());
+        });
+    }
+
+    /// Asks the driver to drop the connection.
+    pub(crate) fn sever(&self, why: &str) {
+        let waker = {
+            let mut state = self.lock();
+            if state.core.is_none() {
+                return;
+            }
+            state.severed.get_or_insert_with(|| why.to_owned());
+            state.rouse()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Takes note of the state of access, and has it told.
+    pub(crate) fn note_access(&self, access: AccessState) {
+        let waker = {
+            let mut state = self.lock();
+            state.note_access(access);
+            state.rouse()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Tells the observer. Only the driver's task does, so that the order of events is that of their happening.
+    pub(crate) fn tell(&self, event: SessionEvent) {
+        if let Some(observer) = &self.observer {
+            observer.happened(event);
+        }
+    }
+
+    /// Tells what has happened since, as [`tell`](Self::tell).
+    pub(crate) fn tell_news(&self) {
+        let events = mem::take(&mut self.lock().events);
+        events.into_iter().for_each(|event| self.tell(event));
     }
 
     /// Asks the driver to log out and end, once nobody waits for an answer.
@@ -150,6 +231,8 @@ impl Drop for Ticket {
 pub(crate) enum End {
     /// As we wanted.
     Closed,
+    /// For this reason, and in order: with a logout, after which nothing of it is left at the target.
+    LoggedOut(String),
     /// For this reason.
     Lost(String),
 }
@@ -184,11 +267,26 @@ pub(crate) struct State {
     traffic: Traffic,
     /// Of the connection, while there is one.
     pub(crate) probe: Option<Probe>,
+    /// Of the connection, where silence is watched.
+    pub(crate) watch: Option<Watch>,
+    /// Nothing waits for the next connection.
+    fails_fast: bool,
+    /// Why the connection is to be dropped, where it is.
+    pub(crate) severed: Option<String>,
+    /// What the driver is to tell the observer, once it has given back the lock.
+    pub(crate) events: Vec<SessionEvent>,
+    /// As last read.
+    pub(crate) access: Option<AccessState>,
+    /// The access state may have changed: read it again.
+    pub(crate) stale_access: bool,
+    /// The portal group that the session's connection reached.
+    pub(crate) portal_group: Option<u16>,
 }
 
 impl State {
     fn new(core: InitiatorConnection, lun: Lun, volatile: bool, options: &OpenOptions) -> Self {
         Self {
+            portal_group: portal_group_of(&core),
             core: Some(core),
             slots: Slots::default(),
             queue: VecDeque::new(),
@@ -208,6 +306,12 @@ impl State {
             cache: Cache { volatile, trusted: options.cache_survives_power_on, ..Cache::default() },
             traffic: Traffic::default(),
             probe: None,
+            watch: None,
+            fails_fast: options.fails_fast(),
+            severed: None,
+            events: Vec::new(),
+            access: None,
+            stale_access: false,
         }
     }
 
@@ -257,6 +361,13 @@ impl State {
         self.driver.take()
     }
 
+    /// Takes note of the state of access, and has a new one told.
+    fn note_access(&mut self, access: AccessState) {
+        if self.access.replace(access) != Some(access) {
+            self.events.push(SessionEvent::Access(access));
+        }
+    }
+
     fn forget(&mut self, token: u64) -> Option<Entry> {
         let mut entry = self.slots.remove(token)?;
         // What a flush was to report and nobody heard, the next one reports.
@@ -303,281 +414,6 @@ impl State {
         }
     }
 
-    /// Puts back into the queue what has waited long enough for a busy target, and acts on commands that are overdue.
-    pub(crate) fn pass_time(&mut self, now: Instant) -> Result<(), End> {
-        let mut index = 0;
-        while index < self.delayed.len() {
-            if self.delayed[index].0 > now {
-                index += 1;
-                continue;
-            }
-            let (_, submission) = self.delayed.swap_remove(index);
-            if let Some(entry @ Entry { stage: Stage::Delayed, .. }) = self.slots.get_mut(submission.token) {
-                entry.stage = Stage::Queued;
-                self.queue.push_back(submission);
-            }
-        }
-        self.clock.set(now);
-        if self.clock.tick == self.looked_at || self.slots.unanswered() == 0 {
-            return Ok(());
-        }
-        self.looked_at = self.clock.tick;
-        let Some(core) = &mut self.core else { return Ok(()) };
-        let (tick, lun) = (self.clock.tick, self.lun.0);
-        let mut overdue = Vec::new();
-        for (token, entry) in self.slots.iter_unanswered() {
-            let late = tick - entry.since > self.clock.patience(entry.effect)
-                || tick - entry.born > self.clock.lifetime_ticks;
-            match entry.stage {
-                Stage::Queued if late => overdue.push((token, self.clock.timeout(entry.effect))),
-                Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
-                Stage::Sent if late => {
-                    tracing::warn!(cdb = ?entry.cdb, "no answer in time: the command is aborted");
-                    // RFC 7143 [7.11-1]
-                    core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
-                    entry.stage = Stage::Aborting { since: tick };
-                }
-                Stage::Aborting { since } if tick - since > self.clock.abort_ticks => {
-                    return Err(End::Lost("no answer to ABORT TASK".to_owned()));
-                }
-                _ => {}
-            }
-        }
-        for (token, error) in overdue {
-            self.fail(token, error);
-        }
-        Ok(())
-    }
-
-    /// When [`Self::pass_time`] has something to do.
-    pub(crate) fn next_time(&self) -> Option<Instant> {
-        let tick = (self.slots.unanswered() > 0).then(|| self.clock.next());
-        let delayed = self.delayed.iter().map(|(at, _)| *at);
-        delayed.chain(tick).chain(self.logout_by.filter(|_| !self.logout_sent)).min()
-    }
-
-    /// Logs out where that is wanted and its time has come.
-    pub(crate) fn log_out_when_due(&mut self, now: Instant, timeout: Duration) {
-        let in_flight = self
-            .slots
-            .iter_unanswered()
-            .any(|(_, entry)| matches!(entry.stage, Stage::Sent | Stage::Aborting { .. }));
-        let Some(core) = &mut self.core else { return };
-        let ours = self.closing && self.slots.unanswered() == 0;
-        let theirs = self.logout_by.is_some_and(|by| !in_flight || by <= now);
-        if (ours || theirs) && !self.logout_sent {
-            self.logout_sent = true;
-            self.logout_by = Some(now + timeout);
-            core.logout();
-        }
-    }
-
-    /// Whether [`Self::log_out_when_due`] has anything to look at.
-    pub(crate) fn is_leaving(&self) -> bool {
-        (self.closing || self.logout_by.is_some()) && !self.logout_sent
-    }
-
-    /// Whether the logout has gone unanswered for too long.
-    pub(crate) fn logout_overdue(&self, now: Instant) -> bool {
-        self.logout_sent && self.logout_by.is_some_and(|by| by <= now)
-    }
-
-    /// The deadline of the logout, once it was sent.
-    pub(crate) fn logout_deadline(&self) -> Option<Instant> {
-        self.logout_by.filter(|_| self.logout_sent)
-    }
-
-    /// The target wants us to log out within `time`: nothing new is sent, what is in flight may finish.
-    pub(crate) fn leave_within(&mut self, time: Duration, now: Instant) {
-        self.logout_by.get_or_insert(now + time / 2);
-    }
-
-    /// The target has answered a command.
-    pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
-        let Some(entry) = self.slots.get_mut(done.token) else { return };
-        let Completed { token, status, sense, data_in, data_in_len: received, .. } = done;
-        if done.response != ServiceResponse::COMPLETED {
-            let message = "the target failed to execute the command".to_owned();
-            return self.fail(token, BlockError::Io { kind: io::ErrorKind::Other, message });
-        }
-        let status = Status(status);
-        let writes = matches!(entry.effect, Effect::Write | Effect::WriteThrough);
-        if status == Status::GOOD && writes && done.residual != Residual::None {
-            // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Nobody knows which part.
-            let message = format!("the target took a write in part: {:?}", done.residual);
-            return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
-        }
-        if status == Status::GOOD {
-            // The error stays with the entry: should nobody pick it up, the next flush has it.
-            let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
-            self.traffic.count(effect, received, entry.data_out.len());
-            if effect.leaves_unflushed() {
-                self.cache.written += 1;
-            }
-            if effect == Effect::Flush {
-                if let Some(error) = spoiled {
-                    return self.fail(token, error);
-                }
-                self.cache.flushed = self.cache.flushed.max(covers);
-            }
-            return self.answer(token, Outcome::Executed { status, sense, data_in, received });
-        }
-        let asked = entry.effect == Effect::Query;
-        match self.second_thoughts(token, status, &sense) {
-            Verdict::Final => {
-                // A question that the target does not know is no failure of the path.
-                self.traffic.errors += u64::from(!asked);
-                self.answer(token, Outcome::Executed { status, sense, data_in, received });
-            }
-            Verdict::Again => self.retry(token, data_in, None),
-            Verdict::Later(wait) => self.retry(token, data_in, Some(now + wait)),
-        }
-    }
-
-    /// Whether a status other than GOOD is the last word.
-    fn second_thoughts(&mut self, token: u64, status: Status, sense: &[u8]) -> Verdict {
-        let Some(entry) = self.slots.get_mut(token) else { return Verdict::Final };
-        // Once it is being aborted for being late, what comes is final.
-        if !matches!(entry.stage, Stage::Sent) {
-            return Verdict::Final;
-        }
-        let refusals = entry.refusals;
-        let idempotent = entry.effect.is_idempotent();
-        let (first, last) = BUSY_WAIT;
-        let later = Verdict::Later((first * 2u32.saturating_pow(refusals.min(16))).min(last));
-        let verdict = match status {
-            Status::BUSY | Status::TASK_SET_FULL => later,
-            Status::TASK_ABORTED if idempotent && refusals < ABORTED_MAX => later,
-            Status::CHECK_CONDITION => match Sense::parse(sense) {
-                // About an earlier write that was acknowledged; this command was not executed (SPC-4 4.5.7).
-                Some(sense) if sense.deferred => {
-                    let message = format!("an earlier write failed behind the cache: {sense}");
-                    self.cache.spoil(BlockError::Io { kind: io::ErrorKind::Other, message }, &mut self.slots);
-                    if refusals < ABORTED_MAX { Verdict::Again } else { Verdict::Final }
-                }
-                Some(sense) if sense.key == SenseKey::UNIT_ATTENTION => {
-                    self.attention(sense.code);
-                    if refusals < ATTENTIONS_MAX { Verdict::Again } else { later }
-                }
-                Some(sense) if sense.key == SenseKey::NOT_READY && is_transient(sense.code) => later,
-                Some(sense)
-                    if sense.key == SenseKey::ABORTED_COMMAND && idempotent && refusals < ABORTED_MAX =>
-                {
-                    later
-                }
-                _ => Verdict::Final,
-            },
-            _ => Verdict::Final,
-        };
-        if let Some(entry) = self.slots.get_mut(token) {
-            entry.refusals += 1;
-        }
-        verdict
-    }
-
-    fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
-        let lun = self.lun.0;
-        let Some(entry) = self.slots.get_mut(token) else { return };
-        let (cdb, data_out) = (entry.cdb.clone(), entry.data_out.clone());
-        let attribute = TaskAttribute::SIMPLE;
-        let submission = Submission { token, lun, cdb, data_out, data_in, attribute };
-        match at {
-            Some(at) => {
-                entry.stage = Stage::Delayed;
-                self.delayed.push((at, submission));
-            }
-            None => {
-                entry.stage = Stage::Queued;
-                self.queue.push_front(submission);
-            }
-        }
-    }
-
-    /// Acts on a condition that a unit attention or an asynchronous message told.
-    pub(crate) fn attention(&mut self, code: AdditionalSense) {
-        if is_power_on(code) {
-            self.cache.power_on(&mut self.slots);
-        }
-        // 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
-        if [AdditionalSense::MODE_PARAMETERS_CHANGED, AdditionalSense::CAPACITY_DATA_HAS_CHANGED]
-            .contains(&code)
-            || code.0 == 0x3F03
-        {
-            self.stale = true;
-        }
-        tracing::info!(%code, "unit attention");
-    }
-
-    /// The answer to ABORT TASK. An error ends the connection, which aborts for certain.
-    pub(crate) fn task_managed(&mut self, token: u64, result: TaskManagementResult) -> Result<(), End> {
-        let Some(entry @ Entry { stage: Stage::Aborting { .. }, .. }) = self.slots.get_mut(token) else {
-            return Ok(());
-        };
-        let error = self.clock.timeout(entry.effect);
-        match result {
-            // Done, or too late: in order, its answer would have come before this one.
-            TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST => {
-                self.fail(token, error);
-                Ok(())
-            }
-            other => Err(End::Lost(format!("ABORT TASK was answered with: {other}"))),
-        }
-    }
-
-    /// The connection is gone: what can be sent again waits for the next one, in its old order and before what is new.
-    pub(crate) fn disconnect(&mut self) {
-        self.logout_by = None;
-        self.logout_sent = false;
-        self.probe = None;
-        let Some(mut core) = self.core.take() else { return };
-        let mut again = VecDeque::new();
-        for submission in core.take_unanswered() {
-            match self.slots.get_mut(submission.token) {
-                Some(entry) if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() => {
-                    entry.stage = Stage::Queued;
-                    again.push_back(submission);
-                }
-                // Forgotten: a write that nobody waits for must not come after newer ones.
-                _ => {}
-            }
-        }
-        again.append(&mut self.queue);
-        self.queue = again;
-        let mut lost = Vec::new();
-        for (token, entry) in self.slots.iter_unanswered() {
-            match entry.stage {
-                Stage::Sent => lost.push(token),
-                Stage::Aborting { .. } => entry.stage = Stage::Expired,
-                _ => {}
-            }
-        }
-        for token in lost {
-            self.fail(token, BlockError::Aborted);
-        }
-    }
-
-    /// A new connection, in a session that has ended the old one: nothing sent over that one can happen any more.
-    pub(crate) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
-        self.core = Some(core);
-        self.cache.volatile = volatile;
-        if !self.closing {
-            self.refusing = None;
-        }
-        self.clock.set(now);
-        let tick = self.clock.tick;
-        let mut expired = Vec::new();
-        for (token, entry) in self.slots.iter_unanswered() {
-            match entry.stage {
-                Stage::Expired => expired.push((token, self.clock.timeout(entry.effect))),
-                _ => entry.since = tick,
-            }
-        }
-        for (token, error) in expired {
-            self.fail(token, error);
-        }
-        self.drain_queue();
-    }
-
     /// What the session is as a path of that name.
     pub(crate) fn path(&self, name: String) -> PathSample {
         let Traffic { read_ios, read_bytes, write_ios, write_bytes, errors } = self.traffic;
@@ -586,7 +422,7 @@ impl State {
             (Some(_), false) => PathState::Up,
             (None, false) => PathState::Down,
         };
-        let round_trip = self.probe.as_ref().and_then(Probe::round_trip);
+        let round_trip = self.probe.as_ref().and_then(Probe::ask).and_then(|kernel| kernel.round_trip);
         PathSample { name, state, read_ios, read_bytes, write_ios, write_bytes, errors, round_trip }
     }
 
@@ -594,56 +430,24 @@ impl State {
     pub(crate) fn set_volatile(&mut self, volatile: bool) {
         self.cache.volatile = volatile;
     }
-
-    /// No connection for too long: everything fails, and what is new will fail at once with `error`.
-    pub(crate) fn give_up(&mut self, error: &BlockError, waited: Duration) {
-        let tokens: Vec<_> =
-            self.slots.iter_unanswered().map(|(token, entry)| (token, entry.was_sent)).collect();
-        for (token, was_sent) in tokens {
-            // Whether it happened is known only of what was never sent.
-            let unknown = BlockError::Timeout { millis: waited.as_millis() as u64 };
-            self.fail(token, if was_sent { unknown } else { error.clone() });
-        }
-        self.queue.clear();
-        self.delayed.clear();
-        if !self.closing {
-            self.refusing = Some(error.clone());
-        }
-    }
-
-    /// The driver ends: nothing will ever be answered again.
-    pub(crate) fn end(&mut self, error: &BlockError) {
-        (self.core, self.probe) = (None, None);
-        self.driver_ended = true;
-        self.give_up(error, Duration::ZERO);
-        self.refusing.get_or_insert_with(|| error.clone());
-    }
-
-    /// Whether the driver was given up on.
-    pub(crate) fn refuses(&self) -> bool {
-        self.refusing.is_some()
-    }
 }
 
-enum Verdict {
-    Final,
-    Again,
-    Later(Duration),
-}
-
-/// In progress of becoming ready, or of an asymmetric access transition: it passes.
-fn is_transient(code: AdditionalSense) -> bool {
-    [AdditionalSense::BECOMING_READY, AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION].contains(&code)
+/// The portal group that a connection reached, as its login said.
+pub(crate) fn portal_group_of(core: &InitiatorConnection) -> Option<u16> {
+    core.logged_in().and_then(|logged_in| logged_in.target_portal_group_tag)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use lunway_block::SharedBuf;
+    use lunway_block::{Buf, SharedBuf};
     use lunway_iscsi::Cdb;
     use lunway_iscsi::initiator::InitiatorConnectionConfig;
     use lunway_iscsi::login::InitiatorLoginConfig;
     use lunway_iscsi::negotiation::Parameters;
+    use lunway_scsi::AdditionalSense;
 
     /// A session whose login never ends: what enters waits in the queue.
     fn waiting(options: &OpenOptions) -> State {

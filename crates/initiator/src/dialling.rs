@@ -1,0 +1,105 @@
+//! From an address to a TCP connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::Notify;
+
+use crate::{IscsiUrl, OpenError, OpenOptions};
+
+/// Where there is hope, a further connection is tried for beside the one that is waited for, this much later. TCP itself would try
+/// again after a second: a machine that comes back is found sooner.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// Most connections tried for at a time.
+const TRIES_MAX: usize = 6;
+
+/// Connects to an address.
+///
+/// With `hope` it tries again and again beside the first try, which may have met a machine or a network that was not there;
+/// the first connection counts. Each notification of `hope` is a try more, at once.
+pub(crate) struct Dialling<'a> {
+    pub(crate) url: &'a IscsiUrl,
+    pub(crate) options: &'a OpenOptions,
+    /// A connection that is dropped is cut off: nothing that was sent over it and has not arrived is sent again.
+    pub(crate) abortive: bool,
+    pub(crate) hope: Option<&'a Notify>,
+}
+
+impl Dialling<'_> {
+    /// Connects to the first of the host's addresses that answers.
+    pub(crate) async fn connect(&self, host: &str, port: u16) -> Result<TcpStream, OpenError> {
+        let (url, patience) = (self.url, self.options.connect_timeout);
+        let portal = IscsiUrl::portal_text(host, port);
+        let found = tokio::time::timeout(patience, tokio::net::lookup_host((host, port))).await;
+        let addresses: Vec<SocketAddr> = match found {
+            Ok(Ok(addresses)) => addresses.collect(),
+            Ok(Err(error)) => return Err(OpenError::Resolve { portal, why: error.to_string() }),
+            Err(_) => return Err(OpenError::Resolve { portal, why: "no answer in time".to_owned() }),
+        };
+        let mut why = match url.from {
+            Some(from) => format!("it has no address that can be reached from {from}"),
+            None => "it has no address".to_owned(),
+        };
+        for address in addresses {
+            if url.from.is_some_and(|from| from.is_ipv4() != address.is_ipv4()) {
+                continue;
+            }
+            match tokio::time::timeout(patience, self.try_for(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => why = error.to_string(),
+                Err(_) => why = format!("no answer within {} ms", patience.as_millis()),
+            }
+        }
+        Err(OpenError::Connect { portal, why })
+    }
+
+    async fn try_for(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let mut tries = FuturesUnordered::new();
+        tries.push(self.try_once(address));
+        loop {
+            tokio::select! {
+                Some(result) = tries.next() => match result {
+                    Err(_) if !tries.is_empty() => {}
+                    result => return result,
+                },
+                () = self.again(), if tries.len() < TRIES_MAX => tries.push(self.try_once(address)),
+            }
+        }
+    }
+
+    async fn again(&self) {
+        match self.hope {
+            None => std::future::pending().await,
+            Some(hope) => {
+                // Whichever comes first.
+                let _ = tokio::time::timeout(AGAIN_AFTER, hope.notified()).await;
+            }
+        }
+    }
+
+    // RFC 7143 [11.12-1]
+    async fn try_once(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if let Some(from) = self.url.from {
+            socket.bind(SocketAddr::new(from, 0))?;
+        }
+        if self.options.user_timeout.is_some() {
+            socket2::SockRef::from(&socket).set_tcp_user_timeout(self.options.user_timeout)?;
+        }
+        if self.abortive {
+            cut_off_when_dropped(&socket)?;
+        }
+        let stream = socket.connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// From now on a close of the socket throws away what was not delivered, and resets the connection.
+pub(crate) fn cut_off_when_dropped<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
+    socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}

@@ -1,0 +1,97 @@
+//! Proof that a lost session is dead, by other ways than its own.
+
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_iscsi::pdu::Isid;
+
+use crate::nexus::{Nexus, Purpose};
+use crate::{IscsiUrl, OpenOptions};
+
+/// After a way without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but with round
+/// trips of storage networks in mind).
+const STAGGER: Duration = Duration::from_millis(50);
+
+/// For one way, from the first packet to the end of the login. What takes longer does not help, since nobody tries the session's
+/// own way meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// For the logout from the session that was made for the proof.
+const GOODBYE: Duration = Duration::from_millis(200);
+
+/// Most ways that are tried.
+const DETOURS_MAX: usize = 32;
+
+/// Ends a lost session by logging in with its name over a detour.
+///
+/// To a target a session is named by the initiator's name and ISID and the target's name and portal group. A login with TSIH 0
+/// under a name that is in use takes the old session's place, and succeeds only when all tasks of that one have ended (session
+/// reinstatement, RFC 7143 §6.3.5). Over which portal of the group it comes does not matter. So a success over any
+/// cable proves that nothing of the lost session will ever reach the disk, while that one's own cable is still dead.
+///
+/// A login that reaches another portal group proves nothing, as it makes another session; it is logged out like the rest.
+///
+/// **Invariant**: when [`run`](Self::run) has ended, nothing is left of its attempts that could succeed later and then end
+/// the device's next session: they are cut off, which discards what was sent and has not arrived.
+pub(crate) struct Fence<'a> {
+    pub(crate) url: &'a IscsiUrl,
+    pub(crate) options: &'a OpenOptions,
+    pub(crate) isid: Isid,
+    /// That of the lost session.
+    pub(crate) portal_group: u16,
+}
+
+impl Fence<'_> {
+    /// A session in the place of the lost one, to be logged out; none if nothing is proven.
+    pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<Nexus> {
+        let options = OpenOptions {
+            connect_timeout: PATIENCE,
+            login_timeout: PATIENCE,
+            logout_timeout: GOODBYE,
+            ..self.options.clone()
+        };
+        let mut waiting = detours.into_iter().take(DETOURS_MAX).map(|detour| self.way(detour)).peekable();
+        let mut running = FuturesUnordered::new();
+        loop {
+            running.extend(waiting.next().map(|way| Box::pin(self.log_in(way, &options))));
+            let next = tokio::time::sleep(STAGGER);
+            tokio::pin!(next);
+            let nexus = loop {
+                tokio::select! {
+                    Some(ended) = running.next() => match ended {
+                        Some(nexus) => break Some(nexus),
+                        None if waiting.peek().is_some() => break None,
+                        None => {}
+                    },
+                    () = &mut next, if waiting.peek().is_some() => break None,
+                    else => return None,
+                }
+            };
+            if nexus.is_some() {
+                return nexus;
+            }
+        }
+    }
+
+    /// The device's own address by another way.
+    fn way(&self, detour: IscsiUrl) -> IscsiUrl {
+        IscsiUrl { host: detour.host, port: detour.port, from: detour.from, ..self.url.clone() }
+    }
+
+    async fn log_in(&self, way: IscsiUrl, options: &OpenOptions) -> Option<Nexus> {
+        let login = Nexus::dial(&way, options, self.isid, Purpose::Fence, None);
+        match tokio::time::timeout(PATIENCE, login).await {
+            Ok(Ok(nexus)) if nexus.portal_group() == Some(self.portal_group) => Some(nexus),
+            Ok(Ok(nexus)) => {
+                tracing::debug!(portal = %way.portal(), "a detour leads to another portal group");
+                nexus.logout().await;
+                None
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a detour does not help");
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}

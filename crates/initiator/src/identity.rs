@@ -1,0 +1,84 @@
+//! The names of a disk.
+
+use std::fmt;
+
+use lunway_scsi::vpd::{Association, Designator, DesignatorType, DeviceIdentification};
+
+/// The names of a disk, by which it is recognised whatever way leads to it (VPD pages 83h and 80h).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Names of the logical unit that are meant to be unique: NAA, EUI-64, SCSI name string, T10 vendor.
+    pub designators: Vec<Designator>,
+    /// The unit's serial number, unique among those of its vendor's product.
+    pub serial: Option<String>,
+}
+
+impl Identity {
+    /// Takes the unit's names from its identification.
+    pub(crate) fn take(&mut self, identification: &DeviceIdentification) {
+        let names = [
+            DesignatorType::NAA,
+            DesignatorType::EUI_64,
+            DesignatorType::SCSI_NAME,
+            DesignatorType::T10_VENDOR,
+        ];
+        self.designators = identification.designators.clone();
+        self.designators.retain(|designator| {
+            designator.association == Association::LogicalUnit && names.contains(&designator.kind)
+        });
+    }
+
+    /// Whether both are certainly the same disk: they have a name in common. What has no names is never certain.
+    pub fn same_disk(&self, other: &Self) -> bool {
+        let is_named = !self.designators.is_empty() && !other.designators.is_empty();
+        (is_named || self.serial.is_some() && other.serial.is_some()) && self.may_be(other)
+    }
+
+    /// Whether both may be the same disk: a designator in common where both have some, else the serial number. What has no
+    /// names at all cannot be told apart.
+    pub(crate) fn may_be(&self, other: &Self) -> bool {
+        if !self.designators.is_empty() && !other.designators.is_empty() {
+            return self.designators.iter().any(|designator| other.designators.contains(designator));
+        }
+        match (&self.serial, &other.serial) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => true,
+        }
+    }
+}
+
+/// The first name.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.designators.first(), &self.serial) {
+            (Some(designator), _) => f.pad(&designator.text()),
+            (None, Some(serial)) => f.pad(serial),
+            (None, None) => f.pad("without a name"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_known_by_any_name_in_common_then_by_its_serial() {
+        let name = |byte| Designator {
+            association: Association::LogicalUnit,
+            kind: DesignatorType::NAA,
+            code_set: 1,
+            bytes: vec![byte; 8],
+        };
+        let identity = |names: &[u8], serial: Option<&str>| Identity {
+            designators: names.iter().map(|&byte| name(byte)).collect(),
+            serial: serial.map(str::to_owned),
+        };
+        assert!(identity(&[1, 2], None).may_be(&identity(&[3, 2], Some("x"))));
+        assert!(!identity(&[1], Some("x")).may_be(&identity(&[2], Some("x"))));
+        assert!(!identity(&[], Some("x")).may_be(&identity(&[2], Some("y"))));
+        let (nameless, named) = (identity(&[], None), identity(&[2], Some("y")));
+        assert!(nameless.may_be(&named) && !nameless.same_disk(&named));
+        assert!(named.same_disk(&identity(&[2, 3], None)) && !nameless.same_disk(&nameless));
+    }
+}

@@ -1,0 +1,203 @@
+//! What the target says, and whether that is the last word.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockError, Buf};
+use lunway_iscsi::initiator::{Completed, Residual, Submission};
+use lunway_iscsi::pdu::{ServiceResponse, TaskAttribute, TaskManagementResult};
+use lunway_scsi::block_error::{Request, result_of};
+use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status};
+
+use super::{End, State};
+use crate::cache::is_power_on;
+use crate::observer::SessionEvent;
+use crate::slots::{Effect, Entry, Outcome, Stage};
+
+/// How often a command may come back at once with a unit attention. A target queues a handful of conditions; one
+/// that has more to say than this is broken.
+const ATTENTIONS_MAX: u32 = 32;
+
+/// How often a command that the target aborted is sent again.
+const ABORTED_MAX: u32 = 4;
+
+/// First and last wait for a busy target.
+const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+
+impl State {
+    /// The target has answered a command.
+    pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
+        let Some(entry) = self.slots.get_mut(done.token) else { return };
+        let Completed { token, status, sense, data_in, data_in_len: received, .. } = done;
+        if done.response != ServiceResponse::COMPLETED {
+            let message = "the target failed to execute the command".to_owned();
+            return self.fail(token, BlockError::Io { kind: io::ErrorKind::Other, message });
+        }
+        let status = Status(status);
+        let writes = matches!(entry.effect, Effect::Write | Effect::WriteThrough);
+        if status == Status::GOOD && writes && done.residual != Residual::None {
+            // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Nobody knows which part.
+            let message = format!("the target took a write in part: {:?}", done.residual);
+            return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
+        }
+        if status == Status::GOOD {
+            // The error stays with the entry: should nobody pick it up, the next flush has it.
+            let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
+            self.traffic.count(effect, received, entry.data_out.len());
+            if effect.leaves_unflushed() {
+                self.cache.written += 1;
+            }
+            if effect == Effect::Flush {
+                if let Some(error) = spoiled {
+                    return self.fail(token, error);
+                }
+                self.cache.flushed = self.cache.flushed.max(covers);
+            }
+            return self.answer(token, Outcome::Executed { status, sense, data_in, received });
+        }
+        let asked = entry.effect == Effect::Query;
+        match self.second_thoughts(token, status, &sense) {
+            // It is known to be over, which who waits no longer than it must can make use of.
+            Verdict::Final if self.fails_fast && is_abort(status, &sense) => {
+                let effect = self.slots.get_mut(token).map(|entry| entry.effect);
+                let error = effect.map_or(BlockError::Aborted, |effect| self.clock.timeout(effect));
+                self.fail(token, error);
+            }
+            Verdict::Final => {
+                // A question that the target does not know is no failure of the path.
+                self.traffic.errors += u64::from(!asked);
+                self.answer(token, Outcome::Executed { status, sense, data_in, received });
+            }
+            Verdict::Again => self.retry(token, data_in, None),
+            Verdict::Later(wait) => self.retry(token, data_in, Some(now + wait)),
+        }
+    }
+
+    /// Whether a status other than GOOD is the last word.
+    fn second_thoughts(&mut self, token: u64, status: Status, sense: &[u8]) -> Verdict {
+        let Some(entry) = self.slots.get_mut(token) else { return Verdict::Final };
+        // Once it is being aborted for being late, what comes is final.
+        if !matches!(entry.stage, Stage::Sent) {
+            return Verdict::Final;
+        }
+        let refusals = entry.refusals;
+        let idempotent = entry.effect.is_idempotent();
+        let (first, last) = BUSY_WAIT;
+        let later = Verdict::Later((first * 2u32.saturating_pow(refusals.min(16))).min(last));
+        let verdict = match status {
+            Status::BUSY | Status::TASK_SET_FULL => later,
+            Status::TASK_ABORTED if idempotent && refusals < ABORTED_MAX => later,
+            Status::CHECK_CONDITION => match Sense::parse(sense) {
+                // About an earlier write that was acknowledged; this command was not executed (SPC-4 4.5.7).
+                Some(sense) if sense.deferred => {
+                    let message = format!("an earlier write failed behind the cache: {sense}");
+                    self.cache.spoil(BlockError::Io { kind: io::ErrorKind::Other, message }, &mut self.slots);
+                    if refusals < ABORTED_MAX { Verdict::Again } else { Verdict::Final }
+                }
+                Some(sense) if sense.key == SenseKey::UNIT_ATTENTION => {
+                    self.attention(sense.code);
+                    if refusals < ATTENTIONS_MAX { Verdict::Again } else { later }
+                }
+                Some(sense)
+                    if sense.key == SenseKey::NOT_READY
+                        && let Some(access) = access_told_by(sense.code) =>
+                {
+                    self.note_access(access);
+                    self.stale_access = true;
+                    let passes = access == AccessState::Transitioning;
+                    if passes && !self.fails_fast { later } else { Verdict::Final }
+                }
+                Some(sense) if sense.key == SenseKey::NOT_READY && is_transient(sense.code) => later,
+                Some(sense)
+                    if sense.key == SenseKey::ABORTED_COMMAND && idempotent && refusals < ABORTED_MAX =>
+                {
+                    later
+                }
+                _ => Verdict::Final,
+            },
+            _ => Verdict::Final,
+        };
+        if let Some(entry) = self.slots.get_mut(token) {
+            entry.refusals += 1;
+        }
+        verdict
+    }
+
+    fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
+        let lun = self.lun.0;
+        let Some(entry) = self.slots.get_mut(token) else { return };
+        let (cdb, data_out) = (entry.cdb.clone(), entry.data_out.clone());
+        let attribute = TaskAttribute::SIMPLE;
+        let submission = Submission { token, lun, cdb, data_out, data_in, attribute };
+        match at {
+            Some(at) => {
+                entry.stage = Stage::Delayed;
+                self.delayed.push((at, submission));
+            }
+            None => {
+                entry.stage = Stage::Queued;
+                self.queue.push_front(submission);
+            }
+        }
+    }
+
+    /// Acts on a condition that a unit attention or an asynchronous message told.
+    pub(crate) fn attention(&mut self, code: AdditionalSense) {
+        if is_power_on(code) {
+            self.cache.power_on(&mut self.slots);
+            self.events.push(SessionEvent::PowerOn);
+        }
+        self.stale_access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
+        // 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
+        if [AdditionalSense::MODE_PARAMETERS_CHANGED, AdditionalSense::CAPACITY_DATA_HAS_CHANGED]
+            .contains(&code)
+            || code.0 == 0x3F03
+        {
+            self.stale = true;
+        }
+        tracing::info!(%code, "unit attention");
+    }
+
+    /// The answer to ABORT TASK. An error ends the connection, which aborts for certain.
+    pub(crate) fn task_managed(&mut self, token: u64, result: TaskManagementResult) -> Result<(), End> {
+        let Some(entry @ Entry { stage: Stage::Aborting { .. }, .. }) = self.slots.get_mut(token) else {
+            return Ok(());
+        };
+        let error = self.clock.timeout(entry.effect);
+        match result {
+            // Done, or too late: in order, its answer would have come before this one.
+            TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST => {
+                self.fail(token, error);
+                Ok(())
+            }
+            other => Err(End::Lost(format!("ABORT TASK was answered with: {other}"))),
+        }
+    }
+}
+
+enum Verdict {
+    Final,
+    Again,
+    Later(Duration),
+}
+
+/// In progress of becoming ready: it passes.
+fn is_transient(code: AdditionalSense) -> bool {
+    code == AdditionalSense::BECOMING_READY
+}
+
+/// The state of a target port that refuses a command for it: 04/0A to 04/0C (SPC-4 5.16.2.4).
+fn access_told_by(code: AdditionalSense) -> Option<AccessState> {
+    match code {
+        AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION => Some(AccessState::Transitioning),
+        AdditionalSense::TARGET_PORT_STANDBY => Some(AccessState::Standby),
+        AdditionalSense::TARGET_PORT_UNAVAILABLE => Some(AccessState::Unavailable),
+        _ => None,
+    }
+}
+
+/// The target ended the command before it was carried out, or half way.
+fn is_abort(status: Status, sense: &[u8]) -> bool {
+    let sense = Sense::parse(sense);
+    result_of(status, sense.as_ref(), Request::default()) == Err(BlockError::Aborted)
+}

@@ -1,0 +1,127 @@
+//! The end of a connection, and the beginning of the next one.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use lunway_block::BlockError;
+use lunway_iscsi::initiator::InitiatorConnection;
+
+use super::{State, portal_group_of};
+use crate::slots::Stage;
+
+impl State {
+    /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
+    /// where nothing waits, everything fails.
+    pub(crate) fn disconnect(&mut self, why: &str) {
+        self.logout_by = None;
+        self.logout_sent = false;
+        self.severed = None;
+        (self.probe, self.watch) = (None, None);
+        let Some(core) = self.core.take() else { return };
+        if self.fails_fast {
+            self.fail_all(&BlockError::Gone { why: why.to_owned() });
+        } else {
+            self.requeue(core);
+        }
+    }
+
+    fn requeue(&mut self, mut core: InitiatorConnection) {
+        let mut again = VecDeque::new();
+        for submission in core.take_unanswered() {
+            match self.slots.get_mut(submission.token) {
+                Some(entry) if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() => {
+                    entry.stage = Stage::Queued;
+                    again.push_back(submission);
+                }
+                // Forgotten: a write that nobody waits for must not come after newer ones.
+                _ => {}
+            }
+        }
+        again.append(&mut self.queue);
+        self.queue = again;
+        let mut lost = Vec::new();
+        for (token, entry) in self.slots.iter_unanswered() {
+            match entry.stage {
+                Stage::Sent => lost.push(token),
+                Stage::Aborting { .. } => entry.stage = Stage::Expired,
+                _ => {}
+            }
+        }
+        for token in lost {
+            self.fail(token, BlockError::Aborted);
+        }
+    }
+
+    /// What the target has and did not answer is unknown. What it has answered, and was to be sent again, is over, like what
+    /// was never sent.
+    fn fail_all(&mut self, error: &BlockError) {
+        let unknown = |stage: &Stage| matches!(stage, Stage::Sent | Stage::Aborting { .. } | Stage::Expired);
+        let entries = self.slots.iter_unanswered();
+        let tokens: Vec<_> = entries.map(|(token, entry)| (token, unknown(&entry.stage))).collect();
+        for (token, unknown) in tokens {
+            self.fail(token, if unknown { BlockError::Aborted } else { error.clone() });
+        }
+        self.refuse(error);
+    }
+
+    /// What is new fails at once.
+    fn refuse(&mut self, error: &BlockError) {
+        self.queue.clear();
+        self.delayed.clear();
+        if !self.closing {
+            self.refusing = Some(error.clone());
+        }
+    }
+
+    /// A new connection, in a session that has ended the old one: nothing sent over that one can happen any more.
+    pub(super) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
+        self.portal_group = portal_group_of(&core);
+        self.core = Some(core);
+        self.cache.volatile = volatile;
+        if !self.closing {
+            self.refusing = None;
+        }
+        self.clock.set(now);
+        let tick = self.clock.tick;
+        let mut expired = Vec::new();
+        for (token, entry) in self.slots.iter_unanswered() {
+            match entry.stage {
+                Stage::Expired => expired.push((token, self.clock.timeout(entry.effect))),
+                _ => entry.since = tick,
+            }
+        }
+        for (token, error) in expired {
+            self.fail(token, error);
+        }
+        self.drain_queue();
+    }
+
+    /// No connection for too long: everything fails, and what is new will fail at once with `error`.
+    pub(crate) fn give_up(&mut self, error: &BlockError, waited: Duration) {
+        let tokens: Vec<_> =
+            self.slots.iter_unanswered().map(|(token, entry)| (token, entry.was_sent)).collect();
+        for (token, was_sent) in tokens {
+            // Whether it happened is known only of what was never sent.
+            let unknown = BlockError::Timeout { millis: waited.as_millis() as u64 };
+            self.fail(token, if was_sent { unknown } else { error.clone() });
+        }
+        self.refuse(error);
+    }
+
+    /// The driver ends: nothing will ever be answered again.
+    pub(crate) fn end(&mut self, error: &BlockError) {
+        (self.core, self.probe) = (None, None);
+        self.driver_ended = true;
+        if self.fails_fast {
+            self.fail_all(error);
+        } else {
+            self.give_up(error, Duration::ZERO);
+        }
+        self.refusing.get_or_insert_with(|| error.clone());
+    }
+
+    /// Whether what is new fails at once.
+    pub(crate) fn refuses(&self) -> bool {
+        self.refusing.is_some()
+    }
+}
