@@ -6,7 +6,7 @@ use lunway_block::Geometry;
 
 use crate::JobError;
 use crate::access::Distribution;
-pub(crate) use crate::access::{Mix, Pattern};
+use crate::access::{Mix, Pattern};
 use crate::sizes::BlockSizes;
 
 /// Most I/Os in flight.

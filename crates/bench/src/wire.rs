@@ -154,8 +154,9 @@ mod tests {
     use lunway_net::{Loopback, Window};
 
     use super::*;
+    use crate::access::Mix;
     use crate::cpu::CpuTime;
-    use crate::job::{Mix, Rate};
+    use crate::job::Rate;
     use crate::outcome::End;
     use crate::series::Series;
 

@@ -7,7 +7,8 @@ use lunway_report::Better;
 
 use super::plan::{Arm, Row, Run};
 use crate::BenchError;
-use crate::job::{Job, Limit, Mix, Pattern, Region};
+use crate::access::{Mix, Pattern};
+use crate::job::{Job, Limit, Region};
 use crate::outcome::End;
 use crate::random::mix;
 use crate::run::{Cancel, Tick, run};

@@ -7,7 +7,8 @@ use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Geometry};
 
 use crate::BenchError;
-use crate::job::{Job, Mix, Pattern};
+use crate::access::{Mix, Pattern};
+use crate::job::Job;
 use crate::outcome::Outcome;
 use crate::run::{Cancel, Tick};
 

@@ -7,7 +7,8 @@ use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::job::{Job, Limit, Mix, Pattern};
+use crate::access::{Mix, Pattern};
+use crate::job::{Job, Limit};
 use crate::outcome::Outcome;
 use lunway_report::figure;
 

@@ -7,7 +7,8 @@ use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::job::{Job, Mix, Pattern};
+use crate::access::{Mix, Pattern};
+use crate::job::Job;
 use crate::outcome::{End, Outcome};
 use lunway_report::figure;
 use lunway_stats::median;

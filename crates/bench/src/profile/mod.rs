@@ -30,8 +30,9 @@ use lunway_block::{BlockDevice, Geometry};
 use serde_json::{Value, json};
 
 use crate::BenchError;
+use crate::access::{Mix, Pattern};
 use crate::cache::cache_truth;
-use crate::job::{Job, Limit, Mix, Pattern, Region};
+use crate::job::{Job, Limit, Region};
 use crate::outcome::Outcome;
 use crate::run::{Cancel, Tick};
 use crate::score::Score;

@@ -11,7 +11,8 @@ use lunway_stats::{least_squares, mean};
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::job::{Job, Limit, Mix, Pattern, Region};
+use crate::access::{Mix, Pattern};
+use crate::job::{Job, Limit, Region};
 use crate::outcome::End;
 
 use super::crystal::Figures;

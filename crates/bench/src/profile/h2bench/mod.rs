@@ -15,7 +15,8 @@ use lunway_report::figure;
 use serde_json::{Value, json};
 
 use crate::BenchError;
-use crate::job::{Job, Mix, Pattern, Region};
+use crate::access::{Mix, Pattern};
+use crate::job::{Job, Region};
 use crate::outcome::{End, Outcome};
 
 use super::crystal::Figures;

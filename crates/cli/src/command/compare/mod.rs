@@ -241,12 +241,16 @@ fn announce(plan: &Plan, devices: &Devices) {
         String::new()
     };
     eprintln!(
-        "lunway: {} rows on {} devices, the control twice, {} pairs: {}{until}",
-        plan.rows.len(),
+        "lunway: {} on {} devices, the control twice, {} pairs: {}{until}",
+        counted(plan.rows.len(), "row"),
         plan.arms.len(),
         plan.pairs,
         time(least)
     );
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn time(time: Duration) -> String {
