@@ -1,9 +1,15 @@
 //! `lunway attach`.
 
+use std::io;
+use std::path::{Path, PathBuf};
+
 use anyhow::Context;
-use clap::Args;
+use clap::{ArgGroup, Args};
+use lunway_block::BlockError;
 use lunway_block::size::HumanSize;
-use lunway_device::OpenOptions;
+use lunway_block::spec::DeviceSpec;
+use lunway_device::{OpenOptions, Opened};
+use lunway_fuse::Mounted;
 use lunway_nbd::{Address, Export, Server};
 use serde_json::json;
 
@@ -14,23 +20,29 @@ use crate::{device, terminal};
 /// Give a device to other programs until Ctrl-C or SIGTERM.
 ///
 /// NBD is spoken by QEMU, libnbd, fio, nbd-client and the kernel behind it. It has no authentication: a Unix socket is for
-/// this user alone, but whoever reaches a TCP port has the disk.
+/// this user alone, but whoever reaches a TCP port has the disk. FUSE makes it a file, for programs that know only files and
+/// for loop devices.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(group = ArgGroup::new("way").required(true).args(["nbd", "fuse"]), after_help = "\
 Examples:
   lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --nbd unix:/run/user/1000/disk.sock
   lunway attach disk.img --nbd tcp:127.0.0.1 --name disk
-  qemu-img info 'nbd+unix:///?socket=/run/user/1000/disk.sock'")]
+  qemu-img info 'nbd+unix:///?socket=/run/user/1000/disk.sock'
+  lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --fuse /mnt/disk
+  losetup --find --show --direct-io=on /mnt/disk/disk")]
 pub(crate) struct Attach {
     /// The device to attach
     #[arg(value_name = "DEVICE")]
     device: String,
     /// Serve it over NBD on a Unix socket, or on TCP (port 10809 unless said otherwise; 0 lets the system choose)
     #[arg(long, value_name = "unix:PATH|tcp:ADDRESS[:PORT]")]
-    nbd: Address,
-    /// Name of the NBD export; clients that ask for the empty name get it too
-    #[arg(long, value_name = "NAME", default_value = "")]
-    name: String,
+    nbd: Option<Address>,
+    /// Mount it on this empty directory, as a file in it
+    #[arg(long, value_name = "DIR")]
+    fuse: Option<PathBuf>,
+    /// Name of the NBD export, where clients that ask for the empty name get it too [default: that one], or of the file [default: disk]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
@@ -54,40 +66,119 @@ impl Attach {
             direct: self.direct,
             ..OpenOptions::default()
         };
+        if self.fuse.is_some() {
+            // With a file system on the loop device the kernel may have to write through this process to get memory:
+            // what this process needs must not wait for that (`PR_SET_IO_FLUSHER`; threads inherit it). It takes
+            // CAP_SYS_RESOURCE, as setting up loop devices takes root.
+            let _ = rustix::process::configure_io_flusher_behavior(true);
+        }
         device::run(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
             let opened = device::open(&spec, &options).await?;
-            let export = Export {
-                name: self.name.clone(),
-                // Secrets are not part of how a device is shown.
-                description: format!("{spec}, by lunway"),
-                device: opened.device.clone(),
+            let served = match (&self.nbd, &self.fuse) {
+                (Some(address), _) => self.serve_nbd(address, &spec, &opened, &mut requests).await,
+                (None, Some(folder)) => self.mount(folder, &spec, &opened, &mut requests).await,
+                (None, None) => Err(Failure::Usage("say --nbd or --fuse".to_owned())),
             };
-            let server = Server::bind(&self.nbd, export).await.map_err(Failure::failed)?;
-            let uri = server.address().context("where does it listen?")?.uri(&self.name);
-            let geometry = opened.device.geometry();
-            let announced = match self.json {
-                true => terminal::print_json(&json!({
-                    "device": spec.to_string(), "size": geometry.size, "sector": geometry.logical_sector,
-                    "read_only": geometry.read_only, "nbd": uri,
-                })),
-                false => {
-                    let read_only = if geometry.read_only { ", read-only" } else { "" };
-                    let (size, sector) = (HumanSize(geometry.size), geometry.logical_sector);
-                    terminal::print(&format!("{uri}\n  {spec}, {size}, sectors of {sector}{read_only}"))
-                }
-            };
-            match announced {
-                // Nobody listens any more: that is no reason not to serve.
-                Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
-                announced => announced?,
-            }
-            let stop = requests.next();
-            let flushed = server.serve(stop).await;
             opened.close().await;
-            flushed.map_err(|error| {
-                Failure::failed(anyhow::anyhow!("what was written last to {spec} may be lost: {error}"))
-            })
+            served
         })
     }
+
+    async fn serve_nbd(
+        &self,
+        address: &Address,
+        spec: &DeviceSpec,
+        opened: &Opened,
+        requests: &mut Requests,
+    ) -> Result<(), Failure> {
+        let name = self.name.clone().unwrap_or_default();
+        let export = Export {
+            name: name.clone(),
+            // Secrets are not part of how a device is shown.
+            description: format!("{spec}, by lunway"),
+            device: opened.device.clone(),
+        };
+        let server = Server::bind(address, export).await.map_err(Failure::failed)?;
+        let uri = server.address().context("where does it listen?")?.uri(&name);
+        self.announce("nbd", &uri, "", spec, opened)?;
+        server.serve(requests.next()).await.map_err(|error| lost(spec, &error))
+    }
+
+    async fn mount(
+        &self,
+        folder: &Path,
+        spec: &DeviceSpec,
+        opened: &Opened,
+        requests: &mut Requests,
+    ) -> Result<(), Failure> {
+        let name = self.name.as_deref().unwrap_or("disk");
+        if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
+            return Err(Failure::Usage(format!("“{name}” is no name for a file")));
+        }
+        let mut mounted = Mounted::mount(opened.device.clone(), folder, name).map_err(Failure::failed)?;
+        let file = mounted.file().display().to_string();
+        self.announce("file", &file, &next_steps(&file, folder, opened), spec, opened)?;
+        tokio::select! {
+            () = requests.next() => {}
+            () = mounted.ended() => {}
+        }
+        let busy = || {
+            eprintln!(
+                "{file} is in use: waiting until it is not; Ctrl-C again leaves at once, and what is not synced is lost"
+            );
+        };
+        tokio::select! {
+            flushed = mounted.detach(busy) => flushed.map_err(|error| lost(spec, &error)),
+            () = requests.next() => {
+                Err(Failure::failed(anyhow::anyhow!("left {file} while it was in use")))
+            }
+        }
+    }
+
+    fn announce(
+        &self,
+        key: &str,
+        place: &str,
+        more: &str,
+        spec: &DeviceSpec,
+        opened: &Opened,
+    ) -> Result<(), Failure> {
+        let geometry = opened.device.geometry();
+        let announced = match self.json {
+            true => terminal::print_json(&json!({
+                "device": spec.to_string(), "size": geometry.size, "sector": geometry.logical_sector,
+                "read_only": geometry.read_only, key: place,
+            })),
+            false => {
+                let read_only = if geometry.read_only { ", read-only" } else { "" };
+                let (size, sector) = (HumanSize(geometry.size), geometry.logical_sector);
+                terminal::print(&format!("{place}\n  {spec}, {size}, sectors of {sector}{read_only}{more}"))
+            }
+        };
+        match announced {
+            // Nobody listens any more: that is no reason not to serve.
+            Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            announced => announced,
+        }
+    }
+}
+
+/// What people do with the file, as commands.
+fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
+    let geometry = opened.device.geometry();
+    let read_only = if geometry.read_only { "--read-only " } else { "" };
+    let sector = geometry.logical_sector;
+    let folder = folder.display();
+    format!(
+        "
+  losetup --find --show --direct-io=on --sector-size {sector} {read_only}{file}   # makes it /dev/loopN
+  mkfs.ext4 /dev/loopN                       # only where there is no file system yet
+  mount /dev/loopN /mnt
+  umount /mnt && losetup --detach /dev/loopN && umount {folder}   # the end; or Ctrl-C here instead of the last"
+    )
+}
+
+fn lost(spec: &DeviceSpec, error: &BlockError) -> Failure {
+    Failure::failed(anyhow::anyhow!("what was written last to {spec} may be lost: {error}"))
 }
