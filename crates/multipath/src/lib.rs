@@ -1,11 +1,15 @@
 //! Many paths to one disk.
 
+mod device;
 mod fate;
+mod health;
 mod lane;
 pub mod plan;
 mod scheduler;
 
+pub use device::{LaneStatus, MultipathDevice, Options, QUEUE_BYTES, QUEUE_TIME, SettingError, WhenNone};
 pub use fate::Fate;
+pub use health::{Failback, Flap, LaneState};
 pub use lane::{Access, Lane, LaneEvent, LaneListener};
 pub use scheduler::{
     Direction, LaneFigures, LaneId, LaneShape, NoLane, Piece, Pieces, Policy, Port, Request, Scheduler,

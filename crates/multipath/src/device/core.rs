@@ -1,0 +1,374 @@
+//! What all operations of a device share.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lunway_block::BlockError;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::late::LateChanges;
+use super::operation::{Divisible, Operation, Origin};
+use super::shape::Shape;
+use super::unflushed::Unflushed;
+use super::{Options, WhenNone};
+use crate::health::Health;
+use crate::{
+    Access, Direction, Fate, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request, Scheduler,
+    Use,
+};
+
+/// What all operations of a device share: the lanes, and one lock around what is known of them.
+///
+/// The lock is taken once when an operation is sent and once when it is answered, for some tens of nanoseconds; everything that happens
+/// to lanes goes through it too. No lane is called, nothing is waited for and nobody is woken while it is held.
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    pub(super) lanes: Vec<Arc<dyn Lane>>,
+    pub(super) names: Vec<String>,
+    pub(super) shape: Shape,
+    pub(super) when_none: WhenNone,
+    cache_survives_power_on: bool,
+    started: Instant,
+    /// Rouses every operation that waits: a lane is up, a session settled, a range free.
+    pub(super) changed: Notify,
+    /// Rouses the housekeeping: there is a new time to look at, or lanes to call.
+    pub(super) chores: Notify,
+    pub(super) runtime: Handle,
+}
+
+/// Behind the lock.
+pub(super) struct Core {
+    pub(super) scheduler: Scheduler,
+    pub(super) health: Health,
+    pub(super) unflushed: Unflushed,
+    pub(super) late: LateChanges,
+    pub(super) counts: Vec<Counts>,
+    /// What the scheduler was told of each lane.
+    told: Vec<(Use, Access, bool)>,
+    /// Where the scheduler puts its answer, kept for its memory.
+    pieces: Pieces,
+    /// Bytes of operations that wait.
+    pub(super) waiting: u64,
+    /// Whether acknowledged writes may be in a cache.
+    pub(super) volatile: bool,
+    align: u32,
+    /// The last time that the scheduler was told: for it time does not go back, whoever was first to take the lock.
+    time: Duration,
+    pub(super) orders: Orders,
+}
+
+/// What only the housekeeping does, because it calls lanes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Orders {
+    /// A lane has come back: those that are down should try now.
+    pub(super) hurry: bool,
+    /// Lanes do not agree on the size of the disk: those that are behind notice it with their next answer.
+    pub(super) probe: bool,
+}
+
+/// What went over a lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) read_ios: u64,
+    pub(super) read_bytes: u64,
+    pub(super) write_ios: u64,
+    pub(super) write_bytes: u64,
+    pub(super) errors: u64,
+}
+
+/// An operation on its way over a lane.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) piece: Piece,
+    /// The session it was meant for. It went into this one or a later one.
+    pub(super) epoch: u64,
+    /// When, for [`Unflushed`].
+    pub(super) stamp: u64,
+}
+
+impl Flight {
+    pub(super) fn origin(&self) -> Origin {
+        Origin { lane: self.piece.lane, stamp: self.stamp }
+    }
+}
+
+/// Why an operation cannot be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// No lane can carry it.
+    NoLane,
+    /// An older change may still happen where this one wants to write.
+    LateChange,
+}
+
+/// Where an operation goes.
+pub(super) enum Placed {
+    /// To one lane.
+    Whole(Flight),
+    /// Its parts, in order.
+    Split(Vec<Flight>),
+}
+
+impl Core {
+    /// Finds one lane for all of an operation.
+    pub(super) fn place<O: Operation>(&mut self, operation: &O, now: Duration) -> Result<Flight, Obstacle> {
+        self.place_pieces(operation, false, now)?;
+        match self.pieces.first() {
+            Some(piece) => Ok(self.flight(piece)),
+            None => Err(Obstacle::NoLane),
+        }
+    }
+
+    /// Finds a lane, or several for parts of it, in order.
+    pub(super) fn place_parts<O: Divisible>(
+        &mut self,
+        operation: &O,
+        now: Duration,
+    ) -> Result<Placed, Obstacle> {
+        self.place_pieces(operation, true, now)?;
+        match &self.pieces[..] {
+            [piece] => Ok(Placed::Whole(self.flight(piece))),
+            pieces => Ok(Placed::Split(pieces.iter().map(|piece| self.flight(piece)).collect())),
+        }
+    }
+
+    fn place_pieces<O: Operation>(
+        &mut self,
+        operation: &O,
+        divisible: bool,
+        now: Duration,
+    ) -> Result<(), Obstacle> {
+        if O::CHANGES && !self.late.is_empty() && self.late.touches(&operation.range()) {
+            return Err(Obstacle::LateChange);
+        }
+        let (offset, len) = (operation.range().start, operation.bytes());
+        let request = Request { direction: O::DIRECTION, offset, len, divisible, align: self.align };
+        self.time = self.time.max(now);
+        self.scheduler.place(&request, self.time, &mut self.pieces).map_err(|_| Obstacle::NoLane)
+    }
+
+    fn flight(&self, piece: &Piece) -> Flight {
+        Flight { piece: *piece, epoch: self.health.epoch(piece.lane), stamp: self.unflushed.stamp() }
+    }
+
+    /// An operation has ended.
+    pub(super) fn landed(&mut self, flight: &Flight, ok: bool, leaves_unflushed: bool, now: Duration) {
+        let piece = &flight.piece;
+        self.time = self.time.max(now);
+        self.scheduler.finished(piece, self.time, ok);
+        let counts = &mut self.counts[piece.lane];
+        match (ok, piece.direction) {
+            (false, _) => counts.errors += 1,
+            (true, Direction::Read) => {
+                counts.read_ios += 1;
+                counts.read_bytes += piece.len;
+            }
+            (true, Direction::Write) => {
+                counts.write_ios += 1;
+                counts.write_bytes += piece.len;
+            }
+            (true, Direction::Other) => {}
+        }
+        if ok && leaves_unflushed && self.volatile {
+            self.unflushed.written(piece.lane, flight.stamp);
+        }
+    }
+
+    pub(super) fn set_policy(&mut self, policy: Policy) {
+        self.scheduler.set_policy(policy);
+        self.health.set_preferred(match policy {
+            Policy::Failover { preferred } => preferred,
+            _ => None,
+        });
+    }
+
+    /// Tells the scheduler what has changed.
+    pub(super) fn tell_scheduler(&mut self, now: Duration) {
+        for lane in 0..self.told.len() {
+            let news = (self.health.use_of(lane), self.health.access(lane), self.health.is_suspect(lane));
+            let (used, access, suspect) = std::mem::replace(&mut self.told[lane], news);
+            if access != news.1 {
+                self.scheduler.set_access(lane, news.1);
+            }
+            if suspect != news.2 {
+                self.scheduler.set_suspect(lane, news.2);
+            }
+            if used != news.0 {
+                self.time = self.time.max(now);
+                self.scheduler.set_use(lane, news.0, self.time);
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(lanes: Vec<(LaneShape, Arc<dyn Lane>)>, options: &Options) -> Self {
+        let (shapes, lanes): (Vec<_>, Vec<_>) = lanes.into_iter().unzip();
+        let geometries: Vec<_> = lanes.iter().map(|lane| lane.device().geometry()).collect();
+        let shape = Shape::new(&geometries);
+        let reserves = shapes.iter().map(|shape| shape.reserve);
+        let mut core = Core {
+            scheduler: Scheduler::new(&shapes, options.policy),
+            health: Health::new(reserves, options.flap.clone(), options.failback),
+            unflushed: Unflushed::new(lanes.len()),
+            late: LateChanges::default(),
+            counts: vec![Counts::default(); lanes.len()],
+            told: vec![(Use::Out, Access::Optimized, false); lanes.len()],
+            pieces: Pieces::default(),
+            waiting: 0,
+            volatile: shape.agreed().volatile_cache,
+            align: shape.agreed().physical_sector,
+            time: Duration::ZERO,
+            orders: Orders::default(),
+        };
+        core.set_policy(options.policy);
+        Self {
+            core: Mutex::new(core),
+            lanes,
+            names: shapes.into_iter().map(|shape| shape.name).collect(),
+            shape,
+            when_none: options.when_none,
+            cache_survives_power_on: options.cache_survives_power_on,
+            started: Instant::now(),
+            changed: Notify::new(),
+            chores: Notify::new(),
+            runtime: Handle::current(),
+        }
+    }
+
+    /// A panic elsewhere leaves the core whole: no code in here panics half way.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// When a moment of [`now`](Self::now) is.
+    pub(super) fn at(&self, moment: Duration) -> Instant {
+        self.started + moment
+    }
+
+    /// Changes something that operations may wait for.
+    pub(super) fn change<T>(&self, f: impl FnOnce(&mut Core, Duration) -> T) -> T {
+        let now = self.now();
+        let result = {
+            let mut core = self.lock();
+            let result = f(&mut core, now);
+            core.tell_scheduler(now);
+            result
+        };
+        self.changed.notify_waiters();
+        self.chores.notify_one();
+        result
+    }
+
+    /// A lane tells something. May come on any thread.
+    pub(super) fn happened(&self, id: LaneId, event: &LaneEvent) {
+        let mut refused = None;
+        // Before operations go there: the size may have changed meanwhile.
+        if let LaneEvent::Up { .. } = event {
+            refused = self.shape.tell(id, self.lanes[id].device().geometry(), true).err();
+        }
+        let refused = refused.map(|why| LaneEvent::Closed { why });
+        let event = refused.as_ref().unwrap_or(event);
+        let said = self.change(|core, now| {
+            let before = (core.health.is_up(id), core.health.epoch(id));
+            let said = core.health.happened(id, event, now);
+            let after = (core.health.is_up(id), core.health.epoch(id));
+            if before.0 && before != after {
+                core.unflushed.lost(id);
+            }
+            if after.0 && before != after {
+                core.unflushed.up(id);
+                if before.1 > 0 {
+                    core.orders.hurry = true;
+                }
+            }
+            if *event == LaneEvent::PowerOn && !self.cache_survives_power_on {
+                core.unflushed.power_on(id);
+            }
+            let settled = core.health.settled_epoch(id);
+            core.late.settled(id, settled);
+            let state = core.health.state(id, now);
+            said.map(|said| (said, state))
+        });
+        if let LaneEvent::Lost { .. } | LaneEvent::Closed { .. } = event
+            && !self.lock().health.is_up(id)
+        {
+            // Sectors that differ have been refused already.
+            let _ = self.shape.tell(id, self.shape.agreed(), false);
+        }
+        self.adopt_shape();
+        if let Some((said, state)) = said {
+            let lane = &self.names[id];
+            match event {
+                LaneEvent::Lost { .. } | LaneEvent::Closed { .. } | LaneEvent::PowerOn => {
+                    tracing::warn!(lane, %state, "{said}");
+                }
+                LaneEvent::Silent | LaneEvent::Heard => tracing::debug!(lane, %state, "{said}"),
+                _ => tracing::info!(lane, %state, "{said}"),
+            }
+        }
+    }
+
+    /// A lane has another geometry than before.
+    pub(super) fn resized(&self, id: LaneId, geometry: lunway_block::Geometry) {
+        let up = self.lock().health.is_up(id);
+        if let Err(why) = self.shape.tell(id, geometry, up) {
+            return self.happened(id, &LaneEvent::Closed { why });
+        }
+        self.adopt_shape();
+        if !self.shape.behind().is_empty() {
+            self.lock().orders.probe = true;
+            self.chores.notify_one();
+        }
+    }
+
+    fn adopt_shape(&self) {
+        let agreed = self.shape.agreed();
+        let mut core = self.lock();
+        (core.volatile, core.align) = (agreed.volatile_cache, agreed.physical_sector);
+    }
+
+    /// An operation failed over a lane. Says what that means for it; the lane's reputation suffers where it says itself that it is well.
+    pub(super) fn judge(&self, flight: &Flight, error: &BlockError) -> Fate {
+        let fate = Fate::of(error);
+        let lane = flight.piece.lane;
+        if fate != Fate::Answered && self.lock().health.lost_epoch(lane) < flight.epoch {
+            self.change(|core, now| core.health.complain(lane, &error.to_string(), now));
+        }
+        fate
+    }
+
+    /// Whether waiting for a lane is in vain.
+    pub(super) fn is_hopeless(&self, core: &Core) -> bool {
+        self.when_none == WhenNone::Fail || (0..self.lanes.len()).all(|lane| core.health.is_closed(lane))
+    }
+
+    /// Why there is no lane, for people.
+    pub(super) fn no_lane(&self) -> BlockError {
+        let (now, core) = (self.now(), self.lock());
+        let lane = |(id, name): (usize, &String)| {
+            let state = core.health.state(id, now);
+            match core.health.last_event(id) {
+                Some((_, event)) => format!("{name}: {state}, {event}"),
+                None => format!("{name}: {state}"),
+            }
+        };
+        let lanes: Vec<_> = self.names.iter().enumerate().map(lane).collect();
+        BlockError::Gone { why: format!("no path to the disk can be used ({})", lanes.join("; ")) }
+    }
+
+    /// The range of a change that its caller does not wait for any more, and that may happen until that session is settled.
+    pub(super) fn may_come_late(&self, range: Range<u64>, lane: LaneId, epoch: u64) {
+        let mut core = self.lock();
+        if !core.health.is_settled(lane, epoch) {
+            core.late.add_unsettled(range, lane, epoch);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! A flush, and what it makes of a power-on.
+
+use std::io;
+use std::sync::Arc;
+
+use lunway_block::{BlockError, Io};
+
+use super::attempt::start;
+use super::core::Shared;
+use super::operation::{Flush, Origin};
+use super::retry::Retry;
+use super::unflushed::{Cover, Worth};
+use crate::Fate;
+
+/// Makes every acknowledged write durable, over one lane: the cache is the logical unit's.
+pub(super) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
+    let now = shared.now();
+    let (cover, placed) = {
+        let mut core = shared.lock();
+        (core.unflushed.begin_flush(), core.place(&Flush, now))
+    };
+    let answer = match placed {
+        Ok(flight) => start(shared, Flush, flight),
+        Err(_) => Io::pending(Retry::new(shared.clone()).hindered(Flush)),
+    };
+    let shared = shared.clone();
+    match answer {
+        Io::Ready(Err(error)) => Io::err(error),
+        Io::Ready(Ok(origin)) => {
+            let worth = shared.lock().unflushed.flushed(origin.lane, origin.stamp, cover);
+            if worth == Worth::Good { Io::ok(()) } else { Io::pending(conclude(shared, origin, cover)) }
+        }
+        Io::Pending(answer) => Io::pending(async move { conclude(shared, answer.await?, cover).await }),
+    }
+}
+
+/// A lane has answered: if that is in doubt, asks another one whose session was there before the doubt.
+async fn conclude(shared: Arc<Shared>, mut origin: Origin, cover: Cover) -> Result<(), BlockError> {
+    // A witness that does not answer is gone after one turn or the next.
+    for _ in 0..=shared.lanes.len() {
+        let (witness, stamp) = {
+            let unflushed = &mut shared.lock().unflushed;
+            match unflushed.flushed(origin.lane, origin.stamp, cover) {
+                Worth::Good => return Ok(()),
+                Worth::Reported => return Err(power_was_off()),
+                Worth::Doubtful => (unflushed.witness(), unflushed.stamp()),
+            }
+        };
+        let Some(lane) = witness else { break };
+        match shared.lanes[lane].device().flush().await {
+            Ok(()) => origin = Origin { lane, stamp },
+            Err(error) if Fate::of(&error) == Fate::Answered => return Err(error),
+            Err(_) => {}
+        }
+    }
+    let error = power_was_off();
+    tracing::error!("{error}");
+    shared.lock().unflushed.report();
+    Err(error)
+}
+
+fn power_was_off() -> BlockError {
+    let message = "the storage reported that its power was off while acknowledged writes were not flushed: they may be lost";
+    BlockError::Io { kind: io::ErrorKind::Other, message: message.to_owned() }
+}

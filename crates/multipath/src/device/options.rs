@@ -1,0 +1,159 @@
+//! What a multipath device does when.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use lunway_block::duration::{ExactDuration, parse_duration};
+
+use crate::{Failback, Flap, Policy};
+
+/// How long an operation waits for a lane, unless said otherwise: as long as an initiator with one path waits for its session.
+pub const QUEUE_TIME: Duration = Duration::from_secs(30);
+
+/// How much may wait, bytes, unless said otherwise: two seconds of a gigabit link.
+pub const QUEUE_BYTES: u64 = 256 << 20;
+
+/// What a multipath device does when. The defaults suit a disk that a file system is on.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which lane an operation takes.
+    pub policy: Policy,
+    /// What happens to operations when no lane is left.
+    pub when_none: WhenNone,
+    /// When the way back is taken to a better lane.
+    pub failback: Failback,
+    /// Patience with lanes that come and go.
+    pub flap: Flap,
+    /// Whether the storage is trusted to keep what it acknowledged without a flush when it reports that its power was off. Normally not:
+    /// see [`MultipathDevice`](crate::MultipathDevice).
+    pub cache_survives_power_on: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Adaptive,
+            when_none: WhenNone::default(),
+            failback: Failback::default(),
+            flap: Flap::default(),
+            cache_survives_power_on: false,
+        }
+    }
+}
+
+/// What happens to operations when no lane is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenNone {
+    /// They fail at once.
+    Fail,
+    /// They wait for a lane.
+    Queue {
+        /// Each at most for so long.
+        time: Duration,
+        /// All together at most so many; more fail at once.
+        bytes: u64,
+    },
+}
+
+impl Default for WhenNone {
+    fn default() -> Self {
+        Self::Queue { time: QUEUE_TIME, bytes: QUEUE_BYTES }
+    }
+}
+
+impl WhenNone {
+    /// How long an operation that ran into trouble may wait in all. Without a queue that is only the wait for a lost session to be
+    /// settled, while other lanes live.
+    pub(super) fn patience(self) -> Duration {
+        match self {
+            Self::Fail => QUEUE_TIME,
+            Self::Queue { time, .. } => time,
+        }
+    }
+
+    /// How much may wait.
+    pub(super) fn bytes_max(self) -> u64 {
+        match self {
+            Self::Fail => QUEUE_BYTES,
+            Self::Queue { bytes, .. } => bytes,
+        }
+    }
+}
+
+/// Why a setting cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is none of {known}")]
+pub struct SettingError {
+    text: String,
+    known: &'static str,
+}
+
+impl fmt::Display for WhenNone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fail => f.pad("fail"),
+            Self::Queue { time, .. } => write!(f, "{}", ExactDuration(*time)),
+        }
+    }
+}
+
+impl FromStr for WhenNone {
+    type Err = SettingError;
+
+    /// `fail`, `queue`, or for how long to queue: `30s`.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let refused = || SettingError { text: text.to_owned(), known: "fail, queue, or a time such as 30s" };
+        match text {
+            "fail" => Ok(Self::Fail),
+            "queue" => Ok(Self::default()),
+            _ => {
+                let time = parse_duration(text).map_err(|_| refused())?;
+                Ok(Self::Queue { time, bytes: QUEUE_BYTES })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Failback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Immediate => f.pad("immediate"),
+            Self::After(time) => write!(f, "{}", ExactDuration(*time)),
+            Self::Manual => f.pad("manual"),
+        }
+    }
+}
+
+impl FromStr for Failback {
+    type Err = SettingError;
+
+    /// `immediate`, `manual`, or after how long: `10s`.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let refused =
+            || SettingError { text: text.to_owned(), known: "immediate, manual, or a time such as 10s" };
+        match text {
+            "immediate" => Ok(Self::Immediate),
+            "manual" => Ok(Self::Manual),
+            _ => parse_duration(text).map(Self::After).map_err(|_| refused()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_as_they_are_written() {
+        for text in ["immediate", "manual", "10s"] {
+            assert_eq!(text.parse::<Failback>().unwrap().to_string(), text);
+        }
+        for text in ["fail", "30s"] {
+            assert_eq!(text.parse::<WhenNone>().unwrap().to_string(), text);
+        }
+        assert_eq!("queue".parse(), Ok(WhenNone::default()));
+        let error = "never".parse::<Failback>().unwrap_err().to_string();
+        assert_eq!(error, r#""never" is none of immediate, manual, or a time such as 10s"#);
+    }
+}

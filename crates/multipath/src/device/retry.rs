@@ -1,0 +1,214 @@
+//! The cold path: an operation whose lane failed, or that has none.
+
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::BlockError;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::attempt::{Flown, Sent, send};
+use super::core::{Core, Flight, Obstacle, Shared};
+use super::operation::Operation;
+use crate::{Fate, LaneId};
+
+/// First and last wait between attempts that fail although lanes say that they are up. The first try on each lane does not wait.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
+
+/// What an operation that waits counts for at least, bytes: its own memory, and that of whoever waits for it.
+const CHARGE_MIN: u64 = 4096;
+
+/// An operation whose lane failed, or that has none.
+///
+/// | what is known ([`Fate`]) | reads, flushes | what changes data |
+/// |---|---|---|
+/// | not done; over | again at once | again at once |
+/// | unknown | again at once | again once the lane's session is settled |
+///
+/// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a second, so
+/// another is taken if there is one. Everything ends at one deadline, counted from the first trouble: then the error says whether the operation
+/// may have happened (`Timeout`) or not (`Gone`; `Busy` where only an older change was in the way). While an operation waits, its bytes count
+/// against the queue's limit.
+pub(super) struct Retry {
+    shared: Arc<Shared>,
+    since: Instant,
+    deadline: Instant,
+    /// Attempts that failed.
+    failures: usize,
+    /// An attempt may have happened.
+    maybe: bool,
+}
+
+/// A place in the queue, given back when it is dropped.
+struct Queued<'a> {
+    shared: &'a Shared,
+    bytes: u64,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.shared.lock().waiting -= self.bytes;
+    }
+}
+
+/// A change that may still happen. Whoever stops waiting for it, by an error or by dropping it, leaves that behind.
+struct Unsettled<'a> {
+    shared: &'a Shared,
+    lane: LaneId,
+    epoch: u64,
+    range: Range<u64>,
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        self.shared.may_come_late(self.range.clone(), self.lane, self.epoch);
+    }
+}
+
+impl Retry {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let since = Instant::now();
+        let deadline = since + shared.when_none.patience();
+        Self { shared, since, deadline, failures: 0, maybe: false }
+    }
+
+    /// Goes on with an operation that could not be sent.
+    pub(super) async fn hindered<O: Operation>(mut self, operation: O) -> Result<O::Output, BlockError> {
+        let flight = self.place(&operation).await?;
+        self.run(operation, flight).await
+    }
+
+    /// Goes on with an operation that failed on a lane.
+    pub(super) async fn failed<O: Operation>(mut self, flown: Flown<O>) -> Result<O::Output, BlockError> {
+        let operation = self.learn(flown).await?;
+        let flight = self.place(&operation).await?;
+        self.run(operation, flight).await
+    }
+
+    async fn run<O: Operation>(
+        &mut self,
+        mut operation: O,
+        mut flight: Flight,
+    ) -> Result<O::Output, BlockError> {
+        loop {
+            let sent = match send(self.shared.clone(), operation, flight) {
+                Sent::Answered(answer) => Ok(answer),
+                Sent::Failed(flown) => Err(flown),
+                Sent::Flying(flying) => flying.await,
+            };
+            match sent {
+                Ok(answer) => return answer,
+                Err(flown) => operation = self.learn(flown).await?,
+            }
+            flight = self.place(&operation).await?;
+        }
+    }
+
+    /// Waits until the operation may be sent again.
+    async fn learn<O: Operation>(&mut self, flown: Flown<O>) -> Result<O, BlockError> {
+        let Flown { operation, flight, fate, .. } = flown;
+        self.failures += 1;
+        self.maybe |= O::CHANGES && fate != Fate::NotDone;
+        if O::CHANGES && fate == Fate::Unknown {
+            self.settle(&operation, &flight).await?;
+        }
+        self.pause(&operation).await?;
+        Ok(operation)
+    }
+
+    /// Waits until nothing of the session can reach the disk any more.
+    async fn settle<O: Operation>(&self, operation: &O, flight: &Flight) -> Result<(), BlockError> {
+        let lane = flight.piece.lane;
+        let lost = self.shared.lock().health.lost_epoch(lane);
+        // `Lost` came before the failure: so it went into that session or one before it. Where none was told the session goes on, and
+        // would never be settled: it must end.
+        let epoch = lost.max(flight.epoch);
+        if lost < flight.epoch {
+            self.shared.lanes[lane].sever("an operation ended in it without an outcome");
+        }
+        let unsettled = Unsettled { shared: &self.shared, lane, epoch, range: operation.range() };
+        let _queued = self.enqueue(operation)?;
+        let settled = self.until(|core| core.health.is_settled(lane, epoch).then_some(())).await;
+        drop(unsettled);
+        settled.ok_or_else(|| self.give_up(Obstacle::NoLane))
+    }
+
+    /// Keeps operations that fail again and again from spinning.
+    async fn pause<O: Operation>(&self, operation: &O) -> Result<(), BlockError> {
+        if Instant::now() >= self.deadline {
+            return Err(self.give_up(Obstacle::NoLane));
+        }
+        let Some(times) = self.failures.checked_sub(self.shared.lanes.len() + 1) else { return Ok(()) };
+        let _queued = self.enqueue(operation)?;
+        let (first, last) = PAUSE;
+        let pause = first.saturating_mul(2u32.saturating_pow(times as u32)).min(last);
+        sleep_until((Instant::now() + pause).min(self.deadline)).await;
+        Ok(())
+    }
+
+    /// Waits for a lane, and for older changes in the way.
+    async fn place<O: Operation>(&self, operation: &O) -> Result<Flight, BlockError> {
+        let placed = self.shared.lock().place(operation, self.shared.now());
+        let mut obstacle = match placed {
+            Ok(flight) => return Ok(flight),
+            Err(obstacle) => obstacle,
+        };
+        let hopeless = |core: &Core, obstacle| obstacle == Obstacle::NoLane && self.shared.is_hopeless(core);
+        if hopeless(&self.shared.lock(), obstacle) {
+            return Err(self.give_up(obstacle));
+        }
+        let _queued = self.enqueue(operation)?;
+        let placed = self
+            .until(|core| match core.place(operation, self.shared.now()) {
+                Ok(flight) => Some(Ok(flight)),
+                Err(now) => {
+                    obstacle = now;
+                    hopeless(core, now).then_some(Err(()))
+                }
+            })
+            .await;
+        placed.and_then(Result::ok).ok_or_else(|| self.give_up(obstacle))
+    }
+
+    /// Waits until `f` finds what it looks for, which it is asked whenever something has changed; nothing after the deadline.
+    async fn until<T>(&self, mut f: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
+        loop {
+            let mut changed = pin!(self.shared.changed.notified());
+            // Before looking: what changes after that is not missed.
+            changed.as_mut().enable();
+            let found = f(&mut self.shared.lock());
+            if found.is_some() {
+                return found;
+            }
+            timeout_at(self.deadline, changed).await.ok()?;
+        }
+    }
+
+    /// Takes a place in the queue.
+    fn enqueue<O: Operation>(&self, operation: &O) -> Result<Queued<'_>, BlockError> {
+        let bytes = operation.bytes().max(CHARGE_MIN);
+        let most = self.shared.when_none.bytes_max();
+        let mut core = self.shared.lock();
+        if core.waiting.saturating_add(bytes) > most {
+            drop(core);
+            return Err(match self.give_up(Obstacle::NoLane) {
+                BlockError::Gone { why } => {
+                    BlockError::Gone { why: format!("{why}; {most} bytes wait already") }
+                }
+                other => other,
+            });
+        }
+        core.waiting += bytes;
+        Ok(Queued { shared: &self.shared, bytes })
+    }
+
+    /// What the caller is told.
+    fn give_up(&self, obstacle: Obstacle) -> BlockError {
+        match obstacle {
+            _ if self.maybe => BlockError::Timeout { millis: self.since.elapsed().as_millis() as u64 },
+            Obstacle::LateChange => BlockError::Busy,
+            Obstacle::NoLane => self.shared.no_lane(),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Writes that were acknowledged into a cache, and what a power-on of the storage means for them.
+
+use crate::LaneId;
+
+/// Writes of a session, or of several that have ended, which no flush has covered yet.
+#[derive(Clone, Copy, Debug)]
+struct Dirty {
+    /// None of them was sent before this moment.
+    since: u64,
+    /// Number of the last one.
+    last: u64,
+}
+
+impl Dirty {
+    fn add(dirty: &mut Option<Self>, since: u64, last: u64) {
+        let so_far = dirty.unwrap_or(Self { since, last });
+        *dirty = Some(Self { since: so_far.since.min(since), last: so_far.last.max(last) });
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Session {
+    /// When it began; `None` while there is none.
+    born: Option<u64>,
+    dirty: Option<Dirty>,
+}
+
+/// Where a flush began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cover {
+    at: u64,
+    acked: u64,
+}
+
+/// What an answer to a flush is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worth {
+    /// Everything that it covers is durable.
+    Good,
+    /// A power-on was reported, and this answer does not prove that it was a false alarm.
+    Doubtful,
+    /// Another flush has reported meanwhile that writes may be lost: this one covers the same.
+    Reported,
+}
+
+/// Writes that were acknowledged into a cache, and what a power-on of the storage means for them.
+///
+/// Storage that lost its power has lost what it acknowledged and did not flush. Nobody would notice: it comes back, the sessions
+/// come back, reads give old data. So when a lane reports a power-on while acknowledged writes are unflushed, exactly the next
+/// flush (and those under way) must fail. But many targets report a power-on over every new session, and a device with several lanes knows
+/// better: **a session that lives through it is a witness**. Power that goes ends all sessions; one that was there before the first write in
+/// doubt was sent, and that still answers after the report, proves that the power was never gone. So the flush that finds a doubt goes
+/// over such a lane: if it is answered there the doubt is gone, and if the session turns out to be dead too it was a power-on.
+///
+/// Pure. Moments are numbers of events ([`stamp`](Self::stamp)), which order sessions, writes and reports without a clock.
+#[derive(Debug)]
+pub(super) struct Unflushed {
+    now: u64,
+    acked: u64,
+    flushed: u64,
+    sessions: Vec<Session>,
+    /// Of sessions that have ended.
+    ended: Option<Dirty>,
+    /// When the last power-on was reported.
+    power_on: u64,
+    /// Writes that were sent since then may be lost.
+    doubt: Option<u64>,
+    /// When a flush failed for it.
+    reported: u64,
+}
+
+impl Unflushed {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            now: 1,
+            acked: 0,
+            flushed: 0,
+            sessions: vec![Session::default(); lanes],
+            ended: None,
+            power_on: 0,
+            doubt: None,
+            reported: 0,
+        }
+    }
+
+    /// This moment: an operation that is sent now keeps it.
+    pub(super) fn stamp(&self) -> u64 {
+        self.now
+    }
+
+    /// A session begins.
+    pub(super) fn up(&mut self, lane: LaneId) {
+        self.now += 1;
+        self.sessions[lane].born = Some(self.now);
+    }
+
+    /// A session has ended.
+    pub(super) fn lost(&mut self, lane: LaneId) {
+        self.now += 1;
+        let session = &mut self.sessions[lane];
+        session.born = None;
+        if let Some(dirty) = session.dirty.take() {
+            Dirty::add(&mut self.ended, dirty.since, dirty.last);
+        }
+    }
+
+    /// A lane reports a power-on: its own session, if it has one, is a new one for the cache.
+    pub(super) fn power_on(&mut self, lane: LaneId) {
+        if self.sessions[lane].born.is_some() {
+            self.lost(lane);
+            self.up(lane);
+        }
+        self.now += 1;
+        self.power_on = self.now;
+        let all = self.sessions.iter().map(|session| session.dirty).chain([self.ended]);
+        let lost = all.flatten().filter(|dirty| dirty.last > self.flushed).map(|dirty| dirty.since).min();
+        self.doubt = self.doubt.into_iter().chain(lost).min();
+    }
+
+    /// A write that was sent at `stamp` is acknowledged.
+    pub(super) fn written(&mut self, lane: LaneId, stamp: u64) {
+        self.acked += 1;
+        let session = &mut self.sessions[lane];
+        match session.born {
+            Some(born) if born <= stamp => Dirty::add(&mut session.dirty, stamp, self.acked),
+            // The session that acknowledged it has ended before anybody looked at the answer.
+            _ => Dirty::add(&mut self.ended, stamp, self.acked),
+        }
+        // The storage may have answered before its power went.
+        if self.power_on > stamp {
+            self.doubt = Some(self.doubt.unwrap_or(stamp).min(stamp));
+        }
+    }
+
+    /// A flush begins: it covers what is acknowledged by now.
+    pub(super) fn begin_flush(&self) -> Cover {
+        Cover { at: self.now, acked: self.acked }
+    }
+
+    /// A flush that was sent at `stamp` was answered.
+    pub(super) fn flushed(&mut self, lane: LaneId, stamp: u64, cover: Cover) -> Worth {
+        if self.reported > cover.at {
+            return Worth::Reported;
+        }
+        if let Some(since) = self.doubt {
+            if stamp < self.power_on || !self.is_witness(lane, since) {
+                return Worth::Doubtful;
+            }
+            self.doubt = None;
+        }
+        self.flushed = self.flushed.max(cover.acked);
+        let flushed = self.flushed;
+        for dirty in self.sessions.iter_mut().map(|session| &mut session.dirty).chain([&mut self.ended]) {
+            *dirty = dirty.filter(|dirty| dirty.last > flushed);
+        }
+        Worth::Good
+    }
+
+    fn is_witness(&self, lane: LaneId, since: u64) -> bool {
+        self.sessions[lane].born.is_some_and(|born| born <= since)
+    }
+
+    #[cfg(test)]
+    fn is_trusted(&self) -> bool {
+        self.doubt.is_none()
+    }
+
+    /// A lane whose session was there before all that is in doubt.
+    pub(super) fn witness(&self) -> Option<LaneId> {
+        let since = self.doubt?;
+        (0..self.sessions.len()).find(|&lane| self.is_witness(lane, since))
+    }
+
+    /// A flush fails for what is in doubt.
+    pub(super) fn report(&mut self) {
+        self.now += 1;
+        (self.reported, self.doubt, self.ended) = (self.now, None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_lanes() -> Unflushed {
+        let mut unflushed = Unflushed::new(2);
+        unflushed.up(0);
+        unflushed.up(1);
+        unflushed
+    }
+
+    fn write(unflushed: &mut Unflushed, lane: LaneId) {
+        let stamp = unflushed.stamp();
+        unflushed.written(lane, stamp);
+    }
+
+    fn flush(unflushed: &mut Unflushed, lane: LaneId) -> Worth {
+        let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
+        unflushed.flushed(lane, stamp, cover)
+    }
+
+    #[test]
+    fn a_power_on_with_unflushed_writes_of_ended_sessions_is_in_doubt_until_a_flush_has_failed() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 0);
+        unflushed.lost(0);
+        unflushed.lost(1);
+        unflushed.power_on(1);
+        unflushed.up(1);
+        assert_eq!((flush(&mut unflushed, 1), unflushed.witness()), (Worth::Doubtful, None));
+        unflushed.report();
+        assert_eq!(flush(&mut unflushed, 1), Worth::Good, "reported once");
+        unflushed.power_on(0);
+        unflushed.up(0);
+        assert!(
+            unflushed.is_trusted(),
+            "the other lane reports the same power-on, and nothing is lost by it"
+        );
+    }
+
+    #[test]
+    fn what_was_flushed_cannot_be_lost() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 0);
+        assert_eq!(flush(&mut unflushed, 1), Worth::Good, "the cache is the logical unit's");
+        unflushed.lost(0);
+        unflushed.power_on(0);
+        unflushed.up(0);
+        assert!(unflushed.is_trusted());
+    }
+
+    #[test]
+    fn a_write_that_is_acknowledged_while_a_flush_is_under_way_is_not_covered_by_it() {
+        let mut unflushed = two_lanes();
+        let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
+        write(&mut unflushed, 0);
+        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Good);
+        unflushed.lost(0);
+        unflushed.lost(1);
+        unflushed.power_on(0);
+        assert!(!unflushed.is_trusted());
+    }
+
+    #[test]
+    fn a_session_that_lives_through_it_proves_that_the_power_was_not_off() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 0);
+        write(&mut unflushed, 1);
+        unflushed.lost(0);
+        unflushed.power_on(0);
+        unflushed.up(0);
+        assert_eq!(flush(&mut unflushed, 0), Worth::Doubtful, "a new session proves nothing");
+        assert_eq!(unflushed.witness(), Some(1));
+        assert_eq!(flush(&mut unflushed, 1), Worth::Good);
+        assert!(unflushed.is_trusted());
+    }
+
+    #[test]
+    fn a_session_that_began_after_the_writes_is_no_witness() {
+        let mut unflushed = Unflushed::new(2);
+        unflushed.up(0);
+        write(&mut unflushed, 0);
+        unflushed.up(1);
+        unflushed.lost(0);
+        unflushed.power_on(0);
+        assert_eq!(unflushed.witness(), None);
+    }
+
+    #[test]
+    fn an_answer_from_before_the_report_is_no_proof() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 0);
+        let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
+        unflushed.lost(0);
+        unflushed.power_on(0);
+        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Doubtful);
+        assert_eq!(flush(&mut unflushed, 1), Worth::Good);
+    }
+
+    #[test]
+    fn a_witness_that_is_dead_as_well_is_none() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 1);
+        unflushed.lost(0);
+        unflushed.power_on(0);
+        unflushed.up(0);
+        assert_eq!(unflushed.witness(), Some(1), "as far as anybody knows");
+        unflushed.lost(1);
+        assert_eq!((unflushed.witness(), flush(&mut unflushed, 0)), (None, Worth::Doubtful));
+    }
+
+    #[test]
+    fn flushes_that_are_under_way_when_one_fails_fail_too() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 0);
+        let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
+        unflushed.lost(0);
+        unflushed.lost(1);
+        unflushed.power_on(1);
+        unflushed.up(1);
+        unflushed.report();
+        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Reported);
+        assert_eq!(flush(&mut unflushed, 1), Worth::Good);
+    }
+
+    #[test]
+    fn an_acknowledgement_that_is_seen_after_the_power_on_counts_before_it() {
+        for seen_dead in [false, true] {
+            let mut unflushed = two_lanes();
+            let stamp = unflushed.stamp();
+            unflushed.lost(0);
+            if seen_dead {
+                unflushed.lost(1);
+            }
+            unflushed.power_on(0);
+            unflushed.up(0);
+            assert!(unflushed.is_trusted());
+            unflushed.written(1, stamp);
+            assert_eq!((unflushed.is_trusted(), flush(&mut unflushed, 0)), (false, Worth::Doubtful));
+        }
+    }
+}
