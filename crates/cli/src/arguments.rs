@@ -3,7 +3,7 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{attach, bench, compare, copy, demo, discover, inspect, lab, net, report, serve};
+use crate::command::{attach, bench, compare, copy, demo, discover, inspect, lab, net, paths, report, serve};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -11,6 +11,8 @@ const DEVICES: &str = "\
 Devices:
   iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN   a logical unit; the secret may also stand in LUNWAY_CHAP_SECRET,
                                                    or in a file named with ?secret_file=PATH
+  iscsi://…?portal=HOST[:PORT]&from=IP&…           the same over several paths; see lunway paths
+  paths:FILE  any *paths.toml                      the same, described in a file
   ram:SIZE  null:SIZE                              memory, or a sink
   PATH  file:PATH                                  raw image or block device
   delay:TIME:DEVICE  rate:SIZE:DEVICE  fault:SPEC:DEVICE  readonly:DEVICE  stats:DEVICE
@@ -46,6 +48,7 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Discover(discover::Discover),
     Inspect(inspect::Inspect),
+    Paths(paths::Paths),
     Copy(copy::Copy),
     Attach(attach::Attach),
     Bench(Box<bench::Bench>),
@@ -71,6 +74,7 @@ impl Command {
             Self::Serve(serve) => serve.run(),
             Self::Discover(discover) => discover.run(),
             Self::Inspect(inspect) => inspect.run(),
+            Self::Paths(paths) => paths.run(),
             Self::Copy(copy) => copy.run(),
             Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),

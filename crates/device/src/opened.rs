@@ -10,6 +10,7 @@ use lunway_block::spec::{DeviceSpec, IscsiUrl};
 use lunway_file::FileDevice;
 use lunway_initiator::IscsiDevice;
 use lunway_memory::{NullDisk, RamDisk};
+use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
 
 use crate::OpenError;
 
@@ -22,7 +23,7 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Files past the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// Times and limits of iSCSI sessions.
+    /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection, whatever stands here.
     pub iscsi: lunway_initiator::OpenOptions,
 }
 
@@ -34,14 +35,18 @@ pub struct Opened {
     /// The device, with its decorators around it.
     pub device: Arc<dyn BlockDevice>,
     session: Option<Arc<IscsiDevice>>,
+    multipath: Option<Arc<IscsiMultipath>>,
     counters: Vec<(String, Arc<Stats>)>,
 }
 
 impl Opened {
-    /// Logs out where there is a session, once what is under way is answered, and logs what `stats:` has counted.
+    /// Logs out where there are sessions, once what is under way is answered, and logs what `stats:` has counted.
     pub async fn close(self) {
         if let Some(session) = self.session {
             session.close().await;
+        }
+        if let Some(multipath) = self.multipath {
+            multipath.close().await;
         }
         for (device, counter) in self.counters {
             let counted = counter.snapshot();
@@ -54,8 +59,13 @@ impl Opened {
         self.session.as_ref()
     }
 
+    /// The lanes, where the device is a disk over several paths, whatever is around it.
+    pub fn multipath(&self) -> Option<&Arc<IscsiMultipath>> {
+        self.multipath.as_ref()
+    }
+
     fn plain(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device, session: None, counters: Vec::new() }
+        Self { device, session: None, multipath: None, counters: Vec::new() }
     }
 
     fn wrap(&mut self, wrapper: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) {
@@ -116,6 +126,10 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
         }
         DeviceSpec::Vhdx { path } => return Err(OpenError::Vhdx { path: path.clone() }),
         DeviceSpec::Iscsi { url } => open_iscsi(url, options).await?,
+        DeviceSpec::Paths { path } => {
+            let url = MultipathUrl::from_file(path).map_err(|error| OpenError::PathsFile(Box::new(error)))?;
+            open_multipath(&url, leaf.to_string(), options).await?
+        }
         DeviceSpec::Delay { .. }
         | DeviceSpec::Rate { .. }
         | DeviceSpec::Fault { .. }
@@ -126,21 +140,48 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
 
 async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, OpenError> {
     let device = || url.to_string();
-    let address = lunway_initiator::IscsiUrl::parse(url.expose_secret())
-        .map_err(|source| OpenError::Url { device: device(), source })?;
+    let address = Address::parse(url.expose_secret());
+    let address =
+        match address.map_err(|source| OpenError::Url { device: device(), source: Box::new(source) })? {
+            Address::One(address) => address,
+            Address::Several(address) => return open_multipath(&address, device(), options).await,
+        };
     let session = IscsiDevice::open(address, options.iscsi.clone())
         .await
         .map_err(|source| OpenError::Iscsi { device: device(), source })?;
-    let found = session.geometry().logical_sector;
+    let session = Arc::new(session);
+    let opened =
+        Opened { device: session.clone(), session: Some(session), multipath: None, counters: Vec::new() };
+    with_sector(opened, device(), options).await
+}
+
+async fn open_multipath(
+    url: &MultipathUrl,
+    device: String,
+    options: &OpenOptions,
+) -> Result<Opened, OpenError> {
+    let multipath = IscsiMultipath::open(url, &options.iscsi)
+        .await
+        .map_err(|source| OpenError::Multipath { device: device.clone(), source: Box::new(source) })?;
+    let multipath = Arc::new(multipath);
+    let opened = Opened {
+        device: multipath.device().clone(),
+        session: None,
+        multipath: Some(multipath),
+        counters: Vec::new(),
+    };
+    with_sector(opened, device, options).await
+}
+
+/// Only if it has the sectors that were asked for.
+async fn with_sector(opened: Opened, device: String, options: &OpenOptions) -> Result<Opened, OpenError> {
+    let found = opened.device.geometry().logical_sector;
     match options.sector {
         Some(wanted) if wanted != found => {
-            session.close().await;
-            Err(OpenError::Sector { device: device(), wanted, found })
+            opened.close().await;
+            Err(OpenError::Sector { device, wanted, found })
         }
-        _ => {
-            let session = Arc::new(session);
-            Ok(Opened { device: session.clone(), session: Some(session), counters: Vec::new() })
-        }
+        _ => Ok(opened),
     }
 }
 

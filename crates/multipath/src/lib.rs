@@ -3,6 +3,7 @@
 mod device;
 mod fate;
 mod health;
+pub mod iscsi;
 mod lane;
 pub mod plan;
 mod scheduler;

@@ -2,7 +2,8 @@
 //!
 //! | form | device |
 //! |---|---|
-//! | `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` | a LUN of a target |
+//! | `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` | a LUN of a target, over one path or several |
+//! | `paths:FILE`, any `*paths.toml` | a LUN over several paths, described in a file |
 //! | `ram:SIZE`, `null:SIZE` | memory, or a sink |
 //! | `PATH`, `file:PATH` | raw image or block device |
 //! | `vhdx:PATH`, any `*.vhdx`, `*.avhdx` | VHDX |
@@ -34,7 +35,7 @@ use crate::size::{ExactSize, SizeError, parse_size};
 /// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
 pub const DEPTH_MAX: usize = 16;
 
-const KINDS: &str = "iscsi://, ram:, null:, file:, vhdx:, delay:, rate:, fault:, readonly:, stats:";
+const KINDS: &str = "iscsi://, paths:, ram:, null:, file:, vhdx:, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -66,6 +67,11 @@ pub enum DeviceSpec {
     Iscsi {
         /// The whole address; it may hold a secret.
         url: IscsiUrl,
+    },
+    /// `paths:FILE`, or a path that ends in `paths.toml`.
+    Paths {
+        /// The file that describes the disk and its paths.
+        path: PathBuf,
     },
     /// `delay:TIME:DEVICE`.
     Delay {
@@ -137,7 +143,7 @@ pub enum SpecError {
     /// `fault:` without a usable spec.
     #[error("in `fault:SPEC:DEVICE`: {0}")]
     Fault(#[from] FaultSpecError),
-    /// `file:` or `vhdx:` without a path.
+    /// `file:`, `vhdx:` or `paths:` without a path.
     #[error("`{kind}:` needs a path behind it")]
     EmptyPath {
         /// The kind of device.
@@ -177,6 +183,7 @@ impl DeviceSpec {
             | Self::Null { .. }
             | Self::File { .. }
             | Self::Vhdx { .. }
+            | Self::Paths { .. }
             | Self::Iscsi { .. } => None,
         }
     }
@@ -214,6 +221,7 @@ impl DeviceSpec {
             "null" => Self::Null { size: size("null", rest)?.get() },
             "file" => Self::File { path: path("file", rest)? },
             "vhdx" => Self::Vhdx { path: path("vhdx", rest)? },
+            "paths" => Self::Paths { path: path("paths", rest)? },
             "iscsi" => Self::Iscsi { url: IscsiUrl::new(text).ok_or(SpecError::IscsiForm)? },
             "delay" => {
                 let (time, device) = split();
@@ -233,10 +241,16 @@ impl DeviceSpec {
         })
     }
 
-    /// A bare path: its extension decides.
+    /// A bare path: its end decides.
     fn of_path(text: &str) -> Self {
         let path = PathBuf::from(text);
-        if is_vhdx(&path) { Self::Vhdx { path } } else { Self::File { path } }
+        if is_vhdx(&path) {
+            Self::Vhdx { path }
+        } else if text.ends_with("paths.toml") {
+            Self::Paths { path }
+        } else {
+            Self::File { path }
+        }
     }
 }
 
@@ -277,7 +291,7 @@ impl fmt::Display for DeviceSpec {
             Self::Ram { size } => write!(f, "ram:{}", ExactSize(*size)),
             Self::Null { size } => write!(f, "null:{}", ExactSize(*size)),
             // Short where a bare path means the same.
-            Self::File { path } | Self::Vhdx { path }
+            Self::File { path } | Self::Vhdx { path } | Self::Paths { path }
                 if path.to_str().is_some_and(|text| {
                     !text.is_empty() && split_kind(text).is_none() && Self::of_path(text) == *self
                 }) =>
@@ -286,6 +300,7 @@ impl fmt::Display for DeviceSpec {
             }
             Self::File { path } => write!(f, "file:{}", path.display()),
             Self::Vhdx { path } => write!(f, "vhdx:{}", path.display()),
+            Self::Paths { path } => write!(f, "paths:{}", path.display()),
             Self::Iscsi { url } => write!(f, "{url}"),
             Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
             Self::Rate { bytes_per_second, inner } => {
@@ -316,6 +331,10 @@ mod tests {
             "disk.VHDX",
             "child.avhdx",
             "vhdx:no-extension",
+            "san/paths.toml",
+            "disk7-paths.toml",
+            "paths:disk7.toml",
+            "file:paths.toml",
             "iscsi://10.0.0.1:3260/iqn.2026-01.example:disk/0?portal=10.0.1.1:3260",
             "delay:200us:ram:1G",
             "rate:100M:disk.img",
@@ -344,6 +363,7 @@ mod tests {
             ("delay:5:ram:1M", "`5` is not a duration"),
             ("fault:reed:ram:1M", "in `fault:SPEC:DEVICE`"),
             ("file:", "`file:` needs a path"),
+            ("paths:", "`paths:` needs a path"),
             ("iscsi:host", "iscsi://[user"),
         ] {
             let error = DeviceSpec::parse(text).unwrap_err().to_string();

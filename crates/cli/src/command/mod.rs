@@ -10,5 +10,6 @@ pub(crate) mod inspect;
 pub(crate) mod lab;
 pub(crate) mod manage;
 pub(crate) mod net;
+pub(crate) mod paths;
 pub(crate) mod report;
 pub(crate) mod serve;

@@ -18,6 +18,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use crate::{LaneShape, Port};
+
 pub use ground::{Ground, LocalPort, Portal, Way};
 pub use warn::Warning;
 
@@ -146,6 +148,18 @@ impl PlannedLane {
         match self.near {
             Some(near) => format!("{near} > {}", self.portal),
             None => format!("any > {}", self.portal),
+        }
+    }
+
+    /// As the scheduler knows it.
+    pub fn shape(&self) -> LaneShape {
+        LaneShape {
+            name: self.name(),
+            near: Port(self.near_port),
+            far: Port(self.far_port),
+            weight: self.weight,
+            reserve: self.reserve,
+            rate_hint: self.speed.map(|bits| bits / 8),
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::{progress, terminal};
 const RECENT: usize = 4;
 /// Seconds of the history, and its columns.
 const HISTORY: usize = 60;
+/// Seconds of a path's history, and its columns.
+const PATH_HISTORY: usize = 20;
 /// Rows that have been measured are listed from the last one back, as far as this.
 const DONE_MAX: usize = 12;
 /// Columns of the bar.
@@ -36,6 +38,8 @@ pub(super) struct Live {
     paths: Vec<PathSample>,
     paths_at: Instant,
     rates: Vec<PathRates>,
+    /// What went over each path in the last seconds, bytes per second.
+    path_history: Vec<VecDeque<f64>>,
     done: Vec<String>,
     left: Option<Duration>,
     count: usize,
@@ -99,6 +103,7 @@ impl Live {
             paths,
             paths_at: now,
             rates: Vec::new(),
+            path_history: Vec::new(),
             done: Vec::new(),
             left: None,
             count: 0,
@@ -163,6 +168,13 @@ impl Live {
         let since = now.saturating_duration_since(self.paths_at);
         self.rates = samples.iter().map(|path| PathRates::of(path, &self.paths, since)).collect();
         (self.paths, self.paths_at) = (samples, now);
+        self.path_history.resize_with(self.rates.len(), VecDeque::new);
+        for (history, path) in self.path_history.iter_mut().zip(&self.rates) {
+            if history.len() == PATH_HISTORY {
+                history.pop_front();
+            }
+            history.push_back(bytes_per_second(path));
+        }
     }
 
     /// The step `index` has ended.
@@ -235,11 +247,18 @@ impl Live {
         [(0, "read"), (1, "write")].into_iter().filter_map(line).collect()
     }
 
+    /// A line for each path. Several are measured by the fullest second of any, so that they can be compared.
     fn paths(&self) -> String {
+        let all: f64 = self.rates.iter().map(bytes_per_second).sum();
+        let most = self.path_history.iter().flatten().copied().fold(0.0, f64::max);
         let rows: Vec<_> = self
             .rates
             .iter()
-            .map(|path| {
+            .zip(&self.path_history)
+            .map(|(path, history)| {
+                let share = if all > 0.0 { bytes_per_second(path) / all * 100.0 } else { 0.0 };
+                let sparks: String =
+                    history.iter().map(|value| spark(if most > 0.0 { value / most } else { 0.0 })).collect();
                 let trip = path.now.round_trip.map_or("-".to_owned(), |time| millis(time.as_nanos() as f64));
                 [
                     terminal::clean(&path.now.name),
@@ -249,16 +268,32 @@ impl Live {
                     format!("{:8.0}", path.ios_per_s),
                     format!("{trip:>8}"),
                     format!("{:>6}", path.now.errors),
+                    format!("{share:3.0} %"),
+                    sparks,
                 ]
             })
             .collect();
-        let headings = ["Path", "State", "Read MB/s", "Write MB/s", "    IOPS", "  RTT ms", "Errors"];
+        let headings = [
+            "Path",
+            "State",
+            "Read MB/s",
+            "Write MB/s",
+            "    IOPS",
+            "  RTT ms",
+            "Errors",
+            "Share",
+            "Last 20 s",
+        ];
         terminal::plain_table(headings, &rows, "")
     }
 
     fn bold(&self, text: &str) -> String {
         if self.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
     }
+}
+
+fn bytes_per_second(path: &PathRates) -> f64 {
+    path.read_bytes_per_s + path.write_bytes_per_s
 }
 
 fn phase(phase: Phase) -> &'static str {
@@ -365,6 +400,35 @@ mod tests {
         assert!(!text.contains("\nwrite"), "there is none: {text}");
         assert!(text.contains("192.0.2.1:3260  up") && text.contains("0.120"), "{text}");
         assert!(!text.contains('\x1b'), "{text:?}");
+    }
+
+    #[test]
+    fn each_path_has_a_line_with_its_share_and_its_history_and_one_that_is_down_is_a_gap() {
+        let start = Instant::now();
+        let mut live = live(start);
+        let path = |name: &str, read_bytes, state| PathSample {
+            name: name.to_owned(),
+            state,
+            read_bytes,
+            ..sample()[0].clone()
+        };
+        for (n, [first, second]) in (1..).zip([[0, 0], [30, 10], [60, 10], [90, 40]]) {
+            let state = if second == 10 && n == 3 { PathState::Down } else { PathState::Up };
+            let samples =
+                || vec![path("a", first * 1_000_000, PathState::Up), path("b", second * 1_000_000, state)];
+            live.tick(step("x", 0), &tick(1, 0.1), &samples, start + Duration::from_secs(n));
+            let text = live.text();
+            if n == 3 {
+                assert!(
+                    text.lines().any(|line| line.starts_with("b     down") && line.contains("  0 %")),
+                    "{text}"
+                );
+            }
+        }
+        let text = live.text();
+        let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+        assert!(line("a     up").contains(" 50 %") && line("a     up").ends_with(" ███"), "{text}");
+        assert!(line("b     up").ends_with(" ▃ █"), "{text}");
     }
 
     #[test]

@@ -5,7 +5,8 @@ mod unit;
 
 use clap::Args;
 use lunway_block::spec::DeviceSpec;
-use lunway_initiator::{IscsiUrl, OpenOptions};
+use lunway_initiator::OpenOptions;
+use lunway_multipath::iscsi::Address;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -46,7 +47,12 @@ impl Inspect {
     async fn look(&self, spec: &DeviceSpec) -> Result<(Vec<Section>, Value), Failure> {
         if let DeviceSpec::Iscsi { url } = spec {
             let url =
-                IscsiUrl::parse(url.expose_secret()).map_err(|error| Failure::Usage(error.to_string()))?;
+                Address::parse(url.expose_secret()).map_err(|error| Failure::Usage(error.to_string()))?;
+            // Whatever the path, it is the same disk.
+            let url = match url {
+                Address::One(url) => url,
+                Address::Several(url) => url.base,
+            };
             let seen =
                 lunway_initiator::inspect(&url, &OpenOptions::default()).await.map_err(Failure::failed)?;
             return Ok((unit::sections(&seen), unit::document(&seen)));

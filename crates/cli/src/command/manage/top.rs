@@ -9,20 +9,31 @@ use lunway_block::size::HumanSize;
 use serde_json::{Value, json};
 
 use super::{Daemon, failure, rows, text};
+use crate::command::paths::live::Live;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::screen::redrawn;
 use crate::{device, terminal};
 
-/// Show what the logical units and sessions of a running daemon do, second by second.
+/// Show what the logical units and sessions of a running daemon do, second by second; or the paths to a disk.
+///
+/// Of a disk it shows the lanes that this command itself has opened, so that what other programs do over theirs is not in it: --load
+/// reads, so that there is something to be seen.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ctrl-C ends it.
 
 Examples:
   lunway top
-  lunway top --once --json        # the rates of one interval, for programs")]
+  lunway top --once --json        # the rates of one interval, for programs
+  lunway top san/paths.toml --load")]
 pub(crate) struct Top {
+    /// A disk over several paths; without it, the daemon
+    #[arg(value_name = "DEVICE")]
+    device: Option<String>,
+    /// Read all over the disk meanwhile, 1 MiB at a time
+    #[arg(long, requires = "device")]
+    load: bool,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
@@ -57,6 +68,11 @@ struct Rates {
 
 impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if let Some(device) = self.device {
+            let interval = Duration::from_secs_f64(self.interval);
+            let (once, json, load) = (self.once, self.daemon.json, self.load);
+            return Live { device, interval, once, json, load }.run();
+        }
         let client = self.daemon.client()?;
         let interval = Duration::from_secs_f64(self.interval);
         device::run(async {

@@ -1,0 +1,205 @@
+//! `lunway paths`.
+
+mod lanes;
+pub(crate) mod live;
+mod trial;
+
+use std::time::Duration;
+
+use clap::Args;
+use lunway_block::BlockDevice;
+use lunway_block::size::HumanSize;
+use lunway_block::spec::DeviceSpec;
+use lunway_device::OpenOptions;
+use lunway_multipath::Policy;
+use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
+use lunway_multipath::plan::{Plan, PlanKind};
+use serde_json::{Value, json};
+
+use self::lanes::Lanes;
+use crate::failure::Failure;
+use crate::interrupt::Requests;
+use crate::screen::Screen;
+use crate::{device, terminal};
+
+/// Seconds between two drawings.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Show the paths to a disk: how they were chosen, what speaks against that, and how each of them is.
+///
+/// With --plan or --policy nothing is opened: they show what would be.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Ctrl-C ends --watch.
+
+Examples:
+  lunway paths 'iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0?portal=198.51.100.10'
+  lunway paths san/paths.toml --watch
+  lunway paths iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --plan mesh
+  lunway paths san/paths.toml --policy round-robin --json")]
+pub(crate) struct Paths {
+    /// The disk: an iscsi:// address or a paths.toml
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// Show the lanes of another plan, without opening them: paired, balanced, mesh, redundant
+    #[arg(long, value_name = "PLAN", value_parser = str::parse::<PlanKind>)]
+    plan: Option<PlanKind>,
+    /// Show where another policy would send I/O, without sending any
+    #[arg(long, value_name = "POLICY", value_parser = str::parse::<Policy>)]
+    policy: Option<Policy>,
+    /// Draw it again each second
+    #[arg(long, conflicts_with_all = ["plan", "policy"])]
+    watch: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Paths {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let spec = device::parse(&self.device)?;
+        let url = address(&spec)?;
+        device::run(async {
+            if self.plan.is_some() || self.policy.is_some() {
+                self.trial(url).await
+            } else {
+                self.show(&spec, &url).await
+            }
+        })
+    }
+
+    /// What would be.
+    async fn trial(&self, mut url: MultipathUrl) -> Result<(), Failure> {
+        if let Some(kind) = self.plan {
+            if kind != PlanKind::Explicit {
+                url.lanes.clear();
+            }
+            url.plan = Some(kind);
+        }
+        let policy = self.policy.or(url.policy).unwrap_or(Policy::Adaptive);
+        let options = OpenOptions::default().iscsi;
+        let plan = IscsiMultipath::plan_for(&url, &options).await.map_err(Failure::failed)?;
+        let first = trial::first_lanes(&plan, policy);
+        if self.json {
+            let mut document = plan_document(&url.to_string(), &plan, policy);
+            document["lanes"] = trial::document(&plan);
+            document["first_lanes"] = json!(first);
+            return terminal::print_json(&document);
+        }
+        let blocks = [
+            head(&url.to_string(), &plan, policy),
+            trial::table(&plan),
+            trial::sentence(&first),
+            warnings(&plan),
+        ];
+        print_blocks(&blocks)
+    }
+
+    /// What is.
+    async fn show(&self, spec: &DeviceSpec, url: &MultipathUrl) -> Result<(), Failure> {
+        let multipath = IscsiMultipath::open(url, &OpenOptions::default().iscsi)
+            .await
+            .map_err(|error| Failure::failed(anyhow::anyhow!("cannot open {spec}: {error}")))?;
+        let outcome = self.watch(spec, &multipath).await;
+        multipath.close().await;
+        outcome
+    }
+
+    async fn watch(&self, spec: &DeviceSpec, multipath: &IscsiMultipath) -> Result<(), Failure> {
+        let mut requests = Requests::new().map_err(Failure::failed)?;
+        let screen = (self.watch && !self.json).then(Screen::enter).flatten();
+        let mut lanes = Lanes::new(multipath);
+        loop {
+            lanes.look(multipath);
+            let (name, plan) = (spec.to_string(), multipath.plan());
+            let policy = multipath.device().policy();
+            let geometry = multipath.device().geometry();
+            if self.json {
+                let mut document = plan_document(&name, plan, policy);
+                document["size"] = json!(geometry.size);
+                document["sector"] = json!(geometry.logical_sector);
+                document["lanes"] = lanes.document(plan);
+                terminal::print_json(&document)?;
+            } else {
+                let shape =
+                    format!("{}, sectors of {} bytes", HumanSize(geometry.size), geometry.logical_sector);
+                let blocks = [
+                    format!("{}\n{}", head(&name, plan, policy), terminal::columns([("disk", shape)])),
+                    lanes.state_table(),
+                    warnings(plan),
+                ];
+                match &screen {
+                    Some(screen) => screen.draw(&joined(&blocks)),
+                    None => print_blocks(&blocks)?,
+                }
+            }
+            if !self.watch {
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PERIOD) => {}
+                () = requests.next() => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The address of a disk that has paths. One that names a single path is taken as one of several: that is what is asked for here.
+fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
+    match spec.leaf() {
+        DeviceSpec::Iscsi { url } => match Address::parse(url.expose_secret()) {
+            Ok(Address::Several(url)) => Ok(url),
+            Ok(Address::One(url)) => Ok(MultipathUrl::of_one(url)),
+            Err(error) => Err(Failure::Usage(error.to_string())),
+        },
+        DeviceSpec::Paths { path } => MultipathUrl::from_file(path).map_err(Failure::failed),
+        other => {
+            Err(Failure::Usage(format!("{other} has no paths: an iscsi:// address or a paths.toml has them")))
+        }
+    }
+}
+
+fn head(device: &str, plan: &Plan, policy: Policy) -> String {
+    let mut lines = vec![terminal::heading(&terminal::clean(device))];
+    let active = plan.active();
+    let reserve = plan.lanes.len() - active;
+    let count = match reserve {
+        0 => format!("{active} lanes"),
+        _ => format!("{active} lanes, {reserve} more in reserve"),
+    };
+    lines.push(terminal::columns([
+        ("plan", format!("{}: {count}", plan.kind)),
+        ("policy", policy.to_string()),
+    ]));
+    lines.extend(plan.reasons.iter().map(|reason| format!("  {}", terminal::clean(reason))));
+    lines.join("\n")
+}
+
+fn warnings(plan: &Plan) -> String {
+    if plan.warnings.is_empty() {
+        return String::new();
+    }
+    let lines = plan.warnings.iter().map(|warning| format!("  {}", terminal::clean(&warning.to_string())));
+    std::iter::once(terminal::heading("Warnings")).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+fn joined(blocks: &[String]) -> String {
+    let blocks: Vec<_> = blocks.iter().filter(|block| !block.is_empty()).map(String::as_str).collect();
+    blocks.join("\n\n")
+}
+
+fn print_blocks(blocks: &[String]) -> Result<(), Failure> {
+    terminal::print(&joined(blocks))
+}
+
+fn plan_document(device: &str, plan: &Plan, policy: Policy) -> Value {
+    let warnings: Vec<_> =
+        plan.warnings.iter().map(|warning| json!({ "rule": warning.rule, "text": warning.text })).collect();
+    json!({
+        "device": device,
+        "plan": plan.kind.to_string(),
+        "reasons": plan.reasons,
+        "warnings": warnings,
+        "policy": policy.to_string(),
+    })
+}

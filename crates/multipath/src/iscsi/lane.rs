@@ -1,0 +1,247 @@
+//! A lane over an iSCSI session.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use lunway_block::{BlockDevice, Geometry, PathSample, PathState};
+use lunway_initiator::{Detours, IscsiDevice, IscsiUrl, OpenOptions, SessionEvent, SharedObserver};
+use lunway_scsi::AccessState;
+use tokio::sync::Notify;
+
+use super::absent::Absent;
+use super::bell::Bell;
+use super::reservation;
+use crate::plan::PlannedLane;
+use crate::{Access, Lane, LaneEvent, LaneListener};
+
+/// A lane over an iSCSI session.
+///
+/// It may exist before its session does: [`connect`](Self::connect) opens that, [`admit`](Self::admit) makes it part of the disk once
+/// somebody has seen that it is the same disk. Until then nothing is told of it, and its device refuses everything.
+///
+/// With a reservation key, a session is `Up` only when the key is registered for it.
+pub(super) struct IscsiLane {
+    pub(super) planned: PlannedLane,
+    pub(super) name: String,
+    url: IscsiUrl,
+    key: Option<u64>,
+    device: OnceLock<IscsiDevice>,
+    absent: OnceLock<Absent>,
+    bell: Bell,
+    /// Number of its session.
+    epoch: AtomicU64,
+    /// Counts devices: what is heard of one before the last is not of this lane.
+    attempt: AtomicU64,
+    up: AtomicBool,
+    /// Why it could not be connected the last time.
+    failure: Mutex<Option<String>>,
+    /// Something gives hope while it is not connected yet.
+    pub(super) hope: Notify,
+    weak: Weak<Self>,
+}
+
+impl fmt::Debug for IscsiLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IscsiLane").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl IscsiLane {
+    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, key: Option<u64>) -> Arc<Self> {
+        Arc::new_cyclic(|weak| Self {
+            name: planned.name(),
+            planned,
+            url,
+            key,
+            device: OnceLock::new(),
+            absent: OnceLock::new(),
+            bell: Bell::default(),
+            epoch: AtomicU64::new(0),
+            attempt: AtomicU64::new(0),
+            up: AtomicBool::new(false),
+            failure: Mutex::default(),
+            hope: Notify::new(),
+            weak: weak.clone(),
+        })
+    }
+
+    /// Opens a session. The device is not part of the lane before [`admit`](Self::admit).
+    pub(super) async fn connect(
+        &self,
+        options: &OpenOptions,
+        detours: Detours,
+    ) -> Result<IscsiDevice, lunway_initiator::OpenError> {
+        let lane = self.weak.clone();
+        let attempt = self.attempt.fetch_add(1, Ordering::Relaxed) + 1;
+        let observer = SharedObserver::new(move |event| {
+            // A device that was not admitted ends after the next one has begun.
+            if let Some(lane) = lane.upgrade().filter(|lane| lane.attempt.load(Ordering::Relaxed) == attempt)
+            {
+                lane.happened(event);
+            }
+        });
+        let options = OpenOptions { observer: Some(observer), detours: Some(detours), ..options.clone() };
+        IscsiDevice::open(self.url.clone(), options).await
+    }
+
+    /// Takes the device that [`connect`](Self::connect) gave, and tells what has happened to it.
+    pub(super) fn admit(&self, device: IscsiDevice) {
+        if self.device.set(device).is_err() {
+            return;
+        }
+        if let (Some(device), Some(absent)) = (self.device.get(), self.absent.get()) {
+            absent.take_callbacks().into_iter().for_each(|callback| device.on_resize(callback));
+        }
+        self.bell.admit();
+    }
+
+    /// The device that was connected is no part of the disk: whoever has it closes it.
+    pub(super) fn forget_session(&self) {
+        self.attempt.fetch_add(1, Ordering::Relaxed);
+        self.bell.forget();
+        self.up.store(false, Ordering::Relaxed);
+    }
+
+    /// Why it is not there yet, for people.
+    pub(super) fn failed(&self, why: String) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.as_ref() == Some(&why) {
+            return;
+        }
+        *failure = Some(why.clone());
+        drop(failure);
+        self.bell.absent(LaneEvent::Lost { epoch: 0, why });
+    }
+
+    /// It will never be part of the disk.
+    pub(super) fn refused(&self, why: String) {
+        self.bell.absent(LaneEvent::Closed { why });
+    }
+
+    /// What it looks like until it is there.
+    pub(super) fn resemble(&self, geometry: Geometry) {
+        let _ = self.absent.set(Absent::new(geometry));
+    }
+
+    /// Its session's device, once there is one.
+    pub(super) fn session(&self) -> Option<&IscsiDevice> {
+        self.device.get()
+    }
+
+    /// The portal group that it leads to, as far as is known.
+    pub(super) fn group(&self) -> Option<u16> {
+        self.device.get().and_then(IscsiDevice::portal_group).or(self.planned.group)
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn url(&self) -> &IscsiUrl {
+        &self.url
+    }
+
+    /// What has gone over it, under its name.
+    pub(super) fn sample(&self) -> PathSample {
+        let sample = self.device.get().and_then(|device| device.paths().into_iter().next());
+        let nothing = PathSample {
+            name: String::new(),
+            state: PathState::Down,
+            read_ios: 0,
+            read_bytes: 0,
+            write_ios: 0,
+            write_bytes: 0,
+            errors: 0,
+            round_trip: None,
+        };
+        PathSample { name: self.name.clone(), ..sample.unwrap_or(nothing) }
+    }
+
+    fn happened(&self, event: SessionEvent) {
+        match event {
+            SessionEvent::Up { epoch } => {
+                self.epoch.store(epoch, Ordering::Relaxed);
+                self.up.store(true, Ordering::Relaxed);
+                match self.key {
+                    None => self.bell.ring(LaneEvent::Up { epoch }),
+                    Some(key) => self.register(key, epoch),
+                }
+            }
+            SessionEvent::Lost { epoch, why } => {
+                self.up.store(false, Ordering::Relaxed);
+                self.bell.ring(LaneEvent::Lost { epoch, why });
+            }
+            SessionEvent::Settled { epoch } => self.bell.ring(LaneEvent::Settled { epoch }),
+            SessionEvent::Silent => self.bell.ring(LaneEvent::Silent),
+            SessionEvent::Heard => self.bell.ring(LaneEvent::Heard),
+            SessionEvent::PowerOn => self.bell.ring(LaneEvent::PowerOn),
+            SessionEvent::Access(state) => self.bell.ring(LaneEvent::Access(access(state))),
+            SessionEvent::Closed { why } => {
+                self.up.store(false, Ordering::Relaxed);
+                self.bell.ring(LaneEvent::Closed { why });
+            }
+            // What a later version of the initiator tells is of no meaning here.
+            _ => {}
+        }
+    }
+
+    /// Registers the key for a session before that is told to be up. The first session's is registered before it is admitted.
+    fn register(&self, key: u64, epoch: u64) {
+        let Some(lane) = self.weak.upgrade() else { return };
+        if lane.device.get().is_none() {
+            return lane.bell.ring(LaneEvent::Up { epoch });
+        }
+        tokio::spawn(async move {
+            let Some(device) = lane.device.get() else { return };
+            let outcome = reservation::register(device, key).await;
+            // Another session may have taken its place: then this is that one's business.
+            if lane.epoch.load(Ordering::Relaxed) != epoch || !lane.is_up() {
+                return;
+            }
+            match outcome {
+                Ok(()) => lane.bell.ring(LaneEvent::Up { epoch }),
+                Err(why) => device.sever(&format!("the reservation key could not be registered: {why}")),
+            }
+        });
+    }
+}
+
+impl Lane for IscsiLane {
+    fn device(&self) -> &dyn BlockDevice {
+        match self.device.get() {
+            Some(device) => device,
+            None => self.absent.get_or_init(Absent::shapeless),
+        }
+    }
+
+    fn listen(&self, listener: Arc<dyn LaneListener>) {
+        self.bell.listen(listener);
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    fn sever(&self, why: &str) {
+        if let Some(device) = self.device.get() {
+            device.sever(why);
+        }
+    }
+
+    fn hurry(&self) {
+        match self.device.get() {
+            Some(device) => device.hurry(),
+            None => self.hope.notify_one(),
+        }
+    }
+}
+
+fn access(state: AccessState) -> Access {
+    match state {
+        AccessState::ActiveOptimized => Access::Optimized,
+        AccessState::ActiveNonOptimized => Access::NonOptimized,
+        AccessState::Standby => Access::Standby,
+        AccessState::Unavailable | AccessState::Transitioning => Access::Unavailable,
+    }
+}

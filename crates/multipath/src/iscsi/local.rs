@@ -1,0 +1,53 @@
+//! This machine's side of a plan.
+
+use std::net::IpAddr;
+
+use lunway_machine::{Link, Machine, MachineAddress, Route};
+
+use crate::plan::{LocalPort, Way};
+
+/// The addresses of this machine with their cards, and the ways that its kernel takes: as they are in the network namespace of the thread.
+pub(super) struct Local {
+    pub(super) ports: Vec<LocalPort>,
+    links: Vec<Link>,
+}
+
+impl Local {
+    /// Looks. What cannot be found out is left out: it is for the plan's sake only.
+    pub(super) fn look(machine: &Machine) -> Self {
+        let unread = |error: &std::io::Error| tracing::warn!("cannot read this machine's addresses: {error}");
+        let addresses = machine.addresses().inspect_err(unread).unwrap_or_default();
+        let links = machine.links().inspect_err(unread).unwrap_or_default();
+        let ports =
+            addresses.iter().filter(|address| !address.deprecated).map(|address| port(address, &links));
+        Self { ports: ports.collect(), links }
+    }
+
+    /// The way to an address.
+    pub(super) fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Option<Way> {
+        let route = Route::lookup(from, to).ok()?;
+        let link = route.index.and_then(|index| self.links.iter().find(|link| link.index == index));
+        Some(Way {
+            interface: link.map(|link| link.name.clone()),
+            source: route.from,
+            gateway: route.gateway,
+        })
+    }
+}
+
+fn port(address: &MachineAddress, links: &[Link]) -> LocalPort {
+    let link = links.iter().find(|link| link.name == address.interface);
+    let below = link.and_then(|link| link.below.clone());
+    let card = below.and_then(|below| links.iter().find(|link| link.name == below));
+    LocalPort {
+        ip: address.ip,
+        network: address.network,
+        interface: address.interface.clone(),
+        card: card.map_or_else(|| address.interface.clone(), |card| card.name.clone()),
+        speed: link.and_then(|link| link.speed).or_else(|| card.and_then(|card| card.speed)),
+        mtu: link.and_then(|link| link.mtu),
+        // Where nothing is known, nothing is wrong.
+        carrier: link.is_none_or(|link| link.carrier),
+        loopback: address.loopback,
+    }
+}

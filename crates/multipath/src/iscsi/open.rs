@@ -1,0 +1,326 @@
+//! From an address to a disk over its lanes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use lunway_block::BlockDevice;
+use lunway_initiator::{Detours, Identity, IscsiDevice, IscsiUrl, IsidFamily, OpenOptions, TargetRecord};
+use lunway_machine::Machine;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::address::MultipathUrl;
+use super::lane::IscsiLane;
+use super::local::Local;
+use super::open_error::OpenError;
+use super::{reservation, watch};
+use crate::plan::{Ground, NamedLane, Plan, Portal, Wish};
+use crate::{Lane, MultipathDevice, Options};
+
+/// How long the other lanes are waited for once the first is there: longer than a connection that is not refused takes to fail, so
+/// that what begins at once begins with all that works.
+const GRACE: Duration = Duration::from_millis(1200);
+
+/// Waits between attempts to connect a lane that was never there: the first, and the longest.
+const RETRY: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// One disk over several iSCSI sessions, and how they were chosen.
+///
+/// [`open`](Self::open) asks for the portals, makes a [`Plan`] and connects all its lanes at once. One is enough to begin with; the
+/// others are tried again and again, and join. What a lane leads to must be the same disk as the others' (VPD page 83h, or the serial
+/// number), whatever its address says: at the opening another disk is an error, later it closes the lane.
+///
+/// Sessions, and news of cables, belong to the runtime that this is called on, and to the network namespace of its thread.
+pub struct IscsiMultipath {
+    device: Arc<MultipathDevice>,
+    lanes: Vec<Arc<IscsiLane>>,
+    plan: Plan,
+    tasks: Vec<AbortHandle>,
+}
+
+impl IscsiMultipath {
+    /// Opens the disk. Of `options`, our name and what a command may take are used, for each lane; the rest is as
+    /// [`OpenOptions::fail_fast`] has it.
+    pub async fn open(url: &MultipathUrl, options: &OpenOptions) -> Result<Self, OpenError> {
+        let trusted = options.cache_survives_power_on;
+        let options = lane_options(options);
+        let machine = Machine::watch();
+        let plan = plan_on(url, &options, &machine).await?;
+        let team = Team::new(url, &plan, options);
+        let (connected, disk) = team.connect_all().await?;
+        for lane in &team.lanes {
+            lane.resemble(disk.geometry);
+        }
+        let shapes =
+            team.lanes.iter().map(|lane| (lane.planned.shape(), lane.clone() as Arc<dyn Lane>)).collect();
+        let mut behaviour = Options { cache_survives_power_on: trusted, ..Options::default() };
+        behaviour.policy = url.policy.unwrap_or(behaviour.policy);
+        behaviour.failback = url.failback.unwrap_or(behaviour.failback);
+        behaviour.when_none = url.when_none.unwrap_or(behaviour.when_none);
+        for (n, device) in connected {
+            team.lanes[n].admit(device);
+        }
+        let device = Arc::new(MultipathDevice::new(shapes, behaviour));
+        let disk = Arc::new(disk);
+        let mut tasks = vec![tokio::spawn(watch::watch(machine, team.lanes.clone())).abort_handle()];
+        for n in (0..team.lanes.len()).filter(|n| team.lanes[*n].session().is_none()) {
+            let (team, disk) = (team.clone(), disk.clone());
+            tasks.push(tokio::spawn(async move { team.keep_trying(n, &disk).await }).abort_handle());
+        }
+        Ok(Self { device, lanes: team.lanes.clone(), plan, tasks })
+    }
+
+    /// The plan that [`open`](Self::open) would follow, without opening anything but a session to ask for portals.
+    pub async fn plan_for(url: &MultipathUrl, options: &OpenOptions) -> Result<Plan, OpenError> {
+        plan_on(url, &lane_options(options), &Machine::watch()).await
+    }
+
+    /// The disk.
+    pub fn device(&self) -> &Arc<MultipathDevice> {
+        &self.device
+    }
+
+    /// How the lanes were chosen.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Smoothed round trips of the lanes' connections, in their order.
+    pub fn round_trips(&self) -> Vec<Option<Duration>> {
+        self.lanes.iter().map(|lane| lane.sample().round_trip).collect()
+    }
+
+    /// Logs out on all lanes, once what is under way is answered.
+    pub async fn close(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        let all: FuturesUnordered<_> =
+            self.lanes.iter().filter_map(|lane| Some(lane.session()?.close())).collect();
+        all.collect::<()>().await;
+    }
+}
+
+impl Drop for IscsiMultipath {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+fn lane_options(options: &OpenOptions) -> OpenOptions {
+    OpenOptions {
+        initiator_name: options.initiator_name.clone(),
+        command_timeout: options.command_timeout,
+        abort_timeout: options.abort_timeout,
+        logout_timeout: options.logout_timeout,
+        transfer_max: options.transfer_max,
+        spin: options.spin,
+        ..OpenOptions::fail_fast()
+    }
+}
+
+async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -> Result<Plan, OpenError> {
+    let mut wish =
+        Wish { kind: url.plan, from: url.from.clone(), weights: url.weights.clone(), lanes: Vec::new() };
+    for lane in &url.lanes {
+        let portal = resolve(&lane.portal, Some(lane.from)).await?;
+        wish.lanes.push(NamedLane { from: lane.from, portal, weight: lane.weight, reserve: lane.reserve });
+    }
+    let portals = if wish.lanes.is_empty() { portals(url, options).await? } else { Vec::new() };
+    let local = Local::look(machine);
+    let ground = Ground { locals: local.ports.clone(), portals, way: &|from, to| local.way(from, to) };
+    Plan::make(&wish, &ground).map_err(|source| OpenError::Plan { device: url.to_string(), source })
+}
+
+/// The portals that were named; where only one was, all that the target tells.
+async fn portals(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
+    let first = (url.base.host.clone(), url.base.port);
+    let mut portals: Vec<Portal> = Vec::new();
+    if url.portals.is_empty() {
+        let target = url.base.target.clone().unwrap_or_default();
+        let found = lunway_initiator::discover(&url.base, options)
+            .await
+            .map_err(|source| OpenError::Discover { device: url.to_string(), source })?;
+        for (address, group) in told(&found, &target) {
+            let Ok(name) = IscsiUrl::parse_portal(address) else { continue };
+            // A name that nothing resolves is one portal less.
+            let Ok(address) = resolve(&name, None).await else { continue };
+            let useless =
+                address.ip().is_unspecified() || portals.iter().any(|known| known.address == address);
+            if !useless {
+                portals.push(Portal { address, group: Some(*group), named: false });
+            }
+        }
+        if !portals.is_empty() {
+            return Ok(portals);
+        }
+    }
+    for name in std::iter::once(&first).chain(&url.portals) {
+        let address = resolve(name, url.from.first().copied()).await?;
+        if !portals.iter().any(|known| known.address == address) {
+            portals.push(Portal { address, group: None, named: true });
+        }
+    }
+    Ok(portals)
+}
+
+fn told<'a>(found: &'a [TargetRecord], target: &str) -> &'a [(String, u16)] {
+    let record = found.iter().find(|record| record.name.eq_ignore_ascii_case(target));
+    record.map_or(&[], |record| &record.addresses)
+}
+
+/// The first address of a host, of the family of `from` where that is given.
+async fn resolve(portal: &(String, u16), from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
+    let (host, port) = portal;
+    let failed = |why: String| OpenError::Resolve { host: host.clone(), why };
+    let found = timeout(Duration::from_secs(5), tokio::net::lookup_host((host.as_str(), *port))).await;
+    let found: Vec<SocketAddr> = match found {
+        Ok(Ok(addresses)) => addresses.collect(),
+        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Err(_) => return Err(failed("no answer in time".to_owned())),
+    };
+    let fits = |address: &&SocketAddr| from.is_none_or(|from| from.is_ipv4() == address.is_ipv4());
+    found.iter().find(fits).copied().ok_or_else(|| failed("it has no address".to_owned()))
+}
+
+/// What all lanes must lead to.
+struct Disk {
+    /// Where it was seen, for people.
+    lane: String,
+    identity: Identity,
+    geometry: lunway_block::Geometry,
+}
+
+impl Disk {
+    fn of(lane: &IscsiLane, device: &IscsiDevice) -> Self {
+        Self { lane: lane.name.clone(), identity: device.identity().clone(), geometry: device.geometry() }
+    }
+
+    /// Why what another lane leads to is something else.
+    fn differs(&self, device: &IscsiDevice) -> Option<String> {
+        let (identity, sector) = (device.identity(), device.geometry().logical_sector);
+        if !self.identity.same_disk(identity) {
+            return Some(format!("it is {identity}, while {} leads to {}", self.lane, self.identity));
+        }
+        let known = self.geometry.logical_sector;
+        (sector != known)
+            .then(|| format!("it has sectors of {sector} bytes, while over {} it has {known}", self.lane))
+    }
+}
+
+/// The lanes of a disk, which know each other.
+struct Team {
+    lanes: Vec<Arc<IscsiLane>>,
+    key: Option<u64>,
+    options: OpenOptions,
+    isids: IsidFamily,
+}
+
+impl Team {
+    fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
+        let lane = |planned: &crate::plan::PlannedLane| {
+            IscsiLane::new(planned.clone(), url.lane(planned.from, planned.portal), url.key)
+        };
+        let lanes = plan.lanes.iter().map(lane).collect();
+        Arc::new(Self { lanes, key: url.key, options, isids: IsidFamily::random() })
+    }
+
+    /// Connects all lanes. Gives those that were connected when the first one's grace was over, and what they lead to.
+    async fn connect_all(&self) -> Result<(Vec<(usize, IscsiDevice)>, Disk), OpenError> {
+        let mut attempts: FuturesUnordered<_> =
+            (0..self.lanes.len()).map(|n| async move { (n, self.connect(n).await) }).collect();
+        let (mut connected, mut failures): (Vec<(usize, IscsiDevice)>, Vec<_>) = (Vec::new(), Vec::new());
+        let mut deadline = None;
+        loop {
+            let next = match deadline {
+                None => attempts.next().await,
+                Some(deadline) => match timeout_at(deadline, attempts.next()).await {
+                    Ok(next) => next,
+                    Err(_) => break,
+                },
+            };
+            match next {
+                None => break,
+                Some((n, Ok(device))) => {
+                    deadline.get_or_insert_with(|| Instant::now() + GRACE);
+                    connected.push((n, device));
+                }
+                Some((n, Err(why))) => {
+                    self.lanes[n].failed(why.clone());
+                    failures.push(format!("{}: {why}", self.lanes[n].name));
+                }
+            }
+        }
+        drop(attempts);
+        let Some((first, device)) = connected.first() else {
+            return Err(OpenError::NoLane { failures: failures.join("; ") });
+        };
+        let disk = Disk::of(&self.lanes[*first], device);
+        let strange = connected.iter().find_map(|(n, device)| Some((*n, disk.differs(device)?)));
+        if let Some((n, why)) = strange {
+            for (_, device) in connected {
+                device.close().await;
+            }
+            return Err(OpenError::OtherDisk { lane: self.lanes[n].name.clone(), why });
+        }
+        Ok((connected, disk))
+    }
+
+    /// Connects a lane, and registers the key over it.
+    async fn connect(&self, n: usize) -> Result<IscsiDevice, String> {
+        let lane = &self.lanes[n];
+        let mut options = self.options.clone();
+        options.isid = Some(self.isids.member(n as u16));
+        let device = lane.connect(&options, self.detours(n)).await.map_err(|error| error.to_string())?;
+        if let Some(key) = self.key
+            && let Err(why) = reservation::register(&device, key).await
+        {
+            lane.forget_session();
+            device.close().await;
+            return Err(format!("the reservation key could not be registered: {why}"));
+        }
+        Ok(device)
+    }
+
+    /// Other ways to where a lane leads: the lanes of its portal group, first those that are up and share no port with it.
+    fn detours(&self, n: usize) -> Detours {
+        let all: Vec<Weak<IscsiLane>> = self.lanes.iter().map(Arc::downgrade).collect();
+        Detours::new(move || {
+            let Some(own) = all[n].upgrade() else { return Vec::new() };
+            let others = all.iter().enumerate().filter(|(other, _)| *other != n);
+            let mut others: Vec<_> = others
+                .filter_map(|(_, lane)| lane.upgrade())
+                .filter(|lane| own.group().is_some() && lane.group() == own.group())
+                .collect();
+            others.sort_by_key(|lane| {
+                let same_near = lane.planned.near_port == own.planned.near_port;
+                let same_far = lane.planned.far_port == own.planned.far_port;
+                (!lane.is_up(), u8::from(same_near) + u8::from(same_far))
+            });
+            others.iter().map(|lane| lane.url().clone()).collect()
+        })
+    }
+
+    /// Tries a lane that was not there at the opening until it is, or leads to another disk.
+    async fn keep_trying(&self, n: usize, disk: &Disk) {
+        let lane = &self.lanes[n];
+        let mut wait = RETRY;
+        loop {
+            let hurried = timeout(wait, lane.hope.notified()).await.is_ok();
+            wait = if hurried { RETRY } else { (wait * 2).min(RETRY_MAX) };
+            match self.connect(n).await {
+                Ok(device) => {
+                    let Some(why) = disk.differs(&device) else { return lane.admit(device) };
+                    lane.forget_session();
+                    device.close().await;
+                    let why = format!("another disk answers there: {why}");
+                    tracing::error!(lane = lane.name, "the lane is closed: {why}");
+                    return lane.refused(why);
+                }
+                Err(why) => lane.failed(why),
+            }
+        }
+    }
+}

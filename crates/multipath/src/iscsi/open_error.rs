@@ -1,0 +1,49 @@
+//! Why a disk over several paths could not be opened.
+
+use crate::plan::PlanError;
+
+/// Why a disk over several paths could not be opened: a sentence that names what, and what may help.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A host's name has no address.
+    #[error("cannot find the host {host}: {why}")]
+    Resolve {
+        /// Its name.
+        host: String,
+        /// What the resolver said.
+        why: String,
+    },
+    /// The target could not be asked for its portals.
+    #[error("cannot ask {device} for its portals: {source}; name them with portal= to do without asking")]
+    Discover {
+        /// The address without secrets.
+        device: String,
+        /// Why not.
+        source: lunway_initiator::OpenError,
+    },
+    /// No plan could be made.
+    #[error("cannot plan paths to {device}: {source}")]
+    Plan {
+        /// The address without secrets.
+        device: String,
+        /// Why not.
+        source: PlanError,
+    },
+    /// No lane could be connected.
+    #[error("no lane could be connected: {failures}")]
+    NoLane {
+        /// What happened on each.
+        failures: String,
+    },
+    /// Lanes lead to different disks. Nothing is read or written where that is so.
+    #[error(
+        "the paths do not lead to the same disk: over {lane}, {why}; look whether an address is used twice"
+    )]
+    OtherDisk {
+        /// Which leads elsewhere than the first.
+        lane: String,
+        /// How they differ.
+        why: String,
+    },
+}

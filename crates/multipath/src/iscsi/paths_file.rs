@@ -1,0 +1,240 @@
+//! `paths.toml`: a disk over several paths, in a file.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use super::address::{Address, AddressError, MultipathUrl};
+
+/// Largest file that is read, bytes.
+const FILE_MAX: u64 = 64 << 10;
+
+/// The same as an address says, and with the same words: an address is what it becomes. A secret stands in a file of its own, or in the
+/// environment.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PathsFile {
+    target: String,
+    lun: u16,
+    portal: Vec<String>,
+    #[serde(default)]
+    from: Vec<String>,
+    #[serde(default)]
+    lane: Vec<String>,
+    plan: Option<String>,
+    policy: Option<String>,
+    failback: Option<String>,
+    when_none: Option<String>,
+    key: Option<String>,
+    #[serde(default)]
+    weight: Vec<u32>,
+    user: Option<String>,
+    secret_file: Option<PathBuf>,
+    target_user: Option<String>,
+    target_secret_file: Option<PathBuf>,
+    header_digest: Option<String>,
+    data_digest: Option<String>,
+    initiator: Option<String>,
+}
+
+/// Why a file does not describe a disk.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathsFileError {
+    /// It could not be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// It is too long to be meant.
+    #[error("{} has more than {} KiB: it is no list of paths", .path.display(), FILE_MAX >> 10)]
+    TooLong {
+        /// Which.
+        path: PathBuf,
+    },
+    /// It is no TOML, or has keys that are not known.
+    #[error("{}: {why}", .path.display())]
+    Toml {
+        /// Which.
+        path: PathBuf,
+        /// Where and what.
+        why: String,
+    },
+    /// It says something that cannot be meant.
+    #[error("{}: {source}", .path.display())]
+    Address {
+        /// Which.
+        path: PathBuf,
+        /// What.
+        source: AddressError,
+    },
+    /// No portal to begin with.
+    #[error("{}: `portal` is empty; one is enough, the target is asked for the others", .path.display())]
+    NoPortal {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A user's name that no address has room for.
+    #[error("{}: the user's name must not have any of % @ / ? in it", .path.display())]
+    User {
+        /// Which.
+        path: PathBuf,
+    },
+}
+
+impl MultipathUrl {
+    /// Reads a `paths.toml`, the secret files it names, and the environment. Secret files are looked for beside it.
+    pub fn from_file(path: &Path) -> Result<Self, PathsFileError> {
+        let failed = |source| PathsFileError::Read { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file = File::open(path).map_err(failed)?;
+        file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > FILE_MAX {
+            return Err(PathsFileError::TooLong { path: path.to_owned() });
+        }
+        let file: PathsFile = toml::from_str(&text)
+            .map_err(|error| PathsFileError::Toml { path: path.to_owned(), why: said(&error, &text) })?;
+        let text = file.address(path)?;
+        let address = Address::parse(&text);
+        match address.map_err(|source| PathsFileError::Address { path: path.to_owned(), source })? {
+            Address::One(url) => Ok(Self::of_one(url)),
+            // All that the file names are portals that the user named; the address has the first as its host.
+            Address::Several(url) => Ok(url),
+        }
+    }
+}
+
+/// A TOML error on one line: where, and what.
+fn said(error: &toml::de::Error, text: &str) -> String {
+    let what = error.message().replace('\n', " ");
+    match error.span() {
+        Some(span) => {
+            let line = text.get(..span.start).map_or(1, |before| before.matches('\n').count() + 1);
+            format!("line {line}: {what}")
+        }
+        None => what,
+    }
+}
+
+impl PathsFile {
+    /// As an address.
+    fn address(&self, path: &Path) -> Result<String, PathsFileError> {
+        let escaped = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let beside = |file: &Path| {
+            let file = path.parent().map_or_else(|| file.to_owned(), |folder| folder.join(file));
+            file.to_string_lossy().into_owned()
+        };
+        let Some((first, more)) = self.portal.split_first() else {
+            return Err(PathsFileError::NoPortal { path: path.to_owned() });
+        };
+        let user = match &self.user {
+            Some(user) if user.contains(['%', '@', '/', '?']) => {
+                return Err(PathsFileError::User { path: path.to_owned() });
+            }
+            Some(user) => format!("{user}@"),
+            None => String::new(),
+        };
+        // A portal is checked here, as what is wrong in it must not become another part of the address.
+        lunway_initiator::IscsiUrl::parse_portal(first).map_err(|source| PathsFileError::Address {
+            path: path.to_owned(),
+            source: AddressError::Portal { key: "portal", value: first.clone(), source },
+        })?;
+        let mut query = Vec::new();
+        let mut add = |key: &str, value: &str| query.push(format!("{key}={}", escaped(value)));
+        more.iter().for_each(|portal| add("portal", portal));
+        self.from.iter().for_each(|from| add("from", from));
+        self.lane.iter().for_each(|lane| add("lane", lane));
+        let words = [
+            ("plan", &self.plan),
+            ("policy", &self.policy),
+            ("failback", &self.failback),
+            ("when_none", &self.when_none),
+            ("key", &self.key),
+            ("target_user", &self.target_user),
+            ("header_digest", &self.header_digest),
+            ("data_digest", &self.data_digest),
+            ("initiator", &self.initiator),
+        ];
+        for (key, value) in words {
+            if let Some(value) = value {
+                add(key, value);
+            }
+        }
+        for (key, file) in
+            [("secret_file", &self.secret_file), ("target_secret_file", &self.target_secret_file)]
+        {
+            if let Some(file) = file {
+                add(key, &beside(file));
+            }
+        }
+        if !self.weight.is_empty() {
+            let weights: Vec<_> = self.weight.iter().map(u32::to_string).collect();
+            add("weight", &weights.join(","));
+        }
+        Ok(format!("iscsi://{user}{first}/{}/{}?{}", escaped(&self.target), self.lun, query.join("&")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::PlanKind;
+
+    fn read(text: &str) -> Result<MultipathUrl, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("secret"), "hunter2hunter2\n").unwrap();
+        let path = folder.path().join("paths.toml");
+        std::fs::write(&path, text).unwrap();
+        MultipathUrl::from_file(&path).map_err(|error| {
+            let said = error.to_string();
+            assert!(said.contains("paths.toml") && !said.contains("hunter2"), "{said}");
+            said
+        })
+    }
+
+    const LEAST: &str = "target = \"iqn.2026-11.com.example:disk\"\nlun = 3\nportal = [\"192.0.2.10\"]\n";
+
+    #[test]
+    fn a_file_says_what_an_address_says() {
+        let url = read(
+            "target = \"iqn.2026-11.com.example:disk\"\nlun = 3\nportal = [\"192.0.2.10\", \"[2001:db8::1]:99\"]\n\
+             from = [\"192.0.2.20\"]\nplan = \"redundant\"\nweight = [1, 2]\nuser = \"joe\"\nsecret_file = \"secret\"\n\
+             key = \"0x7\"\ndata_digest = \"crc32c\"\n",
+        )
+        .unwrap();
+        assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3260/iqn.2026-11.com.example:disk/3");
+        assert_eq!(url.portals, [("2001:db8::1".to_owned(), 99)]);
+        assert_eq!((url.plan, url.key, url.weights), (Some(PlanKind::Redundant), Some(7), vec![1, 2]));
+        assert!(url.base.data_digest && url.base.account.is_some());
+        assert_eq!(url.from.len(), 1);
+    }
+
+    #[test]
+    fn a_file_with_one_portal_is_several_paths_too() {
+        let url = read(LEAST).unwrap();
+        assert_eq!((url.base.port, url.base.lun, url.portals.len()), (3260, Some(3), 0));
+        let url = read(&format!("{LEAST}from = [\"192.0.2.20\"]\n")).unwrap();
+        assert_eq!(url.from, ["192.0.2.20".parse::<std::net::IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let with = |line: &str| read(&format!("{LEAST}{line}\n")).unwrap_err();
+        assert!(with("colour = \"red\"").contains("colour"));
+        assert!(with("\n\ncolour = 1").contains("line 6"), "{}", with("\n\ncolour = 1"));
+        assert!(with("plan = \"best\"").contains("`best` is no plan"));
+        assert!(with("target_password = \"hunter2\"").contains("target_password"));
+        assert!(with("user = \"a@b\"").contains("user's name"));
+        assert!(with("user = \"joe\"\nsecret_file = \"none\"").contains("secret file"));
+        assert!(read("lun = 0").unwrap_err().contains("target"));
+        assert!(read(&LEAST.replace("\"192.0.2.10\"", "")).unwrap_err().contains("`portal` is empty"));
+        assert!(read(&LEAST.replace("192.0.2.10", "a/b?c")).is_err());
+        assert!(read(&" ".repeat(100_000)).unwrap_err().contains("64 KiB"));
+    }
+}

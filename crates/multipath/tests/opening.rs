@@ -1,0 +1,243 @@
+//! Disks over several iSCSI sessions, opened from addresses, against our own target.
+//!
+//! Addresses of the loopback stand for ports: whatever is sent from 127.0.0.3 to 127.0.0.1 leaves by another port than from 127.0.0.4.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockDevice, Buf, Durability};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_memory::RamDisk;
+use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl, OpenError};
+use lunway_multipath::plan::PlanKind;
+use lunway_multipath::{LaneState, LaneStatus};
+use lunway_target::{Config, OpenDevice, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const NAME: &str = "iqn.2026-11.com.example:disk";
+/// Of the same length, so that a proxy can put one for the other.
+const OTHER: &str = "iqn.2026-11.com.example:desk";
+const SIZE: u64 = 16 << 20;
+/// More than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A disk behind portals of 127.0.0.1 and 127.0.0.2. Its identity is made of the target's name.
+async fn serve(name: &str) -> (Server, [SocketAddr; 2]) {
+    serve_at(name, ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap())).await
+}
+
+async fn serve_at(name: &str, [one, other]: [SocketAddr; 2]) -> (Server, [SocketAddr; 2]) {
+    let config = format!(
+        "listen = [\"{one}\", \"{other}\"]\ncores = 1\n[[target]]\nname = \"{name}\"\n\
+         [[target.lun]]\nid = 0\ndevice = \"ram\"\n"
+    );
+    let open: OpenDevice = Arc::new(|_, _| {
+        Box::pin(async {
+            let disk = RamDisk::new(SIZE, 512).map_err(|error| error.to_string())?;
+            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
+        })
+    });
+    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.expect("start");
+    let of = |ip: [u8; 4]| {
+        let addresses = server.addresses();
+        addresses.iter().copied().find(|address| address.ip() == std::net::IpAddr::from(ip)).unwrap()
+    };
+    let addresses = [of([127, 0, 0, 1]), of([127, 0, 0, 2])];
+    (server, addresses)
+}
+
+fn url(first: SocketAddr, query: &str) -> MultipathUrl {
+    match Address::parse(&format!("iscsi://{first}/{NAME}/0?{query}")).unwrap() {
+        Address::Several(url) => url,
+        Address::One(_) => panic!("{query} is one path"),
+    }
+}
+
+async fn open(url: &MultipathUrl) -> Result<IscsiMultipath, OpenError> {
+    IscsiMultipath::open(url, &OpenOptions::default()).await
+}
+
+/// Two portals, each from an address of its own.
+fn paired([first, second]: [SocketAddr; 2]) -> MultipathUrl {
+    url(first, &format!("portal={second}&from=127.0.0.3&from=127.0.0.4"))
+}
+
+/// Waits until the lanes are as they should be.
+async fn until(disk: &IscsiMultipath, what: impl Fn(&[LaneStatus]) -> bool) -> Vec<LaneStatus> {
+    let start = Instant::now();
+    loop {
+        let lanes = disk.device().lanes();
+        if what(&lanes) {
+            return lanes;
+        }
+        assert!(start.elapsed() < PATIENCE, "{lanes:#?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn all_up(lanes: &[LaneStatus]) -> bool {
+    lanes.iter().all(|lane| lane.state == LaneState::Up)
+}
+
+/// A port that leads nowhere yet.
+async fn unused_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+}
+
+/// Lets connections to `at` through to `to`, from now on. Whoever asks for the target's name there gets what has `name`.
+async fn forward(at: SocketAddr, to: SocketAddr, name: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind(at).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let Ok(far) = TcpStream::connect(to).await else { continue };
+            let ((mut near_read, mut near_write), (mut far_read, mut far_write)) =
+                (near.into_split(), far.into_split());
+            tokio::spawn(async move {
+                let mut bytes = vec![0; 64 << 10];
+                while let Ok(len @ 1..) = near_read.read(&mut bytes).await {
+                    if let Some(at) =
+                        bytes[..len].windows(NAME.len()).position(|part| part == NAME.as_bytes())
+                    {
+                        bytes[at..at + NAME.len()].copy_from_slice(name.as_bytes());
+                    }
+                    if far_write.write_all(&bytes[..len]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            tokio::spawn(async move { tokio::io::copy(&mut far_read, &mut near_write).await });
+        }
+    });
+    at
+}
+
+#[tokio::test]
+async fn two_portals_are_two_lanes_to_one_disk() {
+    let (server, portals) = serve(NAME).await;
+    let disk = open(&paired(portals)).await.unwrap();
+    assert_eq!(disk.plan().kind, PlanKind::Paired);
+    let lanes = until(&disk, all_up).await;
+    let names: Vec<_> = lanes.iter().map(|lane| lane.name.clone()).collect();
+    assert_eq!(names, [format!("127.0.0.3 > {}", portals[0]), format!("127.0.0.4 > {}", portals[1])]);
+    let device = disk.device();
+    assert_eq!(device.geometry().size, SIZE);
+    for n in 0..64u8 {
+        let data = Buf::copy_of(&[n; 64 << 10]).freeze();
+        device.write(u64::from(n) << 16, data, Durability::Volatile).await.unwrap();
+    }
+    for n in 0..64u8 {
+        let read = device.read(u64::from(n) << 16, Buf::zeroed(64 << 10)).await.unwrap();
+        assert!(read.iter().all(|byte| *byte == n), "{n}");
+    }
+    disk.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_one_portal_is_named_the_target_is_asked_for_the_others() {
+    let (server, portals) = serve(NAME).await;
+    let disk = open(&url(portals[0], "plan=mesh&from=127.0.0.3&from=127.0.0.4")).await.unwrap();
+    let lanes = until(&disk, all_up).await;
+    assert_eq!(lanes.len(), 4, "{lanes:?}");
+    assert!(disk.plan().lanes.iter().all(|lane| lane.group == Some(1)), "{:?}", disk.plan());
+    let warned: Vec<_> = disk.plan().warnings.iter().filter_map(|warning| warning.rule).collect();
+    assert_eq!(warned, [6]);
+    disk.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn different_disks_behind_one_name_are_refused() {
+    let ((one, [first, _]), (other, [_, behind])) = (serve(NAME).await, serve(OTHER).await);
+    let second = forward("127.0.0.1:0".parse().unwrap(), behind, OTHER).await;
+    let said = match open(&paired([first, second])).await {
+        Ok(_) => panic!("they were opened"),
+        Err(error) => error.to_string(),
+    };
+    assert!(said.contains("do not lead to the same disk"), "{said}");
+    assert!(said.contains("127.0.0.3 >") && said.contains("127.0.0.4 >"), "{said}");
+    one.shutdown(Duration::from_secs(1)).await.unwrap();
+    other.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lane_that_was_not_there_joins_when_it_is() {
+    let (server, portals) = serve(NAME).await;
+    let later = unused_port().await;
+    let disk = open(&paired([portals[0], later])).await.unwrap();
+    let lanes = until(&disk, |lanes| lanes[0].state == LaneState::Up).await;
+    assert_eq!(lanes[1].state, LaneState::Down);
+    disk.device().write(0, Buf::copy_of(&[7; 4096]).freeze(), Durability::Stable).await.unwrap();
+    forward(later, portals[1], NAME).await;
+    until(&disk, all_up).await;
+    assert_eq!(disk.device().read(0, Buf::zeroed(4096)).await.unwrap()[..], [7; 4096]);
+    disk.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_disk_that_turns_up_later_closes_the_lane_and_gets_nothing() {
+    let ((one, portals), (other, strange)) = (serve(NAME).await, serve(OTHER).await);
+    let later = unused_port().await;
+    let disk = open(&paired([portals[0], later])).await.unwrap();
+    forward(later, strange[1], OTHER).await;
+    let lanes = until(&disk, |lanes| lanes[1].state == LaneState::Closed).await;
+    let (_, said) = lanes[1].last_event.as_ref().unwrap();
+    assert!(said.contains("another disk answers there"), "{said}");
+    for n in 0..32 {
+        disk.device().write(n << 16, Buf::copy_of(&[9; 4096]).freeze(), Durability::Volatile).await.unwrap();
+    }
+    disk.close().await;
+    let own = IscsiUrl::parse(&format!("iscsi://{}/{OTHER}/0", strange[0])).unwrap();
+    let untouched = IscsiDevice::open(own, OpenOptions::default()).await.unwrap();
+    for n in 0..32 {
+        assert_eq!(untouched.read(n << 16, Buf::zeroed(4096)).await.unwrap()[..], [0; 4096]);
+    }
+    untouched.close().await;
+    one.shutdown(Duration::from_secs(1)).await.unwrap();
+    other.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_any_lane_each_ones_reason_is_said() {
+    let ports = [unused_port().await, unused_port().await];
+    let said = match open(&paired(ports)).await {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error.to_string(),
+    };
+    assert!(ports.iter().all(|port| said.contains(&format!("> {port}: cannot connect"))), "{said}");
+}
+
+/// The keys that are registered, as another initiator reads them (PERSISTENT RESERVE IN, READ KEYS).
+async fn registered(portal: SocketAddr) -> Vec<u64> {
+    let url = IscsiUrl::parse(&format!("iscsi://{portal}/{NAME}/0")).unwrap();
+    let device = IscsiDevice::open(url, OpenOptions::default()).await.unwrap();
+    let cdb = [0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0];
+    let (_, _, list) = device.execute(&cdb, Default::default(), Buf::zeroed(256), true).await.unwrap();
+    device.close().await;
+    list[8..].as_chunks().0.iter().map(|key| u64::from_be_bytes(*key)).collect()
+}
+
+#[tokio::test]
+async fn a_key_is_registered_on_every_lane_and_again_when_the_target_has_forgotten_it() {
+    let (server, portals) = serve(NAME).await;
+    let disk =
+        open(&url(portals[0], &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF", portals[1])))
+            .await
+            .unwrap();
+    until(&disk, all_up).await;
+    assert_eq!(registered(portals[1]).await, [0xBEEF, 0xBEEF]);
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+    until(&disk, |lanes| lanes.iter().all(|lane| lane.state == LaneState::Down)).await;
+    let (server, portals) = serve_at(NAME, portals).await;
+    assert_eq!(registered(portals[1]).await.len(), 0, "the test means nothing otherwise");
+    until(&disk, all_up).await;
+    assert_eq!(registered(portals[1]).await, [0xBEEF, 0xBEEF]);
+    disk.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
