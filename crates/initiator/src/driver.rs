@@ -69,7 +69,10 @@ impl Driver {
         loop {
             self.attend(&stream);
             let (why, settled) = match self.serve(&stream).await {
-                End::Closed => return self.finish("it was closed"),
+                End::Closed => {
+                    self.session.lock().core = None;
+                    return self.finish("it was closed");
+                }
                 End::LoggedOut(why) => (why, true),
                 End::Lost(why) => (why, false),
             };
@@ -161,6 +164,7 @@ impl Driver {
     }
 
     fn finish(&mut self, why: &str) {
+        // The runtime ends in the middle of things.
         let is_up = self.session.lock().core.is_some();
         if is_up {
             self.session.tell(SessionEvent::Lost { epoch: self.session.epoch(), why: why.to_owned() });

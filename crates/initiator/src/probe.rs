@@ -13,13 +13,19 @@ use tokio::net::TcpStream;
 pub(crate) struct Kernel {
     /// TCP's smoothed round trip; `None` before the first measurement.
     pub(crate) round_trip: Option<Duration>,
-    /// How long ago the peer's kernel acknowledged anything. With data it sends it acknowledges as well.
-    pub(crate) last_acknowledged: Duration,
-    /// Data, or probes of a closed window, are under way without an acknowledgement.
+    /// Bytes that the peer's kernel has acknowledged since the connection began.
+    pub(crate) acknowledged: u64,
+    /// How long ago its last packet came that was more than data.
+    pub(crate) last_packet: Duration,
+    /// Data are under way without an acknowledgement; or the peer's window is closed, and several probes of it in a row were
+    /// not answered. One may stay unanswered: Linux answers such packets at most twice a second.
     pub(crate) waits_for_acknowledgement: bool,
     /// How long the kernel waits before it first sends again, as it has learned from the path.
     pub(crate) retransmission_timeout: Duration,
 }
+
+/// Unanswered probes of a closed window from which on nobody seems to be there.
+const PROBES_MIN: u8 = 3;
 
 /// A second handle of a connection's socket, to ask the kernel about it while the driver has the first.
 #[derive(Debug)]
@@ -50,8 +56,9 @@ impl Probe {
         let doublings = if info.tcpi_unacked > 0 { u32::from(info.tcpi_backoff).min(16) } else { 0 };
         Some(Kernel {
             round_trip: (info.tcpi_rtt > 0).then(|| micros(info.tcpi_rtt)),
-            last_acknowledged: Duration::from_millis(info.tcpi_last_ack_recv.into()),
-            waits_for_acknowledgement: info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+            acknowledged: info.tcpi_bytes_acked,
+            last_packet: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+            waits_for_acknowledgement: info.tcpi_unacked > 0 || info.tcpi_probes >= PROBES_MIN,
             retransmission_timeout: micros(info.tcpi_rto >> doublings),
         })
     }
@@ -62,11 +69,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_kernel_knows_how_far_away_the_other_end_is() {
+    async fn the_kernel_knows_how_far_away_the_other_end_is_and_what_it_has_taken() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-        let trip = Probe::of(&near.unwrap()).unwrap().ask().unwrap().round_trip.unwrap();
+        let near = near.unwrap();
+        let probe = Probe::of(&near).unwrap();
+        let before = probe.ask().unwrap();
+        let trip = before.round_trip.unwrap();
         assert!(trip < Duration::from_secs(1), "{trip:?}");
+        near.try_write(&[0; 1000]).unwrap();
+        while probe.ask().unwrap().waits_for_acknowledgement {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(probe.ask().unwrap().acknowledged - before.acknowledged, 1000);
         drop(far);
     }
 }

@@ -14,8 +14,9 @@ const TIMEOUTS_HALVES: u32 = 7;
 ///
 /// A path is silent when answers are due and for `ask_after` neither a byte nor an acknowledgement of the peer's kernel
 /// has come. Then the target is asked (NOP-Out), so that something is certainly under way, and if for
-/// `dead_after` more the peer's kernel acknowledges nothing of it, nobody is there. A target that is only busy acknowledges;
-/// so does one whose window is closed, when TCP probes it. Such a target has until `nop_timeout`.
+/// `dead_after` more the peer's kernel acknowledges nothing of it, nobody is there. What the peer sends again because it
+/// does not hear us is no sign of life. A target that is only busy acknowledges; so does one whose window is closed, when TCP probes
+/// it. Such a target has until `nop_timeout`.
 ///
 /// So a path that swallows everything is given up after `ask_after` + `dead_after`, or later where TCP itself waits longer
 /// for an acknowledgement: on a slow path with long queues.
@@ -63,23 +64,24 @@ pub(crate) struct Watch {
     silence: Silence,
     /// Since when answers have been due without a pause.
     due_since: Option<Instant>,
-    /// Bytes came last.
-    heard_at: Instant,
+    /// When bytes or an acknowledgement came last.
+    sign_at: Instant,
+    /// What the kernel had acknowledged at the last look.
+    acknowledged: u64,
     /// When to look.
     next: Instant,
     silent: Option<Silent>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Silent {
-    since: Instant,
     /// From when on sent data is known to have had no acknowledgement.
     unanswered_since: Option<Instant>,
 }
 
 impl Watch {
     pub(crate) fn new(silence: Silence, now: Instant) -> Self {
-        Self { silence, due_since: None, heard_at: now, next: now, silent: None }
+        Self { silence, due_since: None, sign_at: now, acknowledged: 0, next: now, silent: None }
     }
 
     /// Takes note of whether bytes have come, and whether answers are due.
@@ -91,7 +93,7 @@ impl Watch {
             self.next = now + self.silence.ask_after;
         }
         if heard {
-            self.heard_at = now;
+            self.sign_at = now;
             if self.silent.take().is_some() {
                 return Sign::Heard;
             }
@@ -112,22 +114,24 @@ impl Watch {
     /// Looks, at what the kernel says.
     pub(crate) fn look(&mut self, kernel: Option<Kernel>, now: Instant) -> Sign {
         let late = now.saturating_duration_since(self.next);
-        let acknowledged_at = kernel.and_then(|kernel| now.checked_sub(kernel.last_acknowledged));
-        let sign_at = acknowledged_at.map_or(self.heard_at, |at| at.max(self.heard_at));
+        let acknowledged = kernel.is_some_and(|kernel| kernel.acknowledged != self.acknowledged);
+        if let (true, Some(kernel)) = (acknowledged, kernel) {
+            self.acknowledged = kernel.acknowledged;
+            self.sign_at = now.checked_sub(kernel.last_packet).unwrap_or(now).max(self.sign_at);
+        }
         let Some(silent) = &mut self.silent else {
-            let begin = self.due_since.map_or(sign_at, |since| since.max(sign_at));
+            let begin = self.due_since.map_or(self.sign_at, |since| since.max(self.sign_at));
             if now.saturating_duration_since(begin) < self.silence.ask_after {
                 self.next = begin + self.silence.ask_after;
                 return Sign::None;
             }
-            self.silent = Some(Silent { since: now, unanswered_since: None });
+            self.silent = Some(Silent::default());
             self.next = now + self.silence.ask_after / 4;
             return Sign::Silent;
         };
-        // The kernel's clock is coarser than ours; when silence began, the last sign was `ask_after` ago.
-        if sign_at + self.silence.ask_after / 2 > silent.since {
+        if acknowledged {
             self.silent = None;
-            self.next = sign_at.max(now) + self.silence.ask_after;
+            self.next = now + self.silence.ask_after;
             return Sign::Heard;
         }
         let since = match (&mut silent.unanswered_since, kernel) {
@@ -152,7 +156,7 @@ impl Watch {
         let Some((since, kernel)) = since.zip(kernel) else { return Sign::None };
         let enough = self.silence.dead_after.max(kernel.retransmission_timeout * TIMEOUTS_HALVES / 2);
         if now.saturating_duration_since(since) >= enough {
-            return Sign::Dead(now.saturating_duration_since(sign_at));
+            return Sign::Dead(now.saturating_duration_since(self.sign_at));
         }
         self.next = self.next.min(since + enough);
         Sign::None
@@ -181,6 +185,7 @@ mod tests {
         watch: Watch,
         start: Instant,
         now: Instant,
+        acknowledged: u64,
         acknowledged_at: Instant,
         waits: bool,
         /// The peer's window is closed: nothing leaves but probes.
@@ -196,6 +201,7 @@ mod tests {
                 watch: Watch::new(Silence::default(), now),
                 start: now,
                 now,
+                acknowledged: 0,
                 acknowledged_at: now,
                 waits: false,
                 closed: false,
@@ -207,10 +213,17 @@ mod tests {
         fn kernel(&self) -> Option<Kernel> {
             Some(Kernel {
                 round_trip: None,
-                last_acknowledged: self.now - self.acknowledged_at,
+                acknowledged: self.acknowledged,
+                last_packet: self.now - self.acknowledged_at,
                 waits_for_acknowledgement: self.waits,
                 retransmission_timeout: self.timeout,
             })
+        }
+
+        /// The peer's kernel takes what is under way.
+        fn acknowledge(&mut self) {
+            self.acknowledged += 48;
+            (self.acknowledged_at, self.waits) = (self.now, false);
         }
 
         fn note(&mut self, heard: bool, due: bool) {
@@ -262,7 +275,8 @@ mod tests {
             if round % 2 == 0 {
                 path.note(true, true);
             } else {
-                (path.acknowledged_at, path.waits) = (path.now, true);
+                path.acknowledge();
+                path.waits = true;
             }
         }
         assert_eq!(path.signs, []);
@@ -276,7 +290,7 @@ mod tests {
             path.pass(ms(50));
             if path.waits {
                 // Its kernel acknowledges the question, and nobody answers.
-                (path.acknowledged_at, path.waits) = (path.now, false);
+                path.acknowledge();
             }
         }
         assert!(
@@ -288,19 +302,31 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_stays_closed_is_not_dead_while_its_probes_are_acknowledged() {
+    fn a_window_that_stays_closed_is_not_dead_while_its_probes_are_answered() {
         let mut path = Path::new();
         path.closed = true;
         path.note(false, true);
-        // Probes go out at growing intervals; each is outstanding for a moment, in which we look.
-        for interval in [200, 400, 800, 1600, 3200, 6400, 12_800] {
-            path.waits = false;
-            path.pass(ms(interval));
-            path.waits = true;
-            path.pass(ms(70));
+        for _ in 0..100 {
+            // A probe is answered by a packet that acknowledges nothing new.
+            path.pass(ms(400));
             path.acknowledged_at = path.now;
         }
-        assert!(!path.signs.iter().any(|(_, sign)| matches!(sign, Sign::Dead(_))), "{:?}", path.signs);
+        assert_eq!(path.signs, [(250, Sign::Silent)]);
+    }
+
+    #[test]
+    fn a_peer_that_speaks_and_does_not_hear_us_is_dead() {
+        let mut path = Path::new();
+        path.note(false, true);
+        for _ in 0..20 {
+            path.pass(ms(60));
+            path.acknowledged_at = path.now;
+        }
+        assert!(
+            matches!(path.signs[..], [(250, Sign::Silent), (1000, Sign::Dead(_)), ..]),
+            "{:?}",
+            path.signs
+        );
     }
 
     #[test]

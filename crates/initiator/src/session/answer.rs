@@ -63,6 +63,13 @@ impl State {
                 let error = effect.map_or(BlockError::Aborted, |effect| self.clock.timeout(effect));
                 self.fail(token, error);
             }
+            // Another port may carry it out.
+            Verdict::Final
+                if self.fails_fast
+                    && let Some(why) = refusal_of_the_port(&sense) =>
+            {
+                self.fail(token, BlockError::Gone { why });
+            }
             Verdict::Final => {
                 // A question that the target does not know is no failure of the path.
                 self.traffic.errors += u64::from(!asked);
@@ -194,6 +201,12 @@ fn access_told_by(code: AdditionalSense) -> Option<AccessState> {
         AdditionalSense::TARGET_PORT_UNAVAILABLE => Some(AccessState::Unavailable),
         _ => None,
     }
+}
+
+/// Why the target port refused a command, for people, if it did.
+fn refusal_of_the_port(sense: &[u8]) -> Option<String> {
+    let sense = Sense::parse(sense)?;
+    (sense.key == SenseKey::NOT_READY && access_told_by(sense.code).is_some()).then(|| sense.to_string())
 }
 
 /// The target ended the command before it was carried out, or half way.

@@ -2,8 +2,10 @@
 //! model that remembers what a disk must hold.
 #![allow(dead_code, unreachable_pub, reason = "a module of several test programs, of which each uses a part")]
 
+pub mod line;
 pub mod model;
 pub mod proxy;
+pub mod recorder;
 pub mod scripted;
 
 use std::time::Duration;

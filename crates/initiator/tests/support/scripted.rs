@@ -48,6 +48,8 @@ pub struct Disk {
     pub in_flight: AtomicUsize,
     pub most_in_flight: AtomicUsize,
     pub logins: AtomicUsize,
+    /// Of each login.
+    pub isids: Mutex<Vec<lunway_iscsi::pdu::Isid>>,
     pub logouts: AtomicUsize,
     pub aborts: AtomicUsize,
     pub answers_aborts: Mutex<bool>,
@@ -67,6 +69,7 @@ impl Disk {
             in_flight: AtomicUsize::new(0),
             most_in_flight: AtomicUsize::new(0),
             logins: AtomicUsize::new(0),
+            isids: Mutex::default(),
             logouts: AtomicUsize::new(0),
             aborts: AtomicUsize::new(0),
             answers_aborts: Mutex::new(true),
@@ -98,13 +101,18 @@ impl Disk {
     }
 
     pub async fn serve(self: &Arc<Self>) -> SocketAddr {
+        self.serve_in(1).await
+    }
+
+    /// A portal of this portal group.
+    pub async fn serve_in(self: &Arc<Self>, portal_group: u16) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let disk = self.clone();
         tokio::spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else { return };
-                tokio::spawn(converse(disk.clone(), stream));
+                tokio::spawn(converse(disk.clone(), stream, portal_group));
             }
         });
         address
@@ -186,7 +194,7 @@ pub fn sense(key: u8, asc: u8, ascq: u8) -> Completion {
     Completion { status: 0x02, sense, ..Default::default() }
 }
 
-async fn converse(disk: Arc<Disk>, stream: TcpStream) {
+async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
     stream.set_nodelay(true).unwrap();
     let mut core = TargetConnection::new(disk.connection_config.clone(), Instant::now());
     let mut late: Vec<(Instant, lunway_iscsi::target::TaskId, Completion)> = Vec::new();
@@ -197,11 +205,12 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream) {
             match event {
                 TargetEvent::Login(_) => core.grant_login(LoginGrant {
                     tsih: 1,
-                    target_portal_group_tag: 1,
+                    target_portal_group_tag: portal_group,
                     target_alias: None,
                     auth: None,
                 }),
-                TargetEvent::LoggedIn(_) => {
+                TargetEvent::LoggedIn(logged_in) => {
+                    disk.isids.lock().unwrap().push(logged_in.isid);
                     disk.logins.fetch_add(1, Ordering::Relaxed);
                 }
                 TargetEvent::Command(command) => {
