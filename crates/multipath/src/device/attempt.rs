@@ -152,12 +152,13 @@ async fn follow<O: Operation>(
     operation: O,
 ) {
     let answer = answer.await;
-    let Some(flight) = landing.land(answer.is_ok(), operation.leaves_unflushed()) else { return };
+    // Nobody was told that it is done, so no flush owes anything for it.
+    let Some(flight) = landing.land(answer.is_ok(), false) else { return };
     if let Err(error) = answer
         && followed.shared.judge(&flight, &error) == Fate::Unknown
     {
+        let epoch = followed.shared.epoch_to_settle(&flight);
         let lane = flight.piece.lane;
-        let epoch = flight.epoch.max(followed.shared.lock().health.lost_epoch(lane));
         followed.shared.may_come_late(operation.range(), lane, epoch);
     }
 }

@@ -345,6 +345,18 @@ impl Shared {
         fate
     }
 
+    /// The session after whose settling a change of unknown outcome can happen no more. It ends, if it has not.
+    pub(super) fn epoch_to_settle(&self, flight: &Flight) -> u64 {
+        let lane = flight.piece.lane;
+        let lost = self.lock().health.lost_epoch(lane);
+        // `Lost` comes before operations fail: so it went into that session or one before it. Where none was told the session goes
+        // on, and would never be settled.
+        if lost < flight.epoch {
+            self.lanes[lane].sever("an operation ended in it without an outcome");
+        }
+        lost.max(flight.epoch)
+    }
+
     /// Whether waiting for a lane is in vain.
     pub(super) fn is_hopeless(&self, core: &Core) -> bool {
         self.when_none == WhenNone::Fail || (0..self.lanes.len()).all(|lane| core.health.is_closed(lane))

@@ -120,13 +120,7 @@ impl Retry {
     /// Waits until nothing of the session can reach the disk any more.
     async fn settle<O: Operation>(&self, operation: &O, flight: &Flight) -> Result<(), BlockError> {
         let lane = flight.piece.lane;
-        let lost = self.shared.lock().health.lost_epoch(lane);
-        // `Lost` came before the failure: so it went into that session or one before it. Where none was told the session goes on, and
-        // would never be settled: it must end.
-        let epoch = lost.max(flight.epoch);
-        if lost < flight.epoch {
-            self.shared.lanes[lane].sever("an operation ended in it without an outcome");
-        }
+        let epoch = self.shared.epoch_to_settle(flight);
         let unsettled = Unsettled { shared: &self.shared, lane, epoch, range: operation.range() };
         let _queued = self.enqueue(operation)?;
         let settled = self.until(|core| core.health.is_settled(lane, epoch).then_some(())).await;

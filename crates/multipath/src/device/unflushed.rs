@@ -140,6 +140,10 @@ impl Unflushed {
     /// A flush that was sent at `stamp` was answered.
     pub(super) fn flushed(&mut self, lane: LaneId, stamp: u64, cover: Cover) -> Worth {
         if self.reported > cover.at {
+            // It fails anyway: what came into doubt meanwhile is told by it.
+            if self.doubt.is_some() {
+                self.report();
+            }
             return Worth::Reported;
         }
         if let Some(since) = self.doubt {

@@ -1,0 +1,85 @@
+//! The retry rules against storage that remembers late writes: thousands of schedules, each from a seed.
+//!
+//! - `LUNWAY_SCHEDULES`: how many schedules, 2,000 if not said.
+//! - `LUNWAY_SEED`: this one alone. A failure says which it was.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod client;
+mod lane;
+mod oracle;
+mod random;
+mod storage;
+mod world;
+
+use world::{Config, World};
+
+/// A schedule's seed decides what kind it is.
+fn config_of(seed: u64) -> Config {
+    let (kind, hurries) = (seed % 4, seed % 8 < 4);
+    Config {
+        long_outages: kind == 3,
+        restarts: kind == 1 || kind == 2,
+        power_on_always: kind == 2,
+        hurries,
+        ..Config::default()
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
+}
+
+#[test]
+fn nothing_is_lost_torn_stale_or_reordered_whatever_happens_to_lanes() {
+    if let Some(seed) = setting("LUNWAY_SEED") {
+        let outcome =
+            World::run(seed, config_of(seed)).unwrap_or_else(|what| panic!("LUNWAY_SEED={seed}: {what}"));
+        eprintln!("{outcome:?}");
+        return;
+    }
+    let schedules = setting("LUNWAY_SCHEDULES").unwrap_or(2_000);
+    let (mut late, mut failed, mut restarts) = (0, 0, 0);
+    for seed in 0..schedules {
+        match World::run(seed, config_of(seed)) {
+            Ok(outcome) => {
+                late += outcome.late;
+                failed += outcome.failed;
+                restarts += outcome.restarts;
+            }
+            Err(what) => panic!("LUNWAY_SEED={seed}: {what}"),
+        }
+    }
+    eprintln!("{schedules} schedules, {late} late writes, {failed} operations refused, {restarts} restarts");
+    // Where nothing comes late nothing is shown.
+    if schedules >= 1000 {
+        assert!(late > schedules / 2 && failed > 0 && restarts > schedules, "{late} {failed} {restarts}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_schedule() {
+    for seed in 0..20 {
+        assert_eq!(World::run(seed, config_of(seed)), World::run(seed, config_of(seed)), "seed {seed}");
+    }
+}
+
+/// How many schedules it takes to find something wrong.
+fn schedules_until_found(config: Config) -> Option<u64> {
+    let found = (0..500).find_map(|seed| World::run(seed, config).err().map(|what| (seed, what)));
+    eprintln!("{found:?}");
+    found.map(|(seed, _)| seed)
+}
+
+#[test]
+fn a_lane_that_settles_too_early_is_found_out() {
+    let config = Config { settles_too_early: true, ..Config::default() };
+    assert!(schedules_until_found(config).is_some());
+}
+
+#[test]
+fn storage_that_does_not_tell_that_its_power_was_off_is_found_out() {
+    let config = Config { restarts: true, power_on_never: true, ..Config::default() };
+    assert!(schedules_until_found(config).is_some());
+}
