@@ -155,12 +155,13 @@ impl Adaptive {
         now: Duration,
         load: &mut Load,
     ) -> Piece {
-        let mut piece = Piece { lane, direction, len, placed_at: now, wait: 0.0, idle: false };
+        let mut piece = Piece { lane, direction, len, placed_at: now, wait: 0.0, ahead: 0, alone: false };
         if direction != Direction::Other {
             let (d, at) = (index(direction), nanoseconds(now));
             piece.wait = self.queue(lane, 0, d, load);
             let (near, far) = (self.lanes[lane].near, self.lanes[lane].far);
-            piece.idle = load.lanes[lane].flow.ios == 0 && piece.wait == 0.0;
+            piece.ahead = load.lanes[lane].flow.bytes[d];
+            piece.alone = [near, far].iter().all(|&port| load.ports[port].bytes[d] == piece.ahead);
             let base = self.lanes[lane].estimates[d].base;
             for port in [near, far] {
                 if load.ports[port].bytes[d] == 0 {
@@ -187,6 +188,7 @@ impl Adaptive {
         let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
         if plans {
             self.set_floors(d);
+            self.assume_bases(d);
         }
         if ok {
             for port in [near, far] {
@@ -264,7 +266,8 @@ impl Adaptive {
             if best.is_none_or(|(_, least)| end < least) {
                 best = Some((lane, end));
             }
-            if hungry.is_none_or(|(_, least)| end < least) && self.queue(lane, 0, d, load) <= estimate.base {
+            let spare = estimate.base + len as f64 * estimate.pace;
+            if hungry.is_none_or(|(_, least)| end < least) && self.queue(lane, 0, d, load) <= spare {
                 hungry = Some((lane, end));
             }
         }
@@ -334,12 +337,15 @@ impl Adaptive {
     fn divide(&mut self, request: &Request, d: usize, now: Duration, load: &mut Load, pieces: &mut Pieces) {
         let at = nanoseconds(now);
         let mut shares = Shares::new();
+        let about = request.len / self.teams[d].members.len().max(1) as u64;
         for &Member { lane, part } in &self.teams[d].members {
             let estimate = &self.lanes[lane].estimates[d];
             let in_flight = load.lanes[lane].flow.bytes[d];
-            let backlog = self.queue(lane, 0, d, load);
-            let start = estimate.base + backlog + estimate.late(at);
+            let backlog = in_flight as f64 * estimate.pace;
             let rate = estimate.rate * part;
+            // A port that carries several lanes works on their queues at the same time: what counts is when a piece of about the right size would end.
+            let queue = (self.queue(lane, about, d, load) - about as f64 / rate).max(backlog);
+            let start = estimate.base + queue + estimate.late(at);
             let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
             let due = self.silent_until(estimate, start + LEAST_PIECE as f64 / rate);
             let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0;
@@ -370,10 +376,20 @@ impl Adaptive {
             }
         }
         self.set_floors(d);
+        self.assume_bases(d);
         let lanes = &self.lanes;
         let estimate = |lane: LaneId| &lanes[lane].estimates[d];
         self.teams_until[d] =
             self.teams[d].choose(&roster.candidates, estimate, load, &mut self.ports, d, at);
+    }
+
+    /// A lane of unknown latency is taken to be as quick as the quickest: it is tried before long.
+    fn assume_bases(&mut self, d: usize) {
+        let known = self.lanes.iter().map(|lane| &lane.estimates[d]).filter(|e| e.base_known);
+        let Some(least) = known.map(|e| e.base).reduce(f64::min) else { return };
+        for lane in self.lanes.iter_mut().filter(|lane| lane.estimates[d].knows_no_base()) {
+            lane.estimates[d].base = least;
+        }
     }
 
     /// A port carries what the best of its lanes carries, at least.

@@ -15,9 +15,12 @@ const LOADING: u64 = 32 << 10;
 const WINDOW: (u64, u64) = (256 << 10, 4_000_000);
 /// Time lost that no hiccup explains, nanoseconds: the lane has become slow, and the estimate follows at once.
 const NO_HICCUP: f64 = 8e6;
-/// Requests up to this size tell of latency: at first, and once something is known of it. In larger ones the error of the rate is greater than
-/// what is looked for.
-const SMALL: (u64, u64) = (64 << 10, 16 << 10);
+/// Requests up to this size tell of latency alone.
+const SMALL: u64 = 16 << 10;
+/// Requests of these sizes tell of latency and rate together.
+const MIDDLE: std::ops::RangeInclusive<u64> = 32 << 10..=512 << 10;
+/// What a window needs to tell of a rate.
+const LEAST: u64 = 64 << 10;
 /// How long a queue must have stood, nanoseconds, twice at most.
 const EPOCH: u64 = 8_000_000;
 
@@ -34,7 +37,7 @@ pub(super) struct Estimate {
     pub(super) pace: f64,
     /// Whether the rate was measured.
     pub(super) known: bool,
-    /// Nanoseconds that a piece takes beside its own transfer; 0 until `base_known`.
+    /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
     pub(super) base: f64,
     pub(super) base_known: bool,
     /// What may be in flight; `u64::MAX` when proven.
@@ -44,7 +47,31 @@ pub(super) struct Estimate {
     /// When it last showed anything; 0: never, or not since it came back.
     pub(super) sampled_at: u64,
     window: Window,
+    /// Pieces of middle size that found the lane empty.
+    light: Sample,
     standing: Standing,
+}
+
+/// A mean of pieces: bytes, and the time they took.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    count: u32,
+    bytes: f64,
+    took: f64,
+}
+
+impl Sample {
+    fn add(&mut self, bytes: u64, took: f64) {
+        self.count += 1;
+        if self.count == 1 {
+            (self.bytes, self.took) = (bytes as f64, took);
+        } else {
+            // A hiccup counts for little.
+            let took = took.min(2.0 * self.took);
+            self.bytes += (bytes as f64 - self.bytes) / 4.0;
+            self.took += (took - self.took) / 4.0;
+        }
+    }
 }
 
 /// What a busy lane did since it was last measured.
@@ -53,6 +80,8 @@ struct Window {
     start: u64,
     bytes: u64,
     ios: u64,
+    /// The least that was in flight in it.
+    least: u64,
     /// It began with the lane idle, so the first latency is in it.
     from_idle: bool,
     /// Others had something on its ports when it began.
@@ -101,8 +130,14 @@ impl Estimate {
             due: u64::MAX,
             sampled_at: 0,
             window: Window::default(),
+            light: Sample::default(),
             standing: Standing::default(),
         }
+    }
+
+    /// Whether its base is not even a guess.
+    pub(super) fn knows_no_base(&self) -> bool {
+        !self.base_known && self.light.count == 0
     }
 
     /// Whether it may have everything that it is good for.
@@ -116,6 +151,7 @@ impl Estimate {
         self.sampled_at = 0;
         self.due = u64::MAX;
         self.window = Window { spoilt: true, ..Window::default() };
+        self.light = Sample::default();
     }
 
     /// Assumes a rate while none is known.
@@ -171,10 +207,18 @@ impl Estimate {
         }
         let took = now.saturating_sub(piece.placed_at.as_nanos() as u64) as f64;
         self.sampled_at = now.max(1);
-        self.time(piece, took);
-        let trusted = self.trust(piece, took);
+        let timed = self.base_known;
+        // Nothing came before it, and nothing while it was there.
+        let alone = piece.alone
+            && piece.ahead == 0
+            && in_flight == 0
+            && self.window.ios == 0
+            && self.window.start == piece.placed_at.as_nanos() as u64;
+        self.time(piece, took, alone);
+        let trusted = self.trust(piece, took) || timed != self.base_known;
         self.window.bytes += piece.len;
         self.window.ios += 1;
+        self.window.least = self.window.least.min(in_flight + piece.len);
         let elapsed = now.saturating_sub(self.window.start);
         let full = self.window.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
         if in_flight > 0 && !full {
@@ -187,28 +231,37 @@ impl Estimate {
         trusted || was_known != self.known || (self.rate - before).abs() > before / 16.0
     }
 
-    /// Learns the base latency.
-    fn time(&mut self, piece: &Piece, took: f64) {
-        if self.base_known && took < self.base {
-            // Nothing is faster than the base.
-            self.base = took;
-        }
-        if piece.len > if self.base_known { SMALL.1 } else { SMALL.0 } || !(self.known || piece.idle) {
+    /// Learns the base latency. `alone`: nothing else was on the lane while the piece was.
+    fn time(&mut self, piece: &Piece, took: f64, alone: bool) {
+        // Nothing is faster than the base.
+        self.base = self.base.min(took);
+        if piece.len > SMALL {
+            if alone && MIDDLE.contains(&piece.len) {
+                self.light.add(piece.len, took);
+                self.anchor();
+            }
             return;
         }
-        let seen = (took - piece.wait - piece.len as f64 * self.pace).max(0.0);
+        // What was before it may have waited with it, or have been on its way already.
+        let most = (took - piece.len as f64 * self.pace).max(0.0);
+        let least = (most - piece.wait).max(0.0);
         if !self.base_known {
-            (self.base, self.base_known) = (seen, true);
+            (self.base, self.base_known) = (least, true);
             return;
         }
         // A hiccup counts for little; what stays is learnt within some twenty.
-        let seen = seen.min(4.0 * self.base + 20_000.0);
-        let gain = match (piece.idle, seen < self.base) {
-            (true, true) => 0.125,
-            (true, false) => 0.0625,
-            (false, _) => 0.03125,
-        };
-        self.base += (seen - self.base) * gain;
+        let seen = self.base.clamp(least, most).min(4.0 * self.base + 20_000.0);
+        self.base += (seen - self.base) / if seen < self.base { 8.0 } else { 16.0 };
+    }
+
+    /// Without small requests the base is what is left of the time that a middle one takes on an empty lane.
+    ///
+    /// Which part of that time is latency and which is rate cannot be seen as long as the lane has one piece at a time. It is the same for those. When it
+    /// has more at once and turns out to be faster, the base grows by as much.
+    fn anchor(&mut self) {
+        if !self.base_known && self.known && self.light.count > 0 {
+            self.base = (self.light.took - self.light.bytes * self.pace).max(0.0);
+        }
     }
 
     /// Lets an unproven lane have more.
@@ -226,7 +279,7 @@ impl Estimate {
     /// Learns the rate from the window that ends.
     fn measure(&mut self, d: usize, elapsed: f64, around: Surroundings<'_>) {
         let window = self.window;
-        if window.spoilt || window.bytes < SMALL.0 {
+        if window.spoilt || window.bytes < LEAST {
             return;
         }
         let moving = if window.from_idle { elapsed - self.base } else { elapsed };
@@ -244,7 +297,7 @@ impl Estimate {
         }
         let gain = if seen > self.rate {
             if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 }
-        } else if !loading || !self.alone(d, elapsed, around) {
+        } else if !loading || !self.busy() || !self.alone(d, elapsed, around) {
             return;
         } else if seen > 0.7 * self.rate {
             0.125
@@ -255,6 +308,13 @@ impl Estimate {
         };
         self.rate += (seen - self.rate) * gain;
         self.pace = 1.0 / self.rate;
+        self.anchor();
+    }
+
+    /// Whether the lane had enough to do to show all that it can: more than fits between the ends of the wire.
+    fn busy(&self) -> bool {
+        let window = &self.window;
+        window.from_idle && window.ios == 1 || window.least as f64 >= self.base * self.rate
     }
 
     /// Whether the lane itself was what limited it: nothing else was on its ports, or they had room.
@@ -286,6 +346,7 @@ impl Window {
         let own = around.lane.bytes[d];
         Self {
             start: now,
+            least: u64::MAX,
             from_idle,
             shared: around.near.bytes[d] != own || around.far.bytes[d] != own,
             near: mark(around.near),

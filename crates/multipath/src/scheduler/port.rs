@@ -2,16 +2,16 @@
 
 use super::LaneId;
 
-/// A busy port is measured over so much at least: bytes and nanoseconds.
-const WINDOW: (u64, u64) = (1 << 20, 8_000_000);
+/// A port that stays busy is measured over so much at least: bytes, nanoseconds and requests. Several lanes' requests end in lumps.
+const WINDOW: (u64, u64, u64) = (1 << 20, 8_000_000, 8);
 /// Requests below this mean size do not load a port.
 const LOADING: u64 = 32 << 10;
-/// How many measurements decide a trial.
-const TRIAL_WINDOWS: u32 = 2;
+/// How many requests of the lane on trial decide, and the nanoseconds in which they must not all end.
+const TRIAL: (u32, u64) = (4, 16_000_000);
 /// The time a trial has, nanoseconds.
-const TRIAL_TIME: u64 = 2_000_000_000;
-/// How long after a trial that found nothing the next one comes, at first and at most; it doubles.
-const PATIENCE: (u64, u64) = (2_000_000_000, 64_000_000_000);
+const TRIAL_TIME: u64 = 4_000_000_000;
+/// How long after a trial that found nothing the next one comes, at first and at most, nanoseconds; it grows fourfold.
+const PATIENCE: (u64, u64) = (5_000_000_000, 80_000_000_000);
 
 /// A port in one direction.
 ///
@@ -43,17 +43,20 @@ struct Window {
     /// One of the lanes that brought them, and its part.
     lane: LaneId,
     of_lane: u64,
-    of_trial: u64,
 }
 
+/// A lane that is let in although the port seems full, and what the port carried since the lane's first request ended.
 #[derive(Debug)]
 struct Trial {
     lane: LaneId,
     /// What the lane would add.
     extra: f64,
     began: u64,
-    windows: u32,
-    seen: f64,
+    since: u64,
+    /// Requests of the lane.
+    count: u32,
+    of_lane: u64,
+    bytes: u64,
 }
 
 impl PortEstimate {
@@ -76,7 +79,7 @@ impl PortEstimate {
 
     /// Begins a trial.
     pub(super) fn try_lane(&mut self, lane: LaneId, extra: f64, now: u64) {
-        self.trial = Some(Trial { lane, extra, began: now, windows: 0, seen: 0.0 });
+        self.trial = Some(Trial { lane, extra, began: now, since: 0, count: 0, of_lane: 0, bytes: 0 });
         self.settle();
     }
 
@@ -96,40 +99,29 @@ impl PortEstimate {
         if lane == window.lane {
             window.of_lane += len;
         }
-        if self.trial.as_ref().is_some_and(|trial| trial.lane == lane) {
-            window.of_trial += len;
+        if self.trial.is_some() {
+            return self.observe(lane, len, now);
         }
         let elapsed = now.saturating_sub(window.start);
-        if left > 0 && (window.bytes < WINDOW.0 || elapsed < WINDOW.1) {
+        let full = window.bytes >= WINDOW.0 && elapsed >= WINDOW.1 && window.ios >= WINDOW.2;
+        if left > 0 && !full {
             return false;
         }
-        let changed = self.measure(now, elapsed as f64);
+        let changed = self.measure(elapsed as f64);
         self.window = Window { start: now, ..Window::default() };
         changed
     }
 
-    fn measure(&mut self, now: u64, elapsed: f64) -> bool {
+    /// Learns the rate from the window that ends.
+    fn measure(&mut self, elapsed: f64) -> bool {
         let window = &self.window;
         let moving = elapsed - window.latency;
-        // One lane alone says nothing about the port, and small requests do not load it.
+        // One lane alone says nothing about the port, and small requests do not load it: they may show that it carries more, not that
+        // it carries less.
         let several = window.of_lane <= window.bytes / 4 * 3;
-        let of_trial = window.of_trial;
         let enough = window.bytes >= WINDOW.0 / 4 && moving * 2.0 > elapsed;
-        let loading = enough && window.bytes >= LOADING * window.ios;
+        let loading = window.bytes >= LOADING * window.ios;
         let seen = window.bytes as f64 / moving;
-        let bytes = window.bytes;
-        if let Some(trial) = &mut self.trial {
-            if loading && of_trial >= bytes / 8 {
-                trial.windows += 1;
-                trial.seen += seen;
-            }
-            if trial.windows >= TRIAL_WINDOWS || now.saturating_sub(trial.began) > TRIAL_TIME {
-                self.conclude(now);
-                return true;
-            }
-            return false;
-        }
-        // Small requests may show that it carries more, not that it carries less.
         if !several || !enough || !loading && seen < self.rate {
             return false;
         }
@@ -139,19 +131,46 @@ impl PortEstimate {
         (self.rate - before).abs() > before / 16.0
     }
 
-    fn conclude(&mut self, now: u64) {
-        let Some(trial) = self.trial.take() else { return };
-        if trial.windows > 0 {
-            let seen = trial.seen / f64::from(trial.windows);
-            if seen > self.rate + 0.4 * trial.extra {
-                self.proven = seen;
-                self.settle();
-                (self.patience, self.trial_at) = (0, now);
-                return;
+    /// A piece has arrived during a trial. True when the trial is over.
+    fn observe(&mut self, lane: LaneId, len: u64, now: u64) -> bool {
+        let Some(trial) = &mut self.trial else { return false };
+        let own = lane == trial.lane;
+        if trial.since == 0 {
+            // It begins when the first of the lane's requests has ended, and does not count what came before.
+            if own {
+                trial.since = now;
             }
+        } else {
+            trial.bytes += len;
+            trial.count += u32::from(own);
+            trial.of_lane += if own { len } else { 0 };
+        }
+        let elapsed = now.saturating_sub(trial.since);
+        let late = now.saturating_sub(trial.began) > TRIAL_TIME;
+        if !late && !(own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1) {
+            return false;
+        }
+        if !late && trial.of_lane < trial.bytes / 8 {
+            // The lane is not trusted with enough yet to be told from noise.
+            (trial.since, trial.count, trial.of_lane, trial.bytes) = (now, 0, 0, 0);
+            return false;
+        }
+        let seen = trial.bytes as f64 / elapsed.max(1) as f64;
+        let brought = trial.of_lane as f64 / elapsed.max(1) as f64;
+        // A full port carries as much as before: what the lane brings the others lose.
+        let more = trial.count > 0 && seen - self.rate > 0.4 * brought;
+        let extra = trial.extra;
+        self.trial = None;
+        if more {
+            // The lane may have had little yet: what it could bring is taken for granted until it is measured.
+            self.proven = self.rate + extra;
+            (self.patience, self.trial_at) = (0, now);
+        } else {
+            self.patience = (self.patience * 4).clamp(PATIENCE.0, PATIENCE.1);
+            self.trial_at = now + self.patience;
         }
         self.settle();
-        self.patience = (self.patience * 2).clamp(PATIENCE.0, PATIENCE.1);
-        self.trial_at = now + self.patience;
+        self.window = Window { start: now, ..Window::default() };
+        true
     }
 }

@@ -46,8 +46,10 @@ pub struct Piece {
     pub placed_at: Duration,
     /// How long it was expected to wait behind others, nanoseconds.
     pub(super) wait: f64,
-    /// Whether it was alone on the lane and its ports when it was placed.
-    pub(super) idle: bool,
+    /// What was in flight on the lane before it, bytes.
+    pub(super) ahead: u64,
+    /// Whether nothing else was on the lane's ports.
+    pub(super) alone: bool,
 }
 
 /// The pieces of one request, in the order of its bytes.
@@ -71,7 +73,8 @@ impl Pieces {
             len: 0,
             placed_at: Duration::ZERO,
             wait: 0.0,
-            idle: false,
+            ahead: 0,
+            alone: false,
         };
         Self { count: 0, pieces: [none; Self::MOST] }
     }

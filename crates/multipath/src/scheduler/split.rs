@@ -16,7 +16,7 @@ pub(super) struct Share {
     pub(super) lane: LaneId,
     /// When its part would begin to move, nanoseconds from now.
     pub(super) start: f64,
-    /// Of which it waits behind others.
+    /// How long the lane has something to do, nanoseconds.
     pub(super) backlog: f64,
     /// Bytes per nanosecond.
     pub(super) rate: f64,
@@ -67,8 +67,13 @@ impl Shares {
         let shares = &mut self.shares[..self.count];
         let anchor = anchor(shares, len)?;
         let (whole, alone) = (shares[anchor].end(len), shares[anchor].lane);
-        let idle_soon = |share: &Share| share.backlog * 4.0 < whole && share.end(LEAST_PIECE) < whole;
-        if !shares.iter().enumerate().any(|(i, share)| share.probe || i != anchor && idle_soon(share)) {
+        let worth_it = |share: &Share| {
+            let idle_soon = share.backlog * 4.0 < whole && share.end(LEAST_PIECE) < whole;
+            // One that is not trusted with more learns by what it is trusted with.
+            let learns = share.limit < len && share.limit >= LEAST_PIECE && share.end(share.limit) < whole;
+            idle_soon || learns
+        };
+        if !shares.iter().enumerate().any(|(i, share)| share.probe || i != anchor && worth_it(share)) {
             return Some(alone);
         }
         pour(shares, anchor, len);
@@ -82,13 +87,13 @@ impl Shares {
     }
 }
 
-/// The lane that would end the whole request first; a proven one if there is any.
+/// The lane that would end the whole request first, if any is trusted with so much; else the one that would if it were.
 fn anchor(shares: &[Share], len: u64) -> Option<usize> {
-    let first = |proven: bool| {
-        let candidates = shares.iter().enumerate().filter(|(_, s)| !proven || s.limit == u64::MAX);
-        candidates.min_by(|(_, a), (_, b)| a.end(len).total_cmp(&b.end(len))).map(|(i, _)| i)
+    let first = |most: u64| {
+        let trusted = shares.iter().enumerate().filter(|(_, share)| share.limit >= most);
+        trusted.min_by(|(_, a), (_, b)| a.end(len).total_cmp(&b.end(len))).map(|(i, _)| i)
     };
-    first(true).or_else(|| first(false))
+    first(len).or_else(|| first(0))
 }
 
 /// Gives every share its length; their sum is `len`.
