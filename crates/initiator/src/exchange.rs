@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::slots::{Command, Effect, Outcome};
 
 /// How often a question is asked again because of unit attentions.
-const ATTENTIONS_MAX: usize = 32;
+pub(crate) const ATTENTIONS_MAX: usize = 32;
 
 /// The answer to a command.
 #[derive(Debug)]
@@ -31,6 +31,11 @@ impl Answer {
             Some(sense) => sense.to_string(),
             None => self.status.to_string(),
         }
+    }
+
+    /// The unit attention that it tells instead of an answer.
+    pub(crate) fn attention(&self) -> Option<AdditionalSense> {
+        self.sense.as_ref().filter(|_| self.is(SenseKey::UNIT_ATTENTION)).map(|sense| sense.code)
     }
 
     fn is(&self, key: SenseKey) -> bool {
@@ -86,8 +91,8 @@ pub(crate) async fn ask<E: Exchange>(
     let mut wait = Duration::from_millis(5);
     for _ in 0..ATTENTIONS_MAX {
         let answer = exchange.exchange(cdb, data_in).await?;
-        if answer.is(SenseKey::UNIT_ATTENTION) {
-            attentions.extend(answer.sense.map(|sense| sense.code));
+        if let Some(code) = answer.attention() {
+            attentions.push(code);
         } else if answer.is_transient() && Instant::now() < until {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(Duration::from_secs(1));

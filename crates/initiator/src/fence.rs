@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_iscsi::pdu::Isid;
+use lunway_scsi::AdditionalSense;
 
 use crate::nexus::{Nexus, Purpose};
-use crate::{IscsiUrl, OpenOptions};
+use crate::{IscsiUrl, OpenError, OpenOptions};
 
 /// After a way without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but with round
 /// trips of storage networks in mind).
@@ -29,6 +30,8 @@ const DETOURS_MAX: usize = 32;
 /// reinstatement, RFC 7143 §6.3.5). Over which portal of the group it comes does not matter. So a success over any
 /// cable proves that nothing of the lost session will ever reach the disk, while that one's own cable is still dead.
 ///
+/// The unit is then asked for what a target's store may still be doing of it: [`Nexus::outwait`].
+///
 /// A login that reaches another portal group proves nothing, as it makes another session; it is logged out like the rest.
 ///
 /// **Invariant**: when [`run`](Self::run) has ended, nothing is left of its attempts that could succeed later and then end
@@ -42,8 +45,9 @@ pub(crate) struct Fence<'a> {
 }
 
 impl Fence<'_> {
-    /// A session in the place of the lost one, to be logged out; none if nothing is proven.
-    pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<Nexus> {
+    /// A session in the place of the lost one, to be logged out, and the unit attentions that it met; none if nothing is
+    /// proven.
+    pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<(Nexus, Vec<AdditionalSense>)> {
         let options = OpenOptions {
             connect_timeout: PATIENCE,
             login_timeout: PATIENCE,
@@ -56,10 +60,10 @@ impl Fence<'_> {
             running.extend(waiting.next().map(|way| Box::pin(self.log_in(way, &options))));
             let next = tokio::time::sleep(STAGGER);
             tokio::pin!(next);
-            let nexus = loop {
+            let proof = loop {
                 tokio::select! {
                     Some(ended) = running.next() => match ended {
-                        Some(nexus) => break Some(nexus),
+                        Some(proof) => break Some(proof),
                         None if waiting.peek().is_some() => break None,
                         None => {}
                     },
@@ -67,8 +71,8 @@ impl Fence<'_> {
                     else => return None,
                 }
             };
-            if nexus.is_some() {
-                return nexus;
+            if proof.is_some() {
+                return proof;
             }
         }
     }
@@ -78,20 +82,33 @@ impl Fence<'_> {
         IscsiUrl { host: detour.host, port: detour.port, from: detour.from, ..self.url.clone() }
     }
 
-    async fn log_in(&self, way: IscsiUrl, options: &OpenOptions) -> Option<Nexus> {
-        let login = Nexus::dial(&way, options, self.isid, Purpose::Fence, None);
-        match tokio::time::timeout(PATIENCE, login).await {
-            Ok(Ok(nexus)) if nexus.portal_group() == Some(self.portal_group) => Some(nexus),
-            Ok(Ok(nexus)) => {
-                tracing::debug!(portal = %way.portal(), "a detour leads to another portal group");
-                nexus.logout().await;
-                None
-            }
+    async fn log_in(&self, way: IscsiUrl, options: &OpenOptions) -> Option<(Nexus, Vec<AdditionalSense>)> {
+        match tokio::time::timeout(PATIENCE, self.prove(&way, options)).await {
+            Ok(Ok(proof)) => proof,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a detour does not help");
                 None
             }
-            Err(_) => None,
+            Err(_) => {
+                tracing::debug!(portal = %way.portal(), "a detour does not help in time");
+                None
+            }
         }
+    }
+
+    async fn prove(
+        &self,
+        way: &IscsiUrl,
+        options: &OpenOptions,
+    ) -> Result<Option<(Nexus, Vec<AdditionalSense>)>, OpenError> {
+        let mut nexus = Nexus::dial(way, options, self.isid, Purpose::Fence, None).await?;
+        if nexus.portal_group() != Some(self.portal_group) {
+            tracing::debug!(portal = %way.portal(), "a detour leads to another portal group");
+            nexus.logout().await;
+            return Ok(None);
+        }
+        let mut attentions = Vec::new();
+        nexus.outwait(&mut attentions).await?;
+        Ok(Some((nexus, attentions)))
     }
 }

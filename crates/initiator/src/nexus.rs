@@ -9,12 +9,12 @@ use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoggedIn, LoginEr
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
 use lunway_iscsi::pdu::{Isid, LoginStatus, TaskAttribute};
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
-use lunway_scsi::{Lun, Sense, Status};
+use lunway_scsi::{AdditionalSense, Lun, Sense, Status, cdb};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::dialling::Dialling;
-use crate::exchange::{Answer, Exchange};
+use crate::exchange::{ATTENTIONS_MAX, Answer, Exchange};
 use crate::options::default_initiator_name;
 use crate::probe::Probe;
 use crate::session::portal_group_of;
@@ -126,6 +126,28 @@ impl Nexus {
         portal_group_of(&self.core)
     }
 
+    /// Waits for what older sessions have left with the unit, after a login that took the place of one.
+    ///
+    /// The login alone should be enough: it succeeds when the old session's tasks have ended (RFC 7143 §6.3.5). Not every
+    /// target waits for those that its store is carrying out: a write of the old session that took tgt 700 ms reached the medium half a
+    /// second after the new login. But the unit's task set is the same one for all nexuses, and in it an ORDERED command begins
+    /// only when all older ones have ended (SAM-5 8.6.3), so one that asks nothing is answered when nothing is left. Where targets
+    /// wait at the login it costs a round trip. Any answer will do but a unit attention, which may be given before the command's turn.
+    pub(crate) async fn outwait(&mut self, attentions: &mut Vec<AdditionalSense>) -> Result<(), OpenError> {
+        for _ in 0..ATTENTIONS_MAX {
+            let answer = self.command(&cdb::test_unit_ready(), 0, TaskAttribute::ORDERED).await?;
+            match answer.attention() {
+                Some(code) => attentions.push(code),
+                None => return Ok(()),
+            }
+        }
+        Err(OpenError::Command {
+            portal: self.portal.clone(),
+            command: "TEST UNIT READY",
+            why: "unit attentions without end".to_owned(),
+        })
+    }
+
     /// What a driver goes on with.
     pub(crate) fn into_parts(self) -> (TcpStream, InitiatorConnection) {
         (self.stream, self.core)
@@ -233,17 +255,12 @@ impl Nexus {
         }
     }
 
-    fn closed(&self, reason: CloseReason) -> OpenError {
-        let portal = self.portal.clone();
-        match reason {
-            CloseReason::LoginFailed(error) => OpenError::Login { portal, error },
-            other => OpenError::Lost { portal, why: other.to_string() },
-        }
-    }
-}
-
-impl Exchange for Nexus {
-    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
+    async fn command(
+        &mut self,
+        cdb: &[u8],
+        data_in: usize,
+        attribute: TaskAttribute,
+    ) -> Result<Answer, OpenError> {
         self.token += 1;
         let mut submission = Some(Submission {
             token: self.token,
@@ -251,7 +268,7 @@ impl Exchange for Nexus {
             cdb: Cdb::new(cdb),
             data_out: SharedBuf::default(),
             data_in: Buf::zeroed(data_in),
-            attribute: TaskAttribute::SIMPLE,
+            attribute,
         });
         let deadline = Instant::now() + self.command_timeout;
         loop {
@@ -276,6 +293,20 @@ impl Exchange for Nexus {
                 _ => {}
             }
         }
+    }
+
+    fn closed(&self, reason: CloseReason) -> OpenError {
+        let portal = self.portal.clone();
+        match reason {
+            CloseReason::LoginFailed(error) => OpenError::Login { portal, error },
+            other => OpenError::Lost { portal, why: other.to_string() },
+        }
+    }
+}
+
+impl Exchange for Nexus {
+    async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
+        self.command(cdb, data_in, TaskAttribute::SIMPLE).await
     }
 
     fn portal(&self) -> String {

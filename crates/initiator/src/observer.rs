@@ -55,6 +55,12 @@ pub enum SessionEvent {
     Heard,
     /// The unit reports that its power was off: what it acknowledged and did not flush may be lost.
     PowerOn,
+    /// A write that was acknowledged earlier has failed behind the cache (a deferred error, SPC-4 4.5.7). Told where nothing waits for a
+    /// lost connection; elsewhere the next flush fails.
+    Spoiled {
+        /// What the unit said.
+        why: String,
+    },
     /// The asymmetric access state of the port that the session reaches the unit through (SPC-4 5.16).
     Access(AccessState),
     /// There will be no further session: the device was closed, or another disk answers at its address.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use lunway_block::BlockError;
 use lunway_iscsi::pdu::Isid;
+use lunway_scsi::AdditionalSense;
 use tokio::net::TcpStream;
 
 use crate::cache::is_power_on;
@@ -117,6 +118,8 @@ impl Recovery {
     }
 
     async fn try_on(&self, session: &Session, loss: &Loss) -> (Nexus, Unit) {
+        // Conditions that an attempt met which failed later: told once to each nexus, so nobody else hears of them.
+        let mut met = Vec::new();
         let mut settled = loss.settled || self.fence(session, loss).await;
         // What gave hope before the loss gives none now.
         let _ = session.hope.notified().now_or_never();
@@ -125,7 +128,7 @@ impl Recovery {
             if tokio::time::timeout(wait, session.hope.notified()).await.is_ok() {
                 wait = WAIT_MIN;
             }
-            match self.attempt(session, loss, &mut settled).await {
+            match self.attempt(session, loss, &mut settled, &mut met).await {
                 Ok(found) => return found,
                 Err(error) => {
                     tracing::debug!(%error, "no connection yet");
@@ -142,7 +145,11 @@ impl Recovery {
             return false;
         };
         let fence = Fence { url: &self.url, options: &self.options, isid: self.isid, portal_group };
-        let Some(nexus) = fence.run(detours.find()).await else { return false };
+        let Some((nexus, attentions)) = fence.run(detours.find()).await else { return false };
+        // Told once to each nexus: the device's next session may not hear of it again.
+        if attentions.into_iter().any(is_power_on) {
+            session.tell(SessionEvent::PowerOn);
+        }
         session.tell(SessionEvent::Settled { epoch: loss.epoch });
         nexus.logout().await;
         true
@@ -153,6 +160,7 @@ impl Recovery {
         session: &Session,
         loss: &Loss,
         settled: &mut bool,
+        met: &mut Vec<AdditionalSense>,
     ) -> Result<(Nexus, Unit), OpenError> {
         // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
         let hope = Some(&session.hope);
@@ -164,10 +172,13 @@ impl Recovery {
             nexus.logout().await;
             return Err(OpenError::OtherPort { portal });
         }
-        if !std::mem::replace(settled, true) {
+        if !*settled {
+            nexus.outwait(met).await?;
+            *settled = true;
             session.tell(SessionEvent::Settled { epoch: loss.epoch });
         }
-        let unit = self.unit.learn(&mut nexus).await?;
+        let mut unit = self.unit.learn(&mut nexus).await?;
+        unit.attentions.append(met);
         Ok((nexus, unit))
     }
 

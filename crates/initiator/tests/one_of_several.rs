@@ -204,6 +204,60 @@ async fn a_lost_session_is_proven_dead_over_another_cable_while_its_own_is_dead(
 }
 
 #[tokio::test]
+async fn a_session_is_settled_when_the_unit_has_answered_a_command_that_waits_for_all_older_ones() {
+    let disk = Disk::new(64, 8);
+    let portal = disk.serve().await;
+    let (own, other) = (Line::start(portal).await, Line::start(portal).await);
+    let recorder = Recorder::default();
+    let way = url(other.address);
+    let ways = Detours::new(move || vec![way.clone()]);
+    let device = open(own.address, OpenOptions { detours: Some(ways), ..lane(&recorder) }).await;
+    // What is left of the session lasts 400 ms, and before that there is a unit attention to tell.
+    let mut asked = 0;
+    disk.script(move |cdb| {
+        asked += usize::from(cdb[0] == 0);
+        match (cdb[0], asked) {
+            (0, 1) => Act::Sense(6, 0x29, 0x01),
+            (0, 2) => Act::After(Duration::from_millis(400)),
+            _ => Act::Execute,
+        }
+    });
+    own.refuse(true);
+    own.cut();
+    let lost = recorder.when("the loss", is_lost).await;
+    let settled = recorder.when("the proof", is_settled(1)).await;
+    assert!(settled - lost >= Duration::from_millis(400), "{:?}", settled - lost);
+    assert_eq!(disk.ordered.load(Ordering::Relaxed), 2);
+    assert!(
+        recorder.has(|event| *event == SessionEvent::PowerOn),
+        "a condition that nobody else will hear of"
+    );
+    own.refuse(false);
+    recorder.when("the next session", is_up(2)).await;
+    // Without a detour it is the same with its own path.
+    let recorder = Recorder::default();
+    let alone = open(portal, lane(&recorder)).await;
+    alone.sever("for the test");
+    recorder.when("the next session", is_up(2)).await;
+    assert_eq!(disk.ordered.load(Ordering::Relaxed), 3);
+    drop(device);
+}
+
+#[tokio::test]
+async fn a_write_that_failed_behind_the_cache_is_told_and_flushes_are_left_alone() {
+    let disk = Disk::new(64, 8);
+    let recorder = Recorder::default();
+    let device = open(disk.serve().await, lane(&recorder)).await;
+    disk.once(READ, Act::Deferred(3, 0x0C, 0x00));
+    device.read(0, Buf::zeroed(512)).await.expect("this one was not at fault");
+    assert!(
+        recorder
+            .has(|event| matches!(event, SessionEvent::Spoiled { why } if why.contains("behind the cache")))
+    );
+    device.flush().await.expect("who hears of it decides what it means");
+}
+
+#[tokio::test]
 async fn another_portal_group_proves_nothing() {
     let disk = Disk::new(64, 8);
     let (portal, elsewhere) = (disk.serve_in(1).await, disk.serve_in(2).await);

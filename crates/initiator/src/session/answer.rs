@@ -98,7 +98,12 @@ impl State {
                 // About an earlier write that was acknowledged; this command was not executed (SPC-4 4.5.7).
                 Some(sense) if sense.deferred => {
                     let message = format!("an earlier write failed behind the cache: {sense}");
-                    self.cache.spoil(BlockError::Io { kind: io::ErrorKind::Other, message }, &mut self.slots);
+                    if self.leaves_flushes {
+                        self.events.push(SessionEvent::Spoiled { why: message });
+                    } else {
+                        let error = BlockError::Io { kind: io::ErrorKind::Other, message };
+                        self.cache.spoil(error, &mut self.slots);
+                    }
                     if refusals < ABORTED_MAX { Verdict::Again } else { Verdict::Final }
                 }
                 Some(sense) if sense.key == SenseKey::UNIT_ATTENTION => {

@@ -271,6 +271,8 @@ pub(crate) struct State {
     pub(crate) watch: Option<Watch>,
     /// Nothing waits for the next connection.
     fails_fast: bool,
+    /// What acknowledged writes have come to is the observer's business, not that of this device's flushes.
+    leaves_flushes: bool,
     /// Why the connection is to be dropped, where it is.
     pub(crate) severed: Option<String>,
     /// What the driver is to tell the observer, once it has given back the lock.
@@ -308,6 +310,7 @@ impl State {
             probe: None,
             watch: None,
             fails_fast: options.fails_fast(),
+            leaves_flushes: options.fails_fast() && options.observer.is_some(),
             severed: None,
             events: Vec::new(),
             access: None,

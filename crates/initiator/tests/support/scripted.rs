@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::Buf;
 use lunway_iscsi::login::LoginGrant;
-use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
 use lunway_iscsi::target::{
     Aborted, Command, Completion, TargetConnection, TargetConnectionConfig, TargetEvent,
 };
@@ -52,6 +52,8 @@ pub struct Disk {
     pub isids: Mutex<Vec<lunway_iscsi::pdu::Isid>>,
     pub logouts: AtomicUsize,
     pub aborts: AtomicUsize,
+    /// Commands that wait for all older ones.
+    pub ordered: AtomicUsize,
     pub answers_aborts: Mutex<bool>,
     pub identity: Mutex<[u8; 8]>,
     /// WCE, DPOFUA.
@@ -72,6 +74,7 @@ impl Disk {
             isids: Mutex::default(),
             logouts: AtomicUsize::new(0),
             aborts: AtomicUsize::new(0),
+            ordered: AtomicUsize::new(0),
             answers_aborts: Mutex::new(true),
             identity: Mutex::new([0x60, 1, 2, 3, 4, 5, 6, 7]),
             cache: Mutex::new((true, true)),
@@ -215,6 +218,8 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                 }
                 TargetEvent::Command(command) => {
                     mine += 1;
+                    let ordered = command.attribute == TaskAttribute::ORDERED;
+                    disk.ordered.fetch_add(usize::from(ordered), Ordering::Relaxed);
                     let now = disk.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
                     disk.most_in_flight.fetch_max(now, Ordering::Relaxed);
                     let act = (disk.script.lock().unwrap())(&command.cdb);

@@ -220,7 +220,8 @@ impl Lane for IscsiLane {
     }
 
     fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+        // What was told last may be behind what is sent.
+        self.device.get().map_or(0, IscsiDevice::epoch)
     }
 
     fn sever(&self, why: &str) {

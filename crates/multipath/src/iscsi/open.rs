@@ -110,14 +110,18 @@ impl Drop for IscsiMultipath {
 }
 
 fn lane_options(options: &OpenOptions) -> OpenOptions {
+    let lane = OpenOptions::fail_fast();
     OpenOptions {
+        // Shorter ones, where the caller has them.
+        nop_interval: options.nop_interval.min(lane.nop_interval),
+        nop_timeout: options.nop_timeout.min(lane.nop_timeout),
         initiator_name: options.initiator_name.clone(),
         command_timeout: options.command_timeout,
         abort_timeout: options.abort_timeout,
         logout_timeout: options.logout_timeout,
         transfer_max: options.transfer_max,
         spin: options.spin,
-        ..OpenOptions::fail_fast()
+        ..lane
     }
 }
 
