@@ -66,6 +66,11 @@ pub enum LaneEvent {
     Heard,
     /// The unit reports that its power was off: what it acknowledged and did not flush may be lost.
     PowerOn,
+    /// A write that was acknowledged failed afterwards, behind the cache (a deferred error): it is lost.
+    Spoiled {
+        /// What the unit said, for people.
+        why: String,
+    },
     /// The state of access over this lane.
     Access(Access),
     /// It does not come back: it was closed, or another disk answers there.

@@ -292,6 +292,9 @@ impl Shared {
             if *event == LaneEvent::PowerOn && !self.cache_survives_power_on {
                 core.unflushed.power_on(id);
             }
+            if let LaneEvent::Spoiled { why } = event {
+                core.unflushed.spoil(why);
+            }
             let settled = core.health.settled_epoch(id);
             core.late.settled(id, settled);
             let state = core.health.state(id, now);
@@ -307,7 +310,10 @@ impl Shared {
         if let Some((said, state)) = said {
             let lane = &self.names[id];
             match event {
-                LaneEvent::Lost { .. } | LaneEvent::Closed { .. } | LaneEvent::PowerOn => {
+                LaneEvent::Lost { .. }
+                | LaneEvent::Closed { .. }
+                | LaneEvent::PowerOn
+                | LaneEvent::Spoiled { .. } => {
                     tracing::warn!(lane, %state, "{said}");
                 }
                 LaneEvent::Silent | LaneEvent::Heard => tracing::debug!(lane, %state, "{said}"),

@@ -28,7 +28,11 @@ pub(super) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
         Io::Ready(Err(error)) => Io::err(error),
         Io::Ready(Ok(origin)) => {
             let worth = shared.lock().unflushed.flushed(origin.lane, origin.stamp, cover);
-            if worth == Worth::Good { Io::ok(()) } else { Io::pending(conclude(shared, origin, cover)) }
+            match worth {
+                Worth::Good => Io::ok(()),
+                Worth::Bad(why) => Io::err(lost(why)),
+                Worth::Doubtful => Io::pending(conclude(shared, origin, cover)),
+            }
         }
         Io::Pending(answer) => Io::pending(async move { conclude(shared, answer.await?, cover).await }),
     }
@@ -42,7 +46,7 @@ async fn conclude(shared: Arc<Shared>, mut origin: Origin, cover: Cover) -> Resu
             let unflushed = &mut shared.lock().unflushed;
             match unflushed.flushed(origin.lane, origin.stamp, cover) {
                 Worth::Good => return Ok(()),
-                Worth::Reported => return Err(power_was_off()),
+                Worth::Bad(why) => return Err(lost(why)),
                 Worth::Doubtful => (unflushed.witness(), unflushed.stamp()),
             }
         };
@@ -53,13 +57,11 @@ async fn conclude(shared: Arc<Shared>, mut origin: Origin, cover: Cover) -> Resu
             Err(_) => {}
         }
     }
-    let error = power_was_off();
-    tracing::error!("{error}");
-    shared.lock().unflushed.report();
-    Err(error)
+    let why = shared.lock().unflushed.condemn();
+    tracing::error!("{why}");
+    Err(lost(why))
 }
 
-fn power_was_off() -> BlockError {
-    let message = "the storage reported that its power was off while acknowledged writes were not flushed: they may be lost";
-    BlockError::Io { kind: io::ErrorKind::Other, message: message.to_owned() }
+fn lost(message: String) -> BlockError {
+    BlockError::Io { kind: io::ErrorKind::Other, message }
 }

@@ -33,14 +33,15 @@ pub(super) struct Cover {
 }
 
 /// What an answer to a flush is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Worth {
     /// Everything that it covers is durable.
     Good,
     /// A power-on was reported, and this answer does not prove that it was a false alarm.
     Doubtful,
-    /// Another flush has reported meanwhile that writes may be lost: this one covers the same.
-    Reported,
+    /// Acknowledged writes are lost, or may be: for this reason the flush fails, or one failed while it was under way, which covers the
+    /// same.
+    Bad(String),
 }
 
 /// Writes that were acknowledged into a cache, and what a power-on of the storage means for them.
@@ -65,9 +66,14 @@ pub(super) struct Unflushed {
     power_on: u64,
     /// Writes that were sent since then may be lost.
     doubt: Option<u64>,
-    /// When a flush failed for it.
-    reported: u64,
+    /// A lane has said that acknowledged writes are lost.
+    spoiled: Option<String>,
+    /// When a flush failed for one or the other, and what it said.
+    reported: (u64, String),
 }
+
+/// What a flush says of a power-on.
+const POWER_WAS_OFF: &str = "the storage reported that its power was off while acknowledged writes were not flushed: they may be lost";
 
 impl Unflushed {
     pub(super) fn new(lanes: usize) -> Self {
@@ -79,7 +85,8 @@ impl Unflushed {
             ended: None,
             power_on: 0,
             doubt: None,
-            reported: 0,
+            spoiled: None,
+            reported: (0, String::new()),
         }
     }
 
@@ -139,12 +146,14 @@ impl Unflushed {
 
     /// A flush that was sent at `stamp` was answered.
     pub(super) fn flushed(&mut self, lane: LaneId, stamp: u64, cover: Cover) -> Worth {
-        if self.reported > cover.at {
+        if let Some(why) = self.spoiled.take() {
+            self.report(why);
+        } else if self.reported.0 > cover.at && self.doubt.is_some() {
             // It fails anyway: what came into doubt meanwhile is told by it.
-            if self.doubt.is_some() {
-                self.report();
-            }
-            return Worth::Reported;
+            self.report(POWER_WAS_OFF.to_owned());
+        }
+        if self.reported.0 > cover.at {
+            return Worth::Bad(self.reported.1.clone());
         }
         if let Some(since) = self.doubt {
             if stamp < self.power_on || !self.is_witness(lane, since) {
@@ -175,10 +184,20 @@ impl Unflushed {
         (0..self.sessions.len()).find(|&lane| self.is_witness(lane, since))
     }
 
-    /// A flush fails for what is in doubt.
-    pub(super) fn report(&mut self) {
+    /// A lane says that an acknowledged write is lost: the next flush fails.
+    pub(super) fn spoil(&mut self, why: &str) {
+        self.spoiled.get_or_insert_with(|| why.to_owned());
+    }
+
+    /// A flush fails for what is in doubt, and nothing dispels it.
+    pub(super) fn condemn(&mut self) -> String {
+        self.report(POWER_WAS_OFF.to_owned());
+        POWER_WAS_OFF.to_owned()
+    }
+
+    fn report(&mut self, why: String) {
         self.now += 1;
-        (self.reported, self.doubt, self.ended) = (self.now, None, None);
+        (self.reported, self.doubt, self.ended) = ((self.now, why), None, None);
     }
 }
 
@@ -212,7 +231,7 @@ mod tests {
         unflushed.power_on(1);
         unflushed.up(1);
         assert_eq!((flush(&mut unflushed, 1), unflushed.witness()), (Worth::Doubtful, None));
-        unflushed.report();
+        unflushed.condemn();
         assert_eq!(flush(&mut unflushed, 1), Worth::Good, "reported once");
         unflushed.power_on(0);
         unflushed.up(0);
@@ -302,8 +321,24 @@ mod tests {
         unflushed.lost(1);
         unflushed.power_on(1);
         unflushed.up(1);
-        unflushed.report();
-        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Reported);
+        unflushed.condemn();
+        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Bad(POWER_WAS_OFF.to_owned()));
+        assert_eq!(flush(&mut unflushed, 1), Worth::Good);
+    }
+
+    #[test]
+    fn a_write_that_failed_behind_the_cache_makes_exactly_the_next_flush_fail() {
+        let mut unflushed = two_lanes();
+        write(&mut unflushed, 0);
+        let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
+        unflushed.spoil("medium error");
+        unflushed.spoil("another");
+        assert_eq!(flush(&mut unflushed, 1), Worth::Bad("medium error".to_owned()), "over whichever lane");
+        assert_eq!(
+            unflushed.flushed(1, stamp, cover),
+            Worth::Bad("medium error".to_owned()),
+            "it was under way"
+        );
         assert_eq!(flush(&mut unflushed, 1), Worth::Good);
     }
 

@@ -76,6 +76,7 @@ impl Health {
             }
             LaneEvent::Heard => return None,
             LaneEvent::PowerOn => "the disk reports that its power was off".to_owned(),
+            LaneEvent::Spoiled { why } => format!("an acknowledged write failed behind the cache: {why}"),
             LaneEvent::Access(access) if self.lanes[id].access == *access => return None,
             LaneEvent::Access(access) => {
                 self.lanes[id].access = *access;
