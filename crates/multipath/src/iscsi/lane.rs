@@ -36,8 +36,8 @@ pub(super) struct IscsiLane {
     up: AtomicBool,
     /// Why it could not be connected the last time.
     failure: Mutex<Option<String>>,
-    /// Something gives hope while it is not connected yet.
-    pub(super) hope: Notify,
+    /// Something gives hope to lanes that are not connected yet: one for all lanes of a disk.
+    hope: Arc<Notify>,
     weak: Weak<Self>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for IscsiLane {
 }
 
 impl IscsiLane {
-    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, key: Option<u64>) -> Arc<Self> {
+    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, key: Option<u64>, hope: Arc<Notify>) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             name: planned.name(),
             planned,
@@ -61,7 +61,7 @@ impl IscsiLane {
             attempt: AtomicU64::new(0),
             up: AtomicBool::new(false),
             failure: Mutex::default(),
-            hope: Notify::new(),
+            hope: hope.clone(),
             weak: weak.clone(),
         })
     }
@@ -176,7 +176,11 @@ impl IscsiLane {
             SessionEvent::Silent => self.bell.ring(LaneEvent::Silent),
             SessionEvent::Heard => self.bell.ring(LaneEvent::Heard),
             SessionEvent::PowerOn => self.bell.ring(LaneEvent::PowerOn),
-            SessionEvent::Access(state) => self.bell.ring(LaneEvent::Access(access(state))),
+            SessionEvent::Access(state) => {
+                self.bell.ring(LaneEvent::Access(access(state)));
+                // A lane that could not be opened because its port was standing by may be the active one now.
+                self.hope.notify_waiters();
+            }
             SessionEvent::Closed { why } => {
                 self.up.store(false, Ordering::Relaxed);
                 self.bell.ring(LaneEvent::Closed { why });
@@ -233,7 +237,7 @@ impl Lane for IscsiLane {
     fn hurry(&self) {
         match self.device.get() {
             Some(device) => device.hurry(),
-            None => self.hope.notify_one(),
+            None => self.hope.notify_waiters(),
         }
     }
 }

@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use lunway_block::BlockDevice;
 use lunway_initiator::{Detours, Identity, IscsiDevice, IscsiUrl, IsidFamily, OpenOptions, TargetRecord};
 use lunway_machine::Machine;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -217,6 +218,8 @@ impl Disk {
 /// The lanes of a disk, which know each other.
 struct Team {
     lanes: Vec<Arc<IscsiLane>>,
+    /// Wakes lanes that wait to be tried again.
+    hope: Arc<Notify>,
     key: Option<u64>,
     options: OpenOptions,
     isids: IsidFamily,
@@ -224,11 +227,13 @@ struct Team {
 
 impl Team {
     fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
+        let hope = Arc::new(Notify::new());
         let lane = |planned: &crate::plan::PlannedLane| {
-            IscsiLane::new(planned.clone(), url.lane(planned.from, planned.portal), url.key)
+            let address = url.lane(planned.from, planned.portal);
+            IscsiLane::new(planned.clone(), address, url.key, hope.clone())
         };
         let lanes = plan.lanes.iter().map(lane).collect();
-        Arc::new(Self { lanes, key: url.key, options, isids: IsidFamily::random() })
+        Arc::new(Self { lanes, hope: hope.clone(), key: url.key, options, isids: IsidFamily::random() })
     }
 
     /// Connects all lanes. Gives those that were connected when the first one's grace was over, and what they lead to.
@@ -312,7 +317,7 @@ impl Team {
         let lane = &self.lanes[n];
         let mut wait = RETRY;
         loop {
-            let hurried = timeout(wait, lane.hope.notified()).await.is_ok();
+            let hurried = timeout(wait, self.hope.notified()).await.is_ok();
             wait = if hurried { RETRY } else { (wait * 2).min(RETRY_MAX) };
             match self.connect(n).await {
                 Ok(device) => {
