@@ -58,8 +58,10 @@ fn paths_shows_the_plan_and_every_lane() {
     assert_eq!(names(&document), target.lanes());
     for lane in document["lanes"].as_array().unwrap() {
         assert_eq!((&lane["state"], &lane["session"]), (&"up".into(), &1.into()), "{lane}");
-        assert!(lane["round_trip_us"].as_f64().is_some_and(|time| time > 0.0), "{lane}");
+        assert!(lane["latency_us"].as_f64().is_none_or(|time| time > 0.0), "{lane}");
     }
+    let reads = document["lanes"].as_array().unwrap().iter().map(|lane| lane["read_ios"].as_u64().unwrap());
+    assert_eq!(reads.sum::<u64>(), 8, "{document}");
     let text = succeed(lunway(&["paths", &url]));
     for part in ["paired: 2 lanes", "least-queue-depth", "LAST EVENT", "connected", "rule 5"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -73,14 +75,16 @@ fn another_plan_or_policy_is_shown_without_opening_the_disk() {
     let document = json(&["paths", &target.url(""), "--plan", "mesh", "--json"]);
     assert_eq!(document["lanes"].as_array().unwrap().len(), 4);
     assert_eq!(document["warnings"][0]["rule"], 6, "{document}");
-    let first = |policy: &str| json(&["paths", &target.url(""), "--policy", policy, "--json"])["first_lanes"].clone();
+    let first =
+        |policy: &str| json(&["paths", &target.url(""), "--policy", policy, "--json"])["first_lanes"].clone();
     assert_eq!(first("round-robin"), serde_json::json!([1, 2, 1, 2, 1, 2, 1, 2]));
     assert_eq!(first("failover"), serde_json::json!([1, 1, 1, 1, 1, 1, 1, 1]));
     // Nobody listens there, and nobody has to.
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("iscsi://{unused}/{IQN}/0?lane=127.0.0.3>{unused},reserve&lane=127.0.0.4>{unused},weight=7");
+    let url =
+        format!("iscsi://{unused}/{IQN}/0?lane=127.0.0.3>{unused},reserve&lane=127.0.0.4>{unused},weight=7");
     let text = succeed(lunway(&["paths", &url, "--policy", "weighted"]));
-    assert!(text.contains("explicit: 1 lanes, 1 more in reserve") && text.contains("reserve"), "{text}");
+    assert!(text.contains("explicit: 1 lane, 1 more in reserve") && text.contains("reserve"), "{text}");
 }
 
 #[test]
@@ -112,7 +116,8 @@ fn a_file_of_paths_is_a_device_for_every_command() {
     succeed(lunway(&["copy", &file("in.img"), &file("paths.toml"), "--verify"]));
     succeed(lunway(&["copy", &format!("paths:{}", file("paths.toml")), &file("out.img")]));
     assert!(fs::read(file("out.img")).unwrap() == bytes);
-    fs::write(file("bad-paths.toml"), "portal = [\"h\"]\nlun = 0\ntarget = \"iqn.x:y\"\ncolour = 1\n").unwrap();
+    fs::write(file("bad-paths.toml"), "portal = [\"h\"]\nlun = 0\ntarget = \"iqn.x:y\"\ncolour = 1\n")
+        .unwrap();
     let (code, said) = failure(&["paths", &file("bad-paths.toml")]);
     assert!(code == 1 && said.contains("line 4") && said.contains("colour"), "{code}: {said}");
 }

@@ -310,10 +310,8 @@ impl Shared {
         if let Some((said, state)) = said {
             let lane = &self.names[id];
             match event {
-                LaneEvent::Lost { .. }
-                | LaneEvent::Closed { .. }
-                | LaneEvent::PowerOn
-                | LaneEvent::Spoiled { .. } => {
+                // Whoever closed a lane has said it, if it was no more than the end.
+                LaneEvent::Lost { .. } | LaneEvent::PowerOn | LaneEvent::Spoiled { .. } => {
                     tracing::warn!(lane, %state, "{said}");
                 }
                 LaneEvent::Silent | LaneEvent::Heard => tracing::debug!(lane, %state, "{said}"),

@@ -34,6 +34,8 @@ pub(super) struct IscsiLane {
     /// Counts devices: what is heard of one before the last is not of this lane.
     attempt: AtomicU64,
     up: AtomicBool,
+    /// It is being closed by whoever opened it.
+    closing: AtomicBool,
     /// Why it could not be connected the last time.
     failure: Mutex<Option<String>>,
     /// Something gives hope to lanes that are not connected yet: one for all lanes of a disk.
@@ -60,6 +62,7 @@ impl IscsiLane {
             epoch: AtomicU64::new(0),
             attempt: AtomicU64::new(0),
             up: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             failure: Mutex::default(),
             hope: hope.clone(),
             weak: weak.clone(),
@@ -103,6 +106,14 @@ impl IscsiLane {
         self.up.store(false, Ordering::Relaxed);
     }
 
+    /// Logs out, once what is under way is answered.
+    pub(super) async fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        if let Some(device) = self.device.get() {
+            device.close().await;
+        }
+    }
+
     /// Why it is not there yet, for people.
     pub(super) fn failed(&self, why: String) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +127,7 @@ impl IscsiLane {
 
     /// It will never be part of the disk.
     pub(super) fn refused(&self, why: String) {
+        tracing::error!(lane = self.name, "the lane is closed: {why}");
         self.bell.absent(LaneEvent::Closed { why });
     }
 
@@ -170,7 +182,10 @@ impl IscsiLane {
             }
             SessionEvent::Lost { epoch, why } => {
                 self.up.store(false, Ordering::Relaxed);
-                self.bell.ring(LaneEvent::Lost { epoch, why });
+                // The end of a session that is logged out is no loss.
+                if !self.closing.load(Ordering::Relaxed) {
+                    self.bell.ring(LaneEvent::Lost { epoch, why });
+                }
             }
             SessionEvent::Settled { epoch } => self.bell.ring(LaneEvent::Settled { epoch }),
             SessionEvent::Silent => self.bell.ring(LaneEvent::Silent),
@@ -183,6 +198,9 @@ impl IscsiLane {
             }
             SessionEvent::Closed { why } => {
                 self.up.store(false, Ordering::Relaxed);
+                if !self.closing.load(Ordering::Relaxed) {
+                    tracing::error!(lane = self.name, "the lane is closed: {why}");
+                }
                 self.bell.ring(LaneEvent::Closed { why });
             }
             // What a later version of the initiator tells is of no meaning here.

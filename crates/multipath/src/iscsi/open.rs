@@ -98,8 +98,7 @@ impl IscsiMultipath {
     /// Logs out on all lanes, once what is under way is answered.
     pub async fn close(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
-        let all: FuturesUnordered<_> =
-            self.lanes.iter().filter_map(|lane| Some(lane.session()?.close())).collect();
+        let all: FuturesUnordered<_> = self.lanes.iter().map(|lane| lane.close()).collect();
         all.collect::<()>().await;
     }
 }
@@ -324,9 +323,7 @@ impl Team {
                     let Some(why) = disk.differs(&device) else { return lane.admit(device) };
                     lane.forget_session();
                     device.close().await;
-                    let why = format!("another disk answers there: {why}");
-                    tracing::error!(lane = lane.name, "the lane is closed: {why}");
-                    return lane.refused(why);
+                    return lane.refused(format!("another disk answers there: {why}"));
                 }
                 Err(why) => lane.failed(why),
             }

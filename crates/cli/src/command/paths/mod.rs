@@ -7,9 +7,9 @@ mod trial;
 use std::time::Duration;
 
 use clap::Args;
-use lunway_block::BlockDevice;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
+use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
 use lunway_multipath::Policy;
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
@@ -21,6 +21,9 @@ use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::screen::Screen;
 use crate::{device, terminal};
+
+/// Small reads at the beginning, for each lane.
+const READS: usize = 4;
 
 /// Seconds between two drawings.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -100,6 +103,7 @@ impl Paths {
         let multipath = IscsiMultipath::open(url, &OpenOptions::default().iscsi)
             .await
             .map_err(|error| Failure::failed(anyhow::anyhow!("cannot open {spec}: {error}")))?;
+        exercise(&multipath).await;
         let outcome = self.watch(spec, &multipath).await;
         multipath.close().await;
         outcome
@@ -144,6 +148,15 @@ impl Paths {
     }
 }
 
+/// A few small reads, one at a time, so that there is a latency to be seen. One that fails is seen too.
+async fn exercise(multipath: &IscsiMultipath) {
+    let device = multipath.device();
+    let sector = device.geometry().logical_sector;
+    for _ in 0..READS * multipath.plan().lanes.len() {
+        let _ = device.read(0, Buf::zeroed(sector as usize)).await;
+    }
+}
+
 /// The address of a disk that has paths. One that names a single path is taken as one of several: that is what is asked for here.
 fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
     match spec.leaf() {
@@ -163,9 +176,10 @@ fn head(device: &str, plan: &Plan, policy: Policy) -> String {
     let mut lines = vec![terminal::heading(&terminal::clean(device))];
     let active = plan.active();
     let reserve = plan.lanes.len() - active;
+    let lanes = if active == 1 { "1 lane".to_owned() } else { format!("{active} lanes") };
     let count = match reserve {
-        0 => format!("{active} lanes"),
-        _ => format!("{active} lanes, {reserve} more in reserve"),
+        0 => lanes,
+        _ => format!("{lanes}, {reserve} more in reserve"),
     };
     lines.push(terminal::columns([
         ("plan", format!("{}: {count}", plan.kind)),
