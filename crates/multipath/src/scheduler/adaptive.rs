@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::estimate::{Estimate, Surroundings, UNKNOWN_RATE};
-use super::load::Load;
+use super::load::{Load, Standing};
 use super::port::PortEstimate;
 use super::request::{Direction, Piece, Pieces, Request};
 use super::roster::Roster;
@@ -40,6 +40,9 @@ pub(super) struct Adaptive {
     teams_until: [u64; 2],
     /// When the next look for lanes that have shown nothing is due, by direction.
     look_at: [u64; 2],
+    /// What all lanes have in flight, by direction.
+    in_flight: [u64; 2],
+    standing: [Standing; 2],
     share_until: u64,
 }
 
@@ -87,6 +90,8 @@ impl Adaptive {
             teams: [team(), team()],
             teams_until: [0; 2],
             look_at: [0; 2],
+            in_flight: [0; 2],
+            standing: [Standing::default(); 2],
             share_until: 0,
         };
         for d in 0..2 {
@@ -171,6 +176,8 @@ impl Adaptive {
             let expected = base + self.queue(lane, len, d, load);
             let around = surroundings(&self.ports, near, far, lane, d, load);
             self.lanes[lane].estimates[d].placed(d, at, expected, around);
+            self.standing[d].note(at, self.in_flight[d]);
+            self.in_flight[d] += len;
         }
         load.place(lane, direction, len, end);
         piece
@@ -183,6 +190,8 @@ impl Adaptive {
         }
         let (d, at) = (index(piece.direction), nanoseconds(now));
         let (near, far) = (self.lanes[piece.lane].near, self.lanes[piece.lane].far);
+        self.in_flight[d] -= piece.len;
+        self.standing[d].note(at, self.in_flight[d]);
         let around = surroundings(&self.ports, near, far, piece.lane, d, load);
         let lane = &mut self.lanes[piece.lane];
         let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
@@ -278,14 +287,16 @@ impl Adaptive {
             };
             return lanes.min_by(by_end);
         };
-        // Where a queue stands for long at the better lane, a slower one that has nothing to do costs nobody anything.
+        // Where the better lane has more to do than it needs to stay busy, and has had for long, a slower one that has nothing to do costs
+        // nobody anything: what it takes would have waited.
         if let Some((lane, later)) = hungry
             && lane != best
             && later <= TOO_SLOW * end
         {
             let estimate = &self.lanes[best].estimates[d];
-            let spare = 1.25 * estimate.base * estimate.rate;
-            if estimate.standing() as f64 >= spare + (len + len.min(32 << 10)) as f64 {
+            let needed = 1.25 * estimate.base * estimate.rate + (len + len.min(FOR_THE_TEAM)) as f64;
+            let queue = load.lanes[best].flow.bytes[d].min(self.standing[d].bytes());
+            if queue as f64 >= needed {
                 return Some(lane);
             }
         }

@@ -21,9 +21,6 @@ const SMALL: u64 = 16 << 10;
 const MIDDLE: std::ops::RangeInclusive<u64> = 32 << 10..=512 << 10;
 /// What a window needs to tell of a rate.
 const LEAST: u64 = 64 << 10;
-/// How long a queue must have stood, nanoseconds, twice at most.
-const EPOCH: u64 = 8_000_000;
-
 /// A lane in one direction: rate, base latency, and what it may be trusted with.
 ///
 /// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst, TCP's slow start) it is
@@ -49,7 +46,6 @@ pub(super) struct Estimate {
     window: Window,
     /// Pieces of middle size that found the lane empty.
     light: Sample,
-    standing: Standing,
 }
 
 /// A mean of pieces: bytes, and the time they took.
@@ -99,14 +95,6 @@ struct Mark {
     moved: u64,
 }
 
-/// The least that was in flight lately: what a queue never falls below waits in vain.
-#[derive(Clone, Copy, Debug, Default)]
-struct Standing {
-    now: u64,
-    before: u64,
-    until: u64,
-}
-
 /// The flows that a lane's bytes are in, and what its ports are taken to carry.
 #[derive(Clone, Copy)]
 pub(super) struct Surroundings<'a> {
@@ -131,7 +119,6 @@ impl Estimate {
             sampled_at: 0,
             window: Window::default(),
             light: Sample::default(),
-            standing: Standing::default(),
         }
     }
 
@@ -164,11 +151,6 @@ impl Estimate {
         if now > self.due { 2.0 * (now - self.due) as f64 } else { 0.0 }
     }
 
-    /// Bytes that have stood in the queue for some while.
-    pub(super) fn standing(&self) -> u64 {
-        self.standing.now.min(self.standing.before)
-    }
-
     /// Something is placed: `around` is as it was before. `expected` is how long it should take.
     pub(super) fn placed(&mut self, d: usize, now: u64, expected: f64, around: Surroundings<'_>) {
         if around.lane.bytes[d] == 0 {
@@ -176,15 +158,6 @@ impl Estimate {
             self.due = 0;
         }
         self.due = self.due.max(now + expected as u64);
-        self.stand(now, around.lane.bytes[d]);
-    }
-
-    fn stand(&mut self, now: u64, in_flight: u64) {
-        if now >= self.standing.until {
-            self.standing = Standing { now: in_flight, before: self.standing.now, until: now + EPOCH };
-        } else {
-            self.standing.now = self.standing.now.min(in_flight);
-        }
     }
 
     /// A piece is finished: `around` is as it is without it. True if the rate or the trust has changed so that plans have to.
@@ -197,7 +170,6 @@ impl Estimate {
         around: Surroundings<'_>,
     ) -> bool {
         let in_flight = around.lane.bytes[d];
-        self.stand(now, in_flight);
         if in_flight == 0 {
             self.due = u64::MAX;
         }

@@ -99,3 +99,30 @@ impl Load {
         self.ports[lane.far].finish(direction, len, ok);
     }
 }
+
+/// The least that was in flight lately: what a queue never falls below waits in vain.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    now: u64,
+    before: u64,
+    until: u64,
+}
+
+/// How long a queue must have stood, nanoseconds; twice that at most.
+const EPOCH: u64 = 8_000_000;
+
+impl Standing {
+    /// So much is in flight.
+    pub(super) fn note(&mut self, now: u64, in_flight: u64) {
+        if now >= self.until {
+            *self = Self { now: in_flight, before: self.now, until: now + EPOCH };
+        } else {
+            self.now = self.now.min(in_flight);
+        }
+    }
+
+    /// What has been in flight all the time.
+    pub(super) fn bytes(&self) -> u64 {
+        self.now.min(self.before)
+    }
+}

@@ -147,7 +147,8 @@ impl PortEstimate {
         }
         let elapsed = now.saturating_sub(trial.since);
         let late = now.saturating_sub(trial.began) > TRIAL_TIME;
-        if !late && !(own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1) {
+        let enough = own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1;
+        if !late && !enough {
             return false;
         }
         if !late && trial.of_lane < trial.bytes / 8 {
