@@ -191,6 +191,7 @@ impl IscsiLane {
             SessionEvent::Silent => self.bell.ring(LaneEvent::Silent),
             SessionEvent::Heard => self.bell.ring(LaneEvent::Heard),
             SessionEvent::PowerOn => self.bell.ring(LaneEvent::PowerOn),
+            SessionEvent::Spoiled { why } => self.bell.ring(LaneEvent::Spoiled { why }),
             SessionEvent::Access(state) => {
                 self.bell.ring(LaneEvent::Access(access(state)));
                 // A lane that could not be opened because its port was standing by may be the active one now.
