@@ -76,7 +76,11 @@ impl Driver {
                 End::LoggedOut(why) => (why, true),
                 End::Lost(why) => (why, false),
             };
-            tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost");
+            // Whoever is told says it better.
+            match self.session.is_observed() {
+                true => tracing::debug!(portal = %self.recovery.portal(), %why, "connection lost"),
+                false => tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost"),
+            }
             if !settled {
                 // What has not arrived of it shall not arrive later.
                 let _ = cut_off_when_dropped(&stream);

@@ -211,7 +211,11 @@ impl Recovery {
         session.tell_news();
         session.connect(core, volatile);
         session.tell(SessionEvent::Up { epoch: session.epoch() });
-        tracing::info!(portal = self.portal(), millis = lost.elapsed().as_millis() as u64, "connected again");
+        let millis = lost.elapsed().as_millis() as u64;
+        match session.is_observed() {
+            true => tracing::debug!(portal = self.portal(), millis, "connected again"),
+            false => tracing::info!(portal = self.portal(), millis, "connected again"),
+        }
         Ok(stream)
     }
 }

@@ -144,6 +144,11 @@ impl Session {
         }
     }
 
+    /// Whether somebody is told what happens.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Tells the observer. Only the driver's task does, so that the order of events is that of their happening.
     pub(crate) fn tell(&self, event: SessionEvent) {
         if let Some(observer) = &self.observer {

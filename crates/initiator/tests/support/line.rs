@@ -1,5 +1,7 @@
 //! A cable that breaks in every way a cable can: a TCP proxy between an initiator and a target.
 
+#![allow(dead_code, unreachable_pub, reason = "several test programs use it, of which each needs a part")]
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -43,7 +45,12 @@ struct Connection {
 
 impl Line {
     pub async fn start(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at([127, 0, 0, 1], target).await
+    }
+
+    /// At that address.
+    pub async fn start_at(ip: [u8; 4], target: SocketAddr) -> Self {
+        let listener = TcpListener::bind(SocketAddr::from((ip, 0))).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             target: Mutex::new(target),
