@@ -1,5 +1,7 @@
 //! The policies of other systems against the table of their choices, which is the one in the documentation.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::time::Duration;
 
 use lunway_block::size::parse_size;
