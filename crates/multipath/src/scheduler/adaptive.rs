@@ -195,6 +195,10 @@ impl Adaptive {
         let around = surroundings(&self.ports, near, far, piece.lane, d, load);
         let lane = &mut self.lanes[piece.lane];
         let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
+        let rate = lane.estimates[d].rate;
+        for port in [near, far] {
+            self.ports[port][d].raise_floor(rate);
+        }
         if plans {
             self.set_floors(d);
             self.assume_bases(d);

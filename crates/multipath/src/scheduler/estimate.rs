@@ -34,6 +34,8 @@ pub(super) struct Estimate {
     pub(super) pace: f64,
     /// Whether the rate was measured.
     pub(super) known: bool,
+    /// The rate that plans were made with.
+    planned: f64,
     /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
     pub(super) base: f64,
     pub(super) base_known: bool,
@@ -112,6 +114,7 @@ impl Estimate {
             rate,
             pace: 1.0 / rate,
             known: false,
+            planned: rate,
             base: 0.0,
             base_known: false,
             cap: FIRST_CAP,
@@ -196,11 +199,14 @@ impl Estimate {
         if in_flight > 0 && !full {
             return trusted;
         }
-        let before = self.rate;
         let was_known = self.known;
         self.measure(d, elapsed as f64, around);
         self.window = Window::open(d, now, in_flight == 0, around);
-        trusted || was_known != self.known || (self.rate - before).abs() > before / 16.0
+        let differs = (self.rate - self.planned).abs() > self.planned / 16.0;
+        if differs {
+            self.planned = self.rate;
+        }
+        trusted || was_known != self.known || differs
     }
 
     /// Learns the base latency. `alone`: nothing else was on the lane while the piece was.
@@ -267,7 +273,10 @@ impl Estimate {
             }
             return;
         }
-        let gain = if seen > self.rate {
+        let gain = if !self.proven() && loading {
+            // What was seen of it was small and little.
+            0.5
+        } else if seen > self.rate {
             if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 }
         } else if !loading || !self.busy() || !self.alone(d, elapsed, around) {
             return;

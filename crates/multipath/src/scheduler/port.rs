@@ -66,6 +66,13 @@ impl PortEstimate {
         self.settle();
     }
 
+    /// One of its lanes carries this alone.
+    pub(super) fn raise_floor(&mut self, rate: f64) {
+        if rate > self.floor {
+            self.set_floor(rate);
+        }
+    }
+
     fn settle(&mut self) {
         self.rate = self.proven.max(self.floor);
         // While a lane is on trial the port is taken to have room for it.
