@@ -86,3 +86,19 @@ async fn an_impossible_sector_is_refused() {
     let message = refusal("ram:1M", &options).await;
     assert!(message.contains("ram:1M") && message.contains("513"), "{message}");
 }
+
+#[tokio::test]
+async fn several_paths_are_refused_in_sentences_without_secrets() {
+    let options = OpenOptions::default();
+    let message =
+        refusal("iscsi://u%hunter2@127.0.0.1/iqn.2026-11.com.example:disk/0?plan=best", &options).await;
+    assert!(message.contains("`best` is no plan") && !message.contains("hunter2"), "{message}");
+    let message = refusal("paths:/nonexistent/san.toml", &options).await;
+    assert!(message.contains("cannot read /nonexistent/san.toml"), "{message}");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let lane = format!("lane=127.0.0.2>127.0.0.1:{port}");
+    let url = format!("iscsi://u%hunter2hunter2@127.0.0.1:{port}/iqn.2026-11.com.example:disk/0?{lane}");
+    let message = refusal(&url, &options).await;
+    assert!(message.contains("no lane could be connected: 127.0.0.2 > 127.0.0.1"), "{message}");
+    assert!(!message.contains("hunter2"), "{message}");
+}

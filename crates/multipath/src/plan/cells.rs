@@ -50,15 +50,18 @@ pub(super) fn cells(wish: &Wish, ground: &Ground<'_>) -> Vec<Cell> {
 }
 
 /// What may be left from: the addresses that were named; else one address of each card in each network, as a second one there is no
-/// second port.
+/// second port, and none that is a portal itself, where the storage is this machine.
 fn usable(wish: &Wish, ground: &Ground<'_>) -> Vec<LocalPort> {
     if !wish.from.is_empty() {
         let mut seen = HashSet::new();
         return wish.from.iter().filter(|ip| seen.insert(**ip)).map(|ip| ground.local(*ip)).collect();
     }
+    let is_portal = |port: &LocalPort| {
+        ground.portals.iter().any(|portal| portal.address.ip() == port.ip) && !port.loopback
+    };
     let mut seen = HashSet::new();
     let first = |port: &&LocalPort| seen.insert((port.card.clone(), port.network.trunc()));
-    ground.locals.iter().filter(first).cloned().collect()
+    ground.locals.iter().filter(|port| !is_portal(port)).filter(first).cloned().collect()
 }
 
 /// A portal in no subnet: from all that was named, else from where the kernel would leave.

@@ -186,6 +186,17 @@ fn addresses_of_the_loopback_are_ports_of_their_own() {
 }
 
 #[test]
+fn a_portal_on_this_machine_is_no_port_to_leave_by() {
+    let locals = [("eth0", "10.0.1.1/24"), ("eth9", "10.0.1.10/24")];
+    assert_eq!(shown(&Setting::new(&locals, &["10.0.1.10"]).plan()), "1.1>1.10");
+    assert_eq!(
+        shown(&Setting::new(&locals[1..], &["10.0.1.10"]).plan()),
+        "1.10>1.10",
+        "it is the only way there is"
+    );
+}
+
+#[test]
 fn portals_of_all_groups_are_used_before_any_group_twice() {
     let mut setting = Setting::new(&[("eth0", "10.0.1.1/24"), ("eth1", "10.0.1.2/24")], &[]);
     setting.portals = (10..14).map(|host| portal(&format!("10.0.1.{host}"))).collect();

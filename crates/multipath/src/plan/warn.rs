@@ -81,6 +81,10 @@ fn one_subnet(warnings: &mut Warnings, lanes: &[PlannedLane], ports: &[LocalPort
             let port = ports.iter().find(|port| lane.near == Some(port.ip))?;
             let way = (ground.way)(lane.near, lane.portal.ip())?;
             let other = way.interface.filter(|interface| *interface != port.interface)?;
+            // Where the storage is this machine, no card is on the way.
+            if ground.locals.iter().any(|port| port.loopback && port.interface == other) {
+                return None;
+            }
             Some((lane.name(), other))
         });
         let consequence = match astray {

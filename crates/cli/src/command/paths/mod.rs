@@ -90,7 +90,7 @@ impl Paths {
             return terminal::print_json(&document);
         }
         let blocks = [
-            head(&url.to_string(), &plan, policy),
+            head(&url.to_string(), &plan, policy, None),
             trial::table(&plan),
             trial::sentence(&first),
             warnings(&plan),
@@ -127,11 +127,7 @@ impl Paths {
             } else {
                 let shape =
                     format!("{}, sectors of {} bytes", HumanSize(geometry.size), geometry.logical_sector);
-                let blocks = [
-                    format!("{}\n{}", head(&name, plan, policy), terminal::columns([("disk", shape)])),
-                    lanes.state_table(),
-                    warnings(plan),
-                ];
+                let blocks = [head(&name, plan, policy, Some(shape)), lanes.state_table(), warnings(plan)];
                 match &screen {
                     Some(screen) => screen.draw(&joined(&blocks)),
                     None => print_blocks(&blocks)?,
@@ -172,7 +168,7 @@ fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
     }
 }
 
-fn head(device: &str, plan: &Plan, policy: Policy) -> String {
+fn head(device: &str, plan: &Plan, policy: Policy, disk: Option<String>) -> String {
     let mut lines = vec![terminal::heading(&terminal::clean(device))];
     let active = plan.active();
     let reserve = plan.lanes.len() - active;
@@ -181,10 +177,9 @@ fn head(device: &str, plan: &Plan, policy: Policy) -> String {
         0 => lanes,
         _ => format!("{lanes}, {reserve} more in reserve"),
     };
-    lines.push(terminal::columns([
-        ("plan", format!("{}: {count}", plan.kind)),
-        ("policy", policy.to_string()),
-    ]));
+    let disk = disk.map(|disk| ("disk", disk));
+    let facts = [("plan", format!("{}: {count}", plan.kind)), ("policy", policy.to_string())];
+    lines.push(terminal::columns(disk.into_iter().chain(facts)));
     lines.extend(plan.reasons.iter().map(|reason| format!("  {}", terminal::clean(reason))));
     lines.join("\n")
 }
