@@ -17,7 +17,7 @@ const SIZE: u64 = 64 << 20;
 const DATA: u64 = 24 << 20;
 const ATTEMPTS: u32 = 3;
 
-/// A `tgtd` of our own with one logical unit, number 1; killed when dropped.
+/// A `tgtd` of our own with one logical unit, number 1, and portals on 127.0.0.1 and 127.0.0.2; killed when dropped.
 struct Tgt {
     daemon: Child,
     admin: PathBuf,
@@ -34,7 +34,8 @@ impl Tgt {
             let folder = tempfile::tempdir().unwrap();
             let port = free_port();
             let mut command = Command::new(&program);
-            command.args(["-f", "-C", &control(port), "--iscsi", &format!("portal=127.0.0.1:{port}")]);
+            let portals = format!("portal=127.0.0.1:{port},portal=127.0.0.2:{port}");
+            command.args(["-f", "-C", &control(port), "--iscsi", &portals]);
             command.env("TGT_IPC_SOCKET", folder.path().join("ipc"));
             let daemon =
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -85,6 +86,27 @@ impl Tgt {
         self.configure(
             &[&["--op", "bind", "--mode", "account", "--tid", "1", "--user", user], more].concat(),
         );
+    }
+
+    /// The second portal, `new` or `delete`.
+    fn second_portal(&self, op: &str) {
+        let portal = format!("portal=127.0.0.2:{}", self.port);
+        self.configure(&["--op", op, "--mode", "portal", "--param", &portal]);
+    }
+
+    /// Ends all sessions from an address, as `tgtadm` can.
+    fn throw_out(&self, address: &str) {
+        let shown = succeed(self.admin(&["--op", "show", "--mode", "conn", "--tid", "1"]));
+        let mut session = None;
+        for line in shown.lines().map(str::trim) {
+            session = line.strip_prefix("Session: ").or(session);
+            if line.strip_prefix("IP Address: ") == Some(address) {
+                let sid = session.unwrap();
+                self.configure(&[
+                    "--op", "delete", "--mode", "conn", "--tid", "1", "--sid", sid, "--cid", "0",
+                ]);
+            }
+        }
     }
 
     fn url(&self, login: &str, query: &str) -> String {
@@ -192,4 +214,35 @@ fn data_goes_there_and_back_unchanged_with_mutual_chap_and_digests() {
     let query = format!("?secret_file={ours}&target_user=tgt&target_secret_file={wrong}&{digests}");
     let output = finish(lunway(&["inspect", &tgt.url("someone@", &query)]), PATIENCE);
     assert_eq!(output.status.code(), Some(1), "a target that cannot prove itself is refused: {output:?}");
+}
+
+#[test]
+fn a_portal_that_goes_in_mid_write_and_comes_back_is_no_error_and_no_stall() {
+    let Some(tgt) = Tgt::start() else { return };
+    let lanes = format!("lane=127.0.0.3>127.0.0.1:{0}&lane=127.0.0.4>127.0.0.2:{0}", tgt.port);
+    let device = tgt.url("", &format!("?policy=round-robin&{lanes}"));
+    let json = tgt.folder().join("bench.json");
+    let job = ["--rw", "randrw", "--bs", "16K", "--qd", "16", "--time", "7s", "--verify", "--destroy"];
+    let mut command = lunway(&[&["bench", &device, "--json", json.to_str().unwrap()], &job[..]].concat());
+    let mut bench = command.stdout(Stdio::piped()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(1500));
+    tgt.second_portal("delete");
+    tgt.throw_out("127.0.0.4");
+    // Long enough that whoever waited for it to come back would stand out.
+    thread::sleep(Duration::from_secs(3));
+    let paths = succeed(lunway(&["paths", &device]));
+    assert!(paths.contains("down") && paths.contains("up"), "{paths}");
+    tgt.second_portal("new");
+    let status = support::wait(&mut bench, PATIENCE).expect("it ends in time");
+    assert!(status.success(), "{status}");
+    let document: serde_json::Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let job = &document["jobs"][0];
+    assert_eq!(job["error"], 0, "{job}");
+    for direction in ["read", "write"] {
+        let longest = job[direction]["clat_ns"]["max"].as_u64().unwrap();
+        assert!(longest < 2_000_000_000, "{direction}: {longest} ns");
+    }
+    // Both lanes are there again.
+    let paths = succeed(lunway(&["paths", &device]));
+    assert!(!paths.contains("down"), "{paths}");
 }
