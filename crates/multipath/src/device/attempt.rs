@@ -23,8 +23,7 @@ struct Landing {
 impl Landing {
     fn land(&mut self, ok: bool, leaves_unflushed: bool) -> Option<Flight> {
         let flight = self.flight.take()?;
-        let now = self.shared.now();
-        self.shared.lock().landed(&flight, ok, leaves_unflushed, now);
+        self.shared.lock().landed(&flight, ok, leaves_unflushed);
         Some(flight)
     }
 }

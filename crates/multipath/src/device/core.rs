@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::clock::Clock;
 use super::late::LateChanges;
 use super::operation::{Divisible, Operation, Origin};
 use super::shape::Shape;
@@ -55,8 +56,9 @@ pub(super) struct Core {
     /// Whether acknowledged writes may be in a cache.
     pub(super) volatile: bool,
     align: u32,
-    /// The last time that the scheduler was told: for it time does not go back, whoever was first to take the lock.
-    time: Duration,
+    clock: Clock,
+    /// Operations that lanes have.
+    in_flight: u32,
     pub(super) orders: Orders,
 }
 
@@ -114,8 +116,8 @@ pub(super) enum Placed {
 
 impl Core {
     /// Finds one lane for all of an operation.
-    pub(super) fn place<O: Operation>(&mut self, operation: &O, now: Duration) -> Result<Flight, Obstacle> {
-        self.place_pieces(operation, false, now)?;
+    pub(super) fn place<O: Operation>(&mut self, operation: &O) -> Result<Flight, Obstacle> {
+        self.place_pieces(operation, false)?;
         match self.pieces.first() {
             Some(piece) => Ok(self.flight(piece)),
             None => Err(Obstacle::NoLane),
@@ -123,31 +125,24 @@ impl Core {
     }
 
     /// Finds a lane, or several for parts of it, in order.
-    pub(super) fn place_parts<O: Divisible>(
-        &mut self,
-        operation: &O,
-        now: Duration,
-    ) -> Result<Placed, Obstacle> {
-        self.place_pieces(operation, true, now)?;
+    pub(super) fn place_parts<O: Divisible>(&mut self, operation: &O) -> Result<Placed, Obstacle> {
+        self.place_pieces(operation, true)?;
         match &self.pieces[..] {
             [piece] => Ok(Placed::Whole(self.flight(piece))),
             pieces => Ok(Placed::Split(pieces.iter().map(|piece| self.flight(piece)).collect())),
         }
     }
 
-    fn place_pieces<O: Operation>(
-        &mut self,
-        operation: &O,
-        divisible: bool,
-        now: Duration,
-    ) -> Result<(), Obstacle> {
+    fn place_pieces<O: Operation>(&mut self, operation: &O, divisible: bool) -> Result<(), Obstacle> {
         if O::CHANGES && !self.late.is_empty() && self.late.touches(&operation.range()) {
             return Err(Obstacle::LateChange);
         }
         let (offset, len) = (operation.range().start, operation.bytes());
+        let now = self.clock.read(self.in_flight, len);
         let request = Request { direction: O::DIRECTION, offset, len, divisible, align: self.align };
-        self.time = self.time.max(now);
-        self.scheduler.place(&request, self.time, &mut self.pieces).map_err(|_| Obstacle::NoLane)
+        self.scheduler.place(&request, now, &mut self.pieces).map_err(|_| Obstacle::NoLane)?;
+        self.in_flight += self.pieces.len() as u32;
+        Ok(())
     }
 
     fn flight(&self, piece: &Piece) -> Flight {
@@ -155,10 +150,11 @@ impl Core {
     }
 
     /// An operation has ended.
-    pub(super) fn landed(&mut self, flight: &Flight, ok: bool, leaves_unflushed: bool, now: Duration) {
+    pub(super) fn landed(&mut self, flight: &Flight, ok: bool, leaves_unflushed: bool) {
         let piece = &flight.piece;
-        self.time = self.time.max(now);
-        self.scheduler.finished(piece, self.time, ok);
+        let now = self.clock.read(self.in_flight, piece.len);
+        self.in_flight -= 1;
+        self.scheduler.finished(piece, now, ok);
         let counts = &mut self.counts[piece.lane];
         match (ok, piece.direction) {
             (false, _) => counts.errors += 1,
@@ -186,7 +182,8 @@ impl Core {
     }
 
     /// Tells the scheduler what has changed.
-    pub(super) fn tell_scheduler(&mut self, now: Duration) {
+    pub(super) fn tell_scheduler(&mut self) {
+        let now = self.clock.now();
         for lane in 0..self.told.len() {
             let news = (self.health.use_of(lane), self.health.access(lane), self.health.is_suspect(lane));
             let (used, access, suspect) = std::mem::replace(&mut self.told[lane], news);
@@ -197,8 +194,7 @@ impl Core {
                 self.scheduler.set_suspect(lane, news.2);
             }
             if used != news.0 {
-                self.time = self.time.max(now);
-                self.scheduler.set_use(lane, news.0, self.time);
+                self.scheduler.set_use(lane, news.0, now);
             }
         }
     }
@@ -210,6 +206,7 @@ impl Shared {
         let geometries: Vec<_> = lanes.iter().map(|lane| lane.device().geometry()).collect();
         let shape = Shape::new(&geometries);
         let reserves = shapes.iter().map(|shape| shape.reserve);
+        let started = Instant::now();
         let mut core = Core {
             scheduler: Scheduler::new(&shapes, options.policy),
             health: Health::new(reserves, options.flap.clone(), options.failback),
@@ -221,7 +218,8 @@ impl Shared {
             waiting: 0,
             volatile: shape.agreed().volatile_cache,
             align: shape.agreed().physical_sector,
-            time: Duration::ZERO,
+            clock: Clock::new(started),
+            in_flight: 0,
             orders: Orders::default(),
         };
         core.set_policy(options.policy);
@@ -232,7 +230,7 @@ impl Shared {
             shape,
             when_none: options.when_none,
             cache_survives_power_on: options.cache_survives_power_on,
-            started: Instant::now(),
+            started,
             changed: Notify::new(),
             chores: Notify::new(),
             runtime: Handle::current(),
@@ -259,7 +257,7 @@ impl Shared {
         let result = {
             let mut core = self.lock();
             let result = f(&mut core, now);
-            core.tell_scheduler(now);
+            core.tell_scheduler();
             result
         };
         self.changed.notify_waiters();

@@ -14,10 +14,9 @@ use crate::Fate;
 
 /// Makes every acknowledged write durable, over one lane: the cache is the logical unit's.
 pub(super) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
-    let now = shared.now();
     let (cover, placed) = {
         let mut core = shared.lock();
-        (core.unflushed.begin_flush(), core.place(&Flush, now))
+        (core.unflushed.begin_flush(), core.place(&Flush))
     };
     let answer = match placed {
         Ok(flight) => start(shared, Flush, flight),

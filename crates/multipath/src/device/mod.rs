@@ -1,6 +1,7 @@
 //! The disk that is made of lanes.
 
 mod attempt;
+mod clock;
 mod core;
 mod flush;
 mod housekeeping;
@@ -126,8 +127,7 @@ impl MultipathDevice {
 
     /// Starts what cannot be divided.
     fn whole<O: Operation>(&self, operation: O) -> Io<Result<O::Output, BlockError>> {
-        let now = self.shared.now();
-        let placed = self.shared.lock().place(&operation, now);
+        let placed = self.shared.lock().place(&operation);
         match placed {
             Ok(flight) => start(&self.shared, operation, flight),
             Err(_) => self.hindered(operation),
@@ -139,8 +139,7 @@ impl MultipathDevice {
     where
         O::Output: Unpin,
     {
-        let now = self.shared.now();
-        let placed = self.shared.lock().place_parts(&operation, now);
+        let placed = self.shared.lock().place_parts(&operation);
         match placed {
             Ok(Placed::Whole(flight)) => start(&self.shared, operation, flight),
             Ok(Placed::Split(flights)) => start_split(&self.shared, operation, flights),

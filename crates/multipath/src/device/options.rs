@@ -89,32 +89,6 @@ pub struct SettingError {
     known: &'static str,
 }
 
-impl fmt::Display for WhenNone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fail => f.pad("fail"),
-            Self::Queue { time, .. } => write!(f, "{}", ExactDuration(*time)),
-        }
-    }
-}
-
-impl FromStr for WhenNone {
-    type Err = SettingError;
-
-    /// `fail`, `queue`, or for how long to queue: `30s`.
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        let refused = || SettingError { text: text.to_owned(), known: "fail, queue, or a time such as 30s" };
-        match text {
-            "fail" => Ok(Self::Fail),
-            "queue" => Ok(Self::default()),
-            _ => {
-                let time = parse_duration(text).map_err(|_| refused())?;
-                Ok(Self::Queue { time, bytes: QUEUE_BYTES })
-            }
-        }
-    }
-}
-
 impl fmt::Display for Failback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -149,10 +123,6 @@ mod tests {
         for text in ["immediate", "manual", "10s"] {
             assert_eq!(text.parse::<Failback>().unwrap().to_string(), text);
         }
-        for text in ["fail", "30s"] {
-            assert_eq!(text.parse::<WhenNone>().unwrap().to_string(), text);
-        }
-        assert_eq!("queue".parse(), Ok(WhenNone::default()));
         let error = "never".parse::<Failback>().unwrap_err().to_string();
         assert_eq!(error, r#""never" is none of immediate, manual, or a time such as 10s"#);
     }

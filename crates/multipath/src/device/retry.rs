@@ -143,7 +143,7 @@ impl Retry {
 
     /// Waits for a lane, and for older changes in the way.
     async fn place<O: Operation>(&self, operation: &O) -> Result<Flight, BlockError> {
-        let placed = self.shared.lock().place(operation, self.shared.now());
+        let placed = self.shared.lock().place(operation);
         let mut obstacle = match placed {
             Ok(flight) => return Ok(flight),
             Err(obstacle) => obstacle,
@@ -154,7 +154,7 @@ impl Retry {
         }
         let _queued = self.enqueue(operation)?;
         let placed = self
-            .until(|core| match core.place(operation, self.shared.now()) {
+            .until(|core| match core.place(operation) {
                 Ok(flight) => Some(Ok(flight)),
                 Err(now) => {
                     obstacle = now;
