@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use socket2::{SockFilter, SockRef};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
@@ -32,6 +33,8 @@ struct Shared {
     eats: AtomicBool,
     /// No byte is taken.
     frozen: AtomicBool,
+    /// No byte is taken, and those that wait will be delivered late.
+    holds: AtomicBool,
     /// New connections are reset.
     refuses: AtomicBool,
     delay_us: AtomicU64,
@@ -41,6 +44,9 @@ struct Connection {
     client: TcpStream,
     server: TcpStream,
     cut: Notify,
+    /// Told to be late by so many milliseconds.
+    late: Notify,
+    late_ms: AtomicU64,
 }
 
 impl Line {
@@ -60,6 +66,7 @@ impl Line {
             swallows: AtomicBool::new(false),
             eats: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             delay_us: AtomicU64::new(0),
         });
@@ -93,6 +100,17 @@ impl Line {
         }
     }
 
+    /// The initiator's end is reset, and what it has sent within the last `hold` reaches the target that much later.
+    pub async fn cut_and_deliver_late(&self, hold: Duration, late: Duration) {
+        self.shared.holds.store(true, Ordering::SeqCst);
+        tokio::time::sleep(hold).await;
+        for connection in self.shared.living() {
+            connection.late_ms.store(late.as_millis() as u64, Ordering::SeqCst);
+            connection.late.notify_waiters();
+        }
+        self.shared.holds.store(false, Ordering::SeqCst);
+    }
+
     /// A black hole: the kernel of this end drops every packet of the initiator, the first of a connection too, and
     /// acknowledges nothing.
     pub fn swallow(&self, on: bool) {
@@ -122,6 +140,23 @@ impl Line {
     pub fn delay(&self, time: Duration) {
         self.shared.delay_us.store(time.as_micros() as u64, Ordering::SeqCst);
     }
+}
+
+async fn deliver_late(connection: Arc<Connection>) {
+    let mut held = Vec::new();
+    let mut chunk = vec![0; CHUNK];
+    while let Ok(len @ 1..) = connection.client.try_read(&mut chunk) {
+        held.extend_from_slice(&chunk[..len]);
+    }
+    let late = Duration::from_millis(connection.late_ms.load(Ordering::SeqCst));
+    let server: std::net::TcpStream = SockRef::from(&connection.server).try_clone().unwrap().into();
+    let mut server = TcpStream::from_std(server).unwrap();
+    let _ = SockRef::from(&connection.client).set_linger(Some(Duration::ZERO));
+    drop(connection);
+    tokio::time::sleep(late).await;
+    let _ = server.write_all(&held).await;
+    // So that the target has time to take it before it hears that the initiator is gone.
+    let _ = tokio::time::timeout(Duration::from_millis(200), server.read(&mut chunk)).await;
 }
 
 /// With a packet filter that takes 0 bytes of each packet.
@@ -156,13 +191,20 @@ impl Shared {
         };
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
-        let connection = Arc::new(Connection { client, server, cut: Notify::new() });
+        let connection = Arc::new(Connection {
+            client,
+            server,
+            cut: Notify::new(),
+            late: Notify::new(),
+            late_ms: AtomicU64::new(0),
+        });
         self.connections.lock().unwrap().push(Arc::downgrade(&connection));
         if self.swallows.load(Ordering::SeqCst) {
             let _ = make_deaf(SockRef::from(&connection.client), true);
         }
         tokio::select! {
             () = connection.cut.notified() => {}
+            () = connection.late.notified() => deliver_late(connection).await,
             () = self.pump(&connection.client, &connection.server) => {}
             () = self.pump(&connection.server, &connection.client) => {}
         }
@@ -177,6 +219,10 @@ impl Shared {
                 return;
             }
             if self.is_still() {
+                continue;
+            }
+            if self.holds.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
                 continue;
             }
             let len = match from.try_read(&mut chunk) {

@@ -28,6 +28,8 @@ pub(crate) enum Incident {
     Freeze(Duration),
     /// Everything takes longer.
     Delay(Duration, Duration),
+    /// Reset, and what was sent shortly before reaches the target afterwards.
+    Late { hold: Duration, late: Duration },
     /// All cables are cut at once.
     CutAll,
     /// The target is killed, and started again.
@@ -39,7 +41,8 @@ pub(crate) enum Incident {
 impl Incident {
     pub(crate) fn random(random: &mut Random) -> Self {
         match random.below(40) {
-            0..8 => Self::Cut,
+            0..3 => Self::Cut,
+            3..8 => Self::Late { hold: random.millis(5..60), late: random.millis(20..800) },
             8..12 => Self::Flap { times: 2 + random.below(4), pause: random.millis(20..150) },
             12..16 => Self::Refuse(random.millis(50..1000)),
             16..19 => Self::HalfOpen,
@@ -63,6 +66,7 @@ impl Incident {
             Self::Eat(_) => "eat",
             Self::Freeze(_) => "freeze",
             Self::Delay(..) => "delay",
+            Self::Late { .. } => "late",
             Self::CutAll => "cut all",
             Self::Restart { .. } => "restart",
             Self::Policy(_) => "policy",
@@ -151,6 +155,13 @@ async fn happen(incident: Incident, line: &Line) {
             line.delay(by);
             sleep(time).await;
             line.delay(Duration::ZERO);
+        }
+        Incident::Late { hold, late } => {
+            // Its own way back would end the session before anything can come late.
+            line.refuse(true);
+            line.cut_and_deliver_late(hold, late).await;
+            sleep(late).await;
+            line.refuse(false);
         }
         Incident::CutAll | Incident::Restart { .. } | Incident::Policy(_) => {}
     }

@@ -161,6 +161,9 @@ async fn nothing_is_lost_torn_stale_or_reordered_whatever_happens_to_cables_and_
     println!("{tally}; {sessions} sessions; {kinds:?}; {:.1} s", start.elapsed().as_secs_f64());
     let flushes = tally.flushes_failed.load(Ordering::Relaxed);
     // Of each kill those that were under way hear, or else the next one.
-    assert!(flushes <= restarts * THREADS * region::DEPTH as u64, "{flushes} flushes failed, {restarts} kills");
+    assert!(
+        flushes <= restarts * THREADS * region::DEPTH as u64,
+        "{flushes} flushes failed, {restarts} kills"
+    );
     assert!(sessions > LANES as u64, "nothing was broken");
 }
