@@ -20,7 +20,7 @@ const QUICK: Duration = Duration::from_millis(300);
 
 /// Figures of a run beside what bare sockets do on the same way.
 ///
-/// The wire is that of the device's first path. It is measured after the device, with the same block sizes and as many in flight:
+/// The wire is that of the device's path; of several none is, unless one is named. It is measured after the device, with the same block sizes and as many in flight:
 /// against the responder that was named; on the same addresses where the portal is on this machine; or against a responder at
 /// its usual port on the portal's machine, if one is there.
 #[derive(Default)]
@@ -42,8 +42,15 @@ impl Wire {
     ) -> Self {
         let names = outcomes.iter().map(|outcome| outcome.job.name.clone()).collect();
         let mut wire = Self { shares: Vec::new(), names, sentence: None };
-        let portal = paths.first().map(|path| path.name.as_str());
+        let portal = paths.first().map(|path| portal(&path.name));
         if cancel.is_cancelled() || (portal.is_none() && asked.is_none()) {
+            return wire;
+        }
+        if paths.len() > 1 && asked.is_none() {
+            let count = paths.len();
+            wire.sentence = Some(format!(
+                "The wire is not measured: {count} paths were in use, and it would be one of them."
+            ));
             return wire;
         }
         match Other::find(asked, portal) {
@@ -98,6 +105,11 @@ fn said(share: &Share) -> String {
         })
         .collect();
     format!("{:>5.1} % of the wire ({})", 100.0 * share.share, limits.join("; "))
+}
+
+/// Where a path leads, whose name may say where it begins too.
+fn portal(path: &str) -> &str {
+    path.rsplit_once(" > ").map_or(path, |(_, portal)| portal)
 }
 
 /// The other end of the wire.
@@ -172,6 +184,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn of_several_paths_none_is_the_wire_and_a_lane_leads_to_its_portal() {
+        assert_eq!(portal("192.0.2.1 > 192.0.2.10:3260"), "192.0.2.10:3260");
+        assert_eq!(portal("192.0.2.10:3260"), "192.0.2.10:3260");
+        let path = |name: &str| PathSample {
+            name: name.to_owned(),
+            state: lunway_block::PathState::Up,
+            read_ios: 0,
+            read_bytes: 0,
+            write_ios: 0,
+            write_bytes: 0,
+            errors: 0,
+            round_trip: None,
+        };
+        let paths = [path("127.0.0.3 > 127.0.0.1:1"), path("127.0.0.4 > 127.0.0.2:1")];
+        let said = Wire::measure(None, &paths, &[], &Cancel::new()).lines().concat();
+        assert!(said.contains("2 paths were in use"), "{said}");
+    }
 
     fn measured() -> Wire {
         let round_trips = Way::RoundTrips { shape: Shape::read(4096), depth: 8 };
