@@ -96,7 +96,11 @@ impl Results {
 
     fn row_values(&self, run: &Run, values: &mut BTreeMap<String, f64>) {
         for row in self.rows.iter().filter(|row| row.test == run.test) {
-            let mut put = |column, value| values.insert(run.row_value(&row.policy, row.rw, column), value);
+            let mut put = |column, value| {
+                let full = run.full_row_value(&row.policy, row.rw, column);
+                values.extend(full.map(|name| (name, value)));
+                values.insert(run.row_value(&row.policy, row.rw, column), value);
+            };
             // What went wrong, or took long, did so however busy the processor was.
             put("longest_stall_ms", row.longest_ms());
             put("stall_ms", median(row.samples.iter().map(|sample| sample.longest_ms)));

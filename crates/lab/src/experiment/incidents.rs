@@ -66,6 +66,8 @@ impl<'a> Incidents<'a> {
             if !wait_until(*at) {
                 break;
             }
+            // A killed target is gone from here on, one that comes back is there when all is done.
+            let mut done = origin.elapsed();
             let mut failed = None;
             for target in targets.iter().filter(|target| target.host() == host) {
                 match comes_back {
@@ -77,12 +79,13 @@ impl<'a> Incidents<'a> {
                 false => Incident::Stop(host.clone()),
                 true => Incident::Start(host.clone()),
             };
-            if *comes_back && failed.is_none() {
-                back.push(origin.elapsed());
+            if *comes_back {
+                done = origin.elapsed();
+                back.extend(failed.is_none().then_some(done));
             }
             let what =
                 failed.map_or_else(|| incident.to_string(), |error| format!("{incident} failed: {error}"));
-            happened.push(Happened { asked: *at, at: origin.elapsed(), what });
+            happened.push(Happened { asked: *at, at: done, what });
         }
         wait_until(time);
         happened.extend(cables.stop().into_iter().map(|event| Happened {

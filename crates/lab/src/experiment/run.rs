@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lunway_block::size::ExactSize;
+use lunway_multipath::Policy;
 use serde::Deserialize;
 
 use crate::timeline::Action;
@@ -11,16 +12,7 @@ use crate::timeline::Action;
 /// What stands for a policy where there is nothing to choose.
 pub(super) const NO_POLICY: &str = "-";
 /// The policies; the first is that of several paths where none is said.
-pub(super) const POLICIES: [&str; 8] = [
-    "adaptive",
-    "failover",
-    "round-robin",
-    "round-robin-subset",
-    "least-queue-depth",
-    "weighted",
-    "least-blocks",
-    "service-time",
-];
+pub(super) const POLICIES: [&str; Policy::NAMES.len()] = Policy::NAMES;
 
 /// One thing that is measured: who reaches which storage over which paths, and what is done there.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,8 +118,10 @@ impl fmt::Display for Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Plan {
-    /// Each card of the host with one of the storage.
+    /// Each card of the host with one of the storage, and no card twice.
     Paired,
+    /// As few as use every card of both.
+    Balanced,
     /// Each card of the host with every card of the storage that it reaches.
     Mesh,
     /// As paired, and the rest of the mesh for when those fail.
@@ -138,6 +132,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Paired => "paired",
+            Self::Balanced => "balanced",
             Self::Mesh => "mesh",
             Self::Redundant => "redundant",
         })

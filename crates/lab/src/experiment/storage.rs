@@ -167,6 +167,7 @@ impl Ground<'_> {
                 // What goes wrong here does so again below, where it is told.
                 let _ = runtime.block_on(warmed);
             }
+            let sessions = sessions(opened);
             let origin = Instant::now();
             let (device, silences) = Watched::new(opened.device.clone(), origin);
             thread::scope(|scope| {
@@ -177,7 +178,9 @@ impl Ground<'_> {
                 let measuring = lunway_bench::run(device, &job, &mut tell, self.cancel);
                 let outcome = runtime.block_on(measuring);
                 let had = happening.end();
-                let seen = sampler.end(time, had.events.last().map(|event| event.at));
+                let mut seen = sampler.end(time, had.events.last().map(|event| event.at));
+                // One that was lost and back between two looks is seen by its sessions alone.
+                seen.lost = seen.lost.max(self::sessions(opened).saturating_sub(sessions));
                 (outcome, had, seen, silences)
             })
         })?;
@@ -248,6 +251,12 @@ pub(super) async fn open(run: &Run, url: &str) -> Result<Opened, RunError> {
     let mut options = OpenOptions::default();
     options.iscsi.spin = Duration::ZERO;
     lunway_device::open(&spec, &options).await.map_err(failed)
+}
+
+/// How many sessions the lanes have had.
+fn sessions(opened: &Opened) -> u64 {
+    let lanes = opened.multipath().map(|multipath| multipath.device().lanes());
+    lanes.into_iter().flatten().map(|lane| lane.epoch).sum()
 }
 
 fn ms(time: Duration) -> f64 {

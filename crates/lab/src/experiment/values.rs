@@ -6,7 +6,7 @@ use lunway_block::duration::ExactDuration;
 
 use super::Experiment;
 use super::expression::Others;
-use super::run::{Comparing, Measure, Run, Window};
+use super::run::{Comparing, Measure, NO_POLICY, Run, Window};
 
 /// What each row of I/O gives.
 pub(super) const ROW: [&str; 15] = [
@@ -45,6 +45,12 @@ impl Run {
         }
     }
 
+    /// The name with its policy, where one without will do: `C[adaptive].read.mb_s` stays right when the other policies are struck.
+    pub(super) fn full_row_value(&self, policy: &str, rw: &str, column: &str) -> Option<String> {
+        let will_do = self.policies.len() == 1 && policy != NO_POLICY;
+        will_do.then(|| format!("{}[{policy}].{rw}.{column}", self.test))
+    }
+
     /// `W[10kB,1500,1ms].write.mb_s`.
     pub(super) fn cell_value(&self, cell: &CellName<'_>, rw: &str, column: &str) -> String {
         let CellName { window, mtu, delay } = cell;
@@ -68,6 +74,8 @@ impl Run {
                 for policy in &self.policies {
                     for rw in storage.accesses.iter().flat_map(|access| access.rows()) {
                         values.extend(ROW.iter().map(|column| self.row_value(policy, rw, column)));
+                        values
+                            .extend(ROW.iter().filter_map(|column| self.full_row_value(policy, rw, column)));
                     }
                 }
             }
