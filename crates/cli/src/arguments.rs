@@ -68,6 +68,11 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// It pulls cables and kills targets, and says itself what came of that.
+    pub(crate) fn breaks_things(&self) -> bool {
+        matches!(self, Self::Demo(_) | Self::Lab(_))
+    }
+
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Demo(demo) => demo.run(),

@@ -17,9 +17,11 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Logs to standard error: warnings normally, more with each `-v`. `RUST_LOG`, where set, decides instead.
-pub(crate) fn start(verbose: u8, format: LogFormat) {
+/// Logs to standard error: warnings normally, more with each `-v`. `RUST_LOG`, where set, decides instead. A command that breaks
+/// things itself, and tells what came of it, is not interrupted by warnings that they are broken.
+pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool) {
     let level = match verbose {
+        0 if breaks_things => "error",
         0 => "warn",
         1 => "info",
         2 => "debug",

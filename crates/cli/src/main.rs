@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return secret::print_usage_error(&error),
     };
-    logging::start(arguments.verbose, arguments.log_format);
+    logging::start(arguments.verbose, arguments.log_format, arguments.command.breaks_things());
     match arguments.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

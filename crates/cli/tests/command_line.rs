@@ -309,6 +309,10 @@ fn the_demo_finishes_within_a_minute_and_its_report_renders() {
         "all equal",
         "read 4K QD16",
         "write seq 4 MiB",
+        "Two lanes: a cable is pulled out",
+        "lane1 pulled",
+        "lane2 writes",
+        "blocks read back hold what was written",
         "Report",
         "lunway-demo.html",
     ] {
@@ -321,4 +325,17 @@ fn the_demo_finishes_within_a_minute_and_its_report_renders() {
         assert!(looked.charts >= 3, "charts are missing: {looked:?}");
         assert!(looked.problems.is_empty(), "{:#?}", looked.problems);
     }
+}
+
+#[test]
+fn the_demos_lanes_are_shown_over_proxies_where_no_network_can_be_built() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = lunway(&["demo", "--lanes", "--no-namespaces"]);
+    demo.current_dir(folder.path());
+    let text = succeed(demo);
+    for part in ["the lanes are proxies", "lane1 pulled", "lane2 writes", "none failed, and all"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let page = fs::read_to_string(folder.path().join("lunway-demo.html")).unwrap();
+    assert!(page.contains("one pulled out in mid-write") && page.contains("<svg"));
 }

@@ -1,5 +1,9 @@
 //! `lunway demo`.
 
+mod act;
+mod lanes;
+mod proxies;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,9 +15,10 @@ use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
 use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_device::{OpenOptions, Opened};
-use lunway_report::{Fact, html};
+use lunway_report::{Document, Fact, html};
 use lunway_target::{Config, Flags, Server};
 
+use self::act::Act;
 use super::bench::{environment, judge, result_text, run_profile};
 use super::serve;
 
@@ -36,36 +41,56 @@ const MEASURED: u64 = LUN_SIZE;
 
 const FILE_NAME: &str = "lunway-demo.html";
 
-/// Serve, reach, copy, measure: all of it once, on this machine, in under a minute.
+/// Serve, reach, copy, measure, and pull a cable in mid-write: all of it once, on this machine, in under a minute.
 ///
-/// Needs no root and no set-up, touches no disk: the volumes are in memory, and the one file written is the report.
+/// Needs no root and no set-up, touches no disk: the volumes are in memory, and the one file written is the report. The second act has
+/// a network of two cables built of namespaces; where the kernel or a container forbids these, proxies stand for the cables.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Write the report here [default: lunway-demo.html in the current directory, or where temporary files go]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// The second act only: two lanes, and a cable pulled in mid-write
+    #[arg(long)]
+    lanes: bool,
+    /// The side of the second act that is in the sandbox: leaves what it has seen there
+    #[arg(long, value_name = "FILE", hide = true)]
+    second_act: Option<PathBuf>,
+    /// Have no namespaces, as where they are forbidden
+    #[arg(long, hide = true)]
+    no_namespaces: bool,
 }
 
 impl Demo {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let (outcomes, notes, facts) = device::run(async {
-            let cancel = interrupt::watch();
-            let server = Demonstration::start().await?;
-            let result = server.show(&cancel).await;
-            server.stop().await?;
-            result
-        })?;
+        if let Some(file) = &self.second_act {
+            return lanes::inside(file);
+        }
+        let cancel = interrupt::watch();
         let mut document =
-            report::document("lunway demo", "a RAM disk over iSCSI, on one machine", &outcomes);
-        document.notes = notes;
-        document.environment = facts;
+            Document::new("lab", "lunway demo", "a RAM disk over two lanes of iSCSI, on one machine");
+        document.environment = lunway_report::environment();
+        let mut outcomes = Vec::new();
+        if !self.lanes {
+            (document, outcomes) = first_act(&cancel)?;
+        }
+        // What was measured until an interrupt is shown all the same.
+        let act = match cancel.is_cancelled() {
+            true => None,
+            false => Some(lanes::show(&cancel, !self.no_namespaces)?),
+        };
+        document.sections.extend(act.as_ref().map(Act::section));
         let path = self.write(&html(&document))?;
         terminal::print(&format!(
             "\n{}\n  The report, with charts: {}",
             terminal::heading("Report"),
             path.display()
         ))?;
-        judge(&outcomes)
+        judge(&outcomes)?;
+        match act.is_none_or(|act| act.is_good()) {
+            true => Ok(()),
+            false => Err(Failure::failed(anyhow!("not all that was written over two lanes is there"))),
+        }
     }
 
     fn write(&self, page: &str) -> Result<PathBuf, Failure> {
@@ -82,6 +107,21 @@ impl Demo {
         fs::write(&there, page).with_context(|| format!("cannot write {}", there.display()))?;
         Ok(there)
     }
+}
+
+/// Serve, reach, copy, measure: the page, and what was measured.
+fn first_act(cancel: &Cancel) -> Result<(Document, Vec<Outcome>), Failure> {
+    let (outcomes, notes, facts) = device::run(async {
+        let server = Demonstration::start().await?;
+        let result = server.show(cancel).await;
+        server.stop().await?;
+        result
+    })?;
+    let subject = "a RAM disk over iSCSI, and one over two lanes, on one machine";
+    let mut document = report::document("lunway demo", subject, &outcomes);
+    document.notes = notes;
+    document.environment = facts;
+    Ok((document, outcomes))
 }
 
 /// What a demonstration leaves: results, notes on them, facts about the place.
