@@ -30,7 +30,9 @@ impl Landing {
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        self.land(false, false);
+        if let Some(flight) = self.flight.take() {
+            self.shared.lock().dropped(&flight);
+        }
     }
 }
 

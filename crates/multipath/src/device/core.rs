@@ -149,12 +149,22 @@ impl Core {
         Flight { piece: *piece, epoch: self.health.epoch(piece.lane), stamp: self.unflushed.stamp() }
     }
 
-    /// An operation has ended.
-    pub(super) fn landed(&mut self, flight: &Flight, ok: bool, leaves_unflushed: bool) {
-        let piece = &flight.piece;
-        let now = self.clock.read(self.in_flight, piece.len);
+    /// An operation is on its lane no more.
+    fn left(&mut self, flight: &Flight, ok: bool) {
+        let now = self.clock.read(self.in_flight, flight.piece.len);
         self.in_flight -= 1;
-        self.scheduler.finished(piece, now, ok);
+        self.scheduler.finished(&flight.piece, now, ok);
+    }
+
+    /// Nobody waits for an operation any more.
+    pub(super) fn dropped(&mut self, flight: &Flight) {
+        self.left(flight, false);
+    }
+
+    /// An operation was answered.
+    pub(super) fn landed(&mut self, flight: &Flight, ok: bool, leaves_unflushed: bool) {
+        self.left(flight, ok);
+        let piece = &flight.piece;
         let counts = &mut self.counts[piece.lane];
         match (ok, piece.direction) {
             (false, _) => counts.errors += 1,

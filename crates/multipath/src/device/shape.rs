@@ -65,7 +65,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Connected lanes that have not noticed what others have.
+    /// The connected lanes, while they do not agree: who is behind depends on whether the disk has grown or shrunk, so all are asked.
     pub(super) fn behind(&self) -> Vec<LaneId> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let sizes =

@@ -221,10 +221,14 @@ async fn a_write_that_is_dropped_under_way_keeps_its_place_until_it_is_answered(
     let over = world.write(0);
     assert_eq!(world.next(0).await.unwrap().asked, Asked::Read(0, 4096));
     world.next(0).await.unwrap().answer(Ok(()));
-    assert_eq!(world.next(0).await.unwrap().asked, Asked::Write(0, 4096, Durability::Volatile));
+    let second = world.next(0).await.unwrap();
+    assert_eq!(second.asked, Asked::Write(0, 4096, Durability::Volatile));
     over.abort();
     settle_down().await;
-    assert_eq!(world.in_flight(), [0, 0]);
+    assert_eq!(world.in_flight(), [1, 0]);
+    second.answer(Ok(()));
+    settle_down().await;
+    assert_eq!((world.in_flight(), world.device.paths()[0].errors), (vec![0, 0], 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -469,4 +473,45 @@ async fn a_lane_that_comes_back_waits_until_it_has_proved_itself() {
     assert_eq!(world.states(), [LaneState::Up, LaneState::Up]);
     let lane = world.device.lanes().swap_remove(0);
     assert_eq!((lane.epoch, lane.last_event.unwrap().1.as_str()), (2, "has proved itself"));
+}
+
+/// A write that both lanes carry a part of.
+async fn divided(world: &World) -> (JoinHandle<Result<(), BlockError>>, [Waiting; 2]) {
+    let answer = world.device.write(0, Buf::zeroed(8 << 20).freeze(), Durability::Stable);
+    let write = tokio::spawn(answer.into_future());
+    let parts = [world.next(0).await.unwrap(), world.next(1).await.unwrap()];
+    (write, parts)
+}
+
+fn span(asked: Asked) -> (u64, usize) {
+    match asked {
+        Asked::Write(offset, len, Durability::Stable) => (offset, len),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_fails_is_tried_again_by_itself() {
+    let world = World::with(2, Options::default());
+    let (write, [first, second]) = divided(&world).await;
+    let (one, other) = (span(first.asked), span(second.asked));
+    assert_eq!(one.1 + other.1, 8 << 20);
+    second.answer(Ok(()));
+    first.answer(Err(gone()));
+    let again = world.next(1).await.unwrap();
+    assert_eq!(span(again.asked), one, "the same part, over the other lane, forced to the medium as before");
+    again.answer(Ok(()));
+    assert_eq!(write.await.unwrap(), Ok(()));
+    world.has_none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_divided_write_answers_when_all_of_it_has_ended_and_says_what_the_disk_said() {
+    let world = World::with(2, Options::default());
+    let (write, [first, second]) = divided(&world).await;
+    first.answer(Err(BlockError::NoSpace));
+    settle_down().await;
+    assert!(!write.is_finished(), "a part is still under way");
+    second.answer(Ok(()));
+    assert_eq!(write.await.unwrap(), Err(BlockError::NoSpace));
 }
