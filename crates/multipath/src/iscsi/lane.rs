@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use lunway_block::{BlockDevice, Geometry, PathSample, PathState};
 use lunway_initiator::{Detours, IscsiDevice, IscsiUrl, OpenOptions, SessionEvent, SharedObserver};
@@ -14,6 +15,9 @@ use super::bell::Bell;
 use super::reservation;
 use crate::plan::PlannedLane;
 use crate::{Access, Lane, LaneEvent, LaneListener};
+
+/// Pause before a key that could not be registered is tried again.
+const REGISTER_AGAIN: Duration = Duration::from_secs(1);
 
 /// A lane over an iSCSI session.
 ///
@@ -211,20 +215,28 @@ impl IscsiLane {
 
     /// Registers the key for a session before that is told to be up. The first session's is registered before it is admitted.
     fn register(&self, key: u64, epoch: u64) {
-        let Some(lane) = self.weak.upgrade() else { return };
-        if lane.device.get().is_none() {
-            return lane.bell.ring(LaneEvent::Up { epoch });
+        if self.device.get().is_none() {
+            return self.bell.ring(LaneEvent::Up { epoch });
         }
+        let weak = self.weak.clone();
         tokio::spawn(async move {
-            let Some(device) = lane.device.get() else { return };
-            let outcome = reservation::register(device, key).await;
-            // Another session may have taken its place: then this is that one's business.
-            if lane.epoch.load(Ordering::Relaxed) != epoch || !lane.is_up() {
-                return;
-            }
-            match outcome {
-                Ok(()) => lane.bell.ring(LaneEvent::Up { epoch }),
-                Err(why) => device.sever(&format!("the reservation key could not be registered: {why}")),
+            while let Some(lane) = weak.upgrade()
+                && let Some(device) = lane.device.get()
+            {
+                let outcome = reservation::register(device, key).await;
+                // Another session may have taken its place: then this is that one's business.
+                if lane.epoch.load(Ordering::Relaxed) != epoch || !lane.is_up() {
+                    return;
+                }
+                match outcome {
+                    Ok(()) => return lane.bell.ring(LaneEvent::Up { epoch }),
+                    Err(why) => {
+                        let name = &lane.name;
+                        tracing::warn!(lane = name, "the reservation key could not be registered: {why}");
+                    }
+                }
+                drop(lane);
+                tokio::time::sleep(REGISTER_AGAIN).await;
             }
         });
     }

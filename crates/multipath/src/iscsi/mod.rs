@@ -3,8 +3,8 @@
 //! | file | is |
 //! |---|---|
 //! | `address.rs`, `paths_file.rs` | what a user says: an `iscsi://` address with several paths, or a `paths.toml` |
-//! | `local.rs` | this machine's side of a plan |
-//! | `open.rs` | portals, plan, connections, and that all lead to one disk |
+//! | `local.rs`, `portals.rs` | this machine's side of a plan, and the storage's |
+//! | `open.rs` | plan, connections, and that all lead to one disk |
 //! | `lane.rs`, `absent.rs`, `bell.rs` | a session as a [`Lane`](crate::Lane), also before there is one |
 //! | `reservation.rs` | one reservation key on every lane |
 //! | `watch.rs` | cables that are pulled and put back |
@@ -17,6 +17,7 @@ mod local;
 mod open;
 mod open_error;
 mod paths_file;
+mod portals;
 mod reservation;
 mod watch;
 

@@ -1,13 +1,12 @@
 //! From an address to a disk over its lanes.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lunway_block::BlockDevice;
-use lunway_initiator::{Detours, Identity, IscsiDevice, IscsiUrl, IsidFamily, OpenOptions, TargetRecord};
+use lunway_initiator::{Detours, Identity, IscsiDevice, IsidFamily, OpenOptions};
 use lunway_machine::Machine;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -17,8 +16,8 @@ use super::address::MultipathUrl;
 use super::lane::IscsiLane;
 use super::local::Local;
 use super::open_error::OpenError;
-use super::{reservation, watch};
-use crate::plan::{Ground, NamedLane, Plan, Portal, Wish};
+use super::{portals, reservation, watch};
+use crate::plan::{Ground, NamedLane, Plan, Wish};
 use crate::{Lane, MultipathDevice, Options};
 
 /// How long the other lanes are waited for once the first is there: longer than a connection that is not refused takes to fail, so
@@ -129,64 +128,13 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
     let mut wish =
         Wish { kind: url.plan, from: url.from.clone(), weights: url.weights.clone(), lanes: Vec::new() };
     for lane in &url.lanes {
-        let portal = resolve(&lane.portal, Some(lane.from)).await?;
+        let portal = portals::resolve(&lane.portal, Some(lane.from)).await?;
         wish.lanes.push(NamedLane { from: lane.from, portal, weight: lane.weight, reserve: lane.reserve });
     }
-    let portals = if wish.lanes.is_empty() { portals(url, options).await? } else { Vec::new() };
+    let portals = if wish.lanes.is_empty() { portals::find(url, options).await? } else { Vec::new() };
     let local = Local::look(machine);
     let ground = Ground { locals: local.ports.clone(), portals, way: &|from, to| local.way(from, to) };
     Plan::make(&wish, &ground).map_err(|source| OpenError::Plan { device: url.to_string(), source })
-}
-
-/// The portals that were named; where only one was, all that the target tells.
-async fn portals(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
-    let first = (url.base.host.clone(), url.base.port);
-    let mut portals: Vec<Portal> = Vec::new();
-    if url.portals.is_empty() {
-        let target = url.base.target.clone().unwrap_or_default();
-        let found = lunway_initiator::discover(&url.base, options)
-            .await
-            .map_err(|source| OpenError::Discover { device: url.to_string(), source })?;
-        for (address, group) in told(&found, &target) {
-            let Ok(name) = IscsiUrl::parse_portal(address) else { continue };
-            // A name that nothing resolves is one portal less.
-            let Ok(address) = resolve(&name, None).await else { continue };
-            let useless =
-                address.ip().is_unspecified() || portals.iter().any(|known| known.address == address);
-            if !useless {
-                portals.push(Portal { address, group: Some(*group), named: false });
-            }
-        }
-        if !portals.is_empty() {
-            return Ok(portals);
-        }
-    }
-    for name in std::iter::once(&first).chain(&url.portals) {
-        let address = resolve(name, url.from.first().copied()).await?;
-        if !portals.iter().any(|known| known.address == address) {
-            portals.push(Portal { address, group: None, named: true });
-        }
-    }
-    Ok(portals)
-}
-
-fn told<'a>(found: &'a [TargetRecord], target: &str) -> &'a [(String, u16)] {
-    let record = found.iter().find(|record| record.name.eq_ignore_ascii_case(target));
-    record.map_or(&[], |record| &record.addresses)
-}
-
-/// The first address of a host, of the family of `from` where that is given.
-async fn resolve(portal: &(String, u16), from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
-    let (host, port) = portal;
-    let failed = |why: String| OpenError::Resolve { host: host.clone(), why };
-    let found = timeout(Duration::from_secs(5), tokio::net::lookup_host((host.as_str(), *port))).await;
-    let found: Vec<SocketAddr> = match found {
-        Ok(Ok(addresses)) => addresses.collect(),
-        Ok(Err(error)) => return Err(failed(error.to_string())),
-        Err(_) => return Err(failed("no answer in time".to_owned())),
-    };
-    let fits = |address: &&SocketAddr| from.is_none_or(|from| from.is_ipv4() == address.is_ipv4());
-    found.iter().find(fits).copied().ok_or_else(|| failed("it has no address".to_owned()))
 }
 
 /// What all lanes must lead to.
