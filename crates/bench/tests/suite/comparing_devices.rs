@@ -69,7 +69,7 @@ async fn a_delay_of_three_per_cent_is_slower_and_the_interval_is_around_it() {
 
 #[tokio::test]
 async fn ram_is_not_called_faster_or_slower_than_ram() {
-    let runs = if repeats() > 1 { Duration::from_secs(1) } else { Duration::from_millis(30) };
+    let runs = if repeats() > 1 { Duration::from_millis(300) } else { Duration::from_millis(30) };
     let job = Job { limit: Limit::Time(runs), ramp: runs / 10, ..Job::new("read 4K") };
     let (mut even, repeats) = (0, repeats());
     for repeat in 0..repeats {
