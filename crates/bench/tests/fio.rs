@@ -40,9 +40,10 @@ const ATTEMPTS: usize = 3;
 const RUN: u64 = 100;
 const SIZE: usize = 64 << 20;
 /// Differences up to this do not matter, per cent. Inline, both are a system call and a clock, and the last nanoseconds
-/// are fio's rounding to 64ths. With `O_DIRECT` there is a disk that other machines share.
+/// are fio's rounding to 64ths. With `O_DIRECT` there is an event loop (and in a test
+/// one that is little optimised), and a disk that other machines share.
 const MARGIN_BUFFERED: f64 = 10.0;
-const MARGIN_DIRECT: f64 = 15.0;
+const MARGIN_DIRECT: f64 = 25.0;
 
 /// An access that both make, on one file.
 struct Shape {
