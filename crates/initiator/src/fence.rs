@@ -96,6 +96,7 @@ impl Fence<'_> {
         }
     }
 
+    // RFC 7143 [6.3.5-1]
     async fn prove(
         &self,
         way: &IscsiUrl,

@@ -9,12 +9,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, Buf, Caching, Durability, ExtentKind, PathState, Zeroing};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, discover, inspect};
+use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, ExtentKind, PathState, Zeroing};
+use lunway_initiator::{AccessState, IscsiDevice, IscsiUrl, OpenError, OpenOptions, discover, inspect};
 use lunway_memory::RamDisk;
-use lunway_target::{Config, OpenDevice, Server};
+use lunway_target::{ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
 use tempfile::NamedTempFile;
 
+use support::recorder::Recorder;
 use support::{model, quick};
 
 const NAME: &str = "iqn.2026-11.com.example:ram";
@@ -229,4 +230,63 @@ async fn a_session_is_one_path_that_counts_what_went_over_it() {
     device.close().await;
     assert_eq!(device.paths()[0].state, PathState::Closed);
     server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_state_of_its_port_is_known_and_followed() {
+    use lunway_initiator::SessionEvent::{Access, Up};
+    use lunway_target::AccessState as Configured;
+    let (server, address) = serve("").await;
+    let recorder = Recorder::default();
+    let options = OpenOptions { observer: Some(recorder.observer()), ..OpenOptions::fail_fast() };
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
+    let device = IscsiDevice::open(url, options).await.unwrap();
+    assert_eq!(device.access(), Some(AccessState::ActiveOptimized));
+    assert_eq!(recorder.events(), [Access(AccessState::ActiveOptimized), Up { epoch: 1 }]);
+    for (configured, told, works) in [
+        (Configured::ActiveNonOptimized, AccessState::ActiveNonOptimized, true),
+        (Configured::Standby, AccessState::Standby, false),
+        (Configured::ActiveOptimized, AccessState::ActiveOptimized, true),
+    ] {
+        let group = TargetPortalGroup { tag: 1, state: configured, preferred: false };
+        let edit = |config: &mut Config| {
+            config.targets[0].portal_groups = vec![group];
+            Ok(())
+        };
+        server.change(edit, ChangeOptions::default()).await.unwrap();
+        // Noticed with the next command, which a unit attention meets.
+        let read = device.read(0, Buf::zeroed(512)).await;
+        match works {
+            true => drop(read.unwrap()),
+            false => assert!(matches!(read, Err(BlockError::Gone { .. })), "{read:?}"),
+        }
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        while device.access() != Some(told) {
+            assert!(std::time::Instant::now() < until, "{told:?}: {:?}", recorder.events());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        recorder.when("the state", |event| *event == Access(told)).await;
+    }
+    device.close().await;
+}
+
+#[tokio::test]
+async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk() {
+    use lunway_target::AccessState as Configured;
+    let (server, address) = serve("").await;
+    let recorder = Recorder::default();
+    let options = OpenOptions { observer: Some(recorder.observer()), ..OpenOptions::fail_fast() };
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
+    let device = IscsiDevice::open(url, options).await.unwrap();
+    let geometry = device.geometry();
+    let group = TargetPortalGroup { tag: 1, state: Configured::Standby, preferred: false };
+    let edit = |config: &mut Config| {
+        config.targets[0].portal_groups = vec![group];
+        Ok(())
+    };
+    server.change(edit, ChangeOptions::default()).await.unwrap();
+    device.sever("for the test");
+    recorder.when("the next session", support::recorder::is_up(2)).await;
+    assert_eq!((device.geometry(), device.access()), (geometry, Some(AccessState::Standby)));
+    device.close().await;
 }
