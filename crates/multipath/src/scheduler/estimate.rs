@@ -214,6 +214,11 @@ impl Estimate {
         // Nothing is faster than the base.
         self.base = self.base.min(took);
         if piece.len > SMALL {
+            if alone && !self.base_known && took * 1.25 < self.base + piece.len as f64 * self.pace {
+                // The lane is better than it was: what was taken for latency was its rate then.
+                self.light = Sample::default();
+                self.base = 0.0;
+            }
             if alone && MIDDLE.contains(&piece.len) {
                 self.light.add(piece.len, took);
                 self.anchor();

@@ -166,7 +166,7 @@ impl PortEstimate {
         let seen = trial.bytes as f64 / elapsed.max(1) as f64;
         let brought = trial.of_lane as f64 / elapsed.max(1) as f64;
         // A full port carries as much as before: what the lane brings the others lose.
-        let more = trial.count > 0 && seen - self.rate > 0.4 * brought;
+        let more = trial.count > 0 && seen - self.rate > 0.25 * brought;
         let extra = trial.extra;
         self.trial = None;
         if more {
