@@ -95,7 +95,7 @@ impl Adaptive {
             share_until: 0,
         };
         for d in 0..2 {
-            adaptive.set_floors(d);
+            adaptive.set_bounds(d);
         }
         adaptive
     }
@@ -194,18 +194,21 @@ impl Adaptive {
         self.standing[d].note(at, self.in_flight[d]);
         let around = surroundings(&self.ports, near, far, piece.lane, d, load);
         let lane = &mut self.lanes[piece.lane];
+        let took = now.saturating_sub(piece.placed_at).as_nanos() as f64;
+        let held_up = took > 1.2 * lane.estimates[d].expects(piece);
         let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
         let rate = lane.estimates[d].rate;
         for port in [near, far] {
             self.ports[port][d].raise_floor(rate);
         }
         if plans {
-            self.set_floors(d);
+            self.set_bounds(d);
             self.assume_bases(d);
         }
         if ok {
             for port in [near, far] {
-                plans |= self.ports[port][d].arrived(piece.lane, piece.len, load.ports[port].bytes[d], at);
+                let left = load.ports[port].bytes[d];
+                plans |= self.ports[port][d].arrived(piece.lane, piece.len, left, held_up, at);
             }
             self.count(piece, at);
         }
@@ -390,7 +393,7 @@ impl Adaptive {
                 lane.estimates[d].assume(lane.hint.map_or(like, |hint| hint.min(like)));
             }
         }
-        self.set_floors(d);
+        self.set_bounds(d);
         self.assume_bases(d);
         let lanes = &self.lanes;
         let estimate = |lane: LaneId| &lanes[lane].estimates[d];
@@ -407,11 +410,13 @@ impl Adaptive {
         }
     }
 
-    /// A port carries what the best of its lanes carries, at least.
-    fn set_floors(&mut self, d: usize) {
+    /// A port carries what the best of its lanes carries, at least, and needs no more than what all do.
+    fn set_bounds(&mut self, d: usize) {
         for (index, port) in self.ports.iter_mut().enumerate() {
             let lanes = self.lanes.iter().filter(|lane| lane.near == index || lane.far == index);
-            port[d].set_floor(lanes.map(|lane| lane.estimates[d].rate).fold(0.0, f64::max));
+            let rates = lanes.map(|lane| lane.estimates[d].rate);
+            let (best, all) = rates.fold((0.0, 0.0), |(best, all), rate| (rate.max(best), all + rate));
+            port[d].set_bounds(best, all);
         }
     }
 }

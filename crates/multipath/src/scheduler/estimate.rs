@@ -125,6 +125,11 @@ impl Estimate {
         }
     }
 
+    /// How long a piece takes if nothing but the lane itself holds it up.
+    pub(super) fn expects(&self, piece: &Piece) -> f64 {
+        self.base + (piece.ahead + piece.len) as f64 * self.pace
+    }
+
     /// Whether its base is not even a guess.
     pub(super) fn knows_no_base(&self) -> bool {
         !self.base_known && self.light.count == 0
@@ -272,19 +277,20 @@ impl Estimate {
         let bytes = window.bytes as f64;
         let seen = bytes / moving;
         let loading = window.bytes >= window.ios * LOADING;
-        if !self.known {
-            if loading {
-                (self.rate, self.pace, self.known) = (seen, 1.0 / seen, true);
-            }
+        // Less than was thought is believed only of a lane that was not held up, and of no lane that had too little to do.
+        if seen < self.rate && !(loading && self.busy() && self.alone(d, elapsed, around)) {
             return;
         }
-        let gain = if !self.proven() && loading {
+        if !self.known && !loading {
+            return;
+        }
+        let gain = if !self.known {
+            1.0
+        } else if !self.proven() && loading {
             // What was seen of it was small and little.
             0.5
         } else if seen > self.rate {
             if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 }
-        } else if !loading || !self.busy() || !self.alone(d, elapsed, around) {
-            return;
         } else if seen > 0.7 * self.rate {
             0.125
         } else if moving - bytes * self.pace > NO_HICCUP {
@@ -292,6 +298,7 @@ impl Estimate {
         } else {
             0.25
         };
+        self.known = true;
         self.rate += (seen - self.rate) * gain;
         self.pace = 1.0 / self.rate;
         self.anchor();

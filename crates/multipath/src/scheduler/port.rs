@@ -6,8 +6,8 @@ use super::LaneId;
 const WINDOW: (u64, u64, u64) = (1 << 20, 8_000_000, 8);
 /// Requests below this mean size do not load a port.
 const LOADING: u64 = 32 << 10;
-/// How many requests of the lane on trial decide, and the nanoseconds in which they must not all end.
-const TRIAL: (u32, u64) = (4, 16_000_000);
+/// What decides a trial: requests of the lane, nanoseconds, and requests in all. They end in lumps, which must not be taken for more.
+const TRIAL: (u32, u64, u32) = (4, 16_000_000, 16);
 /// The time a trial has, nanoseconds.
 const TRIAL_TIME: u64 = 4_000_000_000;
 /// How long after a trial that found nothing the next one comes, at first and at most, nanoseconds; it grows fourfold.
@@ -26,6 +26,10 @@ pub(super) struct PortEstimate {
     pub(super) pace: f64,
     floor: f64,
     proven: f64,
+    /// What all its lanes carry together if nothing holds them up.
+    ceiling: f64,
+    /// The rate that plans were made with.
+    planned: f64,
     window: Window,
     trial: Option<Trial>,
     /// When the next trial may begin.
@@ -40,6 +44,8 @@ struct Window {
     latency: f64,
     bytes: u64,
     ios: u64,
+    /// Bytes that took longer than their lane takes alone.
+    held_up: u64,
     /// One of the lanes that brought them, and its part.
     lane: LaneId,
     of_lane: u64,
@@ -53,27 +59,29 @@ struct Trial {
     extra: f64,
     began: u64,
     since: u64,
-    /// Requests of the lane.
+    /// Requests of the lane, and of all.
     count: u32,
+    ios: u32,
     of_lane: u64,
     bytes: u64,
 }
 
 impl PortEstimate {
-    /// Sets what the best of its lanes carries.
-    pub(super) fn set_floor(&mut self, floor: f64) {
-        self.floor = floor;
+    /// Sets what the best of its lanes carries, and all of them.
+    pub(super) fn set_bounds(&mut self, floor: f64, ceiling: f64) {
+        (self.floor, self.ceiling) = (floor, ceiling);
         self.settle();
     }
 
     /// One of its lanes carries this alone.
     pub(super) fn raise_floor(&mut self, rate: f64) {
         if rate > self.floor {
-            self.set_floor(rate);
+            self.set_bounds(rate, self.ceiling.max(rate));
         }
     }
 
     fn settle(&mut self) {
+        self.proven = self.proven.min(self.ceiling);
         self.rate = self.proven.max(self.floor);
         // While a lane is on trial the port is taken to have room for it.
         self.pace = 1.0 / (self.rate + self.trial.as_ref().map_or(0.0, |trial| trial.extra));
@@ -86,7 +94,8 @@ impl PortEstimate {
 
     /// Begins a trial.
     pub(super) fn try_lane(&mut self, lane: LaneId, extra: f64, now: u64) {
-        self.trial = Some(Trial { lane, extra, began: now, since: 0, count: 0, of_lane: 0, bytes: 0 });
+        self.trial =
+            Some(Trial { lane, extra, began: now, since: 0, count: 0, ios: 0, of_lane: 0, bytes: 0 });
         self.settle();
     }
 
@@ -95,14 +104,16 @@ impl PortEstimate {
         self.window = Window { start: now, latency, ..Window::default() };
     }
 
-    /// A piece has arrived, `left` bytes are still in flight. True if plans have to change.
-    pub(super) fn arrived(&mut self, lane: LaneId, len: u64, left: u64, now: u64) -> bool {
+    /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes alone. True if plans
+    /// have to change.
+    pub(super) fn arrived(&mut self, lane: LaneId, len: u64, left: u64, held_up: bool, now: u64) -> bool {
         let window = &mut self.window;
         if window.bytes == 0 {
             window.lane = lane;
         }
         window.bytes += len;
         window.ios += 1;
+        window.held_up += if held_up { len } else { 0 };
         if lane == window.lane {
             window.of_lane += len;
         }
@@ -123,19 +134,28 @@ impl PortEstimate {
     fn measure(&mut self, elapsed: f64) -> bool {
         let window = &self.window;
         let moving = elapsed - window.latency;
-        // One lane alone says nothing about the port, and small requests do not load it: they may show that it carries more, not that
-        // it carries less.
+        // One lane alone says nothing about the port.
         let several = window.of_lane <= window.bytes / 4 * 3;
-        let enough = window.bytes >= WINDOW.0 / 4 && moving * 2.0 > elapsed;
-        let loading = window.bytes >= LOADING * window.ios;
-        let seen = window.bytes as f64 / moving;
-        if !several || !enough || !loading && seen < self.rate {
+        if !several || window.bytes < WINDOW.0 / 4 || moving * 2.0 < elapsed {
             return false;
         }
-        let before = self.rate;
-        self.proven = self.rate + (seen - self.rate) * 0.25;
+        let seen = window.bytes as f64 / moving;
+        if seen > self.rate {
+            self.proven = self.rate + (seen - self.rate) * 0.25;
+        } else if window.bytes < LOADING * window.ios {
+            // Small requests do not load it.
+        } else if window.held_up * 2 > window.bytes {
+            self.proven = self.rate + (seen - self.rate) * 0.25;
+        } else if window.held_up * 8 < window.bytes && seen > 0.9 * self.rate {
+            // It brought what was asked of it, and nobody had to wait: it may be good for more.
+            self.proven = self.rate * 1.05;
+        }
         self.settle();
-        (self.rate - before).abs() > before / 16.0
+        let differs = (self.rate - self.planned).abs() > self.planned / 16.0;
+        if differs {
+            self.planned = self.rate;
+        }
+        differs
     }
 
     /// A piece has arrived during a trial. True when the trial is over.
@@ -149,18 +169,19 @@ impl PortEstimate {
             }
         } else {
             trial.bytes += len;
+            trial.ios += 1;
             trial.count += u32::from(own);
             trial.of_lane += if own { len } else { 0 };
         }
         let elapsed = now.saturating_sub(trial.since);
         let late = now.saturating_sub(trial.began) > TRIAL_TIME;
-        let enough = own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1;
+        let enough = own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1 && trial.ios >= TRIAL.2;
         if !late && !enough {
             return false;
         }
         if !late && trial.of_lane < trial.bytes / 8 {
             // The lane is not trusted with enough yet to be told from noise.
-            (trial.since, trial.count, trial.of_lane, trial.bytes) = (now, 0, 0, 0);
+            (trial.since, trial.count, trial.ios, trial.of_lane, trial.bytes) = (now, 0, 0, 0, 0);
             return false;
         }
         let seen = trial.bytes as f64 / elapsed.max(1) as f64;

@@ -9,7 +9,12 @@ use super::request::Pieces;
 /// What two lanes may differ by and still count as equal: less is noise.
 const ALIKE: f64 = 0.88;
 /// The least part of a lane's rate that its ports must have left for it.
-const LEAST_PART: f64 = 0.25;
+const LEAST_PART: f64 = 0.4;
+
+/// What a lane will probably carry: small requests, which are all that an unproven one gets, make it look slower than it is.
+fn promise(estimate: &Estimate) -> f64 {
+    if estimate.known && !estimate.proven() { estimate.rate * 1.25 } else { estimate.rate }
+}
 
 /// The lanes that carry large requests in one direction: chosen so that none of their ports is filled twice.
 ///
@@ -69,7 +74,7 @@ impl Team {
                     continue;
                 }
                 let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
-                let rate = estimate(lane).rate;
+                let rate = promise(estimate(lane));
                 let adds = rate.min(self.left[near]).min(self.left[far]);
                 if adds < LEAST_PART * rate {
                     continue;
@@ -93,7 +98,7 @@ impl Team {
             }
             let Some((adds, _, lane)) = best else { break };
             let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
-            self.join(lane, adds / estimate(lane).rate);
+            self.join(lane, adds / promise(estimate(lane)));
             for port in [near, far] {
                 self.left[port] -= adds;
                 self.users[port] += 1;
