@@ -62,6 +62,7 @@ struct Trial {
     /// Requests of the lane, and of all.
     count: u32,
     ios: u32,
+    held_up: u64,
     of_lane: u64,
     bytes: u64,
 }
@@ -94,8 +95,17 @@ impl PortEstimate {
 
     /// Begins a trial.
     pub(super) fn try_lane(&mut self, lane: LaneId, extra: f64, now: u64) {
-        self.trial =
-            Some(Trial { lane, extra, began: now, since: 0, count: 0, ios: 0, of_lane: 0, bytes: 0 });
+        self.trial = Some(Trial {
+            lane,
+            extra,
+            began: now,
+            since: 0,
+            count: 0,
+            ios: 0,
+            held_up: 0,
+            of_lane: 0,
+            bytes: 0,
+        });
         self.settle();
     }
 
@@ -118,7 +128,7 @@ impl PortEstimate {
             window.of_lane += len;
         }
         if self.trial.is_some() {
-            return self.observe(lane, len, now);
+            return self.observe(lane, len, held_up, now);
         }
         let elapsed = now.saturating_sub(window.start);
         let full = window.bytes >= WINDOW.0 && elapsed >= WINDOW.1 && window.ios >= WINDOW.2;
@@ -159,7 +169,7 @@ impl PortEstimate {
     }
 
     /// A piece has arrived during a trial. True when the trial is over.
-    fn observe(&mut self, lane: LaneId, len: u64, now: u64) -> bool {
+    fn observe(&mut self, lane: LaneId, len: u64, held_up: bool, now: u64) -> bool {
         let Some(trial) = &mut self.trial else { return false };
         let own = lane == trial.lane;
         if trial.since == 0 {
@@ -170,6 +180,7 @@ impl PortEstimate {
         } else {
             trial.bytes += len;
             trial.ios += 1;
+            trial.held_up += if held_up { len } else { 0 };
             trial.count += u32::from(own);
             trial.of_lane += if own { len } else { 0 };
         }
@@ -181,13 +192,15 @@ impl PortEstimate {
         }
         if !late && trial.of_lane < trial.bytes / 8 {
             // The lane is not trusted with enough yet to be told from noise.
-            (trial.since, trial.count, trial.ios, trial.of_lane, trial.bytes) = (now, 0, 0, 0, 0);
+            (trial.since, trial.count, trial.ios) = (now, 0, 0);
+            (trial.held_up, trial.of_lane, trial.bytes) = (0, 0, 0);
             return false;
         }
         let seen = trial.bytes as f64 / elapsed.max(1) as f64;
         let brought = trial.of_lane as f64 / elapsed.max(1) as f64;
-        // A full port carries as much as before: what the lane brings the others lose.
-        let more = trial.count > 0 && seen - self.rate > 0.25 * brought;
+        // A full port carries as much as before: what the lane brings the others lose, and wait for.
+        let nobody_waits = trial.held_up * 8 < trial.bytes;
+        let more = trial.count > 0 && (nobody_waits || seen - self.rate > 0.25 * brought);
         let extra = trial.extra;
         self.trial = None;
         if more {
