@@ -231,3 +231,34 @@ fn without_a_lane_nothing_is_placed() {
     assert!(scheduler.place(&request, Duration::ZERO, &mut Pieces::new()).is_err());
     assert_eq!(scheduler.figures(0).in_flight, 0);
 }
+
+#[test]
+fn a_new_lane_and_one_that_returns_begin_with_128_kib_and_double() {
+    let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false), (1, 1, 1, false)]), Policy::Adaptive);
+    scheduler.set_use(0, Use::Active, Duration::ZERO);
+    let mut now = Duration::ZERO;
+    // Reads 4 MiB and says what the second lane had of it. Every lane takes 100 µs and 8 ns for each byte.
+    let mut read = |scheduler: &mut Scheduler| {
+        let mut pieces = Pieces::new();
+        let request =
+            Request { direction: Direction::Read, offset: 0, len: 4 << 20, divisible: true, align: 4096 };
+        scheduler.place(&request, now, &mut pieces).unwrap();
+        let end = |piece: &Piece| piece.placed_at + Duration::from_nanos(100_000 + piece.len * 8);
+        let mut pieces = pieces.to_vec();
+        pieces.sort_by_key(end);
+        for piece in &pieces {
+            now = end(piece);
+            scheduler.finished(piece, now, true);
+        }
+        pieces.iter().find(|piece| piece.lane == 1).map_or(0, |piece| piece.len >> 10)
+    };
+    (0..5).for_each(|_| assert_eq!(read(&mut scheduler), 0));
+    for _ in 0..2 {
+        scheduler.set_use(1, Use::Active, Duration::ZERO);
+        assert_eq!([(); 4].map(|()| read(&mut scheduler)), [128, 256, 512, 1024]);
+        let later: Vec<_> = (0..20).map(|_| read(&mut scheduler)).collect();
+        assert!((1990..=2110).contains(later.last().unwrap()), "{later:?}");
+        scheduler.set_use(1, Use::Out, Duration::ZERO);
+        (0..5).for_each(|_| assert_eq!(read(&mut scheduler), 0));
+    }
+}

@@ -165,7 +165,7 @@ impl Estimate {
             self.window = Window::open(d, now, true, around);
             self.due = 0;
         }
-        self.due = self.due.max(now + expected as u64);
+        self.due = self.due.max(now.saturating_add(expected as u64));
     }
 
     /// A piece is finished: `around` is as it is without it. True if the rate or the trust has changed so that plans have to.
