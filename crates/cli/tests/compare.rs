@@ -26,7 +26,7 @@ fn a_device_with_three_times_the_delay_is_slower_and_the_page_shows_it() {
     let (table, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{table}{said}");
     assert!(table.contains("far is slower than near"), "{table}");
-    assert!(said.contains("1 rows on 2 devices, the control twice, 6 pairs"), "{said}");
+    assert!(said.contains("1 row on 2 devices, the control twice, 6 pairs"), "{said}");
 
     let json: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let row = &json["rows"][0];
