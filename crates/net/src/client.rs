@@ -226,8 +226,8 @@ impl Client {
     }
 
     fn receive(&self, opened: &Opened, duration: Duration) -> Result<Stream, NetError> {
-        let mut line = self.start(opened, duration)?;
         let before = TcpInfo::of(&opened.stream)?;
+        let mut line = self.start(opened, duration)?;
         let cpu = thread_cpu();
         let mut sampler = Sampler::new(duration);
         let mut series = Vec::new();

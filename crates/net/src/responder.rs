@@ -104,6 +104,8 @@ fn answer(stream: &TcpStream, busy: bool, stop: &Stop) -> Result<(), NetError> {
         congestion: congestion(stream),
         ..Welcome::refusing(Status::Accepted)
     };
+    // Once the client has its welcome its data may be here at any moment. Our 64 bytes are counted with the rest.
+    let before = TcpInfo::of(line.stream())?;
     line.write_all(&welcome.encode())?;
     if request.task == Task::Describe {
         close(&mut line, CLOSE_TIME);
@@ -116,14 +118,14 @@ fn answer(stream: &TcpStream, busy: bool, stop: &Stop) -> Result<(), NetError> {
         return Ok(());
     }
     line.extend(request.duration + GRACE);
-    let report = carry_out(&mut line, &request)?;
+    let report = carry_out(&mut line, &request, &before)?;
     line.write_all(&report.encode())?;
     close(&mut line, CLOSE_TIME);
     Ok(())
 }
 
-fn carry_out(line: &mut Line<'_>, request: &Request) -> Result<Report, NetError> {
-    let before = TcpInfo::of(line.stream())?;
+/// `before`: as the connection was when nothing had come yet.
+fn carry_out(line: &mut Line<'_>, request: &Request, before: &TcpInfo) -> Result<Report, NetError> {
     let cpu = thread_cpu();
     let origin = Instant::now();
     let (bytes, elapsed) = match request.task {
@@ -139,5 +141,5 @@ fn carry_out(line: &mut Line<'_>, request: &Request) -> Result<Report, NetError>
         }
     };
     let cpu = thread_cpu().saturating_sub(cpu);
-    Ok(Report { bytes, elapsed, cpu, tcp: TcpInfo::of(line.stream())?.since(&before) })
+    Ok(Report { bytes, elapsed, cpu, tcp: TcpInfo::of(line.stream())?.since(before) })
 }

@@ -32,7 +32,12 @@ fn throughput_is_counted_at_both_ends_in_both_directions() {
             Direction::Send => (stream.near, far),
             Direction::Receive => (far, stream.near),
         };
-        assert!(receiver.tcp.received >= stream.bytes, "{receiver:?}");
+        assert!(
+            receiver.tcp.received >= stream.bytes,
+            "{direction:?}: {} of {}, {receiver:?}",
+            receiver.tcp.received,
+            stream.bytes
+        );
         assert!(sender.tcp.segments_sent > 0 && !sender.tcp.busy.is_zero(), "{sender:?}");
         assert!(measured.cpu_ns_per_byte_near() > 0.0 && measured.cpu_ns_per_byte_far().unwrap() > 0.0);
         assert!(stream.series.is_sorted() && !stream.series.is_empty());
@@ -77,9 +82,14 @@ fn a_window_larger_than_the_default_opens_to_its_size() {
     let responder = responder();
     let client = client(&responder).with_window(Window::Bytes(1 << 20));
     for direction in [Direction::Send, Direction::Receive] {
-        let measured = client.throughput(direction, 1, BRIEFLY).unwrap();
-        let window = measured.senders().next().unwrap().tcp.peer_window;
-        assert!((512 << 10..=1 << 20).contains(&window), "{direction:?}: {window}");
+        // What the peer offers at the end is its window less what it has not read yet: on a busy machine that can be
+        // half of it, so the widest of several counts; none may be wider than asked for.
+        let offered = (0..8).map(|_| {
+            let measured = client.throughput(direction, 1, BRIEFLY).unwrap();
+            measured.senders().next().unwrap().tcp.peer_window
+        });
+        let mut bounded = offered.inspect(|window| assert!(*window <= 1 << 20, "{direction:?}: {window}"));
+        assert!(bounded.any(|window| window >= 512 << 10), "{direction:?}: never half open");
     }
 }
 
