@@ -79,6 +79,13 @@ impl CpuWatch {
     }
 }
 
+impl CpuUse {
+    /// Whether all cores did nothing else, so that even what needs one at a time had to wait for it.
+    pub fn is_crowded(&self) -> bool {
+        self.mean >= BUSY_LIMIT
+    }
+}
+
 impl fmt::Display for CpuUse {
     /// A sentence for a table's foot: `processor 41 % busy, busiest core 63 %, busiest thread bench 38 %`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -157,8 +164,10 @@ impl Threads {
                 let Some((thread, name, ticks, start)) = parse_thread(&stat) else { continue };
                 // What a thread used before the first look was not used in this time; one that came later began with nothing.
                 let before = if self.looked { 0 } else { ticks };
-                let entry = self.seen.entry((number, thread, start)).or_insert((name, before, ticks));
-                entry.2 = ticks;
+                let entry =
+                    self.seen.entry((number, thread, start)).or_insert((String::new(), before, ticks));
+                // Each time: a thread begins with the name of the one that made it.
+                (entry.0, entry.2) = (name, ticks);
             }
         }
         self.looked = true;
@@ -209,6 +218,12 @@ mod tests {
         let used = now.since(&then);
         assert_eq!((used.busiest, used.mean, used.steal), (0.8, 0.4, 0.05));
         assert_eq!(Cores::default().since(&then), CpuUse::default());
+    }
+
+    #[test]
+    fn one_busy_core_of_two_is_no_crowd() {
+        assert!(!CpuUse { busiest: 1.0, mean: 0.75, limited: true, ..CpuUse::default() }.is_crowded());
+        assert!(CpuUse { busiest: 1.0, mean: 0.99, limited: true, ..CpuUse::default() }.is_crowded());
     }
 
     #[test]

@@ -175,6 +175,17 @@ pub struct Storage {
     pub events: Vec<Event>,
 }
 
+/// Up to this many bytes a request is small: most of what it takes is not its bytes.
+const SMALL: u32 = 16 << 10;
+
+impl Storage {
+    /// Whether it measures how long one request takes. The processor's part in that is a part of it: one core is always
+    /// at it, and a network of any rate would not change that.
+    pub(super) fn is_latency(&self) -> bool {
+        self.queue_depth == 1 && self.block_size <= SMALL
+    }
+}
+
 /// What I/Os do, in fio's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

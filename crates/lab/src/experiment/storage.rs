@@ -186,6 +186,7 @@ impl Ground<'_> {
         })?;
         let (outcome, had, seen, silences) = measured;
         let cpu = watch.stop();
+        let short_of_processor = if storage.is_latency() { cpu.is_crowded() } else { cpu.limited };
         let outcome = outcome.map_err(|source| RunError::Bench { test: run.test.clone(), source })?;
         let mut events = had.events;
         events.extend(seen.marks);
@@ -216,7 +217,7 @@ impl Ground<'_> {
                 errors: figures.errors,
                 first_error: figures.first_error.clone(),
                 // What fills its cables is limited by them.
-                limited: cpu.limited && mb_s < FILLS_LINK * step.capacity,
+                limited: short_of_processor && mb_s < FILLS_LINK * step.capacity,
                 cpu: cpu.clone(),
                 ..common.clone()
             }
