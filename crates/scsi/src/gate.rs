@@ -1,15 +1,18 @@
 //! The atomic gate of a logical unit.
 //!
 //! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC read and write in one indivisible step (SBC-4): no other command
-//! may touch the medium in between. Every medium access passes the gate: ordinary commands together, atomic ones alone.
+//! may touch the medium in between. Every medium access passes the gate: ordinary commands together, atomic ones alone. So do
+//! commands with the attribute ORDERED, whatever they are: they begin when all older ones have ended, and younger ones wait.
 //!
 //! One word of state: a count of those inside and a bit that says closed. An ordinary command pays one compare and
 //! swap on the way in and one subtraction on the way out. Who finds the gate closed waits as a future and retries when
-//! woken; there is no queue to go wrong when a waiting command is dropped.
+//! woken. Those that wait stand in line, but only who wants to be alone cares for that: it does not go in before those that
+//! came before it.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// An atomic command is inside or waits for the others to leave.
@@ -20,7 +23,28 @@ const ONE: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: AtomicUsize,
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    wakers: Vec<Waker>,
+    /// The numbers of those that are not inside yet.
+    line: BTreeSet<u64>,
+    next: u64,
+}
+
+/// A place in line, given up when it is dropped.
+struct Place<'a> {
+    gate: &'a Gate,
+    number: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.gate.waiting().line.remove(&self.number);
+        self.gate.wake();
+    }
 }
 
 /// Permission to be inside with others; dropping it leaves.
@@ -61,9 +85,27 @@ impl Gate {
         }
     }
 
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        waiting.into_iter().for_each(Waker::wake);
+        let wakers = std::mem::take(&mut self.waiting().wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn stand_in_line(&self) -> Place<'_> {
+        let mut waiting = self.waiting();
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.line.insert(number);
+        Place { gate: self, number }
+    }
+
+    /// Closes the gate, unless it is closed or somebody who waits came before.
+    fn close(&self, place: &Place<'_>) -> bool {
+        self.waiting().line.first() == Some(&place.number)
+            && self.state.fetch_or(CLOSED, Ordering::Acquire) & CLOSED == 0
     }
 
     /// Tries, registers, tries again: a change between the first try and the registration is seen by the second, one
@@ -73,9 +115,10 @@ impl Gate {
             return Poll::Ready(());
         }
         {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
+            let mut waiting = self.waiting();
+            let wakers = &mut waiting.wakers;
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
             }
         }
         if attempt(self) { Poll::Ready(()) } else { Poll::Pending }
@@ -85,15 +128,20 @@ impl Gate {
 /// Enters with others, once the gate is open.
 pub(crate) async fn shared<T: AsRef<Gate>>(owner: Arc<T>) -> SharedPass<Owned<T>> {
     let owner = Owned(owner);
-    poll_fn(|cx| owner.as_ref().poll_until(cx, Gate::try_enter)).await;
+    if !owner.as_ref().try_enter() {
+        let _place = owner.as_ref().stand_in_line();
+        poll_fn(|cx| owner.as_ref().poll_until(cx, Gate::try_enter)).await;
+    }
     SharedPass(owner)
 }
 
-/// Closes the gate and waits until all others have left. A caller that goes away while waiting opens it again.
+/// Closes the gate, after those that waited before, and waits until all others have left. A caller that goes away while waiting opens it again.
 pub(crate) async fn exclusive<T: AsRef<Gate>>(owner: Arc<T>) -> ExclusivePass<Owned<T>> {
     let owner = Owned(owner);
-    let close = |gate: &Gate| gate.state.fetch_or(CLOSED, Ordering::Acquire) & CLOSED == 0;
-    poll_fn(|cx| owner.as_ref().poll_until(cx, close)).await;
+    {
+        let place = owner.as_ref().stand_in_line();
+        poll_fn(|cx| owner.as_ref().poll_until(cx, |gate| gate.close(&place))).await;
+    }
     let pass = ExclusivePass(owner);
     let alone = |gate: &Gate| gate.state.load(Ordering::Acquire) == CLOSED;
     poll_fn(|cx| pass.0.as_ref().poll_until(cx, alone)).await;
@@ -169,6 +217,21 @@ mod tests {
         assert!(gate.try_shared().is_some());
         drop(inside);
         assert!(gate.try_shared().is_some());
+    }
+
+    #[test]
+    fn who_wants_to_be_alone_lets_those_go_first_that_waited_before() {
+        let gate = Arc::new(Gate::default());
+        let mut first = pin!(exclusive(gate.clone()));
+        let Poll::Ready(pass) = poll(first.as_mut()) else { panic!("the gate is empty") };
+        let (mut older, mut alone) = (pin!(shared(gate.clone())), pin!(exclusive(gate.clone())));
+        assert!(poll(older.as_mut()).is_pending() && poll(alone.as_mut()).is_pending());
+        drop(pass);
+        assert!(poll(alone.as_mut()).is_pending(), "one that came before is not inside yet");
+        let Poll::Ready(pass) = poll(older.as_mut()) else { panic!("the gate is open") };
+        assert!(poll(alone.as_mut()).is_pending() && gate.try_shared().is_none());
+        drop(pass);
+        assert!(poll(alone.as_mut()).is_ready());
     }
 
     #[test]

@@ -190,9 +190,19 @@ impl Nexus {
     /// the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual count
     /// that the transport makes of [`Response::wanted_out`] tells the initiator.
     pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+        self.execute_as(lun, cdb, data_out, false)
+    }
+
+    /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all that it is
+    /// given later: a command with the attribute ORDERED (SAM-5 8.6.3).
+    pub fn execute_ordered(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+        self.execute_as(lun, cdb, data_out, true)
+    }
+
+    fn execute_as(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf, ordered: bool) -> Io<Response> {
         match Lun(lun).address() {
             LunAddress::Unit(number) => match self.find(number) {
-                Some(itl) => device_server::execute(self, itl, cdb, data_out),
+                Some(itl) => device_server::execute(self, itl, cdb, data_out, ordered),
                 None => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
             },
             LunAddress::ReportLuns => Io::Ready(device_server::execute_without_unit(self, cdb, true)),

@@ -209,8 +209,14 @@ fn in_format(mut response: Response, d_sense: bool) -> Response {
     response
 }
 
-/// Executes a command on a logical unit.
-pub(crate) fn execute(nexus: &Nexus, itl: Arc<ItlNexus>, cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
+/// Executes a command on a logical unit; an ordered one between all that came before it and all that come after (SAM-5 8.6.3).
+pub(crate) fn execute(
+    nexus: &Nexus,
+    itl: Arc<ItlNexus>,
+    cdb: &[u8],
+    data_out: SharedBuf,
+    ordered: bool,
+) -> Io<Response> {
     let refuse = |itl: &ItlNexus, sense: Sense| {
         Io::Ready(in_format(sense.into(), itl.unit().mode().descriptor_sense()))
     };
@@ -226,10 +232,15 @@ pub(crate) fn execute(nexus: &Nexus, itl: Arc<ItlNexus>, cdb: &[u8], data_out: S
     }
     let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
     let command = Command { itl, cdb, data_out, reachable, operation };
-    match operation.passage() {
-        Passage::None => command.run(),
-        Passage::Shared => run_shared(command),
-        Passage::Exclusive => settle(async move {
+    match (operation.passage(), ordered) {
+        (Passage::None, false) => command.run(),
+        (Passage::Shared, false) => run_shared(command),
+        // It changes nothing on the medium, or passes the gate by itself: it has to wait, and nobody for it.
+        (Passage::None, true) => settle(async move {
+            drop(gate::exclusive(command.unit().clone()).await);
+            command.run().await
+        }),
+        (Passage::Exclusive, _) | (Passage::Shared, true) => settle(async move {
             let _pass = gate::exclusive(command.unit().clone()).await;
             command.run().await
         }),

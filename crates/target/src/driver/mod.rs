@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_block::Io;
 use lunway_iscsi::login::LoginAsk;
-use lunway_iscsi::pdu::LogoutResult;
+use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
 use lunway_iscsi::target::{
     Command, Completion, LogoutId, TargetConnection, TargetEvent, TaskId, TaskManagementId,
 };
@@ -354,7 +354,11 @@ impl Connection {
             return;
         };
         let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };
-        match nexus.execute(command.lun, &command.cdb, command.data_out) {
+        let answer = match command.attribute {
+            TaskAttribute::ORDERED => nexus.execute_ordered(command.lun, &command.cdb, command.data_out),
+            _ => nexus.execute(command.lun, &command.cdb, command.data_out),
+        };
+        match answer {
             Io::Ready(response) => {
                 counters.answered(nexus, to, &response);
                 self.core.complete(command.task, completion(response));

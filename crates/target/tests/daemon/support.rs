@@ -300,6 +300,17 @@ impl Client {
     }
 
     pub(crate) fn submit(&mut self, lun: u8, cdb: &[u8], data_out: &[u8], data_in: usize) -> u64 {
+        self.submit_as(TaskAttribute::SIMPLE, lun, cdb, data_out, data_in)
+    }
+
+    pub(crate) fn submit_as(
+        &mut self,
+        attribute: TaskAttribute,
+        lun: u8,
+        cdb: &[u8],
+        data_out: &[u8],
+        data_in: usize,
+    ) -> u64 {
         self.last_token += 1;
         let submission = Submission {
             token: self.last_token,
@@ -307,7 +318,7 @@ impl Client {
             cdb: Cdb::new(cdb),
             data_out: Buf::copy_of(data_out).freeze(),
             data_in: Buf::zeroed(data_in),
-            attribute: TaskAttribute::SIMPLE,
+            attribute,
         };
         self.core.submit(submission).expect("the window is open");
         self.flush();

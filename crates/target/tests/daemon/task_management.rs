@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lunway_iscsi::initiator::InitiatorEvent;
-use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
+use lunway_iscsi::pdu::{TaskAttribute, TaskManagementFunction, TaskManagementResult};
 
 use crate::support::*;
 
@@ -202,4 +202,25 @@ fn preempt_and_abort_drops_the_commands_of_the_preempted_session_alone() {
         assert_eq!((told.status, told.sense.get(12..14)), (2, Some(&code[..])));
     }
     assert_eq!(victim.execute(1, &[0; 6], &[], 0).status, 0);
+}
+
+/// An initiator that has lost a session takes the answer for news of what that one has left behind.
+#[test]
+fn an_ordered_command_is_answered_when_older_ones_of_every_session_have_ended() {
+    let daemon = Daemon::start("");
+    let (mut client, mut other) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    daemon.slow.hold();
+    let older = other.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    assert_eq!(client.execute(1, &[0; 6], &[], 0).status, 0, "a simple one goes past it");
+    let ordered = client.submit_as(TaskAttribute::ORDERED, 1, &[0; 6], &[], 0);
+    let slow = daemon.slow.clone();
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        slow.release();
+    });
+    assert_eq!(client.wait(ordered).status, 0);
+    assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 0, "answered while the device was still at it");
+    assert_eq!(other.wait(older).status, 0);
+    release.join().unwrap();
 }
