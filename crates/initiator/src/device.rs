@@ -8,7 +8,7 @@ use lunway_block::{
     ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_iscsi::Cdb;
-use lunway_scsi::{AccessState, Lun, Sense, Status};
+use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 
 use crate::driver::Driver;
 use crate::isid::IsidFamily;
@@ -151,6 +151,27 @@ impl IscsiDevice {
                 data_in.truncate(received);
                 Ok((status, Sense::parse(&sense), data_in))
             }
+        }
+    }
+
+    /// Answers when every command has ended that the unit was given before, over whichever session to whichever port of it: with one
+    /// ORDERED command that asks nothing (SAM-5 8.6.3). What a target gives before the command's turn (a unit attention, BUSY) makes it sent
+    /// again; any other status will do. A unit with a task set for each nexus (TST in its Control mode page) waits for its own session's only.
+    pub fn barrier(&self) -> Io<Result<(), BlockError>> {
+        let command = Command {
+            cdb: Cdb::new(&cdb::test_unit_ready()),
+            data_out: SharedBuf::default(),
+            data_in: Buf::empty(),
+            effect: Effect::Barrier,
+        };
+        match self.session.submit(command) {
+            Ok(ticket) => Io::pending(async move {
+                match ticket.await {
+                    Outcome::Failed(error) => Err(error),
+                    Outcome::Executed { .. } => Ok(()),
+                }
+            }),
+            Err(error) => Io::err(error),
         }
     }
 

@@ -99,7 +99,9 @@ impl Dialling<'_> {
     }
 }
 
-/// From now on a close of the socket throws away what was not delivered, and resets the connection.
+/// From now on a close of the socket throws away what was not delivered, and resets the connection: no byte of it is sent (again)
+/// after that. Without this the kernel goes on sending what is queued, for minutes, though nobody has the socket any more.
+/// It happens when the last handle of the socket goes.
 pub(crate) fn cut_off_when_dropped<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
     socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }

@@ -39,6 +39,22 @@ pub(crate) struct Driver {
     wakes: Vec<Waker>,
 }
 
+/// The socket of a connection. Unless that ended in order, what has not arrived of it shall not arrive later: also where the driver
+/// ends with its runtime.
+struct Connection {
+    stream: TcpStream,
+    ends_in_order: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.ends_in_order {
+            // It cannot fail on a socket.
+            let _ = cut_off_when_dropped(&self.stream);
+        }
+    }
+}
+
 /// What a turn leaves.
 struct Turn {
     /// Bytes moved in either direction.
@@ -68,8 +84,10 @@ impl Driver {
     pub(crate) async fn run(mut self, mut stream: TcpStream) {
         loop {
             self.attend(&stream);
-            let (why, settled) = match self.serve(&stream).await {
+            let mut connection = Connection { stream, ends_in_order: false };
+            let (why, settled) = match self.serve(&connection.stream).await {
                 End::Closed => {
+                    connection.ends_in_order = true;
                     self.session.lock().core = None;
                     return self.finish("it was closed");
                 }
@@ -81,11 +99,10 @@ impl Driver {
                 true => tracing::debug!(portal = %self.recovery.portal(), %why, "connection lost"),
                 false => tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost"),
             }
-            if !settled {
-                // What has not arrived of it shall not arrive later.
-                let _ = cut_off_when_dropped(&stream);
-            }
-            drop(stream);
+            connection.ends_in_order = settled;
+            drop(connection);
+            // The other handle of the socket: before anybody is told, as the time of the loss counts from then.
+            self.session.lock().probe = None;
             let epoch = self.session.epoch();
             self.session.tell(SessionEvent::Lost { epoch, why: why.clone() });
             self.session.change(|state| state.disconnect(&why));
@@ -169,7 +186,11 @@ impl Driver {
 
     fn finish(&mut self, why: &str) {
         // The runtime ends in the middle of things.
-        let is_up = self.session.lock().core.is_some();
+        let is_up = {
+            let mut state = self.session.lock();
+            state.probe = None;
+            state.core.is_some()
+        };
         if is_up {
             self.session.tell(SessionEvent::Lost { epoch: self.session.epoch(), why: why.to_owned() });
         }

@@ -36,7 +36,8 @@ pub enum SessionEvent {
         /// Which one.
         epoch: u64,
     },
-    /// The session is lost: nothing more comes from it.
+    /// The session is lost: nothing more comes from it, and nothing more is sent in it, not even again: its connection was reset with
+    /// all that waited in it.
     Lost {
         /// Which one.
         epoch: u64,

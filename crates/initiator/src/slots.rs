@@ -4,6 +4,7 @@ use std::task::Waker;
 
 use lunway_block::{BlockError, Buf, SharedBuf};
 use lunway_iscsi::Cdb;
+use lunway_iscsi::pdu::TaskAttribute;
 use lunway_scsi::Status;
 
 /// What a command does to the disk, which decides what may be done to the command.
@@ -21,6 +22,8 @@ pub(crate) enum Effect {
     WriteRange,
     /// Makes what was written durable.
     Flush,
+    /// None, and it is answered after all that the unit was given before it. Sent again at will.
+    Barrier,
     /// Not known, so never sent twice to a target that may have executed it.
     Unknown,
 }
@@ -34,6 +37,11 @@ impl Effect {
     /// Whether its success is only the cache's.
     pub(crate) fn leaves_unflushed(self) -> bool {
         matches!(self, Self::Write | Self::WriteRange)
+    }
+
+    /// Its place among others.
+    pub(crate) fn attribute(self) -> TaskAttribute {
+        if self == Self::Barrier { TaskAttribute::ORDERED } else { TaskAttribute::SIMPLE }
     }
 
     /// Whether it may take as long as the medium is large.

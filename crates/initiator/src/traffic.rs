@@ -27,7 +27,7 @@ impl Traffic {
                 self.write_ios += 1;
                 self.write_bytes += sent as u64;
             }
-            Effect::Query | Effect::WriteRange | Effect::Flush | Effect::Unknown => {}
+            Effect::Query | Effect::WriteRange | Effect::Flush | Effect::Barrier | Effect::Unknown => {}
         }
     }
 }

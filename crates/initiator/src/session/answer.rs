@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockError, Buf};
 use lunway_iscsi::initiator::{Completed, Residual, Submission};
-use lunway_iscsi::pdu::{ServiceResponse, TaskAttribute, TaskManagementResult};
+use lunway_iscsi::pdu::{ServiceResponse, TaskManagementResult};
 use lunway_scsi::block_error::{Request, result_of};
 use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status};
 
@@ -55,7 +55,7 @@ impl State {
             }
             return self.answer(token, Outcome::Executed { status, sense, data_in, received });
         }
-        let asked = entry.effect == Effect::Query;
+        let asked = matches!(entry.effect, Effect::Query | Effect::Barrier);
         match self.second_thoughts(token, status, &sense) {
             // It is known to be over, which who waits no longer than it must can make use of.
             Verdict::Final if self.fails_fast && is_abort(status, &sense) => {
@@ -139,7 +139,7 @@ impl State {
         let lun = self.lun.0;
         let Some(entry) = self.slots.get_mut(token) else { return };
         let (cdb, data_out) = (entry.cdb.clone(), entry.data_out.clone());
-        let attribute = TaskAttribute::SIMPLE;
+        let attribute = entry.effect.attribute();
         let submission = Submission { token, lun, cdb, data_out, data_in, attribute };
         match at {
             Some(at) => {

@@ -22,7 +22,6 @@ use std::time::Instant;
 
 use lunway_block::{BlockError, PathSample, PathState};
 use lunway_iscsi::initiator::{InitiatorConnection, Submission};
-use lunway_iscsi::pdu::TaskAttribute;
 use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
 
@@ -350,7 +349,7 @@ impl State {
             spoiled: None,
             waker: None,
         });
-        let attribute = TaskAttribute::SIMPLE;
+        let attribute = effect.attribute();
         let submission = Submission { token, lun: self.lun.0, cdb, data_out, data_in, attribute };
         // Who came before goes before.
         if self.queue.is_empty() {
