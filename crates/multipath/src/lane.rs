@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use lunway_block::BlockDevice;
+use lunway_block::{BlockDevice, BlockError, Io};
 
 /// One path to the disk: a session from one local port to one port of the storage.
 ///
@@ -13,8 +13,10 @@ use lunway_block::BlockDevice;
 /// # Sessions
 ///
 /// A lane has one session at a time; `epoch` counts them from 1. After a loss it brings the next one by itself. The end of a
-/// session is told twice: [`Lost`](LaneEvent::Lost) when nothing more comes from it, [`Settled`](LaneEvent::Settled) once nothing that was sent
-/// over it can reach the disk any more. Only after that may a write whose outcome is unknown be sent down another lane.
+/// session is told twice: [`Lost`](LaneEvent::Lost) when nothing more comes from it and nothing more is sent in it, not even again;
+/// [`Settled`](LaneEvent::Settled) once nothing that was sent over it can reach the disk any more. Only after that may a write whose
+/// outcome is unknown be sent down another lane; or, where no proof comes, when time and a [`barrier`](Self::barrier) over another lane have
+/// made it as good as certain ([`Unproven`](crate::Unproven)).
 pub trait Lane: Send + Sync + 'static {
     /// Its operations.
     fn device(&self) -> &dyn BlockDevice;
@@ -24,6 +26,10 @@ pub trait Lane: Send + Sync + 'static {
 
     /// The session there is, or the last one there was.
     fn epoch(&self) -> u64;
+
+    /// Answers when every command has ended that the disk had received before this one, over whichever lane. An error says that nothing is
+    /// known.
+    fn barrier(&self) -> Io<Result<(), BlockError>>;
 
     /// Ends the session at once because its port is known to be dead; the lane then tries again as after any loss.
     fn sever(&self, why: &str);
@@ -48,7 +54,7 @@ pub enum LaneEvent {
         /// Which one.
         epoch: u64,
     },
-    /// The session is lost. Operations that wait in it fail with [`Fate::Unknown`](crate::Fate::Unknown) or [`Fate::NotDone`](crate::Fate::NotDone) after this.
+    /// The session is lost, and its connection cut off: what was sent and has not arrived is not sent again. Operations that wait in it fail with [`Fate::Unknown`](crate::Fate::Unknown) or [`Fate::NotDone`](crate::Fate::NotDone) after this.
     Lost {
         /// Which one.
         epoch: u64,

@@ -8,7 +8,10 @@ mod lane;
 pub mod plan;
 mod scheduler;
 
-pub use device::{LaneStatus, MultipathDevice, Options, QUEUE_BYTES, QUEUE_TIME, SettingError, WhenNone};
+pub use device::{
+    LaneStatus, MultipathDevice, Options, QUEUE_BYTES, QUEUE_TIME, SETTLE_TIME, SettingError, Unproven,
+    WhenNone,
+};
 pub use fate::Fate;
 pub use health::{Failback, Flap, LaneState};
 pub use lane::{Access, Lane, LaneEvent, LaneListener};

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunway_block::BlockError;
+use lunway_block::duration::ExactDuration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -14,7 +15,7 @@ use super::late::LateChanges;
 use super::operation::{Divisible, Operation, Origin};
 use super::shape::Shape;
 use super::unflushed::Unflushed;
-use super::{Options, WhenNone};
+use super::{Options, Unproven, WhenNone};
 use crate::health::Health;
 use crate::{
     Access, Direction, Fate, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request, Scheduler,
@@ -31,6 +32,8 @@ pub(super) struct Shared {
     pub(super) names: Vec<String>,
     pub(super) shape: Shape,
     pub(super) when_none: WhenNone,
+    pub(super) settle: Duration,
+    pub(super) unproven: Unproven,
     cache_survives_power_on: bool,
     started: Instant,
     /// Rouses every operation that waits: a lane is up, a session settled, a range free.
@@ -239,6 +242,8 @@ impl Shared {
             names: shapes.into_iter().map(|shape| shape.name).collect(),
             shape,
             when_none: options.when_none,
+            settle: options.settle,
+            unproven: options.unproven,
             cache_survives_power_on: options.cache_survives_power_on,
             started,
             changed: Notify::new(),
@@ -386,6 +391,17 @@ impl Shared {
         };
         let lanes: Vec<_> = self.names.iter().enumerate().map(lane).collect();
         BlockError::Gone { why: format!("no path to the disk can be used ({})", lanes.join("; ")) }
+    }
+
+    /// Why a change is not sent again, for people.
+    pub(super) fn not_proven(&self, lane: LaneId) -> BlockError {
+        let time = ExactDuration(self.settle);
+        let message = format!(
+            "the session over {} was lost, and nothing has proved within {time} that this write cannot arrive late: it is not sent again \
+             (unproven=fail)",
+            self.names[lane]
+        );
+        BlockError::Io { kind: std::io::ErrorKind::TimedOut, message }
     }
 
     /// The range of a change that its caller does not wait for any more, and that may happen until that session is settled.

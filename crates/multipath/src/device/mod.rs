@@ -9,6 +9,7 @@ mod late;
 mod operation;
 mod options;
 mod retry;
+mod settling;
 mod shape;
 mod split;
 mod status;
@@ -27,7 +28,7 @@ use crate::{Lane, LaneEvent, LaneId, LaneListener, LaneShape, Policy, Use};
 use attempt::start;
 use core::{Placed, Shared};
 use operation::{Clear, Divisible, Extents, Operation, Read, Write};
-pub use options::{Options, QUEUE_BYTES, QUEUE_TIME, SettingError, WhenNone};
+pub use options::{Options, QUEUE_BYTES, QUEUE_TIME, SETTLE_TIME, SettingError, Unproven, WhenNone};
 use retry::Retry;
 use split::start_split;
 pub use status::LaneStatus;
@@ -43,9 +44,10 @@ pub use status::LaneStatus;
 /// - What was not sent, or cannot happen any more, goes to another lane at once. So do reads and flushes of any fate.
 /// - **A change of unknown outcome is not sent again until the session that it went into is settled** ([`LaneEvent::Settled`]): before
 ///   that it may still come, after newer data. Not even its caller gets past that: where the wait ended with an error,
-///   later changes of the same place wait until the old one is over.
-/// - Nothing waits for ever: what ran into trouble ends within the time of [`WhenNone`], with [`BlockError::Timeout`] where it
-///   may have happened and [`BlockError::Gone`] where it did not. An operation that is under way over a lane is the lane's to end.
+///   later changes of the same place wait until the old one is over. Where no proof comes within [`Options::settle`], [`Unproven`] says
+///   what counts as settled.
+/// - Nothing waits for ever: what ran into trouble ends within the time of [`WhenNone`], or of that and [`Options::settle`] where it waited
+///   for a session to be settled; with [`BlockError::Timeout`] where it may have happened and [`BlockError::Gone`] where it did not. An operation that is under way over a lane is the lane's to end.
 ///
 /// # Durability
 ///
@@ -64,7 +66,7 @@ pub use status::LaneStatus;
 /// them.
 pub struct MultipathDevice {
     shared: Arc<Shared>,
-    housekeeping: AbortHandle,
+    tasks: Vec<AbortHandle>,
 }
 
 impl MultipathDevice {
@@ -83,8 +85,11 @@ impl MultipathDevice {
             }));
             lane.listen(Arc::new(Listener { id, shared: Arc::downgrade(&shared) }));
         }
-        let housekeeping = tokio::spawn(housekeeping::keep_house(shared.clone())).abort_handle();
-        Self { shared, housekeeping }
+        let mut tasks = vec![tokio::spawn(housekeeping::keep_house(shared.clone())).abort_handle()];
+        if shared.unproven == Unproven::Resend {
+            tasks.push(tokio::spawn(settling::settle_unproven(shared.clone())).abort_handle());
+        }
+        Self { shared, tasks }
     }
 
     /// The policy there is.
@@ -237,7 +242,7 @@ impl BlockDevice for MultipathDevice {
 
 impl Drop for MultipathDevice {
     fn drop(&mut self) {
-        self.housekeeping.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 

@@ -14,6 +14,10 @@ pub const QUEUE_TIME: Duration = Duration::from_secs(30);
 /// How much may wait, bytes, unless said otherwise: two seconds of a gigabit link.
 pub const QUEUE_BYTES: u64 = 256 << 20;
 
+/// How long a lost session may take to be proven dead, unless said otherwise. A segment lives on a storage network for milliseconds, and
+/// what waits for a neighbour's address for three seconds; a target that has not read its sockets for so long serves nobody.
+pub const SETTLE_TIME: Duration = Duration::from_secs(10);
+
 /// What a multipath device does when. The defaults suit a disk that a file system is on.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -21,6 +25,10 @@ pub struct Options {
     pub policy: Policy,
     /// What happens to operations when no lane is left.
     pub when_none: WhenNone,
+    /// How long a change of unknown outcome waits for the proof that its lost session is dead, counted from the loss.
+    pub settle: Duration,
+    /// What happens to it when no proof has come by then.
+    pub unproven: Unproven,
     /// When the way back is taken to a better lane.
     pub failback: Failback,
     /// Patience with lanes that come and go.
@@ -35,6 +43,8 @@ impl Default for Options {
         Self {
             policy: Policy::Adaptive,
             when_none: WhenNone::default(),
+            settle: SETTLE_TIME,
+            unproven: Unproven::default(),
             failback: Failback::default(),
             flap: Flap::default(),
             cache_survives_power_on: false,
@@ -62,9 +72,21 @@ impl Default for WhenNone {
     }
 }
 
+/// What happens to a change of unknown outcome when nothing has proved in time that its lost session is dead: its portal is gone, and no
+/// other way leads to that portal group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unproven {
+    /// It is sent again when the disk has answered a [`barrier`](crate::Lane::barrier) over another lane. What was in the network at the loss
+    /// has arrived or died by then, and what has arrived has ended: true of every target that reads its sockets within the time.
+    #[default]
+    Resend,
+    /// It fails. Later changes of the same place wait for the proof.
+    Fail,
+}
+
 impl WhenNone {
-    /// How long an operation that ran into trouble may wait in all. Without a queue that is only the wait for a lost session to be
-    /// settled, while other lanes live.
+    /// How long an operation that ran into trouble may wait in all, the time to settle aside. Without a queue that is only the wait
+    /// for a barrier to be answered.
     pub(super) fn patience(self) -> Duration {
         match self {
             Self::Fail => QUEUE_TIME,
@@ -114,6 +136,28 @@ impl FromStr for Failback {
     }
 }
 
+impl fmt::Display for Unproven {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Resend => "resend",
+            Self::Fail => "fail",
+        })
+    }
+}
+
+impl FromStr for Unproven {
+    type Err = SettingError;
+
+    /// `resend` or `fail`.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text {
+            "resend" => Ok(Self::Resend),
+            "fail" => Ok(Self::Fail),
+            _ => Err(SettingError { text: text.to_owned(), known: "resend, fail" }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +167,11 @@ mod tests {
         for text in ["immediate", "manual", "10s"] {
             assert_eq!(text.parse::<Failback>().unwrap().to_string(), text);
         }
+        for text in ["resend", "fail"] {
+            assert_eq!(text.parse::<Unproven>().unwrap().to_string(), text);
+        }
+        let error = "never".parse::<Unproven>().unwrap_err().to_string();
+        assert_eq!(error, r#""never" is none of resend, fail"#);
         let error = "never".parse::<Failback>().unwrap_err().to_string();
         assert_eq!(error, r#""never" is none of immediate, manual, or a time such as 10s"#);
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lunway_block::BlockError;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::Unproven;
 use super::attempt::{Flown, Sent, send};
 use super::core::{Core, Flight, Obstacle, Shared};
 use super::operation::Operation;
@@ -24,10 +25,11 @@ const CHARGE_MIN: u64 = 4096;
 /// | what is known ([`Fate`]) | reads, flushes | what changes data |
 /// |---|---|---|
 /// | not done; over | again at once | again at once |
-/// | unknown | again at once | again once the lane's session is settled |
+/// | unknown | again at once | again once the lane's session is settled, by proof or by time and barrier |
 ///
 /// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a second, so
-/// another is taken if there is one. Everything ends at one deadline, counted from the first trouble: then the error says whether the operation
+/// another is taken if there is one. Everything ends at one deadline, counted from the first trouble, to which the time to settle is added
+/// where a session has to be settled: then the error says whether the operation
 /// may have happened (`Timeout`) or not (`Gone`; `Busy` where only an older change was in the way). While an operation waits, its bytes count
 /// against the queue's limit.
 pub(super) struct Retry {
@@ -117,15 +119,30 @@ impl Retry {
         Ok(operation)
     }
 
-    /// Waits until nothing of the session can reach the disk any more.
-    async fn settle<O: Operation>(&self, operation: &O, flight: &Flight) -> Result<(), BlockError> {
+    /// Waits until nothing of the session can reach the disk any more, or as long as it is worth waiting.
+    async fn settle<O: Operation>(&mut self, operation: &O, flight: &Flight) -> Result<(), BlockError> {
+        let time_to_settle = self.shared.settle;
+        self.deadline = self.deadline.max(self.since + time_to_settle + self.shared.when_none.patience());
+        let this = &*self;
         let lane = flight.piece.lane;
         let epoch = self.shared.epoch_to_settle(flight);
-        let unsettled = Unsettled { shared: &self.shared, lane, epoch, range: operation.range() };
-        let _queued = self.enqueue(operation)?;
-        let settled = self.until(|core| core.health.is_settled(lane, epoch).then_some(())).await;
-        drop(unsettled);
-        settled.ok_or_else(|| self.give_up(Obstacle::NoLane))
+        let _unsettled = Unsettled { shared: &this.shared, lane, epoch, range: operation.range() };
+        let _queued = this.enqueue(operation)?;
+        let proven = |core: &mut Core| core.health.is_settled(lane, epoch).then_some(());
+        if this.until(Instant::now() + time_to_settle, proven).await.is_some() {
+            return Ok(());
+        }
+        if this.shared.unproven == Unproven::Fail {
+            return Err(this.shared.not_proven(lane));
+        }
+        // The barrier is under way, or waits for a lane.
+        let settled = this.until(this.deadline, |core| match core.health.is_settled(lane, epoch) {
+            true => Some(true),
+            false => {
+                (this.shared.is_hopeless(core) && core.health.that_can_be_asked().is_empty()).then_some(false)
+            }
+        });
+        if settled.await == Some(true) { Ok(()) } else { Err(this.give_up(Obstacle::NoLane)) }
     }
 
     /// Keeps operations that fail again and again from spinning.
@@ -154,7 +171,7 @@ impl Retry {
         }
         let _queued = self.enqueue(operation)?;
         let placed = self
-            .until(|core| match core.place(operation) {
+            .until(self.deadline, |core| match core.place(operation) {
                 Ok(flight) => Some(Ok(flight)),
                 Err(now) => {
                     obstacle = now;
@@ -165,8 +182,8 @@ impl Retry {
         placed.and_then(Result::ok).ok_or_else(|| self.give_up(obstacle))
     }
 
-    /// Waits until `f` finds what it looks for, which it is asked whenever something has changed; nothing after the deadline.
-    async fn until<T>(&self, mut f: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
+    /// Waits until `f` finds what it looks for, which it is asked whenever something has changed; nothing after `deadline`.
+    async fn until<T>(&self, deadline: Instant, mut f: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());
             // Before looking: what changes after that is not missed.
@@ -175,7 +192,7 @@ impl Retry {
             if found.is_some() {
                 return found;
             }
-            timeout_at(self.deadline, changed).await.ok()?;
+            timeout_at(deadline, changed).await.ok()?;
         }
     }
 

@@ -72,6 +72,8 @@ pub(super) struct LaneHealth {
     pub(super) epoch: u64,
     /// The last one of which the loss was told.
     pub(super) lost: u64,
+    /// When that was.
+    pub(super) lost_at: Duration,
     /// Nothing of it or of those before can reach the disk any more.
     pub(super) settled: u64,
     pub(super) access: Access,
@@ -92,6 +94,7 @@ impl LaneHealth {
             known: false,
             epoch: 0,
             lost: 0,
+            lost_at: Duration::ZERO,
             settled: 0,
             access: Access::Optimized,
             silent: false,

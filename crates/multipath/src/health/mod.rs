@@ -132,7 +132,9 @@ impl Health {
             let told = lane.last_event.as_ref().is_some_and(|(_, event)| *event == said);
             return (!told && lane.link != Link::Closed).then_some(said);
         }
-        lane.lost = lane.lost.max(epoch);
+        if epoch > lane.lost {
+            (lane.lost, lane.lost_at) = (epoch, now);
+        }
         lane.epoch = lane.epoch.max(epoch);
         if let Link::Up { since } = lane.link {
             // A session that had ended already when the next one was told.
@@ -274,6 +276,19 @@ impl Health {
     /// Whether nothing of that session can reach the disk any more.
     pub(crate) fn is_settled(&self, id: LaneId, epoch: u64) -> bool {
         self.lanes[id].settled >= epoch
+    }
+
+    /// Lost sessions of which something may still reach the disk: of which lane, which, and when they were lost.
+    pub(crate) fn unsettled(&self) -> impl Iterator<Item = (LaneId, u64, Duration)> {
+        let unsettled = |(_, lane): &(LaneId, &LaneHealth)| lane.settled < lane.lost;
+        self.lanes.iter().enumerate().filter(unsettled).map(|(id, lane)| (id, lane.lost, lane.lost_at))
+    }
+
+    /// The lanes over which the disk can be asked something, the most hopeful first.
+    pub(crate) fn that_can_be_asked(&self) -> Vec<LaneId> {
+        let mut lanes: Vec<_> = (0..self.lanes.len()).filter(|&id| self.lanes[id].is_usable()).collect();
+        lanes.sort_by_key(|&id| (self.lanes[id].is_suspect(), self.lanes[id].hold.is_some()));
+        lanes
     }
 
     pub(crate) fn last_event(&self, id: LaneId) -> Option<&(Duration, String)> {

@@ -11,13 +11,17 @@ use lunway_initiator::{IscsiUrl, UrlError};
 use percent_encoding::percent_decode_str;
 
 use crate::plan::{PlanKind, UnknownPlan};
-use crate::{Failback, Policy, WhenNone};
+use crate::{Failback, Policy, Unproven, WhenNone};
 
 /// Most portals, local addresses and lanes that are read: more than any machine has cables.
 const NAMES_MAX: usize = 64;
 
+/// Longest time to settle: who wants to wait longer wants no answer.
+const SETTLE_MAX: Duration = Duration::from_secs(3600);
+
 /// The keys that make an address one of several paths.
-const KEYS: &str = "portal, from (several), lane, plan, policy, failback, when_none, key, weight";
+const KEYS: &str =
+    "portal, from (several), lane, plan, policy, failback, when_none, settle, unproven, key, weight";
 
 /// An `iscsi://` address: of one path, or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub enum Address {
 /// | `policy` | which lane an I/O takes: see [`Policy`] |
 /// | `failback` | when a lane that came back is used again: `immediate`, `manual`, or a time such as `30s` |
 /// | `when_none` | when no lane is left: `fail`, or `queue[:TIME[:SIZE]]`, which waits that long with at most that much |
+/// | `settle` | how long a lost session may take to be proven dead: a time such as `10s`, at most `1h` |
+/// | `unproven` | what then becomes of writes that were under way in it: `resend`, `fail` |
 /// | `key` | a reservation key, which is registered on every lane: `0x…` |
 /// | `weight` | weights of the lanes in the plan's order: `1,10` |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +71,10 @@ pub struct MultipathUrl {
     pub failback: Option<Failback>,
     /// When no lane is left.
     pub when_none: Option<WhenNone>,
+    /// How long a lost session may take to be proven dead.
+    pub settle: Option<Duration>,
+    /// What then becomes of writes that were under way in it.
+    pub unproven: Option<Unproven>,
     /// Reservation key.
     pub key: Option<u64>,
     /// Of the lanes in order; those missing have 1.
@@ -121,6 +131,12 @@ pub enum AddressError {
         "when_none cannot be `{0}`: it is fail, or queue with a time and a size, as in when_none=queue:30s:256M"
     )]
     WhenNone(String),
+    /// Not a time to settle.
+    #[error("settle cannot be `{0}`: it is a time of at most 1h, as in settle=10s")]
+    Settle(String),
+    /// Not a way to go on without proof.
+    #[error("in unproven: {0}")]
+    Unproven(String),
     /// Not a reservation key.
     #[error("`{0}` is no reservation key: it is 1 to 16 hexadecimal digits and not 0, as in key=0x123abc")]
     Key(String),
@@ -175,6 +191,8 @@ impl Address {
             policy: draft.policy,
             failback: draft.failback,
             when_none: draft.when_none,
+            settle: draft.settle,
+            unproven: draft.unproven,
             key: draft.key,
             weights: draft.weights.unwrap_or_default(),
         }))
@@ -194,6 +212,8 @@ impl MultipathUrl {
             policy: None,
             failback: None,
             when_none: None,
+            settle: None,
+            unproven: None,
             key: None,
             weights: Vec::new(),
         }
@@ -226,6 +246,8 @@ struct Draft {
     policy: Option<Policy>,
     failback: Option<Failback>,
     when_none: Option<WhenNone>,
+    settle: Option<Duration>,
+    unproven: Option<Unproven>,
     key: Option<u64>,
     weights: Option<Vec<u32>>,
 }
@@ -255,6 +277,12 @@ impl Draft {
                 once(&mut self.failback, failback, "failback")?;
             }
             "when_none" => once(&mut self.when_none, when_none(value)?, "when_none")?,
+            "settle" => once(&mut self.settle, settle(value)?, "settle")?,
+            "unproven" => {
+                let unproven =
+                    value.parse::<Unproven>().map_err(|error| AddressError::Unproven(error.to_string()))?;
+                once(&mut self.unproven, unproven, "unproven")?;
+            }
             "key" => once(&mut self.key, reservation_key(value)?, "key")?,
             "weight" => once(&mut self.weights, weights(value)?, "weight")?,
             _ => return Ok(false),
@@ -323,6 +351,11 @@ fn when_none(value: &str) -> Result<WhenNone, AddressError> {
     }
 }
 
+fn settle(value: &str) -> Result<Duration, AddressError> {
+    let time = parse_duration(value).ok().filter(|time| *time <= SETTLE_MAX);
+    time.ok_or_else(|| AddressError::Settle(value.to_owned()))
+}
+
 fn reservation_key(value: &str) -> Result<u64, AddressError> {
     let digits = value.strip_prefix("0x").unwrap_or(value);
     let key = (digits.len() <= 16).then(|| u64::from_str_radix(digits, 16).ok()).flatten();
@@ -385,7 +418,8 @@ mod tests {
     fn a_whole_address_comes_apart() {
         let url = several(
             "portal=192.0.2.11:3261&data_digest=crc32c&portal=[2001:db8::1]&from=192.0.2.20&from=%5B2001:db8::2%5D\
-             &plan=redundant&policy=least-queue-depth&failback=10s&when_none=queue:5s:16M&key=0xBEEF&weight=1,10",
+             &plan=redundant&policy=least-queue-depth&failback=10s&when_none=queue:5s:16M&settle=2s&unproven=fail\
+             &key=0xBEEF&weight=1,10",
         );
         assert!(url.base.data_digest && url.base.from.is_none());
         assert_eq!(url.portals, [("192.0.2.11".to_owned(), 3261), ("2001:db8::1".to_owned(), 3260)]);
@@ -394,6 +428,7 @@ mod tests {
         assert_eq!(url.policy, Some(Policy::LeastQueueDepth));
         assert_eq!(url.failback, Some(Failback::After(Duration::from_secs(10))));
         assert_eq!(url.when_none, Some(WhenNone::Queue { time: Duration::from_secs(5), bytes: 16 << 20 }));
+        assert_eq!((url.settle, url.unproven), (Some(Duration::from_secs(2)), Some(Unproven::Fail)));
         assert_eq!((url.key, url.weights), (Some(0xBEEF), vec![1, 10]));
         let lanes =
             several("lane=192.0.2.20%3E192.0.2.10&lane=[2001:db8::2]>[2001:db8::1]:9,reserve,weight=7").lanes;
@@ -434,6 +469,10 @@ mod tests {
             ("when_none=wait", "when_none cannot be `wait`"),
             ("when_none=queue:x", "queue:30s:256M"),
             ("when_none=fail:3", "when_none cannot be"),
+            ("settle=long", "settle cannot be `long`"),
+            ("settle=2h", "at most 1h"),
+            ("settle=1s&settle=2s", "`settle` is given twice"),
+            ("unproven=hope", r#"in unproven: "hope" is none of resend, fail"#),
             ("key=0", "is no reservation key"),
             ("key=0x11112222333344445", "is no reservation key"),
             ("weight=1,many", "are no weights"),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, Geometry, PathSample, PathState};
+use lunway_block::{BlockDevice, BlockError, Geometry, Io, PathSample, PathState};
 use lunway_initiator::{Detours, IscsiDevice, IscsiUrl, OpenOptions, SessionEvent, SharedObserver};
 use lunway_scsi::AccessState;
 use tokio::sync::Notify;
@@ -257,6 +257,13 @@ impl Lane for IscsiLane {
     fn epoch(&self) -> u64 {
         // What was told last may be behind what is sent.
         self.device.get().map_or(0, IscsiDevice::epoch)
+    }
+
+    fn barrier(&self) -> Io<Result<(), BlockError>> {
+        match self.device.get() {
+            Some(device) => device.barrier(),
+            None => Io::err(BlockError::Gone { why: "the lane has not been connected yet".to_owned() }),
+        }
     }
 
     fn sever(&self, why: &str) {

@@ -61,6 +61,8 @@ impl IscsiMultipath {
         behaviour.policy = url.policy.unwrap_or(behaviour.policy);
         behaviour.failback = url.failback.unwrap_or(behaviour.failback);
         behaviour.when_none = url.when_none.unwrap_or(behaviour.when_none);
+        behaviour.settle = url.settle.unwrap_or(behaviour.settle);
+        behaviour.unproven = url.unproven.unwrap_or(behaviour.unproven);
         for (n, device) in connected {
             team.lanes[n].admit(device);
         }

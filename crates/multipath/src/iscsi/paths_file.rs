@@ -28,6 +28,8 @@ struct PathsFile {
     policy: Option<String>,
     failback: Option<String>,
     when_none: Option<String>,
+    settle: Option<String>,
+    unproven: Option<String>,
     key: Option<String>,
     #[serde(default)]
     weight: Vec<u32>,
@@ -155,6 +157,8 @@ impl PathsFile {
             ("policy", &self.policy),
             ("failback", &self.failback),
             ("when_none", &self.when_none),
+            ("settle", &self.settle),
+            ("unproven", &self.unproven),
             ("key", &self.key),
             ("target_user", &self.target_user),
             ("header_digest", &self.header_digest),

@@ -16,6 +16,7 @@ pub(crate) enum Asked {
     Write(u64, usize, Durability),
     Zero(u64, u64),
     Flush,
+    Barrier,
 }
 
 /// An operation that waits for the test to answer it.
@@ -131,6 +132,10 @@ impl Lane for ManualLane {
 
     fn epoch(&self) -> u64 {
         0
+    }
+
+    fn barrier(&self) -> Io<Result<(), BlockError>> {
+        self.ask(Asked::Barrier)
     }
 
     fn sever(&self, _: &str) {

@@ -11,7 +11,8 @@ use std::time::Duration;
 use lane::{Asked, ManualLane, Waiting};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, PathState, SharedBuf, Zeroing};
 use lunway_multipath::{
-    Access, Failback, Lane, LaneEvent, LaneShape, LaneState, MultipathDevice, Options, Policy, Port, WhenNone,
+    Access, Failback, Lane, LaneEvent, LaneShape, LaneState, MultipathDevice, Options, Policy, Port,
+    Unproven, WhenNone,
 };
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
@@ -28,11 +29,19 @@ fn geometry() -> Geometry {
     Geometry { volatile_cache: true, ..Geometry::plain(64 * MIB) }
 }
 
+fn preferring_the_first() -> Options {
+    Options { policy: Policy::Failover { preferred: Some(0) }, ..Options::default() }
+}
+
 impl World {
     /// Lanes that are up, of which the first is preferred.
     fn new(lanes: u8) -> Self {
-        let policy = Policy::Failover { preferred: Some(0) };
-        Self::with(lanes, Options { policy, ..Options::default() })
+        Self::with(lanes, preferring_the_first())
+    }
+
+    /// The same, with nothing sent again that is not proven dead.
+    fn strict(lanes: u8) -> Self {
+        Self::with(lanes, Options { unproven: Unproven::Fail, ..preferring_the_first() })
     }
 
     fn with(lanes: u8, options: Options) -> Self {
@@ -112,13 +121,14 @@ async fn a_write_of_unknown_outcome_is_sent_again_once_its_session_is_settled_an
     settle_down().await;
     world.lanes[0].lose(1);
     world.has_none().await;
-    sleep(10 * SECOND).await;
+    sleep(9 * SECOND).await;
     world.has_none().await;
     world.lanes[0].settle(1);
     let again = world.next(1).await.unwrap();
     assert_eq!(again.asked, Asked::Write(0, 4096, Durability::Volatile));
     again.answer(Ok(()));
     assert_eq!(write.await.unwrap(), Ok(()));
+    sleep(60 * SECOND).await;
     world.has_none().await;
 }
 
@@ -161,21 +171,118 @@ async fn what_the_disk_answers_is_final() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_whose_session_is_never_settled_fails_as_unknown_and_is_never_sent_again() {
+async fn a_write_whose_session_nothing_proves_dead_is_sent_again_after_the_time_and_a_barrier() {
     let world = World::new(2);
     let (started, write) = (Instant::now(), world.write(0));
     settle_down().await;
     world.lanes[0].lose(1);
-    let error = write.await.unwrap().unwrap_err();
-    assert_eq!((error, started.elapsed()), (BlockError::Timeout { millis: 30_000 }, 30 * SECOND));
+    sleep(10 * SECOND - SECOND / 1000).await;
+    world.has_none().await;
+    sleep(SECOND / 1000).await;
+    let barrier = world.next(1).await.unwrap();
+    assert_eq!((barrier.asked, started.elapsed()), (Asked::Barrier, 10 * SECOND));
+    sleep(5 * SECOND).await;
+    world.has_none().await;
+    barrier.answer(Ok(()));
+    let again = world.next(1).await.unwrap();
+    assert_eq!(again.asked, Asked::Write(0, 4096, Durability::Volatile));
+    again.answer(Ok(()));
+    assert_eq!(write.await.unwrap(), Ok(()));
+    world.lanes[0].settle(1);
+    sleep(60 * SECOND).await;
+    world.has_none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_barrier_whose_lane_is_lost_is_sent_over_the_next_one() {
+    let world = World::new(4);
+    let write = world.write(0);
+    settle_down().await;
+    world.lanes[0].lose(1);
+    world.lanes[2].tell(LaneEvent::Access(Access::Standby));
+    sleep(10 * SECOND).await;
+    let barrier = world.next(1).await.unwrap();
+    assert_eq!(barrier.asked, Asked::Barrier);
+    world.lanes[1].lose(1);
+    barrier.answer(Err(BlockError::Aborted));
+    world.next(3).await.unwrap().answer(Err(gone()));
+    world.has_none().await;
+    sleep(SECOND / 2).await;
+    let barrier = world.next(3).await.unwrap();
+    assert_eq!(barrier.asked, Asked::Barrier, "the only one left, which had refused");
+    barrier.answer(Ok(()));
+    let again = world.next(3).await.unwrap();
+    assert!(matches!(again.asked, Asked::Write(..)), "{:?}", again.asked);
+    again.answer(Ok(()));
+    assert_eq!(write.await.unwrap(), Ok(()));
+    sleep(10 * SECOND).await;
+    let barrier = world.next(3).await.unwrap();
+    assert_eq!(barrier.asked, Asked::Barrier, "for the session that was lost later");
+    barrier.answer(Ok(()));
+    sleep(60 * SECOND).await;
+    world.has_none().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_lane_for_the_barrier_a_write_waits_for_one_as_long_as_for_any() {
+    for (when_none, fails_after) in
+        [(WhenNone::Queue { time: 5 * SECOND, bytes: 1 << 20 }, 15 * SECOND), (WhenNone::Fail, 10 * SECOND)]
+    {
+        let world = World::with(2, Options { when_none, ..preferring_the_first() });
+        let (started, write) = (Instant::now(), world.write(0));
+        settle_down().await;
+        world.lanes.iter().for_each(|lane| lane.lose(1));
+        let error = write.await.unwrap().unwrap_err();
+        let millis = fails_after.as_millis() as u64;
+        assert_eq!((error, started.elapsed()), (BlockError::Timeout { millis }, fails_after));
+    }
+    let world = World::new(2);
+    let write = world.write(0);
+    settle_down().await;
+    world.lanes.iter().for_each(|lane| lane.lose(1));
+    sleep(39 * SECOND).await;
+    world.has_none().await;
+    world.lanes[1].up(2);
+    let barrier = world.next(1).await.unwrap();
+    assert_eq!(barrier.asked, Asked::Barrier);
+    barrier.answer(Ok(()));
+    world.next(1).await.unwrap().answer(Ok(()));
+    assert_eq!(write.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_session_nothing_proves_dead_fails_and_is_never_sent_again_where_that_is_wished() {
+    let world = World::strict(2);
+    let (started, write) = (Instant::now(), world.write(0));
+    settle_down().await;
+    world.lanes[0].lose(1);
+    let error = write.await.unwrap().unwrap_err().to_string();
+    assert_eq!(started.elapsed(), 10 * SECOND);
+    assert!(error.contains("the session over lane 0 was lost, and nothing has proved within 10s"), "{error}");
+    sleep(60 * SECOND).await;
     world.has_none().await;
     world.lanes[0].settle(1);
     world.has_none().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_written_over_a_change_that_may_still_come() {
+async fn what_waits_behind_a_change_that_nobody_waits_for_goes_on_after_time_and_barrier() {
     let world = World::new(2);
+    let write = world.write(0);
+    settle_down().await;
+    world.lanes[0].lose(1);
+    settle_down().await;
+    write.abort();
+    let over = world.write(0);
+    sleep(10 * SECOND).await;
+    world.next(1).await.unwrap().answer(Ok(()));
+    world.next(1).await.unwrap().answer(Ok(()));
+    assert_eq!(over.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_over_a_change_that_may_still_come() {
+    let world = World::strict(2);
     let write = world.write(0);
     settle_down().await;
     world.lanes[0].lose(1);

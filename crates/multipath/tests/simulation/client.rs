@@ -1,5 +1,6 @@
 //! Somebody who uses the disk and checks what it says.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ impl Client {
                 _ => self.flush().await,
             }
             let time = started.elapsed();
-            if time > PATIENCE + Duration::from_secs(5) {
+            // To settle, and for a lane.
+            if time > 2 * PATIENCE + Duration::from_secs(5) {
                 self.world.oracle().violate(format!("an operation took {time:?}"));
             }
             if self.random.percent(40) {
@@ -158,7 +160,8 @@ impl Client {
         let failed = &self.world.failed;
         failed.set(failed.get() + 1);
         let expected =
-            matches!(error, BlockError::Timeout { .. } | BlockError::Gone { .. } | BlockError::Busy);
+            matches!(error, BlockError::Timeout { .. } | BlockError::Gone { .. } | BlockError::Busy)
+                || matches!(error, BlockError::Io { kind: io::ErrorKind::TimedOut, .. });
         if !expected || !self.world.config.long_outages {
             self.world.oracle().violate(format!("client {} was told: {error}", self.id));
         }

@@ -1,6 +1,7 @@
 //! A lane to the storage that breaks in every way a session can.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -13,12 +14,13 @@ use tokio::time::{sleep, timeout};
 
 use crate::random::Random;
 use crate::storage::{Effect, SECTOR, SECTORS, Value};
-use crate::world::World;
+use crate::world::{SLOW, Task, World};
 
 /// A lane to the storage that breaks in every way a session can.
 ///
 /// A command reaches the storage after a while and is answered after another while. When the session is lost, commands without an answer
-/// may have been carried out, may never be, or **may be later**, whole or in part, at any time until the session is settled.
+/// may have been carried out, may never be, or **may be later**, whole or in part, at any time until the session is settled. In a world where
+/// nothing proves sessions dead they are received by a certain time after the loss, and carried out whenever the storage likes.
 pub(crate) struct SimLane {
     world: Arc<World>,
     session: Mutex<Session>,
@@ -46,6 +48,8 @@ struct Command {
     restarts: u64,
     /// It left before the session was dead.
     sent: bool,
+    /// Since the storage has received it.
+    task: Option<Task>,
     /// What it found, once it was carried out.
     found: Option<Vec<Value>>,
     answer: Option<oneshot::Sender<Result<Vec<Value>, BlockError>>>,
@@ -114,6 +118,7 @@ impl SimLane {
         for command in commands.into_values() {
             self.lose_command(epoch, command, settle);
         }
+        self.world.stirred.notify_waiters();
         tokio::spawn(self.clone().come_back(epoch, settle, back));
     }
 
@@ -137,12 +142,22 @@ impl SimLane {
     }
 
     /// Carries a command of a lost session out after all.
-    async fn come_late(self: Arc<Self>, epoch: u64, command: Command, settle: Duration) {
-        let (first, second, in_part) = {
+    async fn come_late(self: Arc<Self>, epoch: u64, mut command: Command, settle: Duration) {
+        let unproven = self.world.config.unproven;
+        let (on_the_way, first, second, in_part) = {
             let random = &mut self.lock().random;
-            let settle = settle.as_micros() as u64;
-            (random.micros(settle), random.micros(settle), random.percent(30))
+            let on_the_way =
+                unproven.map_or(Duration::ZERO, |late| random.micros(late.most.as_micros() as u64));
+            let rest = unproven.map_or(settle, |_| SLOW).as_micros() as u64;
+            (on_the_way, random.micros(rest), random.micros(rest), random.percent(30))
         };
+        if command.task.is_none() {
+            sleep(on_the_way).await;
+            if !self.may_come(epoch, &command) {
+                return;
+            }
+            command.task = Some(self.world.receive());
+        }
         sleep(first).await;
         if in_part && self.may_come(epoch, &command) {
             let mut random = self.lock().random.fork();
@@ -200,7 +215,10 @@ impl SimLane {
         let number = session.next;
         session.next += 1;
         let sent = !session.dead;
-        session.commands.insert(number, Command { effect, restarts, sent, found: None, answer: Some(reply) });
+        let answer_to = Some(reply);
+        session
+            .commands
+            .insert(number, Command { effect, restarts, sent, task: None, found: None, answer: answer_to });
         let slow = session.random.percent(3);
         let times = [(); 2].map(|()| session.random.micros(if slow { 20_000 } else { 1500 }));
         let mishap = session.random.below(400);
@@ -210,12 +228,57 @@ impl SimLane {
         Io::pending(async move { answer.await.unwrap_or(Err(BlockError::Aborted)) })
     }
 
+    /// Waits until all has ended that the storage had received when this came there; or for the end of the lane.
+    async fn outwait(self: Arc<Self>, epoch: u64, times: [Duration; 2]) -> Result<(), BlockError> {
+        sleep(times[0]).await;
+        let arrives = self.is_up();
+        let mut older = self.world.tasks();
+        if self.world.config.barriers_leak {
+            older.clear();
+        }
+        loop {
+            let mut stirred = pin!(self.world.stirred.notified());
+            stirred.as_mut().enable();
+            {
+                let session = self.lock();
+                if session.epoch != epoch || !session.up {
+                    return Err(BlockError::Aborted);
+                }
+            }
+            if arrives && self.is_up() && self.world.tasks().is_disjoint(&older) {
+                break;
+            }
+            stirred.await;
+        }
+        sleep(times[1]).await;
+        let session = self.lock();
+        if session.epoch != epoch || !session.up || session.dead {
+            return Err(BlockError::Aborted);
+        }
+        self.world.barriers.set(self.world.barriers.get() + 1);
+        Ok(())
+    }
+
     fn this(&self) -> Arc<Self> {
         self.world.lane_of(self)
     }
 
     async fn carry_out(self: Arc<Self>, epoch: u64, number: u64, times: [Duration; 2], mishap: u64) {
-        sleep(times[0]).await;
+        sleep(times[0] / 2).await;
+        {
+            let mut session = self.lock();
+            if session.epoch != epoch || !session.up {
+                return;
+            }
+            let dead = session.dead;
+            if let Some(command) = session.commands.get_mut(&number)
+                && command.sent
+                && !dead
+            {
+                command.task = Some(self.world.receive());
+            }
+        }
+        sleep(times[0] / 2).await;
         {
             let mut session = self.lock();
             if session.epoch != epoch || !session.up {
@@ -247,6 +310,8 @@ impl SimLane {
             let mut storage = self.world.storage();
             if command.sent && arrives && storage.restarts == command.restarts {
                 command.found = Some(storage.execute(&command.effect));
+                drop(storage);
+                command.task = None;
             }
         }
         sleep(times[1]).await;
@@ -274,6 +339,17 @@ impl Lane for SimLane {
 
     fn epoch(&self) -> u64 {
         self.lock().epoch
+    }
+
+    fn barrier(&self) -> Io<Result<(), BlockError>> {
+        let (epoch, times) = {
+            let mut session = self.lock();
+            if !session.up || !session.access.is_active() {
+                return Io::err(BlockError::Gone { why: "no session".to_owned() });
+            }
+            (session.epoch, [(); 2].map(|()| session.random.micros(1500)))
+        };
+        Io::pending(self.this().outwait(epoch, times))
     }
 
     fn sever(&self, _: &str) {
@@ -369,6 +445,10 @@ impl Lane for SettlesTooEarly {
 
     fn epoch(&self) -> u64 {
         self.0.epoch()
+    }
+
+    fn barrier(&self) -> Io<Result<(), BlockError>> {
+        self.0.barrier()
     }
 
     fn sever(&self, why: &str) {

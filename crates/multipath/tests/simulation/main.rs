@@ -12,19 +12,25 @@ mod random;
 mod storage;
 mod world;
 
-use world::{Config, World};
+use std::time::Duration;
+
+use world::{Config, Late, SETTLE, World};
 
 /// A schedule's seed decides what kind it is.
 fn config_of(seed: u64) -> Config {
-    let (kind, hurries) = (seed % 4, seed % 8 < 4);
+    let (kind, hurries) = (seed % 5, seed % 8 < 4);
     Config {
         long_outages: kind == 3,
-        restarts: kind == 1 || kind == 2,
+        restarts: kind == 1 || kind == 2 || seed % 10 == 4,
         power_on_always: kind == 2,
         hurries,
+        unproven: (kind == 4).then_some(IN_TIME),
         ..Config::default()
     }
 }
+
+/// What is under way at a loss arrives before the device goes on without proof; clocks count milliseconds.
+const IN_TIME: Late = Late { most: SETTLE.saturating_sub(Duration::from_millis(5)) };
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -40,21 +46,25 @@ fn nothing_is_lost_torn_stale_or_reordered_whatever_happens_to_lanes() {
         return;
     }
     let schedules = setting("LUNWAY_SCHEDULES").unwrap_or(2_000);
-    let (mut late, mut failed, mut restarts) = (0, 0, 0);
+    let (mut late, mut failed, mut restarts, mut barriers) = (0, 0, 0, 0);
     for seed in 0..schedules {
         match World::run(seed, config_of(seed)) {
             Ok(outcome) => {
                 late += outcome.late;
                 failed += outcome.failed;
                 restarts += outcome.restarts;
+                barriers += outcome.barriers;
             }
             Err(what) => panic!("LUNWAY_SEED={seed}: {what}"),
         }
     }
-    eprintln!("{schedules} schedules, {late} late writes, {failed} operations refused, {restarts} restarts");
+    eprintln!(
+        "{schedules} schedules, {late} late writes, {failed} operations refused, {restarts} restarts, {barriers} barriers"
+    );
     // Where nothing comes late nothing is shown.
     if schedules >= 1000 {
-        assert!(late > schedules / 2 && failed > 0 && restarts > schedules, "{late} {failed} {restarts}");
+        assert!(late > schedules / 2 && failed > 0 && restarts > schedules / 2, "{late} {failed} {restarts}");
+        assert!(barriers > schedules / 10, "{barriers}");
     }
 }
 
@@ -75,6 +85,24 @@ fn schedules_until_found(config: Config) -> Option<u64> {
 #[test]
 fn a_lane_that_settles_too_early_is_found_out() {
     let config = Config { settles_too_early: true, ..Config::default() };
+    assert!(schedules_until_found(config).is_some());
+}
+
+/// So that what the next two find is their own doing.
+#[test]
+fn without_proof_nothing_is_wrong_as_long_as_what_is_late_comes_in_time() {
+    assert_eq!(schedules_until_found(Config { unproven: Some(IN_TIME), ..Config::default() }), None);
+}
+
+#[test]
+fn what_comes_later_than_the_device_waits_is_found_out() {
+    let config = Config { unproven: Some(Late { most: 4 * SETTLE }), ..Config::default() };
+    assert!(schedules_until_found(config).is_some());
+}
+
+#[test]
+fn a_barrier_that_does_not_wait_for_older_commands_is_found_out() {
+    let config = Config { unproven: Some(IN_TIME), barriers_leak: true, ..Config::default() };
     assert!(schedules_until_found(config).is_some());
 }
 

@@ -1,13 +1,16 @@
 //! One run: storage, lanes, clients, and what happens to them.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, Buf};
 use lunway_multipath::{
-    Access, Failback, Flap, Lane, LaneShape, MultipathDevice, Options, Policy, Port, QUEUE_BYTES, WhenNone,
+    Access, Failback, Flap, Lane, LaneShape, MultipathDevice, Options, Policy, Port, QUEUE_BYTES, Unproven,
+    WhenNone,
 };
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::Client;
@@ -40,7 +43,23 @@ pub(crate) struct Config {
     pub(crate) hurries: bool,
     /// Lanes say that sessions are settled when they are not: what the test must find out.
     pub(crate) settles_too_early: bool,
+    /// Nothing proves lost sessions dead for long, and what is late is under way for less than the device waits.
+    pub(crate) unproven: Option<Late>,
+    /// Barriers are answered although older commands have not ended: what the test must find out.
+    pub(crate) barriers_leak: bool,
 }
+
+/// How late what was sent before a loss may reach the storage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    pub(crate) most: Duration,
+}
+
+/// How long a device waits for a proof where there is none.
+pub(crate) const SETTLE: Duration = Duration::from_millis(50);
+
+/// How long the storage may take for a command that it has received late: far longer than that.
+pub(crate) const SLOW: Duration = Duration::from_millis(500);
 
 /// A counter.
 #[derive(Default)]
@@ -68,6 +87,26 @@ pub(crate) struct World {
     pub(crate) failed: Count,
     /// Sectors that are being written.
     busy: Mutex<Vec<bool>>,
+    /// Commands that the storage has received and not ended, by number.
+    tasks: Mutex<BTreeSet<u64>>,
+    last_task: Count,
+    /// Rouses barriers: a command has ended, or a lane.
+    pub(crate) stirred: Notify,
+    /// Barriers that were answered.
+    pub(crate) barriers: Count,
+}
+
+/// A command that the storage has received, until it is dropped.
+pub(crate) struct Task {
+    world: Arc<World>,
+    number: u64,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.world.tasks.lock().unwrap().remove(&self.number);
+        self.world.stirred.notify_waiters();
+    }
 }
 
 /// What a run without fault was like.
@@ -77,6 +116,7 @@ pub(crate) struct Outcome {
     pub(crate) late: u64,
     pub(crate) failed: u64,
     pub(crate) restarts: u64,
+    pub(crate) barriers: u64,
 }
 
 impl World {
@@ -94,6 +134,19 @@ impl World {
 
     pub(crate) fn lane_of(&self, lane: &SimLane) -> Arc<SimLane> {
         self.lanes().iter().find(|other| std::ptr::eq(&***other, lane)).unwrap().clone()
+    }
+
+    /// The storage receives a command.
+    pub(crate) fn receive(self: &Arc<Self>) -> Task {
+        let number = self.last_task.get() + 1;
+        self.last_task.set(number);
+        self.tasks.lock().unwrap().insert(number);
+        Task { world: self.clone(), number }
+    }
+
+    /// Those that it has received so far and not ended.
+    pub(crate) fn tasks(&self) -> BTreeSet<u64> {
+        self.tasks.lock().unwrap().clone()
     }
 
     /// Takes sectors for writing, unless somebody has one of them.
@@ -128,6 +181,10 @@ impl World {
             late: Count::default(),
             failed: Count::default(),
             busy: Mutex::new(vec![false; SECTORS as usize]),
+            tasks: Mutex::default(),
+            last_task: Count::default(),
+            stirred: Notify::new(),
+            barriers: Count::default(),
         });
         let lanes: Vec<_> =
             (0..1 + random.below(4)).map(|_| SimLane::new(world.clone(), random.fork())).collect();
@@ -153,6 +210,7 @@ impl World {
                 late: world.late.get(),
                 failed: world.failed.get(),
                 restarts: world.storage().restarts,
+                barriers: world.barriers.get(),
             }),
         }
     }
@@ -179,6 +237,8 @@ impl World {
             policy: some_policy(random),
             failback: failbacks[random.below(3) as usize],
             when_none: WhenNone::Queue { time: PATIENCE, bytes: QUEUE_BYTES },
+            settle: if self.config.unproven.is_some() { SETTLE } else { PATIENCE },
+            unproven: if self.config.unproven.is_some() { Unproven::Resend } else { Unproven::Fail },
             // Far shorter than in life, so that lanes come and go within a run.
             flap: Flap {
                 first: Duration::from_millis(5),
@@ -257,6 +317,8 @@ impl World {
         }
         let settle = match self.config.long_outages && random.percent(20) {
             true => PATIENCE + random.micros(30_000_000),
+            // Longer than most runs.
+            false if self.config.unproven.is_some() && random.percent(50) => random.micros(8_000_000),
             false => random.long_tail(2000),
         };
         lane.lose(settle, random.long_tail(500));
