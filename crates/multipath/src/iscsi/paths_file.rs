@@ -209,12 +209,14 @@ mod tests {
         let url = read(
             "target = \"iqn.2026-11.com.example:disk\"\nlun = 3\nportal = [\"192.0.2.10\", \"[2001:db8::1]:99\"]\n\
              from = [\"192.0.2.20\"]\nplan = \"redundant\"\nweight = [1, 2]\nuser = \"joe\"\nsecret_file = \"secret\"\n\
-             key = \"0x7\"\ndata_digest = \"crc32c\"\n",
+             key = \"0x7\"\nsettle = \"5s\"\nunproven = \"fail\"\ndata_digest = \"crc32c\"\n",
         )
         .unwrap();
         assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3260/iqn.2026-11.com.example:disk/3");
         assert_eq!(url.portals, [("2001:db8::1".to_owned(), 99)]);
         assert_eq!((url.plan, url.key, url.weights), (Some(PlanKind::Redundant), Some(7), vec![1, 2]));
+        assert_eq!(url.settle, Some(std::time::Duration::from_secs(5)));
+        assert_eq!(url.unproven, Some(crate::Unproven::Fail));
         assert!(url.base.data_digest && url.base.account.is_some());
         assert_eq!(url.from.len(), 1);
     }
@@ -232,6 +234,7 @@ mod tests {
         let with = |line: &str| read(&format!("{LEAST}{line}\n")).unwrap_err();
         assert!(with("colour = \"red\"").contains("colour"));
         assert!(with("\n\ncolour = 1").contains("line 6"), "{}", with("\n\ncolour = 1"));
+        assert!(with("settle = \"2h\"").contains("settle cannot be `2h`"));
         assert!(with("plan = \"best\"").contains("`best` is no plan"));
         assert!(with("target_password = \"hunter2\"").contains("target_password"));
         assert!(with("user = \"a@b\"").contains("user's name"));

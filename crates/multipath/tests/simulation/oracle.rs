@@ -174,6 +174,16 @@ impl Oracle {
     pub(crate) fn power_lost(&mut self, losses: &[Loss]) {
         let now = self.tick();
         self.power_lost_at = now;
+        for &Loss { sector, lost } in losses {
+            let (value, acknowledged) = self.acknowledged[sector as usize];
+            // Zeroes may be those of a younger write, which nobody has acknowledged.
+            let is_younger =
+                |one: &Possible| one.value == lost && one.until.is_none() && one.from > acknowledged;
+            let younger = lost == 0 && self.sectors[sector as usize].possible.iter().any(is_younger);
+            if value == lost && !younger {
+                self.lost.push(Lost { sector, value, acknowledged, reported: None });
+            }
+        }
         for sector in &mut self.sectors {
             let again: Vec<_> = sector
                 .possible
@@ -184,12 +194,6 @@ impl Oracle {
             // What is possible now began before; after the loss nothing is older than anything else.
             sector.possible.iter_mut().filter(|one| one.until.is_none()).for_each(|one| one.from = now);
             sector.possible.extend(again);
-        }
-        for &Loss { sector, lost } in losses {
-            let (value, acknowledged) = self.acknowledged[sector as usize];
-            if value == lost {
-                self.lost.push(Lost { sector, value, acknowledged, reported: None });
-            }
         }
     }
 
