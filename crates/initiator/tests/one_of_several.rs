@@ -18,6 +18,7 @@ use support::line::Line;
 use support::recorder::{Recorder, is_lost, is_settled, is_up};
 use support::scripted::{Act, Disk, NAME, SECTOR};
 
+const TEST_UNIT_READY: u8 = 0x00;
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8A;
 
@@ -122,6 +123,34 @@ async fn events_explain_what_follows_them() {
         SessionEvent::Closed { why: "it was closed".to_owned() },
     ];
     assert_eq!(events.lock().unwrap()[..], expected);
+}
+
+#[tokio::test]
+async fn a_barrier_is_an_ordered_command_that_is_sent_until_it_has_had_its_turn() {
+    let disk = Disk::new(64, 8);
+    let line = Line::start(disk.serve().await).await;
+    let recorder = Recorder::default();
+    let device = open(line.address, lane(&recorder)).await;
+    let before = disk.ordered.load(Ordering::Relaxed);
+    let mut asked = 0;
+    disk.script(move |cdb| {
+        asked += u32::from(cdb[0] == TEST_UNIT_READY);
+        match (cdb[0], asked) {
+            (TEST_UNIT_READY, 1) => Act::Sense(6, 0x28, 0x00),
+            (TEST_UNIT_READY, 2) => Act::Status(0x08),
+            // Whatever it says in its turn.
+            (TEST_UNIT_READY, 3) => Act::Sense(2, 0x3A, 0x00),
+            (TEST_UNIT_READY, _) => Act::Ignore,
+            _ => Act::Execute,
+        }
+    });
+    assert_eq!(device.barrier().await, Ok(()));
+    assert_eq!(disk.ordered.load(Ordering::Relaxed) - before, 3);
+
+    let lost = device.barrier();
+    await_command(&disk, TEST_UNIT_READY).await;
+    line.cut();
+    assert_eq!(lost.await.unwrap_err(), BlockError::Aborted, "no answer is no answer");
 }
 
 #[tokio::test]
