@@ -30,6 +30,7 @@
 //! | [`Caching`] | where answers may come from instead of the medium |
 //! | [`PathSample`] | a way to a device, and what has gone over it |
 //! | [`decorate`] | devices around devices: faults, delays, limits, counters |
+//! | [`pass_on!`] | what a device around a device does not change |
 //! | [`spec`] | the grammar that names devices |
 //! | [`size`], [`duration`] | figures as people write them |
 

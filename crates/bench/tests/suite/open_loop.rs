@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Delayed, Memory};
 use lunway_bench::{Arrivals, BenchError, Cancel, Job, Latency, Limit, Outcome, Rate, run};
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Io, pass_on};
 
 fn job(change: impl FnOnce(&mut Job)) -> Job {
     let mut job = Job::new("test");
@@ -37,9 +37,7 @@ struct Stalling {
 }
 
 impl BlockDevice for Stalling {
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
-    }
+    pass_on!(memory: geometry, write, flush, write_zeroes);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let first = *self.first_read.lock().unwrap().get_or_insert_with(Instant::now);
@@ -52,18 +50,6 @@ impl BlockDevice for Stalling {
             tokio::time::sleep_until(to.into()).await;
             io.await
         })
-    }
-
-    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.memory.write(offset, data, durability)
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.memory.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.memory.write_zeroes(offset, len, zeroing)
     }
 }
 

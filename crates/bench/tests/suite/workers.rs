@@ -9,7 +9,7 @@ use lunway_bench::{
     BenchError, BlockSizes, Cancel, Direction, End, FaultKind, Job, Limit, Mix, Outcome, Pattern, Rate,
     Region, Share, Tick, run,
 };
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Io, pass_on};
 
 fn job(change: impl FnOnce(&mut Job)) -> Job {
     let mut job = Job::new("test");
@@ -218,9 +218,7 @@ struct CancelAtRead {
 }
 
 impl BlockDevice for CancelAtRead {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    pass_on!(inner: geometry, write, flush, write_zeroes);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         if self.reads.fetch_add(1, Ordering::SeqCst) == 100 {
@@ -228,18 +226,6 @@ impl BlockDevice for CancelAtRead {
         }
         std::thread::sleep(Duration::from_micros(500));
         self.inner.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.inner.write(offset, data, durability)
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.inner.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.inner.write_zeroes(offset, len, zeroing)
     }
 }
 

@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
-use crate::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
-};
+use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing, pass_on};
 
 /// Adds a fixed service time to each operation: `delay:TIME:DEVICE`.
 ///
@@ -49,9 +46,7 @@ impl Delay {
 }
 
 impl BlockDevice for Delay {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    pass_on!(inner: geometry, extents, space, paths, caching, on_resize);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.delayed(self.inner.read(offset, buf))
@@ -73,28 +68,8 @@ impl BlockDevice for Delay {
         self.delayed(self.inner.write_zeroes(offset, len, zeroing))
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner.extents(offset, len)
-    }
-
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         self.delayed(self.inner.resize(size))
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.inner.space()
-    }
-
-    fn paths(&self) -> Vec<PathSample> {
-        self.inner.paths()
-    }
-
-    fn caching(&self) -> Caching {
-        self.inner.caching()
-    }
-
-    fn on_resize(&self, callback: ResizeCallback) {
-        self.inner.on_resize(callback);
     }
 }
 

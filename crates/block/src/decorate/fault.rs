@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::spec::{FaultOp, FaultRule, FaultSpec};
-use crate::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
-};
+use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing, pass_on};
 
 /// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system
 /// call of about 1 µs) not to be seen in a measurement.
@@ -71,9 +68,7 @@ fn first_hit(rule: &FaultRule, offset: u64, len: u64) -> Option<u64> {
 }
 
 impl BlockDevice for Fault {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let len = buf.len() as u64;
@@ -121,30 +116,6 @@ impl BlockDevice for Fault {
             Ok(()) => self.inner.write_zeroes(offset, len, zeroing),
             Err(error) => Io::err(error),
         }
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner.extents(offset, len)
-    }
-
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.inner.resize(size)
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.inner.space()
-    }
-
-    fn paths(&self) -> Vec<PathSample> {
-        self.inner.paths()
-    }
-
-    fn caching(&self) -> Caching {
-        self.inner.caching()
-    }
-
-    fn on_resize(&self, callback: ResizeCallback) {
-        self.inner.on_resize(callback);
     }
 }
 

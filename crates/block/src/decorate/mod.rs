@@ -9,12 +9,14 @@
 //! | [`Stats`] | counts operations, bytes, errors and time |
 //!
 //! Each wraps an `Arc<dyn BlockDevice>`, is one itself, and passes on what it does not change, resizes
-//! included. None needs a runtime: what waits, waits on one timer thread of the process, started at the first
-//! wait. A thread rather than a timer trait that callers implement, because a device must work the same under
-//! every front end and in a test without a runtime, and a decorator that waits is never on the fast path.
+//! included: [`pass_on!`](crate::pass_on). None needs a runtime: what waits, waits on one timer thread of the
+//! process, started at the first wait. A thread rather than a timer trait that callers implement, because a
+//! device must work the same under every front end and in a test without a runtime, and a decorator that
+//! waits is never on the fast path.
 
 mod delay;
 mod fault;
+mod pass_on;
 mod rate;
 mod read_only;
 mod stats;

@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::timer::sleep_until;
-use crate::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
-};
+use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, pass_on};
 
 /// How far the account may be overdrawn before an answer is held back: the timer's own inaccuracy would
 /// otherwise make many small operations slower than the limit. Idle time earns no more than this.
@@ -64,9 +61,7 @@ impl Rate {
 }
 
 impl BlockDevice for Rate {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let bytes = buf.len();
@@ -76,42 +71,6 @@ impl BlockDevice for Rate {
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
         let bytes = data.len();
         self.held_back(bytes, self.inner.write(offset, data, durability))
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.inner.flush()
-    }
-
-    fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        self.inner.unmap(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.inner.write_zeroes(offset, len, zeroing)
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner.extents(offset, len)
-    }
-
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.inner.resize(size)
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.inner.space()
-    }
-
-    fn paths(&self) -> Vec<PathSample> {
-        self.inner.paths()
-    }
-
-    fn caching(&self) -> Caching {
-        self.inner.caching()
-    }
-
-    fn on_resize(&self, callback: ResizeCallback) {
-        self.inner.on_resize(callback);
     }
 }
 

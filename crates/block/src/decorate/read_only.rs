@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
-};
+use crate::{BlockDevice, BlockError, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing, pass_on};
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
 ///
@@ -26,20 +23,14 @@ impl ReadOnly {
 }
 
 impl BlockDevice for ReadOnly {
+    pass_on!(inner: read, flush, extents, space, paths, caching);
+
     fn geometry(&self) -> Geometry {
         protected(self.inner.geometry())
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
-        self.inner.read(offset, buf)
-    }
-
     fn write(&self, _offset: u64, _data: SharedBuf, _durability: Durability) -> Io<Result<(), BlockError>> {
         Io::err(BlockError::ReadOnly)
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.inner.flush()
     }
 
     fn unmap(&self, _offset: u64, _len: u64) -> Io<Result<(), BlockError>> {
@@ -50,24 +41,8 @@ impl BlockDevice for ReadOnly {
         Io::err(BlockError::ReadOnly)
     }
 
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner.extents(offset, len)
-    }
-
     fn resize(&self, _size: u64) -> Io<Result<(), BlockError>> {
         Io::err(BlockError::ReadOnly)
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.inner.space()
-    }
-
-    fn paths(&self) -> Vec<PathSample> {
-        self.inner.paths()
-    }
-
-    fn caching(&self) -> Caching {
-        self.inner.caching()
     }
 
     fn on_resize(&self, callback: ResizeCallback) {
@@ -78,6 +53,7 @@ impl BlockDevice for ReadOnly {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Buf;
     use crate::decorate::test_device::TestDevice;
     use std::sync::Mutex;
 

@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
-};
+use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing, pass_on};
 
 /// Counts completed operations, their bytes, errors and time: `stats:DEVICE`.
 ///
@@ -136,9 +133,7 @@ impl Stats {
 }
 
 impl BlockDevice for Stats {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.counted(|counters| &counters.read, buf.len() as u64, |inner| inner.read(offset, buf))
@@ -159,30 +154,6 @@ impl BlockDevice for Stats {
 
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
         self.counted(|counters| &counters.write_zeroes, len, |inner| inner.write_zeroes(offset, len, zeroing))
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner.extents(offset, len)
-    }
-
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.inner.resize(size)
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.inner.space()
-    }
-
-    fn paths(&self) -> Vec<PathSample> {
-        self.inner.paths()
-    }
-
-    fn caching(&self) -> Caching {
-        self.inner.caching()
-    }
-
-    fn on_resize(&self, callback: ResizeCallback) {
-        self.inner.on_resize(callback);
     }
 }
 

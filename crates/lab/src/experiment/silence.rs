@@ -4,10 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
-};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, pass_on};
 
 /// Times without a completed I/O that are kept: shorter ones are between any two large requests on a slow cable.
 const KEPT_MIN: Duration = Duration::from_millis(10);
@@ -90,9 +87,7 @@ impl Silences {
 }
 
 impl BlockDevice for Watched {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
+    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.watched(self.inner.read(offset, buf))
@@ -100,42 +95,6 @@ impl BlockDevice for Watched {
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
         self.watched(self.inner.write(offset, data, durability))
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.inner.flush()
-    }
-
-    fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        self.inner.unmap(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.inner.write_zeroes(offset, len, zeroing)
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.inner.extents(offset, len)
-    }
-
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.inner.resize(size)
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.inner.space()
-    }
-
-    fn paths(&self) -> Vec<PathSample> {
-        self.inner.paths()
-    }
-
-    fn caching(&self) -> Caching {
-        self.inner.caching()
-    }
-
-    fn on_resize(&self, callback: ResizeCallback) {
-        self.inner.on_resize(callback);
     }
 }
 

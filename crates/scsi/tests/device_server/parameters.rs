@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Space, Zeroing};
+use lunway_block::{BlockDevice, Space, pass_on};
 use lunway_memory::RamDisk;
 use lunway_scsi::vpd::{LogicalBlockProvisioning, page};
 use lunway_scsi::{
@@ -97,25 +97,7 @@ struct Store {
 }
 
 impl BlockDevice for Store {
-    fn geometry(&self) -> Geometry {
-        self.disk.geometry()
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
-        self.disk.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.disk.write(offset, data, durability)
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.disk.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.disk.write_zeroes(offset, len, zeroing)
-    }
+    pass_on!(disk: geometry, read, write, flush, write_zeroes);
 
     fn space(&self) -> Option<Space> {
         let used = self.used_mib.load(Ordering::Relaxed);

@@ -1,8 +1,6 @@
 //! RAM disks that look like other devices.
 
-use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
-};
+use lunway_block::{BlockDevice, Geometry, ResizeCallback, pass_on};
 use lunway_memory::RamDisk;
 
 /// What a device says about itself.
@@ -35,36 +33,10 @@ fn shaped(geometry: Geometry, looks: Looks) -> Geometry {
 }
 
 impl BlockDevice for Shaped {
+    pass_on!(disk: read, write, flush, unmap, write_zeroes, extents, resize);
+
     fn geometry(&self) -> Geometry {
         shaped(self.disk.geometry(), self.looks)
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
-        self.disk.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        self.disk.write(offset, data, durability)
-    }
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        self.disk.flush()
-    }
-
-    fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        self.disk.unmap(offset, len)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.disk.write_zeroes(offset, len, zeroing)
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        self.disk.extents(offset, len)
-    }
-
-    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.disk.resize(size)
     }
 
     fn on_resize(&self, callback: ResizeCallback) {
