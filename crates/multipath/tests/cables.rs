@@ -2,12 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability};
+use lunway_foreign::namespace::{inside, ip};
 use lunway_initiator::OpenOptions;
 use lunway_memory::RamDisk;
 use lunway_multipath::iscsi::{Address, IscsiMultipath};
@@ -15,42 +15,8 @@ use lunway_multipath::{LaneState, LaneStatus};
 use lunway_target::{Config, OpenDevice, Server};
 
 const NAME: &str = "iqn.2026-11.com.example:disk";
-/// Set in the process that runs inside.
-const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
 /// More than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn ip(arguments: &str) {
-    let ip = lunway_foreign::program("ip").unwrap();
-    let output = Command::new(ip).args(arguments.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Whether this process is inside. If it is not, another one is started there that runs the same test, and what it finds is the
-/// result. User namespaces are needed: where they cannot be had, that is noted.
-fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let (Some(unshare), Some(_)) = (lunway_foreign::program("unshare"), lunway_foreign::program("ip")) else {
-        return false;
-    };
-    let apart = |what: &str| {
-        let mut command = Command::new(&unshare);
-        command.args(["--map-root-user", "--net", what]);
-        command
-    };
-    if !apart("true").output().is_ok_and(|output| output.status.success()) {
-        lunway_foreign::not_run("network namespaces of users");
-        return false;
-    }
-    let this = std::env::current_exe().unwrap();
-    let mut inside = apart(this.to_str().unwrap());
-    let output = inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
 
 async fn until(disk: &IscsiMultipath, what: &str, is: impl Fn(&[LaneStatus]) -> bool) {
     let start = Instant::now();

@@ -3,16 +3,14 @@
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lunway_foreign::namespace::{self, ip};
 use lunway_net::{Client, Direction, Responder, Stop, Throughput, Window, theory};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Set in the process that runs inside.
-const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
 const NEAR: &str = "10.9.8.1";
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 8, 2);
 const FAR_IPERF_PORT: &str = "5201";
@@ -33,11 +31,10 @@ struct Cable {
 impl Cable {
     /// None in the process that only starts the inner one, whose result is the result; or where it cannot be had, which is noted.
     fn between(test: &str, mtu: u32) -> Option<Self> {
-        for tool in ["unshare", "nsenter", "ip", "tc", "sysctl"] {
+        for tool in ["nsenter", "tc", "sysctl"] {
             lunway_foreign::program(tool)?;
         }
-        if std::env::var_os(INSIDE).is_none() {
-            start_inside(test);
+        if !namespace::inside(test) {
             return None;
         }
         let far = Command::new("unshare").args(["--net", "sleep", "120"]).spawn().unwrap();
@@ -51,12 +48,9 @@ impl Cable {
         let namespace = File::open(&far_namespace).unwrap();
         let stop = Stop::new();
         let mut cable = Self { far, stop: stop.clone(), responder: None };
-        run(&format!(
-            "ip link add near mtu {mtu} type veth peer name far mtu {mtu} netns {}",
-            cable.far.id()
-        ));
-        run(&format!("ip addr add {NEAR}/24 dev near"));
-        run("ip link set near gso_max_segs 1 up");
+        ip(&format!("link add near mtu {mtu} type veth peer name far mtu {mtu} netns {}", cable.far.id()));
+        ip(&format!("addr add {NEAR}/24 dev near"));
+        ip("link set near gso_max_segs 1 up");
         cable.far(&format!("ip addr add {FAR}/24 dev far"));
         cable.far("ip link set far gso_max_segs 1 up");
         // Pacing would be a second limit. Only Reno is free to everybody in every kernel.
@@ -83,13 +77,13 @@ impl Cable {
 
     /// The cable's near end becomes a port of a switch, and this machine gets another card on it.
     fn put_switch_between(&self) {
-        run(&format!("ip addr del {NEAR}/24 dev near"));
-        run("ip link add switch up type bridge");
-        run("ip link set near master switch");
-        run("ip link add card type veth peer name port");
-        run("ip link set port master switch up");
-        run(&format!("ip addr add {NEAR}/24 dev card"));
-        run("ip link set card gso_max_segs 1 up");
+        ip(&format!("addr del {NEAR}/24 dev near"));
+        ip("link add switch up type bridge");
+        ip("link set near master switch");
+        ip("link add card type veth peer name port");
+        ip("link set port master switch up");
+        ip(&format!("addr add {NEAR}/24 dev card"));
+        ip("link set card gso_max_segs 1 up");
     }
 
     fn client(&self) -> Client {
@@ -145,22 +139,6 @@ impl Drop for Cable {
         let _ = self.far.kill();
         let _ = self.far.wait();
     }
-}
-
-fn start_inside(test: &str) {
-    let apart = |program: &Path| {
-        let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net"]).arg(program);
-        command
-    };
-    if !apart(Path::new("true")).output().is_ok_and(|output| output.status.success()) {
-        lunway_foreign::not_run("network namespaces of users");
-        return;
-    }
-    let mut inside = apart(&std::env::current_exe().unwrap());
-    let output = inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
 fn run(command: &str) {

@@ -2,7 +2,9 @@
 
 use std::process::{Child, Command, Stdio};
 
-use crate::namespace::{inside, ip};
+use lunway_foreign::namespace::ip;
+
+use crate::namespace::inside;
 use crate::portals::with_listen;
 use crate::support::*;
 

@@ -1,52 +1,26 @@
 //! Network cards that come and go under a running daemon, each test in a network namespace of its own.
 
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use lunway_foreign::namespace::{self, ip};
 
 use crate::portals::{told, with_listen};
 use crate::support::*;
 
-/// Set in the process that runs inside.
-const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
-
-/// Whether this process is inside. If it is not, another one is started there that runs the same test, and what it finds
-/// is the result. No root is needed, but user namespaces are: where they cannot be had, that is noted.
+/// [`namespace::inside`], with two cards that have no address.
 pub(crate) fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        ip("link set lo up");
-        for (near, far) in [("nic0", "far0"), ("nic1", "far1")] {
-            ip(&format!("link add {near} type veth peer name {far}"));
-            ip(&format!("link set {near} up"));
-            ip(&format!("link set {far} up"));
-        }
-        return true;
-    }
-    let (Some(unshare), Some(_)) = (lunway_foreign::program("unshare"), lunway_foreign::program("ip")) else {
-        return false;
-    };
-    let apart = |what: &str| {
-        let mut command = Command::new(&unshare);
-        command.args(["--map-root-user", "--net", what]);
-        command
-    };
-    if !apart("true").output().is_ok_and(|output| output.status.success()) {
-        lunway_foreign::not_run("network namespaces of users");
+    if !namespace::inside(test) {
         return false;
     }
-    let this = std::env::current_exe().unwrap();
-    let mut inside = apart(this.to_str().unwrap());
-    let output = inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    false
-}
-
-pub(crate) fn ip(arguments: &str) {
-    let ip = lunway_foreign::program("ip").unwrap();
-    let output = Command::new(ip).args(arguments.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    ip("link set lo up");
+    for (near, far) in [("nic0", "far0"), ("nic1", "far1")] {
+        ip(&format!("link add {near} type veth peer name {far}"));
+        ip(&format!("link set {near} up"));
+        ip(&format!("link set {far} up"));
+    }
+    true
 }
 
 /// The addresses that an initiator is told which comes by `address`.

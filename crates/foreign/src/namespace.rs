@@ -1,0 +1,53 @@
+//! Tests in network namespaces of their own.
+
+use std::env;
+use std::ffi::OsStr;
+use std::process::Command;
+
+use crate::{not_run, program};
+
+/// Set in the process that runs inside.
+const INSIDE: &str = "LUNWAY_TEST_NAMESPACE";
+
+/// Whether this process is inside a user and network namespace of the test's own, where it is root over a network without anything.
+///
+/// If it is not, another one is started there that runs the same test and nothing else, and what it finds is the result: the test
+/// that asked returns at once. `test` is its name as `--exact` wants it, modules included. Where user namespaces cannot be had, that
+/// is noted.
+///
+/// # Panics
+///
+/// Where the test fails inside, or is not there by that name; where something is missing and `CI=true`.
+pub fn inside(test: &str) -> bool {
+    if env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let (Some(unshare), Some(_)) = (program("unshare"), program("ip")) else { return false };
+    let apart = |what: &OsStr| {
+        let mut command = Command::new(&unshare);
+        command.args(["--map-root-user", "--net"]).arg(what);
+        command
+    };
+    if !apart("true".as_ref()).output().is_ok_and(|output| output.status.success()) {
+        not_run("network namespaces of users");
+        return false;
+    }
+    let this = env::current_exe().expect("a test knows its program");
+    let mut inside = apart(this.as_os_str());
+    inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let output = inside.output().expect("what started `true` starts this program");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// Runs `ip` with arguments that are apart by one space each.
+///
+/// # Panics
+///
+/// Where it is not there, or does not do it.
+pub fn ip(arguments: &str) {
+    let ip = program("ip").expect("`inside` looked for it");
+    let output = Command::new(ip).args(arguments.split(' ')).output().expect("ip can be started");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
