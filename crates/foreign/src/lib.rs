@@ -40,21 +40,25 @@ pub fn program(name: &str) -> Option<PathBuf> {
 pub fn not_run(what: &str) {
     println!("NOT RUN: {what}");
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{what} is needed in CI");
-    if let Some(file) = env::var_os("LUNWAY_NOT_RUN") {
-        let file = OpenOptions::new().create(true).append(true).open(file);
-        file.and_then(|mut file| writeln!(file, "{what}"))
-            .expect("LUNWAY_NOT_RUN names a file that can be written");
-    }
+    note(what);
 }
 
 /// Notes that this machine does not have what no package brings: a device node, a right. A container may be refused that for
 /// good reasons, so unlike [`not_run`] it fails nowhere, not even where `CI=true`.
+///
+/// # Panics
+///
+/// Where the note cannot be written.
 pub fn machine_lacks(what: &str) {
-    let note = format!("{what} (this machine has none)");
-    println!("NOT RUN: {note}");
-    if let Some(file) = env::var_os("LUNWAY_NOT_RUN") {
-        let file = OpenOptions::new().create(true).append(true).open(file);
-        file.and_then(|mut file| writeln!(file, "{note}"))
-            .expect("LUNWAY_NOT_RUN names a file that can be written");
-    }
+    let what = format!("{what} (this machine has none)");
+    println!("NOT RUN: {what}");
+    note(&what);
+}
+
+/// Adds a line to the file of notes, if there is one.
+fn note(what: &str) {
+    let Some(file) = env::var_os("LUNWAY_NOT_RUN") else { return };
+    let file = OpenOptions::new().create(true).append(true).open(file);
+    file.and_then(|mut file| writeln!(file, "{what}"))
+        .expect("LUNWAY_NOT_RUN names a file that can be written");
 }
