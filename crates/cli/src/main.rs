@@ -10,6 +10,7 @@
 //! | `transfer` | device to device: sparse, verified |
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
+//! | `output` | results as text, JSON and pages, and where they go |
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
 //! | `supervisor` | what systemd is told |
@@ -20,6 +21,7 @@ mod device;
 mod failure;
 mod interrupt;
 mod logging;
+mod output;
 mod progress;
 mod screen;
 mod secret;

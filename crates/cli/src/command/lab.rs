@@ -1,7 +1,6 @@
 //! `lunway lab`.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use lunway_lab::experiment::{self, Experiment, ExperimentError, Options, Progres
 use lunway_lab::{Network, Rate, Sandbox, SandboxError, Side};
 
 use crate::failure::Failure;
+use crate::output::{Output, is_stdout};
 use crate::{interrupt, progress, terminal};
 
 /// Build networks on this machine and measure on them, without root.
@@ -143,27 +143,11 @@ impl Run {
     }
 
     fn show(&self, results: &Results) -> Result<(), Failure> {
-        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        let document = || serde_json::to_string_pretty(&results.to_json()).context("cannot build JSON");
-        if to_stdout {
-            terminal::print(&document()?)?;
-        } else {
-            let title = terminal::heading(&results.experiment.title);
-            terminal::print(&format!("{title}\n\n{results}"))?;
-        }
-        let mut written = Vec::new();
-        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
-            write(path, &(document()? + "\n"))?;
-            written.push(path);
-        }
-        if let Some(path) = &self.html {
-            write(path, &lunway_report::html(&results.document()))?;
-            written.push(path);
-        }
-        for path in written.into_iter().filter(|_| !to_stdout) {
-            terminal::print(&format!("\nwritten: {}", path.display()))?;
-        }
-        Ok(())
+        let mut output = Output::new(&self.json);
+        output.text(|| format!("{}\n\n{results}\n", terminal::heading(&results.experiment.title)))?;
+        output.json(self.json.as_ref(), || results.to_json())?;
+        output.page(self.html.as_ref(), || lunway_report::html(&results.document()))?;
+        output.end()
     }
 }
 
@@ -185,7 +169,7 @@ fn measure(experiment: &Experiment, options: &Options, cancel: &Cancel) -> Resul
 
 /// Whether results can be written there is found out before they are made.
 fn writable(path: &Path) -> Result<(), Failure> {
-    if path.as_os_str() == "-" {
+    if is_stdout(path) {
         return Ok(());
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -196,10 +180,6 @@ fn writable(path: &Path) -> Result<(), Failure> {
             path.display()
         ))),
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    Ok(fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?)
 }
 
 /// Results are shown whatever they are; whether they are good is the exit code.

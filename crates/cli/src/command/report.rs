@@ -11,6 +11,7 @@ use lunway_bench::{fio, report};
 use lunway_report::{Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, utc};
 
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::terminal;
 
 /// Show a saved report, or say what changed from one to another.
@@ -118,26 +119,11 @@ impl Diff {
 
 impl Outputs {
     fn write(&self, document: &Document, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        let json = || serde_json::to_string_pretty(&data(document)).context("cannot build JSON");
-        if to_stdout {
-            terminal::print(&json()?)?;
-        } else {
-            terminal::print(&text())?;
-        }
-        let mut written = Vec::new();
-        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
-            fs::write(path, json()? + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        if let Some(path) = &self.html {
-            fs::write(path, html(document)).with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        for path in written.into_iter().filter(|_| !to_stdout) {
-            terminal::print(&format!("written: {}", path.display()))?;
-        }
-        Ok(())
+        let mut output = Output::new(&self.json);
+        output.text(text)?;
+        output.json(self.json.as_ref(), || data(document))?;
+        output.page(self.html.as_ref(), || html(document))?;
+        output.end()
     }
 }
 

@@ -1,8 +1,8 @@
 //! What `lunway bench` leaves behind: a table, JSON, a page, a stream.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::plan::Measured;
 use crate::failure::Failure;
-use crate::terminal;
+use crate::output::{Output, is_stdout};
 
 /// Where results go.
 #[derive(Debug, Args)]
@@ -33,10 +33,6 @@ pub(super) struct Outputs {
     /// Write a line of JSON each second while it runs, and for each job that has ended
     #[arg(long, value_name = "FILE")]
     stream: Option<PathBuf>,
-}
-
-fn is_stdout(path: &Path) -> bool {
-    path.as_os_str() == "-"
 }
 
 impl Outputs {
@@ -61,11 +57,6 @@ impl Outputs {
         Ok(())
     }
 
-    /// Whether standard output belongs to a program.
-    fn takes_stdout(&self) -> bool {
-        [&self.json, &self.json_plus, &self.stream].into_iter().flatten().any(|path| is_stdout(path))
-    }
-
     /// Where the stream goes.
     pub(super) fn open_stream(&self) -> Result<Option<Box<dyn Write>>, Failure> {
         let Some(path) = &self.stream else { return Ok(None) };
@@ -88,25 +79,13 @@ impl Outputs {
 
     /// Shows and writes the results, whatever they are.
     pub(super) fn write(&self, device: &str, measured: &Measured) -> Result<(), Failure> {
-        if !self.takes_stdout() {
-            terminal::print(&format!("{}\n", measured.text()))?;
-        }
-        let mut written = Vec::new();
+        let mut output = Output::new([&self.json, &self.json_plus, &self.stream].into_iter().flatten());
+        output.text(|| format!("{}\n", measured.text()))?;
         let outcomes = &measured.outcomes;
-        type Make = fn(&[Outcome]) -> Value;
-        for (path, make) in [(&self.json, fio::to_json as Make), (&self.json_plus, fio::to_json_plus)] {
-            let Some(path) = path else { continue };
-            let document = json_document(device, measured, make(outcomes));
-            let document = serde_json::to_string_pretty(&document).context("cannot build JSON")?;
-            if is_stdout(path) {
-                terminal::print(&document)?;
-            } else {
-                fs::write(path, document + "\n")
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                written.push(path);
-            }
-        }
-        if let Some(path) = &self.html {
+        output.json(self.json.as_ref(), || json_document(device, measured, fio::to_json(outcomes)))?;
+        output
+            .json(self.json_plus.as_ref(), || json_document(device, measured, fio::to_json_plus(outcomes)))?;
+        output.page(self.html.as_ref(), || {
             let mut document = match &measured.profile {
                 Some(profile) => profile.document("lunway bench", device),
                 None => report::document("lunway bench", device, outcomes),
@@ -115,16 +94,10 @@ impl Outputs {
             document.notes.clone_from(&measured.notes);
             document.warnings.extend(measured.warnings.iter().cloned());
             document.results = json_document(device, measured, document.results);
-            fs::write(path, html(&document)).with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        if !self.takes_stdout() {
-            written.extend(self.stream.as_ref());
-            for path in written {
-                terminal::print(&format!("written: {}", path.display()))?;
-            }
-        }
-        Ok(())
+            html(&document)
+        })?;
+        output.written(self.stream.as_ref());
+        output.end()
     }
 }
 

@@ -3,11 +3,10 @@
 mod candidates;
 mod rows;
 
-use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use lunway_bench::compare::{
     self, Arm, Comparison, Devices, MARGIN_PERCENT, PAIRS, Plan, Progress, ROUNDS_MAX, Run,
@@ -21,7 +20,8 @@ use self::candidates::{Candidate, Opened};
 use super::bench::arguments::{Access, block_size, rate};
 use super::bench::plan::bench_failure;
 use crate::failure::Failure;
-use crate::{device, interrupt, progress, terminal};
+use crate::output::Output;
+use crate::{device, interrupt, progress};
 
 /// Most candidates: a page and a terminal still show them side by side.
 const CANDIDATES_MAX: usize = 8;
@@ -194,32 +194,20 @@ impl Compare {
     }
 
     fn show(&self, comparison: &Comparison, document: &Document) -> Result<(), Failure> {
-        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        let json = || serde_json::to_string_pretty(&compare::json(document)).context("cannot build JSON");
-        if to_stdout {
-            terminal::print(&json()?)?;
-        } else {
+        let text = || {
             let mut text = comparison.to_string();
             for note in &document.notes {
                 if !comparison.trust.notes.contains(note) {
                     text += &format!("\n{note}");
                 }
             }
-            terminal::print(&format!("{text}\n"))?;
-        }
-        let mut written = Vec::new();
-        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
-            fs::write(path, json()? + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        if let Some(path) = &self.html {
-            fs::write(path, html(document)).with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        for path in written.into_iter().filter(|_| !to_stdout) {
-            terminal::print(&format!("written: {}", path.display()))?;
-        }
-        Ok(())
+            text + "\n"
+        };
+        let mut output = Output::new(&self.json);
+        output.text(text)?;
+        output.json(self.json.as_ref(), || compare::json(document))?;
+        output.page(self.html.as_ref(), || html(document))?;
+        output.end()
     }
 }
 

@@ -6,7 +6,6 @@ mod page;
 mod serve;
 mod text;
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +20,8 @@ use lunway_report::{data, html};
 
 use self::arguments::{block, count, link, mtu, shape, window};
 use crate::failure::Failure;
-use crate::{interrupt, progress, terminal};
+use crate::output::Output;
+use crate::{interrupt, progress};
 
 /// Measure what the wire can do, before storage is blamed.
 ///
@@ -185,27 +185,12 @@ impl Net {
     }
 
     fn show(&self, measured: &Measured) -> Result<(), Failure> {
-        let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
         let document = page::document(measured);
-        let json = || serde_json::to_string_pretty(&data(&document)).context("cannot build JSON");
-        if to_stdout {
-            terminal::print(&json()?)?;
-        } else {
-            terminal::print(&text::text(measured))?;
-        }
-        let mut written = Vec::new();
-        if let Some(path) = self.json.as_ref().filter(|_| !to_stdout) {
-            fs::write(path, json()? + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        if let Some(path) = &self.html {
-            fs::write(path, html(&document)).with_context(|| format!("cannot write {}", path.display()))?;
-            written.push(path);
-        }
-        for path in written.into_iter().filter(|_| !to_stdout) {
-            terminal::print(&format!("written: {}", path.display()))?;
-        }
-        Ok(())
+        let mut output = Output::new(&self.json);
+        output.text(|| text::text(measured))?;
+        output.json(self.json.as_ref(), || data(&document))?;
+        output.page(self.html.as_ref(), || html(&document))?;
+        output.end()
     }
 }
 
