@@ -268,14 +268,11 @@ mod tests {
 
     fn path(read_ios: u64, errors: u64) -> PathSample {
         PathSample {
-            name: "192.0.2.1:3260".to_owned(),
-            state: PathState::Up,
             read_ios,
             read_bytes: read_ios * 4096,
-            write_ios: 0,
-            write_bytes: 0,
             errors,
             round_trip: Some(Duration::from_micros(120)),
+            ..PathSample::unused("192.0.2.1:3260", PathState::Up)
         }
     }
 

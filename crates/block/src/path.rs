@@ -27,6 +27,22 @@ pub struct PathSample {
     pub round_trip: Option<Duration>,
 }
 
+impl PathSample {
+    /// A path over which nothing has gone.
+    pub fn unused(name: impl Into<String>, state: PathState) -> Self {
+        Self {
+            name: name.into(),
+            state,
+            read_ios: 0,
+            read_bytes: 0,
+            write_ios: 0,
+            write_bytes: 0,
+            errors: 0,
+            round_trip: None,
+        }
+    }
+}
+
 /// Whether a path carries anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {

@@ -187,16 +187,7 @@ mod tests {
     use super::*;
 
     fn sample(name: &str, read_bytes: u64) -> PathSample {
-        PathSample {
-            name: name.to_owned(),
-            state: PathState::Up,
-            read_ios: 0,
-            read_bytes,
-            write_ios: 0,
-            write_bytes: 0,
-            errors: 0,
-            round_trip: None,
-        }
+        PathSample { read_bytes, ..PathSample::unused(name, PathState::Up) }
     }
 
     #[test]

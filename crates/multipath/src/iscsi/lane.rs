@@ -161,17 +161,10 @@ impl IscsiLane {
     /// What has gone over it, under its name.
     pub(super) fn sample(&self) -> PathSample {
         let sample = self.device.get().and_then(|device| device.paths().into_iter().next());
-        let nothing = PathSample {
-            name: String::new(),
-            state: PathState::Down,
-            read_ios: 0,
-            read_bytes: 0,
-            write_ios: 0,
-            write_bytes: 0,
-            errors: 0,
-            round_trip: None,
-        };
-        PathSample { name: self.name.clone(), ..sample.unwrap_or(nothing) }
+        match sample {
+            Some(sample) => PathSample { name: self.name.clone(), ..sample },
+            None => PathSample::unused(&self.name, PathState::Down),
+        }
     }
 
     fn happened(&self, event: SessionEvent) {

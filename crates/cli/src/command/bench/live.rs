@@ -368,14 +368,11 @@ mod tests {
 
     fn sample() -> Vec<PathSample> {
         vec![PathSample {
-            name: "192.0.2.1:3260".to_owned(),
-            state: PathState::Up,
             read_ios: 10,
             read_bytes: 10_000_000,
-            write_ios: 0,
-            write_bytes: 0,
             errors: 2,
             round_trip: Some(Duration::from_micros(120)),
+            ..PathSample::unused("192.0.2.1:3260", PathState::Up)
         }]
     }
 

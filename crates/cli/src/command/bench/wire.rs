@@ -180,6 +180,7 @@ mod tests {
     use std::net::TcpListener;
 
     use lunway_bench::wire::Limit;
+    use lunway_block::PathState;
     use lunway_net::{Direction, Shape};
     use serde_json::json;
 
@@ -189,17 +190,8 @@ mod tests {
     fn of_several_paths_none_is_the_wire_and_a_lane_leads_to_its_portal() {
         assert_eq!(portal("192.0.2.1 > 192.0.2.10:3260"), "192.0.2.10:3260");
         assert_eq!(portal("192.0.2.10:3260"), "192.0.2.10:3260");
-        let path = |name: &str| PathSample {
-            name: name.to_owned(),
-            state: lunway_block::PathState::Up,
-            read_ios: 0,
-            read_bytes: 0,
-            write_ios: 0,
-            write_bytes: 0,
-            errors: 0,
-            round_trip: None,
-        };
-        let paths = [path("127.0.0.3 > 127.0.0.1:1"), path("127.0.0.4 > 127.0.0.2:1")];
+        let paths = ["127.0.0.3 > 127.0.0.1:1", "127.0.0.4 > 127.0.0.2:1"]
+            .map(|name| PathSample::unused(name, PathState::Up));
         let said = Wire::measure(None, &paths, &[], &Cancel::new()).lines().concat();
         assert!(said.contains("2 paths were in use"), "{said}");
     }
