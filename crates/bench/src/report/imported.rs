@@ -1,11 +1,11 @@
 //! Results that were read back, as a page.
 
 use lunway_report::chart::{Bar, Curve, SERIES_MAX, Tone, bars, percentile_curves};
-use lunway_report::{Better, Block, Cell, Column, Document, Grid, Mark, Measure, Row, Section, figure};
+use lunway_report::{Block, Cell, Document, Grid, Mark, Row, Section, figure};
 
 use crate::fio::{Did, Imported};
 
-use super::card;
+use super::{THROUGHPUT, card, columns, measures};
 
 /// A page of what another run left in fio's JSON, ours or fio's: a table, and the charts that its figures allow.
 ///
@@ -13,7 +13,8 @@ use super::card;
 pub fn imported(title: &str, subject: &str, results: &[Imported]) -> Document {
     let lines: Vec<Line<'_>> = results.iter().map(|result| Line::new(result, results)).collect();
     let mut document = Document::new("bench", title, subject);
-    document.measures = lines.iter().flat_map(measures).collect();
+    document.measures =
+        lines.iter().flat_map(|line| measures(&line.name, line.result.iops, line.result.mean_ns)).collect();
     document.sections = vec![table(&lines)];
     document.sections.extend(charts(&lines));
     document
@@ -38,28 +39,8 @@ impl<'a> Line<'a> {
     }
 }
 
-fn measures(line: &Line<'_>) -> impl Iterator<Item = Measure> {
-    let measure = |unit: &str, better, value| Measure {
-        name: line.name.clone(),
-        unit: unit.into(),
-        better,
-        samples: vec![value],
-    };
-    let iops = measure("IOPS", Better::Higher, line.result.iops);
-    let response = line.result.mean_ns.map(|ns| measure("ms", Better::Lower, ns / 1e6));
-    std::iter::once(iops).chain(response)
-}
-
 fn table(lines: &[Line<'_>]) -> Section {
-    let mut grid = Grid::new(vec![
-        Column::words("Test"),
-        Column::figures("Response", "ms"),
-        Column::figures("p99", "ms").wide_only(),
-        Column::figures("p99.9", "ms").wide_only(),
-        Column::figures("MB", ""),
-        Column::figures("IOPS", ""),
-        Column::figures("MB/s", ""),
-    ]);
+    let mut grid = Grid::new(columns());
     let ms = |ns: Option<f64>| ns.map_or("–".into(), |ns| figure(ns / 1e6));
     for line in lines {
         let Imported { bytes_per_s, seconds, iops, mean_ns, .. } = *line.result;
@@ -104,7 +85,7 @@ fn charts(lines: &[Line<'_>]) -> Vec<Section> {
         .chunks(SERIES_MAX)
         .map(|part| card("Response time", "by percentile", percentile_curves("Response time", part)))
         .collect();
-    let mut sections = vec![Section { blocks: throughput, ..Section::new("Throughput") }];
+    let mut sections = vec![Section { blocks: throughput, ..Section::new(THROUGHPUT) }];
     if !response.is_empty() {
         sections.push(Section { blocks: response, ..Section::new("Response time") });
     }

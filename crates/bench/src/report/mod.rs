@@ -38,7 +38,10 @@ pub fn document(title: &str, subject: &str, outcomes: &[Outcome]) -> Document {
         document.sections.extend([throughput(&lines), response(&lines)]);
         document.sections.extend(time(outcomes));
     }
-    document.measures = lines.iter().flat_map(measures).collect();
+    document.measures = lines
+        .iter()
+        .flat_map(|line| measures(&line.name, line.figures.iops(), Some(line.figures.response.mean())))
+        .collect();
     document.results = fio::to_json(outcomes);
     document
 }
@@ -64,17 +67,17 @@ fn lines(outcomes: &[Outcome]) -> Vec<Line<'_>> {
     lines.filter(|line| line.figures.ios > 0).collect()
 }
 
-fn measures(line: &Line<'_>) -> [Measure; 2] {
+/// A line's figures that can be compared with another run's.
+fn measures(name: &str, iops: f64, mean_ns: Option<f64>) -> impl Iterator<Item = Measure> {
     let measure = |unit: &str, better, value| Measure {
-        name: line.name.clone(),
+        name: name.into(),
         unit: unit.into(),
         better,
         samples: vec![value],
     };
-    [
-        measure("IOPS", Better::Higher, line.figures.iops()),
-        measure("ms", Better::Lower, line.figures.response.mean() / 1e6),
-    ]
+    let iops = measure("IOPS", Better::Higher, iops);
+    let response = mean_ns.map(|ns| measure("ms", Better::Lower, ns / 1e6));
+    std::iter::once(iops).chain(response)
 }
 
 fn score_tile(outcomes: &[Outcome]) -> Option<Tile> {
@@ -144,8 +147,9 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
     said
 }
 
-fn figures(lines: &[Line<'_>], outcomes: &[Outcome]) -> Section {
-    let mut grid = Grid::new(vec![
+/// What a table of results has, wherever they come from.
+fn columns() -> Vec<Column> {
+    vec![
         Column::words("Test"),
         Column::figures("Response", "ms"),
         Column::figures("p99", "ms").wide_only(),
@@ -153,8 +157,13 @@ fn figures(lines: &[Line<'_>], outcomes: &[Outcome]) -> Section {
         Column::figures("MB", ""),
         Column::figures("IOPS", ""),
         Column::figures("MB/s", ""),
-        Column::figures("CPU", "%").wide_only(),
-    ]);
+    ]
+}
+
+fn figures(lines: &[Line<'_>], outcomes: &[Outcome]) -> Section {
+    let mut columns = columns();
+    columns.push(Column::figures("CPU", "%").wide_only());
+    let mut grid = Grid::new(columns);
     for (index, line) in lines.iter().enumerate() {
         let group = index > 0
             && lines[index - 1].tone != line.tone
