@@ -1,6 +1,90 @@
 //! Which blocks, in which order, reads or writes.
 
+use serde::Deserialize;
+
 use crate::JobError;
+
+/// What a job does, in fio's words (its `rw`): a pattern, and whether it reads, writes or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random reads.
+    Randread,
+    /// Random writes.
+    Randwrite,
+    /// Sequential reads and writes.
+    Rw,
+    /// Random reads and writes.
+    Randrw,
+}
+
+impl Access {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Read, Self::Write, Self::Randread, Self::Randwrite, Self::Rw, Self::Randrw];
+
+    /// The word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Randread => "randread",
+            Self::Randwrite => "randwrite",
+            Self::Rw => "rw",
+            Self::Randrw => "randrw",
+        }
+    }
+
+    /// What it does, for people.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Read => "Sequential reads",
+            Self::Write => "Sequential writes",
+            Self::Randread => "Random reads",
+            Self::Randwrite => "Random writes",
+            Self::Rw => "Sequential reads and writes",
+            Self::Randrw => "Random reads and writes",
+        }
+    }
+
+    /// It reads.
+    pub fn reads(self) -> bool {
+        !matches!(self, Self::Write | Self::Randwrite)
+    }
+
+    /// It writes.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Read | Self::Randread)
+    }
+
+    /// It does both: how much of each is to be said.
+    pub fn is_mixed(self) -> bool {
+        self.reads() && self.writes()
+    }
+
+    /// Its addresses are in no order.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+    }
+
+    /// The order of its addresses; `distribution` is of random ones.
+    pub fn pattern(self, distribution: Distribution) -> Pattern {
+        if self.is_random() { Pattern::Random(distribution) } else { Pattern::Sequential }
+    }
+
+    /// Its reads and writes; `read_percent` is of those that do both.
+    pub fn mix(self, read_percent: u8) -> Mix {
+        match (self.reads(), self.writes()) {
+            (true, false) => Mix::READ,
+            (false, _) => Mix::WRITE,
+            (true, true) => Mix { read_percent },
+        }
+    }
+}
 
 /// Order of addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]

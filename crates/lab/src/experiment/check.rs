@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use lunway_bench::compare::{PAIRS, ROUNDS_MAX};
-use lunway_bench::{BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX};
+use lunway_bench::{Access, BLOCK_SIZE_MAX, QUEUE_DEPTH_MAX};
 use lunway_block::duration::{ExactDuration, parse_duration};
 use lunway_block::size::{ExactSize, parse_size};
 
@@ -15,7 +15,7 @@ use super::expression::{Condition, Expression, Others};
 use super::figures::{Figure, Template, Verdict};
 use super::file::{EventTable, FigureTable, FileTable, MeasureName, OneOrMore, RunTable, VerdictTable};
 use super::run::{
-    Access, Comparing, Event, Incident, Measure, Moment, NO_POLICY, POLICIES, Path, Run, Storage, Window,
+    Comparing, Event, Incident, Measure, Moment, NO_POLICY, POLICIES, Path, Run, Storage, Window,
     Wire,
 };
 use crate::timeline::{self, Action, Timeline};
@@ -419,7 +419,7 @@ fn storage(
         }
     }
     at.range("rw", accesses.len(), 1..=6)?;
-    if table.mix.is_some() && !accesses.iter().any(|access| access.rows().len() == 2) {
+    if table.mix.is_some() && !accesses.iter().any(|access| access.is_mixed()) {
         return Err(at.wrong("mix", Problem::Not("only rw and randrw mix reads and writes")));
     }
     let block_size = at.size("bs", block_size, 512, BLOCK_SIZE_MAX.into())?;

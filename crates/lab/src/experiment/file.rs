@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path as FilePath;
 use std::time::Duration;
 
+use lunway_bench::Access;
 use lunway_block::duration::parse_duration;
 use lunway_block::size::parse_size;
 use serde::{Deserialize, Deserializer};
 
 use super::check;
-use super::run::{Access, Arm, Plan};
+use super::run::{Arm, Plan};
 use super::{Experiment, ExperimentError, SHIPPED};
 use crate::timeline::{Flap, NewDelay, NewLoss, Slow};
 use crate::topology::{Cable, Host, Switch};

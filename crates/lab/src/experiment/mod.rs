@@ -41,9 +41,7 @@ pub use expression::{Condition, Expression, ExpressionError, Others};
 pub use figures::{Figure, Template, Verdict};
 pub use pace::{Progress, Watcher};
 pub use results::{Cell, Compared, Happened, Link, Results, Row, Sample, Timeline};
-pub use run::{
-    Access, Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire,
-};
+pub use run::{Arm, Comparing, Event, Incident, Measure, Moment, Path, Plan, Run, Storage, Window, Wire};
 pub use run_error::RunError;
 pub use runner::{Options, run};
 pub use sampler::{Label, SAMPLING, Sampler, Seen};

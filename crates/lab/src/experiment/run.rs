@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use lunway_bench::Access;
 use lunway_block::size::ExactSize;
 use lunway_multipath::Policy;
 use serde::Deserialize;
@@ -186,62 +187,15 @@ impl Storage {
     }
 }
 
-/// What I/Os do, in fio's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Access {
-    /// Sequential reads.
-    Read,
-    /// Sequential writes.
-    Write,
-    /// Random reads.
-    Randread,
-    /// Random writes.
-    Randwrite,
-    /// Sequential reads and writes.
-    Rw,
-    /// Random reads and writes.
-    Randrw,
-}
-
-impl Access {
-    /// Its name in files and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Randread => "randread",
-            Self::Randwrite => "randwrite",
-            Self::Rw => "rw",
-            Self::Randrw => "randrw",
-        }
-    }
-
-    /// Names of the rows that it makes: one for each direction.
-    pub fn rows(self) -> &'static [&'static str] {
-        match self {
-            Self::Read => &["read"],
-            Self::Write => &["write"],
-            Self::Randread => &["randread"],
-            Self::Randwrite => &["randwrite"],
-            Self::Rw => &["rw-read", "rw-write"],
-            Self::Randrw => &["randrw-read", "randrw-write"],
-        }
-    }
-
-    /// It reads.
-    pub fn reads(self) -> bool {
-        !matches!(self, Self::Write | Self::Randwrite)
-    }
-
-    /// It writes.
-    pub fn writes(self) -> bool {
-        !matches!(self, Self::Read | Self::Randread)
-    }
-
-    /// Addresses come at random.
-    pub fn is_random(self) -> bool {
-        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+/// Names of the rows that an access makes: one for each direction.
+pub(super) fn rows(access: Access) -> &'static [&'static str] {
+    match access {
+        Access::Read => &["read"],
+        Access::Write => &["write"],
+        Access::Randread => &["randread"],
+        Access::Randwrite => &["randwrite"],
+        Access::Rw => &["rw-read", "rw-write"],
+        Access::Randrw => &["randrw-read", "randrw-write"],
     }
 }
 

@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
-use lunway_bench::Cancel;
+use lunway_bench::{Access, Cancel};
 use lunway_block::duration::ExactDuration;
 
 use super::Experiment;
 use super::pace::{Pace, Watcher};
 use super::results::{Cell, Link, Results, Row, median};
-use super::run::{Access, Measure, Run, Storage, Wire};
+use super::run::{Measure, Run, Storage, Wire, rows};
 use super::run_error::RunError;
 use super::storage::{FILLS_LINK, Ground, Step};
 use super::target::Target;
@@ -251,7 +251,7 @@ impl Runner<'_> {
             let Measure::Storage(storage) = &run.measure else { continue };
             for policy in &run.policies {
                 for &access in &storage.accesses {
-                    for rw in access.rows() {
+                    for rw in rows(access) {
                         self.results.rows.push(Row::new(run, policy, rw));
                     }
                     steps.push((run, storage, policy, access));

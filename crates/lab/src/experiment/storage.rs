@@ -6,7 +6,9 @@ use std::path::Path as FilePath;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunway_bench::{BlockSizes, Cancel, Direction, End, Job, Limit, Mix, Outcome, Pattern, Region};
+use lunway_bench::{
+    Access, BlockSizes, Cancel, Direction, Distribution, End, Job, Limit, Mix, Outcome, Pattern, Region,
+};
 use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
 use tokio::runtime::{Builder, Runtime};
@@ -15,7 +17,7 @@ use super::check::card;
 use super::incidents::Incidents;
 use super::pace::Pace;
 use super::results::{Sample, Timeline};
-use super::run::{Access, NO_POLICY, Run, Storage};
+use super::run::{NO_POLICY, Run, Storage, rows};
 use super::run_error::RunError;
 use super::sampler::{Label, SAMPLING, Sampler};
 use super::silence::Watched;
@@ -222,7 +224,7 @@ impl Ground<'_> {
                 ..common.clone()
             }
         };
-        let rows = access.rows().iter().zip(directions(access, &outcome));
+        let rows = rows(access).iter().zip(directions(access, &outcome));
         Ok(rows.map(|(rw, (figures, is_read))| (*rw, sample(figures, is_read))).collect())
     }
 
@@ -271,15 +273,10 @@ fn directions(access: Access, outcome: &Outcome) -> impl Iterator<Item = (&Direc
 }
 
 fn job(storage: &Storage, access: Access) -> Job {
-    let read_percent = match (access.reads(), access.writes()) {
-        (true, false) => 100,
-        (false, true) => 0,
-        _ => storage.mix,
-    };
     let blocks = u64::from(storage.block_size);
     Job {
-        pattern: if access.is_random() { Pattern::RANDOM } else { Pattern::Sequential },
-        mix: Mix { read_percent },
+        pattern: access.pattern(Distribution::Uniform),
+        mix: access.mix(storage.mix),
         queue_depth: storage.queue_depth,
         limit: Limit::Time(storage.time),
         region: Some(Region { offset: 0, len: storage.size / blocks * blocks }),

@@ -6,7 +6,7 @@ use lunway_block::duration::ExactDuration;
 
 use super::Experiment;
 use super::expression::Others;
-use super::run::{Comparing, Measure, NO_POLICY, Run, Window};
+use super::run::{Comparing, Measure, NO_POLICY, Run, Window, rows};
 
 /// What each row of I/O gives.
 pub(super) const ROW: [&str; 15] = [
@@ -72,7 +72,7 @@ impl Run {
         match &self.measure {
             Measure::Storage(storage) => {
                 for policy in &self.policies {
-                    for rw in storage.accesses.iter().flat_map(|access| access.rows()) {
+                    for rw in storage.accesses.iter().flat_map(|&access| rows(access)) {
                         values.extend(ROW.iter().map(|column| self.row_value(policy, rw, column)));
                         values
                             .extend(ROW.iter().filter_map(|column| self.full_row_value(policy, rw, column)));
@@ -129,7 +129,7 @@ impl Experiment {
     pub(super) fn others(&self, name: &str) -> Option<Others> {
         for run in &self.runs {
             let Measure::Storage(storage) = &run.measure else { continue };
-            for rw in storage.accesses.iter().flat_map(|access| access.rows()) {
+            for rw in storage.accesses.iter().flat_map(|&access| rows(access)) {
                 for column in ROW {
                     let of = |policy: &String| run.row_value(policy, rw, column);
                     if !run.policies.iter().any(|policy| of(policy) == name) {

@@ -4,12 +4,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::thread;
 use std::time::Duration;
 
-use lunway_bench::Cancel;
+use lunway_bench::{Access, Cancel};
 use lunway_net::{Client, Direction, NetError, Responder, Stop, Throughput};
 
 use super::check::card;
 use super::pace::Pace;
-use super::run::{Access, Run, Window, Wire};
+use super::run::{Run, Window, Wire};
 use super::run_error::RunError;
 use crate::cpu::{CpuUse, CpuWatch};
 use crate::network::Network;

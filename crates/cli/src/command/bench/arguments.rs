@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use lunway_bench::profile::Kind;
-use lunway_bench::{Arrivals, Distribution, Mix, Pattern, Rate, Region};
+use lunway_bench::{Access, Arrivals, Distribution, Rate, Region};
 use lunway_block::size::{HumanSize, parse_size};
 
 /// A profile by its name.
@@ -30,47 +30,27 @@ impl ValueEnum for ProfileName {
     }
 }
 
-/// What a single job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(in crate::command) enum Access {
-    /// Sequential reads
-    Read,
-    /// Sequential writes
-    Write,
-    /// Random reads
-    Randread,
-    /// Random writes
-    Randwrite,
-    /// Sequential reads and writes
-    Rw,
-    /// Random reads and writes
-    Randrw,
-}
+/// What a single job does, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::command) struct AccessName(pub(in crate::command) Access);
 
-impl Access {
-    /// Whether its addresses are in no order.
-    pub(in crate::command) fn is_random(self) -> bool {
-        matches!(self, Self::Randread | Self::Randwrite | Self::Randrw)
+const ACCESSES: [AccessName; Access::ALL.len()] = {
+    let mut names = [AccessName(Access::Read); Access::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = AccessName(Access::ALL[index]);
+        index += 1;
+    }
+    names
+};
+
+impl ValueEnum for AccessName {
+    fn value_variants<'a>() -> &'a [Self] {
+        &ACCESSES
     }
 
-    pub(in crate::command) fn pattern(self, distribution: Option<Distribution>) -> Pattern {
-        match self.is_random() {
-            true => Pattern::Random(distribution.unwrap_or(Distribution::Uniform)),
-            false => Pattern::Sequential,
-        }
-    }
-
-    /// `None`: the mix is free.
-    pub(in crate::command) fn mix(self) -> Option<Mix> {
-        match self {
-            Self::Read | Self::Randread => Some(Mix::READ),
-            Self::Write | Self::Randwrite => Some(Mix::WRITE),
-            Self::Rw | Self::Randrw => None,
-        }
-    }
-
-    pub(in crate::command) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(self.0.about()))
     }
 }
 
@@ -152,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn every_profile_can_be_named() {
-        let names: Vec<_> = PROFILES.iter().map(|name| name.0.name()).collect();
-        assert_eq!(names, Kind::ALL.map(Kind::name));
+    fn every_profile_and_every_access_can_be_named() {
+        assert_eq!(PROFILES.map(|name| name.0), Kind::ALL);
+        assert_eq!(ACCESSES.map(|name| name.0), Access::ALL);
     }
 }

@@ -16,14 +16,14 @@ use std::time::Duration;
 use clap::Args;
 use lunway_bench::fio::{JobFile, JobFileError};
 use lunway_bench::profile::{self, Kind, Load};
-use lunway_bench::{Cancel, Distribution, Job, Limit, Mix, Rate, Region, random_seed};
+use lunway_bench::{Access, Cancel, Distribution, Job, Limit, Mix, Pattern, Rate, Region, random_seed};
 use lunway_block::BlockDevice;
 use lunway_block::duration::parse_duration;
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_block::spec::DeviceSpec;
 use lunway_device::OpenOptions;
 
-use self::arguments::{Access, ArrivalsName, ProfileName, block_size, distribution, rate, region};
+use self::arguments::{AccessName, ArrivalsName, ProfileName, block_size, distribution, rate, region};
 use self::client::Client;
 use self::output::Outputs;
 use self::plan::{Measured, Plan, may_write};
@@ -62,7 +62,7 @@ pub(crate) struct Bench {
     job: Option<PathBuf>,
     /// Run one job: what it does. With --profile steady: what is repeated
     #[arg(long, value_name = "PATTERN")]
-    rw: Option<Access>,
+    rw: Option<AccessName>,
     /// Bytes per I/O [default: 4K]
     #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
     bs: Option<u32>,
@@ -145,12 +145,12 @@ impl Bench {
     /// Makes sense of what depends on each other.
     fn task(&self) -> Result<Task, Failure> {
         let usage = |message: &str| Err(Failure::Usage(message.to_owned()));
-        if let (Some(rw), Some(_)) = (self.rw, self.mix)
-            && rw.mix().is_some()
+        if let (Some(AccessName(rw)), Some(_)) = (self.rw, self.mix)
+            && !rw.is_mixed()
         {
             return usage("--mix needs --rw rw or --rw randrw: the others only read or only write");
         }
-        if self.rw.is_some_and(|rw| !rw.is_random()) && self.distribution.is_some() {
+        if self.rw.is_some_and(|rw| !rw.0.is_random()) && self.distribution.is_some() {
             return usage("--distribution needs a random --rw: a sequential one takes block after block");
         }
         match (self.rw, self.profile, &self.job) {
@@ -170,7 +170,7 @@ impl Bench {
                 Ok(Task::Profile(Kind::Steady))
             }
             (Some(_), Some(_), _) => usage("--rw is a job of its own: only --profile steady takes one"),
-            (Some(rw), None, _) => Ok(Task::Job(rw)),
+            (Some(AccessName(rw)), None, _) => Ok(Task::Job(rw)),
             (None, profile, _) => Ok(Task::Profile(profile.map_or(Kind::Anvil, |name| name.0))),
         }
     }
@@ -181,7 +181,7 @@ impl Bench {
         task: &Task,
     ) -> Result<(Measured, Result<(), Failure>), Failure> {
         let (writes, direct) = match task {
-            Task::Job(rw) => (rw.mix() != Some(Mix::READ), false),
+            Task::Job(rw) => (rw.writes(), false),
             Task::File(file) => (file.writes(), file.direct()),
             Task::Profile(_) => (true, false),
         };
@@ -249,8 +249,12 @@ impl Bench {
         }
     }
 
+    fn pattern_of(&self, rw: Access) -> Pattern {
+        rw.pattern(self.distribution.unwrap_or(Distribution::Uniform))
+    }
+
     fn mix_of(&self, rw: Access) -> Mix {
-        rw.mix().unwrap_or(Mix { read_percent: self.mix.unwrap_or(50) })
+        rw.mix(self.mix.unwrap_or(50))
     }
 
     fn single(&self, rw: Access) -> Job {
@@ -265,7 +269,7 @@ impl Bench {
         let jobs = self.numjobs.unwrap_or(1);
         let clones = if jobs > 1 { format!(" x{jobs}") } else { String::new() };
         Job {
-            pattern: rw.pattern(self.distribution),
+            pattern: self.pattern_of(rw),
             mix: self.mix_of(rw),
             block_sizes: block_size.into(),
             queue_depth,
@@ -284,8 +288,8 @@ impl Bench {
 
     fn profile_options(&self, kind: Kind) -> profile::Options {
         let defaults = profile::Options::of(kind);
-        let load = self.rw.map(|rw| Load {
-            pattern: rw.pattern(self.distribution),
+        let load = self.rw.map(|AccessName(rw)| Load {
+            pattern: self.pattern_of(rw),
             mix: self.mix_of(rw),
             block_size: self.bs.unwrap_or(defaults.load.block_size),
             queue_depth: self.qd.unwrap_or(defaults.load.queue_depth),

@@ -17,7 +17,7 @@ use lunway_block::size::parse_size;
 use lunway_report::{Document, Fact, html};
 
 use self::candidates::{Candidate, Opened};
-use super::bench::arguments::{Access, block_size, rate};
+use super::bench::arguments::{AccessName, block_size, rate};
 use super::bench::plan::bench_failure;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -50,7 +50,7 @@ pub(crate) struct Compare {
     profile: Option<Rows>,
     /// Compare one row: what it does
     #[arg(long, value_name = "PATTERN", conflicts_with = "job")]
-    rw: Option<Access>,
+    rw: Option<AccessName>,
     /// Bytes per I/O [default: 4K]
     #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
     bs: Option<u32>,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use lunway_bench::fio::JobFile;
 use lunway_bench::profile::{self, Kind, Options};
-use lunway_bench::{Job, Limit, Mix};
+use lunway_bench::{Access, Distribution, Job, Limit};
 use lunway_block::Geometry;
 use lunway_block::size::HumanSize;
 
 use super::Compare;
-use crate::command::bench::arguments::Access;
+use crate::command::bench::arguments::AccessName;
 use crate::failure::Failure;
 
 /// A run is this long if nothing else is said: ten rows with ten pairs are then six minutes, and what noise a second has
@@ -21,8 +21,8 @@ const RAMP: Duration = Duration::from_millis(100);
 impl Compare {
     /// Refuses flags that contradict each other.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        if let (Some(rw), Some(_)) = (self.rw, self.mix)
-            && rw.mix().is_some()
+        if let (Some(AccessName(rw)), Some(_)) = (self.rw, self.mix)
+            && !rw.is_mixed()
         {
             let message = "--mix needs --rw rw or --rw randrw: the others only read or only write";
             return Err(Failure::Usage(message.to_owned()));
@@ -53,7 +53,7 @@ impl Compare {
                 );
                 Ok((jobs.collect(), notes))
             }
-            (None, Some(rw)) => {
+            (None, Some(AccessName(rw))) => {
                 let job = self.row(rw, &options, geometry);
                 let notes = if destroy { Vec::new() } else { vec![reads_what_is_there().to_owned()] };
                 Ok((vec![job], notes))
@@ -68,8 +68,8 @@ impl Compare {
     fn row(&self, rw: Access, options: &Options, geometry: &Geometry) -> Job {
         let (block_size, queue_depth) = (self.bs.unwrap_or(4096), self.qd.unwrap_or(1));
         Job {
-            pattern: rw.pattern(None),
-            mix: rw.mix().unwrap_or(Mix { read_percent: self.mix.unwrap_or(50) }),
+            pattern: rw.pattern(Distribution::Uniform),
+            mix: rw.mix(self.mix.unwrap_or(50)),
             block_sizes: block_size.into(),
             queue_depth,
             limit: Limit::Time(options.duration),
