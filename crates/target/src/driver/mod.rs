@@ -2,40 +2,46 @@
 //!
 //! | file | room of |
 //! |---|---|
-//! | `mod.rs` | [`Connection`]: read – execute – write, and waiting |
+//! | `mod.rs` | [`Connection`]: read – execute – write |
+//! | `waiting.rs` | how it waits |
+//! | `work.rs` | what it waits for, other than its socket |
+//! | `session.rs` | what of a session is not the protocol's |
 //! | `task_management.rs` | aborts and resets, across sessions |
 //! | `end.rs` | how a connection ends, and what must end before |
 
 mod end;
+mod session;
 mod task_management;
+mod waiting;
+mod work;
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{self, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::stream::FuturesUnordered;
 use lunway_block::Io;
 use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
-use lunway_iscsi::target::{
-    Command, Completion, LogoutId, TargetConnection, TargetEvent, TaskId, TaskManagementId,
-};
-use lunway_scsi::{Nexus, Response};
+use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId};
+use lunway_scsi::Response;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::metrics::{Addressed, Counted, SessionCounters};
+use crate::metrics::{Addressed, SessionCounters};
 use crate::polling::Polling;
-use crate::registry::{Cause, Handle, Order, Ticket};
-use crate::server::SessionSummary;
+use crate::registry::{Handle, Order, Ticket};
 use crate::shared::{Admission, Ends, Shared};
 use end::End;
-use task_management::{Managed, SessionTasks, Waiter};
+use task_management::Waiter;
+use work::{Done, Work};
+
+pub(crate) use session::Session;
 
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice that. The
 /// kernel takes 1024.
@@ -46,74 +52,6 @@ const SLICES_MAX: usize = 256;
 const UNSENT_MAX: usize = 512 << 10;
 /// Rounds without a wait after which the other connections of the core have their turn.
 const ROUNDS_MAX: u32 = 16;
-/// How often it is seen whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
-const POSTPONEMENT: Duration = Duration::from_secs(1);
-/// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
-/// again.
-const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
-
-/// How long an initiator has to log out that may not stay.
-const LEAVE_TIME: Duration = Duration::from_secs(5);
-
-/// Something that a connection waits for, other than its socket.
-enum Work {
-    /// A command whose device needs time.
-    Command {
-        task: TaskId,
-        /// What it counts against the limit of executing bytes.
-        bytes: usize,
-        counted: Counted,
-        response: Pin<Box<dyn Future<Output = Response> + Send>>,
-    },
-    /// Something that other connections do.
-    Elsewhere(Pin<Box<dyn Future<Output = Done> + Send>>),
-}
-
-/// What a connection waited for has happened.
-enum Done {
-    Command {
-        task: TaskId,
-        bytes: usize,
-        counted: Counted,
-        response: Response,
-    },
-    /// Commands that a task management function aborts have ended.
-    Managed(TaskManagementId, Managed),
-    /// What this connection takes the place of has ended, or has not in time.
-    Reinstated {
-        in_time: bool,
-    },
-    /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in time.
-    LoggedOut {
-        request: LogoutId,
-        in_time: bool,
-    },
-}
-
-impl Future for Work {
-    type Output = Done;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
-        match self.get_mut() {
-            Self::Command { task, bytes, counted, response } => {
-                let response = ready!(response.as_mut().poll(cx));
-                Poll::Ready(Done::Command { task: *task, bytes: *bytes, counted: *counted, response })
-            }
-            Self::Elsewhere(future) => future.as_mut().poll(cx),
-        }
-    }
-}
-
-/// What a session is to each of its connections.
-pub(crate) struct Session {
-    /// `None`: discovery, or not open yet.
-    pub(crate) nexus: Option<Arc<Nexus>>,
-    /// `None`: discovery.
-    pub(crate) counters: Option<SessionCounters>,
-    /// Who it is with, for the log.
-    pub(crate) initiator: String,
-    pub(crate) target: Option<String>,
-}
 
 /// One connection: a task on the core that the connection was given to.
 ///
@@ -405,81 +343,9 @@ impl Connection {
         self.eventful = true;
     }
 
-    /// Full feature phase begins, after the end of the connections whose place this one takes.
-    fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
-        let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
-        self.shared.session_log.info(|suppressed| {
-            tracing::info!(?initiator, %target, peer = %self.ends.peer, suppressed, "logged in");
-        });
-        self.shared.metrics.login(true);
-        if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
-            let summary = SessionSummary::new(logged_in, self.ends.peer, self.ends.local);
-            self.ticket.handle.describe(summary.clone());
-            session.counters = Some(self.shared.metrics.open(summary));
-        }
-        self.session = Some(session);
-        if predecessors.is_empty() {
-            return self.open_nexus();
-        }
-        self.predecessors.clone_from(&predecessors);
-        self.mute = true;
-        self.push_work(Work::Elsewhere(Box::pin(async move {
-            let all = async {
-                for predecessor in predecessors {
-                    predecessor.ended().await;
-                }
-            };
-            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, all).await.is_ok();
-            Done::Reinstated { in_time }
-        })));
-    }
-
-    /// The initiator logs another connection of the session out over this one (RFC 7143 §11.14).
-    fn close_sibling(&mut self, request: LogoutId, cid: u16) {
-        let Some(sibling) = self.ticket.sibling(cid) else {
-            return self.core.respond_logout(request, LogoutResult::CID_NOT_FOUND);
-        };
-        sibling.send(Order::Close(Cause::ConnectionLoggedOut));
-        self.push_work(Work::Elsewhere(Box::pin(async move {
-            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, sibling.ended()).await.is_ok();
-            Done::LoggedOut { request, in_time }
-        })));
-    }
-
     fn push_work(&mut self, work: Work) {
         self.unpolled = true;
         self.work.push(work);
-    }
-
-    fn open_nexus(&mut self) {
-        let (Some(logged_in), Some(session)) = (self.core.logged_in(), &mut self.session) else { return };
-        if session.target.is_none() || session.nexus.is_some() {
-            return;
-        }
-        session.nexus = self.shared.open_nexus(logged_in, self.ends);
-        match &session.nexus {
-            Some(nexus) => {
-                let registry = Arc::clone(&self.shared.registry);
-                nexus.set_tasks(Arc::new(SessionTasks { registry, tsih: logged_in.tsih }));
-                self.ticket.set_nexus(nexus);
-            }
-            None => self.end(End::Ordered(Cause::Removed)),
-        }
-    }
-
-    /// The configuration of the target has changed: what the session may see and do follows, or it has to go.
-    fn reconsider(&mut self) {
-        let Some(logged_in) = self.core.logged_in() else { return };
-        let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
-        match (self.shared.admit(logged_in, self.ends), nexus) {
-            (Some((_, view)), Some(nexus)) => nexus.set_view(view),
-            // A session that waits for its predecessor opens its nexus as things are then.
-            (Some(_), None) => {}
-            (None, _) => {
-                self.core.request_logout(LEAVE_TIME, Instant::now());
-                self.eventful = true;
-            }
-        }
     }
 
     /// Writes answers until there are none or the socket is full.
@@ -503,104 +369,6 @@ impl Connection {
             }
         }
         Ok(())
-    }
-
-    /// Waits until there is something to do: polling for a while if the last waits were short, see [`Polling`].
-    async fn wait(&mut self) {
-        self.arm();
-        if !self.polling.is_on() {
-            return poll_fn(|cx| self.poll_ready(cx)).await;
-        }
-        let start = Instant::now();
-        if let Some(budget) = self.polling.budget() {
-            loop {
-                // Asks the kernel for news of all sockets of this core, and lets its other tasks run.
-                tokio::task::yield_now().await;
-                if self.glance().await {
-                    return self.polling.waited(start.elapsed());
-                }
-                if start.elapsed() >= budget {
-                    break;
-                }
-            }
-        }
-        poll_fn(|cx| self.poll_ready(cx)).await;
-        self.polling.waited(start.elapsed());
-    }
-
-    /// Takes what is there, without waiting. Says whether there was anything.
-    async fn glance(&mut self) -> bool {
-        poll_fn(|cx| Poll::Ready(self.poll_ready(cx).is_ready())).await
-    }
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut news = self.poll_work(cx).is_ready();
-        while let Poll::Ready(Some(order)) = self.ticket.orders.poll_recv(cx) {
-            self.order(order);
-            news = true;
-        }
-        // While held back the socket is not asked, else its readiness would wake us in a loop.
-        if !self.readable && !self.is_held_back() {
-            self.readable = self.stream.poll_read_ready(cx).is_ready();
-        }
-        news |= self.readable && !self.is_held_back();
-        if self.core.unsent() > 0 && !self.mute {
-            self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
-            news |= self.writable;
-        }
-        if self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready() {
-            self.armed = None;
-            self.handle_timeout(Instant::now());
-            news = true;
-        }
-        if news { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut news = Poll::Pending;
-        while !self.work.is_empty()
-            && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)
-        {
-            self.done(done);
-            news = Poll::Ready(());
-        }
-        news
-    }
-
-    /// Lets the core do what is due. While we wait for our own devices we do not read, so that an answer to a ping would
-    /// not be seen: then the peer is not blamed for its silence. It is while it does not take its answers.
-    fn handle_timeout(&mut self, now: Instant) {
-        self.postponed = None;
-        if self.mute || self.bytes_executing > self.bytes_executing_max {
-            self.postponed = Some(now + POSTPONEMENT);
-            return;
-        }
-        if self.core.next_timeout().is_none_or(|at| at > now) {
-            return;
-        }
-        self.core.handle_timeout(now);
-        self.eventful = true;
-        if self.core.logged_in().is_none() {
-            // It is over. Commands before that which were held back are not begun any more.
-            while let Some(event) = self.core.poll_event() {
-                if let TargetEvent::Closing(reason) = event {
-                    self.end(End::Protocol(reason));
-                }
-            }
-        }
-    }
-
-    fn arm(&mut self) {
-        let timeout = match &self.ending {
-            Some((_, by)) => Some(*by),
-            None => self.core.next_timeout().max(self.postponed),
-        };
-        if let Some(at) = timeout
-            && self.armed.is_none_or(|armed| at < armed)
-        {
-            self.sleep.as_mut().reset(at.into());
-            self.armed = Some(at);
-        }
     }
 
     fn order(&mut self, order: Order) {

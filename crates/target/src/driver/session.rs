@@ -1,0 +1,107 @@
+//! What of a session is not the protocol's: when its nexus opens, what it may see, and what becomes of others.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lunway_iscsi::pdu::LogoutResult;
+use lunway_iscsi::target::LogoutId;
+use lunway_scsi::Nexus;
+
+use super::Connection;
+use super::end::End;
+use super::task_management::SessionTasks;
+use super::work::{Done, Work};
+use crate::metrics::SessionCounters;
+use crate::registry::{Cause, Handle, Order};
+use crate::server::SessionSummary;
+
+/// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
+/// again.
+const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
+/// How long an initiator has to log out that may not stay.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
+
+/// What a session is to each of its connections.
+pub(crate) struct Session {
+    /// `None`: discovery, or not open yet.
+    pub(crate) nexus: Option<Arc<Nexus>>,
+    /// `None`: discovery.
+    pub(crate) counters: Option<SessionCounters>,
+    /// Who it is with, for the log.
+    pub(crate) initiator: String,
+    pub(crate) target: Option<String>,
+}
+
+impl Connection {
+    /// Full feature phase begins, after the end of the connections whose place this one takes.
+    pub(super) fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
+        let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
+        self.shared.session_log.info(|suppressed| {
+            tracing::info!(?initiator, %target, peer = %self.ends.peer, suppressed, "logged in");
+        });
+        self.shared.metrics.login(true);
+        if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
+            let summary = SessionSummary::new(logged_in, self.ends.peer, self.ends.local);
+            self.ticket.handle.describe(summary.clone());
+            session.counters = Some(self.shared.metrics.open(summary));
+        }
+        self.session = Some(session);
+        if predecessors.is_empty() {
+            return self.open_nexus();
+        }
+        self.predecessors.clone_from(&predecessors);
+        self.mute = true;
+        self.push_work(Work::Elsewhere(Box::pin(async move {
+            let all = async {
+                for predecessor in predecessors {
+                    predecessor.ended().await;
+                }
+            };
+            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, all).await.is_ok();
+            Done::Reinstated { in_time }
+        })));
+    }
+
+    /// The initiator logs another connection of the session out over this one (RFC 7143 §11.14).
+    pub(super) fn close_sibling(&mut self, request: LogoutId, cid: u16) {
+        let Some(sibling) = self.ticket.sibling(cid) else {
+            return self.core.respond_logout(request, LogoutResult::CID_NOT_FOUND);
+        };
+        sibling.send(Order::Close(Cause::ConnectionLoggedOut));
+        self.push_work(Work::Elsewhere(Box::pin(async move {
+            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, sibling.ended()).await.is_ok();
+            Done::LoggedOut { request, in_time }
+        })));
+    }
+
+    pub(super) fn open_nexus(&mut self) {
+        let (Some(logged_in), Some(session)) = (self.core.logged_in(), &mut self.session) else { return };
+        if session.target.is_none() || session.nexus.is_some() {
+            return;
+        }
+        session.nexus = self.shared.open_nexus(logged_in, self.ends);
+        match &session.nexus {
+            Some(nexus) => {
+                let registry = Arc::clone(&self.shared.registry);
+                nexus.set_tasks(Arc::new(SessionTasks { registry, tsih: logged_in.tsih }));
+                self.ticket.set_nexus(nexus);
+            }
+            None => self.end(End::Ordered(Cause::Removed)),
+        }
+    }
+
+    /// The configuration of the target has changed: what the session may see and do follows, or it has to go.
+    pub(super) fn reconsider(&mut self) {
+        let Some(logged_in) = self.core.logged_in() else { return };
+        let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
+        match (self.shared.admit(logged_in, self.ends), nexus) {
+            (Some((_, view)), Some(nexus)) => nexus.set_view(view),
+            // A session that waits for its predecessor opens its nexus as things are then.
+            (Some(_), None) => {}
+            (None, _) => {
+                self.core.request_logout(LEAVE_TIME, Instant::now());
+                self.eventful = true;
+            }
+        }
+    }
+}

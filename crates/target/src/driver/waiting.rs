@@ -1,0 +1,115 @@
+//! How a connection waits: for its socket, its work, orders and the timer.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::StreamExt;
+use lunway_iscsi::target::TargetEvent;
+
+use super::Connection;
+use super::end::End;
+
+/// How often it is seen whether the core's timer may be looked at again, see [`Connection::handle_timeout`].
+const POSTPONEMENT: Duration = Duration::from_secs(1);
+
+impl Connection {
+    /// Waits until there is something to do: polling for a while if the last waits were short, see
+    /// [`Polling`](crate::polling::Polling).
+    pub(super) async fn wait(&mut self) {
+        self.arm();
+        if !self.polling.is_on() {
+            return poll_fn(|cx| self.poll_ready(cx)).await;
+        }
+        let start = Instant::now();
+        if let Some(budget) = self.polling.budget() {
+            loop {
+                // Asks the kernel for news of all sockets of this core, and lets its other tasks run.
+                tokio::task::yield_now().await;
+                if self.glance().await {
+                    return self.polling.waited(start.elapsed());
+                }
+                if start.elapsed() >= budget {
+                    break;
+                }
+            }
+        }
+        poll_fn(|cx| self.poll_ready(cx)).await;
+        self.polling.waited(start.elapsed());
+    }
+
+    /// Takes what is there, without waiting. Says whether there was anything.
+    pub(super) async fn glance(&mut self) -> bool {
+        poll_fn(|cx| Poll::Ready(self.poll_ready(cx).is_ready())).await
+    }
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut news = self.poll_work(cx).is_ready();
+        while let Poll::Ready(Some(order)) = self.ticket.orders.poll_recv(cx) {
+            self.order(order);
+            news = true;
+        }
+        // While held back the socket is not asked, else its readiness would wake us in a loop.
+        if !self.readable && !self.is_held_back() {
+            self.readable = self.stream.poll_read_ready(cx).is_ready();
+        }
+        news |= self.readable && !self.is_held_back();
+        if self.core.unsent() > 0 && !self.mute {
+            self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
+            news |= self.writable;
+        }
+        if self.armed.is_some() && self.sleep.as_mut().poll(cx).is_ready() {
+            self.armed = None;
+            self.handle_timeout(Instant::now());
+            news = true;
+        }
+        if news { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    pub(super) fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut news = Poll::Pending;
+        while !self.work.is_empty()
+            && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)
+        {
+            self.done(done);
+            news = Poll::Ready(());
+        }
+        news
+    }
+
+    /// Lets the core do what is due. While we wait for our own devices we do not read, so that an answer to a ping would
+    /// not be seen: then the peer is not blamed for its silence. It is while it does not take its answers.
+    fn handle_timeout(&mut self, now: Instant) {
+        self.postponed = None;
+        if self.mute || self.bytes_executing > self.bytes_executing_max {
+            self.postponed = Some(now + POSTPONEMENT);
+            return;
+        }
+        if self.core.next_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        self.core.handle_timeout(now);
+        self.eventful = true;
+        if self.core.logged_in().is_none() {
+            // It is over. Commands before that which were held back are not begun any more.
+            while let Some(event) = self.core.poll_event() {
+                if let TargetEvent::Closing(reason) = event {
+                    self.end(End::Protocol(reason));
+                }
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        let timeout = match &self.ending {
+            Some((_, by)) => Some(*by),
+            None => self.core.next_timeout().max(self.postponed),
+        };
+        if let Some(at) = timeout
+            && self.armed.is_none_or(|armed| at < armed)
+        {
+            self.sleep.as_mut().reset(at.into());
+            self.armed = Some(at);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a connection waits for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use lunway_iscsi::target::{LogoutId, TaskId, TaskManagementId};
+use lunway_scsi::Response;
+
+use super::task_management::Managed;
+use crate::metrics::Counted;
+
+/// Something that a connection waits for, other than its socket.
+pub(super) enum Work {
+    /// A command whose device needs time.
+    Command {
+        task: TaskId,
+        /// What it counts against the limit of executing bytes.
+        bytes: usize,
+        counted: Counted,
+        response: Pin<Box<dyn Future<Output = Response> + Send>>,
+    },
+    /// Something that other connections do.
+    Elsewhere(Pin<Box<dyn Future<Output = Done> + Send>>),
+}
+
+/// What a connection waited for has happened.
+pub(super) enum Done {
+    Command {
+        task: TaskId,
+        bytes: usize,
+        counted: Counted,
+        response: Response,
+    },
+    /// Commands that a task management function aborts have ended.
+    Managed(TaskManagementId, Managed),
+    /// What this connection takes the place of has ended, or has not in time.
+    Reinstated {
+        in_time: bool,
+    },
+    /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in time.
+    LoggedOut {
+        request: LogoutId,
+        in_time: bool,
+    },
+}
+
+impl Future for Work {
+    type Output = Done;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        match self.get_mut() {
+            Self::Command { task, bytes, counted, response } => {
+                let response = ready!(response.as_mut().poll(cx));
+                Poll::Ready(Done::Command { task: *task, bytes: *bytes, counted: *counted, response })
+            }
+            Self::Elsewhere(future) => future.as_mut().poll(cx),
+        }
+    }
+}
