@@ -13,7 +13,6 @@ use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
 use tokio::runtime::{Builder, Runtime};
 
-use super::check::card;
 use super::incidents::Incidents;
 use super::pace::Pace;
 use super::results::{Sample, Timeline};
@@ -26,7 +25,6 @@ use super::team::Team;
 use crate::cpu::CpuWatch;
 use crate::network::Network;
 use crate::rate::Rate;
-use crate::topology::End as CableEnd;
 
 /// Bytes of each I/O that fills a unit, and how many are under way.
 const FILL_BLOCK: u32 = 1 << 20;
@@ -73,13 +71,7 @@ impl Ground<'_> {
             return Ok(sessions.map(way).collect());
         }
         let topology = self.network.topology();
-        let address = |cable: &str, host: &str| {
-            let card = match card(topology, cable, host) {
-                Some(CableEnd::Card { card, .. }) => card.as_str(),
-                _ => "",
-            };
-            self.network.host(host)?.address(card)
-        };
+        let address = |cable: &str, host: &str| self.network.host(host)?.address(topology.card(cable, host));
         let mut ways = Vec::new();
         for path in &run.paths {
             let from = address(&path.leaves, &run.from)?;

@@ -2,13 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::check::card;
 use super::run::Run;
 use super::run_error::RunError;
 use super::target::PORT;
 use crate::error::LabError;
 use crate::network::{LiveHost, Network};
-use crate::topology::End;
 
 /// Addresses and ports go into the hash, not addresses alone: what switches call layer 3+4.
 const HASH: (&str, &str) = ("net/ipv4/fib_multipath_hash_policy", "1");
@@ -40,8 +38,8 @@ impl Team {
         let mut there = Vec::new();
         let mut back = Vec::new();
         for path in &run.paths {
-            let own = device(network, &path.leaves, &run.from);
-            let other = device(network, &path.enters, &run.target);
+            let own = network.topology().card(&path.leaves, &run.from);
+            let other = network.topology().card(&path.enters, &run.target);
             there.push(format!("nexthop via {} dev {own}", storage.address(other)?));
             back.push(format!("nexthop via {} dev {other}", host.address(own)?));
         }
@@ -74,12 +72,4 @@ fn join(host: &LiveHost, own: Ipv4Addr, other: Ipv4Addr, ways: &[String]) -> Res
         format!("addr add {own}/32 dev lo"),
         format!("route add {other}/32 src {own} {}", ways.join(" ")),
     ])
-}
-
-/// The card of a host at a cable; the check of the file has seen that there is one.
-fn device<'a>(network: &'a Network, cable: &str, host: &str) -> &'a str {
-    match card(network.topology(), cable, host) {
-        Some(End::Card { card, .. }) => card,
-        _ => "",
-    }
 }

@@ -7,13 +7,12 @@ use std::time::Duration;
 use lunway_bench::{Access, Cancel};
 use lunway_net::{Client, Direction, NetError, Responder, Stop, Throughput};
 
-use super::check::card;
 use super::pace::Pace;
 use super::run::{Run, Window, Wire};
 use super::run_error::RunError;
 use crate::cpu::{CpuUse, CpuWatch};
 use crate::network::Network;
-use crate::topology::{End, Topology};
+use crate::topology::Topology;
 
 /// How often a measurement is looked after.
 const STEP: Duration = Duration::from_millis(100);
@@ -48,7 +47,7 @@ impl<'a> Answering<'a> {
     pub(super) fn start(network: &'a Network, run: &'a Run) -> Result<Self, RunError> {
         let failed = |source: NetError| RunError::Net { test: run.test.clone(), source };
         let host = network.host(&run.target)?;
-        let address = host.address(card_of(network.topology(), &run.paths[0].enters, &run.target))?;
+        let address = host.address(network.topology().card(&run.paths[0].enters, &run.target))?;
         let listener = host.run(|| TcpListener::bind((address, 0)))?.map_err(|error| failed(error.into()))?;
         let peer = listener.local_addr().map_err(|error| failed(error.into()))?;
         let stop = Stop::new();
@@ -69,7 +68,7 @@ impl<'a> Answering<'a> {
     ) -> Result<Measured, RunError> {
         let run = self.run;
         let host = self.network.host(&run.from)?;
-        let from = host.address(card_of(self.network.topology(), &run.paths[0].leaves, &run.from))?;
+        let from = host.address(self.network.topology().card(&run.paths[0].leaves, &run.from))?;
         let window = window.bytes.map_or(lunway_net::Window::Auto, lunway_net::Window::Bytes);
         let direction = if access.writes() { Direction::Send } else { Direction::Receive };
         let stop = Stop::new();
@@ -97,13 +96,5 @@ impl<'a> Answering<'a> {
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
         self.stop.stop();
-    }
-}
-
-/// The card of a host at a cable; the check of the file has seen that there is one.
-fn card_of<'a>(topology: &'a Topology, cable: &str, host: &str) -> &'a str {
-    match card(topology, cable, host) {
-        Some(End::Card { card, .. }) => card,
-        _ => "",
     }
 }

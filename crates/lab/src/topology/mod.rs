@@ -183,6 +183,20 @@ impl Topology {
         self.cables.iter().find(|cable| cable.name == name)
     }
 
+    /// Where a cable ends on a host.
+    pub fn end_on(&self, cable: &str, host: &str) -> Option<&End> {
+        let Cable { ends, .. } = self.cable(cable)?;
+        ends.iter().find(|end| matches!(end, End::Card { host: name, .. } if name == host))
+    }
+
+    /// The card of a host at a cable; without a name where there is none, as no card is called.
+    pub fn card(&self, cable: &str, host: &str) -> &str {
+        match self.end_on(cable, host) {
+            Some(End::Card { card, .. }) => card,
+            _ => "",
+        }
+    }
+
     /// The same network, every rate multiplied. What a processor cannot carry at full speed it carries at half, and ratios
     /// between cables stay what they were.
     #[must_use]

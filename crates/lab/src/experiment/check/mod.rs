@@ -22,8 +22,6 @@ use super::figures::{Figure, Template, Verdict};
 use super::file::{FigureTable, FileTable, OneOrMore, VerdictTable};
 use crate::topology::Topology;
 
-pub(super) use self::run::card;
-
 /// The most runs, figures and verdicts.
 const COUNT_MAX: usize = 200;
 /// The most repeats.

@@ -5,7 +5,7 @@ use super::measure::{comparing, storage, wire};
 use crate::experiment::error::{ExperimentError, Problem};
 use crate::experiment::file::{MeasureName, OneOrMore, RunTable};
 use crate::experiment::run::{Measure, NO_POLICY, POLICIES, Path, Run};
-use crate::topology::{Cable, End, Topology};
+use crate::topology::Topology;
 
 /// The most paths of a run.
 const PATHS_MAX: usize = 64;
@@ -114,9 +114,9 @@ fn paths(
             at.wrong("paths", Problem::Path { path: path.to_string(), from, to, why })
         };
         let leaves =
-            card(topology, &path.leaves, from).ok_or_else(|| why("its first cable ends elsewhere"))?;
+            topology.end_on(&path.leaves, from).ok_or_else(|| why("its first cable ends elsewhere"))?;
         let enters =
-            card(topology, &path.enters, target).ok_or_else(|| why("its last cable ends elsewhere"))?;
+            topology.end_on(&path.enters, target).ok_or_else(|| why("its last cable ends elsewhere"))?;
         let addresses = topology.addresses();
         let subnet = |end| addresses.get(end).map(|address| address.octets()[..3].to_vec());
         if subnet(leaves) != subnet(enters) {
@@ -173,10 +173,4 @@ fn policies(
     }
     at.range("policy", policies.len(), 1..=POLICIES.len() + 1)?;
     Ok(policies)
-}
-
-/// Where a cable ends on a host.
-pub(in crate::experiment) fn card<'a>(topology: &'a Topology, cable: &str, host: &str) -> Option<&'a End> {
-    let Cable { ends, .. } = topology.cable(cable)?;
-    ends.iter().find(|end| matches!(end, End::Card { host: name, .. } if name == host))
 }
