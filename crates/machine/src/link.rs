@@ -114,7 +114,8 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn name(link: &LinkMessage) -> Option<&String> {
+/// What the interface is called.
+pub(crate) fn name(link: &LinkMessage) -> Option<&String> {
     link.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => Some(name),
         _ => None,

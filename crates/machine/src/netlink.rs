@@ -12,12 +12,13 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
 use netlink_packet_route::route::RouteMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 use socket2::SockRef;
 
+use crate::link;
 use crate::machine::MachineAddress;
 
 /// What the kernel takes a second for is broken.
@@ -176,17 +177,13 @@ fn usable(message: &AddressMessage, links: &HashMap<u32, LinkMessage>) -> Option
         }
     }
     let link = links.get(&message.header.index).filter(|link| link.header.flags.contains(LinkFlags::Up))?;
-    let name = link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name.clone()),
-        _ => None,
-    });
     // On a link between two points IFA_ADDRESS is the other end's.
     let ip = local.or(address)?;
     let alone = !flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed);
     alone.then_some(MachineAddress {
         ip,
         network: IpNet::new(ip, message.header.prefix_len).ok()?,
-        interface: name?,
+        interface: link::name(link)?.clone(),
         loopback: link.header.flags.contains(LinkFlags::Loopback),
         deprecated: flags.contains(AddressFlags::Deprecated),
     })
@@ -195,6 +192,8 @@ fn usable(message: &AddressMessage, links: &HashMap<u32, LinkMessage>) -> Option
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use netlink_packet_route::link::LinkAttribute;
 
     use super::*;
 
