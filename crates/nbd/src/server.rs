@@ -4,13 +4,12 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use lunway_block::BlockError;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -18,6 +17,7 @@ use crate::export::Export;
 use crate::negotiation::{NegotiationError, negotiate};
 use crate::stream::Stream;
 use crate::transmission::{End, Transmission};
+use crate::unix::UnixSocket;
 
 /// The port that is registered for the protocol.
 pub const PORT: u16 = 10809;
@@ -108,29 +108,20 @@ pub enum BindError {
 }
 
 enum Listener {
-    /// With its path, which goes at the end.
-    Unix(UnixListener, PathBuf),
+    Unix(UnixSocket),
     Tcp(TcpListener),
 }
 
 impl Listener {
     async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Unix(socket) => Ok(Stream::Unix(socket.accept().await?)),
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // Replies are complete when they are written.
                 stream.set_nodelay(true)?;
                 Ok(Stream::Tcp(stream))
             }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -147,21 +138,11 @@ pub struct Server {
 impl Server {
     /// Listens; nobody is answered yet. A socket that a dead process has left behind is taken over.
     pub async fn bind(address: &Address, export: Export) -> Result<Self, BindError> {
-        let failed = |source| BindError::Listen {
-            address: match address {
-                Address::Unix(path) => path.display().to_string(),
-                Address::Tcp(address) => address.to_string(),
-            },
-            source,
-        };
         let listener = match address {
-            Address::Tcp(address) => Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?),
-            Address::Unix(path) => {
-                clear_away(path).await?;
-                let listener = UnixListener::bind(path).map_err(failed)?;
-                let listener = Listener::Unix(listener, path.clone());
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-                listener
+            Address::Unix(path) => Listener::Unix(UnixSocket::bind(path).await?),
+            Address::Tcp(address) => {
+                let failed = |source| BindError::Listen { address: address.to_string(), source };
+                Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
             }
         };
         Ok(Self { listener, export })
@@ -170,7 +151,7 @@ impl Server {
     /// Where it listens, with the port that the system chose where it was asked for any.
     pub fn address(&self) -> io::Result<Address> {
         match &self.listener {
-            Listener::Unix(_, path) => Ok(Address::Unix(path.clone())),
+            Listener::Unix(socket) => Ok(Address::Unix(socket.path().to_owned())),
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
         }
     }
@@ -207,21 +188,6 @@ impl Server {
             return Ok(());
         }
         export.device.flush().await
-    }
-}
-
-/// Removes a socket on which nobody listens.
-async fn clear_away(path: &Path) -> Result<(), BindError> {
-    match std::fs::symlink_metadata(path) {
-        Err(_) => Ok(()),
-        Ok(found) if !found.file_type().is_socket() => Err(BindError::NoSocket(path.to_owned())),
-        Ok(_) => match UnixStream::connect(path).await {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let address = path.display().to_string();
-                std::fs::remove_file(path).map_err(|source| BindError::Listen { address, source })
-            }
-            _ => Err(BindError::Taken(path.to_owned())),
-        },
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,4 +266,15 @@ async fn a_socket_is_taken_over_from_the_dead_and_left_to_the_living() {
     let error = Server::bind(&Address::Unix(file.clone()), export()).await.err().unwrap().to_string();
     assert!(error.contains("is no socket"), "{error}");
     assert_eq!(std::fs::read(file).unwrap(), b"precious");
+}
+
+#[tokio::test]
+async fn a_socket_is_its_users_alone_and_a_name_that_somebody_else_took_is_left_to_them() {
+    let served = Served::ram().await;
+    assert_eq!(std::fs::metadata(&served.path).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::remove_file(&served.path).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&served.path).unwrap();
+    served.stop.send(()).unwrap();
+    served.task.await.unwrap();
+    assert!(served.path.exists());
 }
