@@ -6,6 +6,7 @@
 //! | `change.rs` | another configuration while it runs |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
 //! | `settings.rs` | what connections need of a configuration |
+//! | `reservations.rs` | what initiators have reserved |
 //! | `summary.rs`, `error.rs` | what is said about it |
 
 mod change;
