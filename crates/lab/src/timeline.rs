@@ -16,7 +16,7 @@ use crate::topology::{Loss, Topology};
 /// The most that a timeline holds after flapping is counted out.
 const EVENTS_MAX: usize = 10_000;
 
-/// Something that is to happen to a cable: in a file `{ at = "3s", pull = "lane1" }`, with one of the actions.
+/// Something that is to happen to a cable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// When, counted from the beginning of the run.
@@ -92,44 +92,6 @@ pub struct Flap {
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     parse_duration(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
-}
-
-impl<'de> Deserialize<'de> for Event {
-    /// A table of two keys: `at`, and one that is the action.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Table {
-            #[serde(deserialize_with = "duration")]
-            at: Duration,
-            pull: Option<String>,
-            plug: Option<String>,
-            black_hole: Option<String>,
-            clear: Option<String>,
-            slow: Option<Slow>,
-            delay: Option<NewDelay>,
-            loss: Option<NewLoss>,
-            flap: Option<Flap>,
-        }
-        let table = Table::deserialize(deserializer)?;
-        let actions = [
-            table.pull.map(Action::Pull),
-            table.plug.map(Action::Plug),
-            table.black_hole.map(Action::BlackHole),
-            table.clear.map(Action::Clear),
-            table.slow.map(Action::Slow),
-            table.delay.map(Action::Delay),
-            table.loss.map(Action::Loss),
-            table.flap.map(Action::Flap),
-        ];
-        let mut actions = actions.into_iter().flatten();
-        match (actions.next(), actions.next()) {
-            (Some(action), None) => Ok(Self { at: table.at, action }),
-            _ => Err(serde::de::Error::custom(
-                "an event has one action: pull, plug, black_hole, clear, slow, delay, loss or flap",
-            )),
-        }
-    }
 }
 
 impl Action {
@@ -326,28 +288,29 @@ fn check(event: &Event, topology: &Topology) -> Result<(), TimelineError> {
 mod tests {
     use super::*;
 
-    #[derive(Deserialize)]
-    struct File {
-        event: Vec<Event>,
-        #[serde(flatten)]
-        topology: Topology,
+    fn at(seconds: u64, action: Action) -> Event {
+        Event { at: Duration::from_secs(seconds), action }
     }
 
-    fn timeline(events: &str) -> Result<Timeline, TimelineError> {
+    fn timeline(events: &[Event]) -> Result<Timeline, TimelineError> {
         let network = "host = [{ name = 'a' }, { name = 'b' }]\ncable = [
             { name = 'lane1', ends = ['a.eth0', 'b.eth0'], rate = '1Gbit', delay = '0s' },
             { name = 'lane2', ends = ['a.eth1', 'b.eth1'] }]\n";
-        let file: File = toml::from_str(&format!("{network}event = [{events}]")).unwrap();
-        Timeline::new(&file.event, &file.topology)
+        Timeline::new(events, &toml::from_str(network).unwrap())
     }
 
     #[test]
     fn events_are_put_in_order_and_flapping_is_counted_out() {
-        let timeline = timeline(
-            "{ at = '3s', slow = { cable = 'lane1', rate = '10Mbit' } }, { at = '1s', black_hole = 'lane2' },
-             { at = '2s', flap = { cable = 'lane2', period = '2s', count = 2 } }, { at = '9s', clear = 'lane2' },
-             { at = '8s', delay = { cable = 'lane1', time = '5ms' } }, { at = '8s', loss = { cable = 'lane1', share = '1%' } }",
-        );
+        let lane1 = || "lane1".to_owned();
+        let lane2 = || "lane2".to_owned();
+        let timeline = timeline(&[
+            at(3, Action::Slow(Slow { cable: lane1(), rate: "10Mbit".parse().unwrap() })),
+            at(1, Action::BlackHole(lane2())),
+            at(2, Action::Flap(Flap { cable: lane2(), period: Duration::from_secs(2), count: 2 })),
+            at(9, Action::Clear(lane2())),
+            at(8, Action::Delay(NewDelay { cable: lane1(), time: Duration::from_millis(5) })),
+            at(8, Action::Loss(NewLoss { cable: lane1(), share: "1%".parse().unwrap() })),
+        ]);
         let said: Vec<String> = timeline
             .unwrap()
             .events()
@@ -372,26 +335,15 @@ mod tests {
 
     #[test]
     fn what_cannot_happen_is_named() {
-        let wrong = |event: &str| timeline(event).unwrap_err();
-        assert!(matches!(wrong("{ at = '1s', pull = 'lane3' }"), TimelineError::NoSuchCable { .. }));
-        let slow = "{ at = '1s', slow = { cable = 'lane2', rate = '1Gbit' } }";
+        let wrong = |action| timeline(&[at(1, action)]).unwrap_err();
+        let lane2 = || "lane2".to_owned();
+        let pull = Action::Pull("lane3".to_owned());
+        assert!(matches!(wrong(pull), TimelineError::NoSuchCable { .. }));
+        let slow = Action::Slow(Slow { cable: lane2(), rate: "1Gbit".parse().unwrap() });
         assert!(matches!(wrong(slow), TimelineError::NotPossible { what: "rate", .. }));
-        let delay = "{ at = '1s', delay = { cable = 'lane2', time = '1s' } }";
+        let delay = Action::Delay(NewDelay { cable: lane2(), time: Duration::from_secs(1) });
         assert!(matches!(wrong(delay), TimelineError::NotPossible { what: "delay", .. }));
-        let flap = "{ at = '1s', flap = { cable = 'lane2', period = '1s', count = 4000000000 } }";
-        assert_eq!(wrong(flap), TimelineError::TooMany);
-    }
-
-    #[test]
-    fn an_event_is_a_time_and_one_action() {
-        for text in [
-            "at = '1s'",
-            "pull = 'a'",
-            "at = '1s'\npull = 'a'\nplug = 'a'",
-            "at = '1s'\nexplode = 'a'",
-            "at = '1'\npull = 'a'",
-        ] {
-            assert!(toml::from_str::<Event>(text).is_err(), "{text}");
-        }
+        let flap = Flap { cable: lane2(), period: Duration::from_secs(1), count: 4_000_000_000 };
+        assert_eq!(wrong(Action::Flap(flap)), TimelineError::TooMany);
     }
 }
