@@ -471,6 +471,7 @@ impl UnitCell {
             }
         }
     }
+
     /// Reads the state of access again over a session that is in use, until it is not in transition any more.
     pub(crate) async fn refresh_access(&self, session: Arc<Session>, portal: String, patience: Duration) {
         if self.readings.fetch_add(1, Ordering::AcqRel) > 0 {

@@ -1,4 +1,27 @@
-//! Many paths to one disk.
+//! Many paths, one disk: a block device made of lanes, each a session to the same logical unit.
+//!
+//! ```text
+//!   read │ write │ flush │ …
+//!        ▼                which lane, or which parts on which
+//!   device ──────────────────────▶ scheduler
+//!     │  ▲                            ▲ what it may choose from
+//!     ▼  │ events                     │
+//!   lanes ───────────────────────▶ health
+//!     └── iscsi ◀── plan      sessions, made of ports and portals
+//! ```
+//!
+//! **Invariant:** only `iscsi` knows how a lane moves bytes; everything else sees a [`Lane`], and is tested over simulated ones.
+//!
+//! # Parts
+//!
+//! | part | is |
+//! |---|---|
+//! | [`MultipathDevice`] | the disk: what is sent where, and sent again |
+//! | [`Lane`], [`Fate`] | a path, and what became of what it did not finish |
+//! | [`Scheduler`], [`Policy`] | which lane an operation takes, or which lanes |
+//! | [`LaneState`], [`Flap`], [`Failback`] | what each lane is good for |
+//! | [`plan`] | from ports and portals to lanes, with reasons and warnings |
+//! | [`iscsi`] | from an address to a disk over sessions |
 
 mod device;
 mod fate;
