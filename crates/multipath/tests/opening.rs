@@ -25,23 +25,37 @@ const SIZE: u64 = 16 << 20;
 /// More than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A disk behind portals of 127.0.0.1 and 127.0.0.2. Its identity is made of the target's name.
+/// A disk behind portals of 127.0.0.1 and 127.0.0.2.
 async fn serve(name: &str) -> (Server, [SocketAddr; 2]) {
     serve_at(name, ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap())).await
 }
 
+/// Its serial number is the target's name, so that it stays the same disk when it is served elsewhere.
 async fn serve_at(name: &str, [one, other]: [SocketAddr; 2]) -> (Server, [SocketAddr; 2]) {
-    let config = format!(
+    start(&format!(
         "listen = [\"{one}\", \"{other}\"]\ncores = 1\n[[target]]\nname = \"{name}\"\n\
-         [[target.lun]]\nid = 0\ndevice = \"ram\"\n"
-    );
+         [[target.lun]]\nid = 0\ndevice = \"ram\"\nserial = \"{name}\"\n"
+    ))
+    .await
+}
+
+/// A disk on a machine of this id, with this line about its serial number if it has any.
+async fn serve_on(machine: &str, serial: &str) -> (Server, [SocketAddr; 2]) {
+    start(&format!(
+        "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\nmachine_id = \"{machine}\"\n\
+         [[target]]\nname = \"{NAME}\"\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n{serial}\n"
+    ))
+    .await
+}
+
+async fn start(config: &str) -> (Server, [SocketAddr; 2]) {
     let open: OpenDevice = Arc::new(|_, _| {
         Box::pin(async {
             let disk = RamDisk::new(SIZE, 512).map_err(|error| error.to_string())?;
             Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
         })
     });
-    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.expect("start");
+    let server = Server::start(Config::from_toml(config, "test").unwrap(), open).await.expect("start");
     let of = |ip: [u8; 4]| {
         let addresses = server.addresses();
         addresses.iter().copied().find(|address| address.ip() == std::net::IpAddr::from(ip)).unwrap()
@@ -161,6 +175,27 @@ async fn different_disks_behind_one_name_are_refused() {
     };
     assert!(said.contains("do not lead to the same disk"), "{said}");
     assert!(said.contains("127.0.0.3 >") && said.contains("127.0.0.4 >"), "{said}");
+    one.shutdown(Duration::from_secs(1)).await.unwrap();
+    other.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn disks_of_one_name_on_two_machines_are_two_disks_unless_they_have_one_serial_number() {
+    let ((one, [first, _]), (other, [_, second])) = (serve_on("one", "").await, serve_on("two", "").await);
+    let said = match open(&paired([first, second])).await {
+        Ok(_) => panic!("they were opened as one, and would have been torn"),
+        Err(error) => error.to_string(),
+    };
+    assert!(said.contains("do not lead to the same disk"), "{said}");
+    one.shutdown(Duration::from_secs(1)).await.unwrap();
+    other.shutdown(Duration::from_secs(1)).await.unwrap();
+
+    let serial = "serial = \"replicated-1\"";
+    let ((one, [first, _]), (other, [_, second])) =
+        (serve_on("one", serial).await, serve_on("two", serial).await);
+    let disk = open(&paired([first, second])).await.unwrap();
+    until(&disk, all_up).await;
+    disk.close().await;
     one.shutdown(Duration::from_secs(1)).await.unwrap();
     other.shutdown(Duration::from_secs(1)).await.unwrap();
 }

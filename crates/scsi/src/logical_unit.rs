@@ -22,11 +22,14 @@ const GREETED_MAX: usize = 256;
 /// What a logical unit says about itself, and what it lets initiators do.
 #[derive(Clone, Debug)]
 pub struct LogicalUnitOptions {
-    /// Whatever names this volume for good, such as the target's name and the LUN's number. The designators of VPD
-    /// page 83h and, where `serial` is empty, the serial number are hashed from it, so the same text gives the same disk
-    /// after every restart, and two disks must never share one.
+    /// Whatever names this volume for good among those of one daemon, such as the target's name and the LUN's number. What is
+    /// kept of it is found by this.
     pub identity: String,
-    /// Unit serial number, at most [`SERIAL_MAX`](Self::SERIAL_MAX) bytes of ASCII; empty: derived from `identity`.
+    /// What tells it from volumes of the same `identity` elsewhere: the machine, the store behind it.
+    pub distinction: String,
+    /// Unit serial number, at most [`SERIAL_MAX`](Self::SERIAL_MAX) bytes of ASCII; empty: hashed from `identity` and `distinction`,
+    /// so that the same texts give the same disk after every restart. The designators of VPD page 83h are hashed from the serial
+    /// number: two disks must never share one.
     pub serial: String,
     /// T10 vendor identification, 8 bytes of ASCII.
     pub vendor: String,
@@ -67,6 +70,7 @@ impl Default for LogicalUnitOptions {
     fn default() -> Self {
         Self {
             identity: String::new(),
+            distinction: String::new(),
             serial: String::new(),
             vendor: "LUNWAY".to_owned(),
             product: "VIRTUAL-DISK".to_owned(),

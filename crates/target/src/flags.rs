@@ -64,8 +64,7 @@ impl Config {
     }
 }
 
-/// The name of a target whose `--iqn` was not given. The host's name makes it one of its kind, which matters: the identity of
-/// its disks is derived from it, and an initiator takes two disks of one identity for two paths to the same.
+/// The name of a target whose `--iqn` was not given. The host's name makes it one of its kind, as names of targets should be.
 fn default_name() -> IscsiName {
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
     let host: String =

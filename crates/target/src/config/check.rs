@@ -1,6 +1,6 @@
 //! What cannot be served.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use lunway_iscsi::chap::Secret;
 
@@ -16,6 +16,11 @@ const LUN_MAX: u16 = 0x3fff;
 const ALIAS_MAX: usize = 255;
 /// Longest time that makes sense anywhere, seconds: a day.
 const TIME_MAX_S: u64 = 86_400;
+
+/// Whether a text has visible characters only, and no more than these.
+fn is_visible(text: &str, most: usize) -> bool {
+    (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
 
 impl Config {
     /// Refuses what cannot be served, from duplicate LUNs to unreadable secret files.
@@ -34,12 +39,31 @@ impl Config {
         if let Some(api) = &self.api {
             self.check_api(api)?;
         }
+        if let Some(id) = self.machine_id.as_ref().filter(|id| !is_visible(id, 64)) {
+            return Err(self.wrong("machine_id", id, "1 to 64 visible ASCII characters are possible"));
+        }
         let mut names = HashSet::new();
         for target in &self.targets {
             if !names.insert(&target.name) {
                 return Err(self.wrong("target: name", &target.name, "two targets have this name"));
             }
             self.check_target(target)?;
+        }
+        self.check_serials()
+    }
+
+    /// A serial number makes a disk: two logical units with one would be taken for one disk, and torn.
+    fn check_serials(&self) -> Result<(), ConfigError> {
+        let mut serials = HashMap::new();
+        for (target, lun) in
+            self.targets.iter().flat_map(|target| target.luns.iter().map(move |lun| (target, lun)))
+        {
+            let Some(serial) = &lun.serial else { continue };
+            if let Some((other, id)) = serials.insert(serial, (&target.name, lun.id)) {
+                let key = format!("target {}: lun {}: serial", target.name, lun.id);
+                let why = format!("lun {id} of {other} has it, and initiators would take both for one disk");
+                return Err(self.wrong(&key, serial, why));
+            }
         }
         Ok(())
     }
@@ -224,15 +248,8 @@ impl Config {
         if let Some(percent) = lun.threshold_percent.filter(|percent| !(1..=99).contains(percent)) {
             return Err(self.wrong(&at("threshold_percent"), &percent, "1 to 99 make sense"));
         }
-        if let Some(serial) = &lun.serial {
-            let fits = (1..=32).contains(&serial.len()) && serial.bytes().all(|b| b.is_ascii_graphic());
-            if !fits {
-                return Err(self.wrong(
-                    &at("serial"),
-                    serial,
-                    "1 to 32 visible ASCII characters are possible",
-                ));
-            }
+        if let Some(serial) = lun.serial.as_ref().filter(|serial| !is_visible(serial, 32)) {
+            return Err(self.wrong(&at("serial"), serial, "1 to 32 visible ASCII characters are possible"));
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// sector = 4096
 /// read_only = false
 /// removable = false
-/// serial = "4F2A"                           # default: derived from the target's name and the LUN
+/// serial = "4F2A"                           # default: made of the machine, the target, the LUN and the device
 ///
 /// [limits]
 /// sessions = 256
@@ -95,6 +95,10 @@ pub struct Config {
     /// Where what must outlive the process is kept; `None`: nothing is, and initiators are told so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
+    /// What stands for this machine in the names of its disks; `None`: its own id, /etc/machine-id. For containers, whose
+    /// own is another one each time or the same as others'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
     /// What initiators get that ask for CRC32C over headers.
     #[serde(default)]
     pub header_digest: Digest,
@@ -243,6 +247,7 @@ impl Default for Config {
             listen: default_listen(),
             cores: None,
             state_dir: None,
+            machine_id: None,
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             limits: Limits::default(),
@@ -408,6 +413,11 @@ mod tests {
             (format!("{TARGET}{TARGET}"), "name = \"iqn.2026-11.com.example:a\": two targets"),
             (format!("{TARGET}{lun}sector = 513"), "lun 0: sector = \"513\": 512 and 4096"),
             (format!("{TARGET}{lun}serial = \"a b\""), "serial = \"a b\""),
+            (
+                format!("{TARGET}{lun}serial = \"S\"\n{}{lun}serial = \"S\"", TARGET.replace(":a", ":b")),
+                "lun 0: serial = \"S\": lun 0 of iqn.2026-11.com.example:a has it, and initiators would take both",
+            ),
+            (format!("machine_id = \"\"\n{TARGET}"), "machine_id = \"\": 1 to 64"),
             (
                 format!("{TARGET}[[target.lun]]\nid = 20000\ndevice = \"ram:1G\""),
                 "id = \"20000\": 0 to 16383",

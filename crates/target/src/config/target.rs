@@ -168,8 +168,9 @@ pub struct LunConfig {
     /// Shown as a removable medium.
     #[serde(default, skip_serializing_if = "is_no")]
     pub removable: bool,
-    /// The unit serial number (VPD page 80h); `None`: derived from the target's name and the LUN, the same after each
-    /// start, as initiators recognise a disk by it.
+    /// The unit serial number (VPD page 80h), of which the names of VPD page 83h are made: initiators take all that has the same
+    /// for ways to one disk. `None`: made of the machine's id, the target's name, the LUN and the device's path, the same after
+    /// each start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
     /// Initiators are warned when the backing store is fuller than this (SBC-4 4.7.3.7, soft threshold).

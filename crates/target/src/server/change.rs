@@ -21,7 +21,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
-const FIXED: [&str; 4] = ["cores", "state_dir", "isns", "api"];
+const FIXED: [&str; 5] = ["cores", "state_dir", "machine_id", "isns", "api"];
 
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
 pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);

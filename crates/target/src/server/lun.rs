@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 
 use super::error::{ChangeError, FlushFailure, StartError};
 use super::opening::{Closing, OpenDevice, OpenOptions};
+use super::place::Place;
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
 
@@ -54,6 +55,7 @@ pub(super) struct Maker {
     /// Carries the devices.
     pub(super) runtime: Handle,
     pub(super) state: Option<Arc<dyn StateStore>>,
+    pub(super) place: Arc<Place>,
 }
 
 impl Maker {
@@ -93,6 +95,7 @@ impl Maker {
         let options = LogicalUnitOptions {
             // The same after every start, so that initiators find their disk again.
             identity: format!("{}/{}", target.name, lun.id),
+            distinction: self.place.distinction(lun),
             serial: lun.serial.clone().unwrap_or_default(),
             removable: lun.removable,
             read_only: lun.read_only,
@@ -136,8 +139,8 @@ impl Lun {
 
     /// Says that it is served.
     pub(super) fn log(&self) {
-        let size = self.device.geometry().size;
-        tracing::info!(target = %self.target, lun = self.config.id, device = %self.config.device, size, "serving");
+        let (size, serial) = (self.device.geometry().size, self.unit.identity().serial());
+        tracing::info!(target = %self.target, lun = self.config.id, device = %self.config.device, size, serial, "serving");
     }
 
     /// Takes over what a kept unit can change in place.
@@ -266,7 +269,8 @@ mod tests {
         let config = Config::from_toml(text, "lunway.toml").unwrap();
         let (target, lun) = (&config.targets[0], &config.targets[0].luns[0]);
         let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".to_owned()) }));
-        let maker = Maker { open, runtime: Handle::current(), state: None };
+        let place = Arc::new(Place::of(&config));
+        let maker = Maker { open, runtime: Handle::current(), state: None, place };
         let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
         let unit = maker.unit(target, lun, &device).unwrap();
         let unwatched = LogicalUnit::new(device, LogicalUnitOptions::default()).unwrap();

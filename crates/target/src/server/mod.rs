@@ -5,6 +5,7 @@
 //! | `mod.rs` | [`Server`]: start, stop, and what is served |
 //! | `change.rs` | another configuration while it runs |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
+//! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `settings.rs` | what connections need of a configuration |
 //! | `reservations.rs` | what initiators have reserved |
 //! | `summary.rs`, `error.rs` | what is said about it |
@@ -13,6 +14,7 @@ mod change;
 mod error;
 mod lun;
 mod opening;
+mod place;
 mod reservations;
 mod settings;
 mod summary;
@@ -38,6 +40,7 @@ use crate::state::FileStore;
 use crate::worker::{self, Worker};
 use change::Transaction;
 use lun::{Lun, Maker};
+use place::Place;
 
 pub use change::{ChangeOptions, Changed, Persist};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError};
@@ -90,7 +93,8 @@ impl Server {
 
         let state = config.state_dir.as_deref().map(FileStore::open).transpose()?;
         let state = state.map(|store| Arc::new(store) as Arc<dyn StateStore>);
-        let maker = Maker { open, runtime: Runtime::current(), state };
+        let place = Arc::new(Place::of(&config));
+        let maker = Maker { open, runtime: Runtime::current(), state, place };
         let mut targets = BTreeMap::new();
         let mut luns = Luns::new();
         for target in &config.targets {
