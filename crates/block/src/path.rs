@@ -25,6 +25,9 @@ pub struct PathSample {
     pub errors: u64,
     /// Smoothed round trip of the transport; `None` where nothing knows it.
     pub round_trip: Option<Duration>,
+    /// How long the other end itself took, the transport included, to answer the last question that needs no medium (an iSCSI NOP); `None`
+    /// where none was asked. Idle paths are asked.
+    pub ping: Option<Duration>,
 }
 
 impl PathSample {
@@ -39,6 +42,7 @@ impl PathSample {
             write_bytes: 0,
             errors: 0,
             round_trip: None,
+            ping: None,
         }
     }
 }

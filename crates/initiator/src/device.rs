@@ -18,7 +18,7 @@ use crate::recovery::Recovery;
 use crate::session::Session;
 use crate::slots::{Command, Effect, Outcome};
 use crate::unit::{Shape, Unit, UnitCell};
-use crate::{Identity, IscsiUrl, OpenError, OpenOptions, SessionEvent};
+use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, SessionEvent};
 
 /// A logical unit behind one iSCSI session, as a block device.
 ///
@@ -60,7 +60,8 @@ impl IscsiDevice {
         let Some(lun) = url.lun else { return Err(OpenError::NoLun { portal: url.portal(), target }) };
         let isid = options.isid.unwrap_or_else(|| IsidFamily::random().member(0));
         let mut nexus = Nexus::dial(&url, &options, isid, Purpose::Normal, None).await?;
-        let unit = match Unit::learn(&mut nexus, lun, options.transfer_max, None).await {
+        let known = options.known.map(|KnownDisk(shape)| shape);
+        let unit = match Unit::learn(&mut nexus, lun, options.transfer_max, known).await {
             Ok(unit) => unit,
             Err(error) => {
                 nexus.logout().await;
@@ -72,8 +73,8 @@ impl IscsiDevice {
         let (stream, core) = nexus.into_parts();
         let session = Session::new(core, Lun::new(lun), volatile, &options);
         if let Some(access) = access {
-            session.lock().access = Some(access);
-            session.tell(SessionEvent::Access(access));
+            session.lock().note_access(access);
+            session.tell_news();
         }
         session.tell(SessionEvent::Up { epoch: 1 });
         let fails_fast = options.fails_fast();
@@ -112,10 +113,33 @@ impl IscsiDevice {
         self.session.sever(why);
     }
 
+    /// As [`sever`](Self::sever), because the port that it leaves by is dead: without a carrier, or without its address. Until
+    /// [`refloat`](Self::refloat) it tries to connect only now and then.
+    ///
+    /// Not for thrift: whoever sends into a dead port makes the kernel ask for the portal's hardware address, and that asks again
+    /// only once a second (`retrans_time_ms`). A port that comes back meanwhile would be silent for the rest of that second.
+    pub fn strand(&self, why: &str) {
+        self.session.set_stranded(true);
+        self.session.sever(why);
+    }
+
+    /// The port is alive again: tries to connect at once, and soon again where that fails.
+    pub fn refloat(&self) {
+        self.session.set_stranded(false);
+        self.hurry();
+    }
+
     /// Tries to connect now instead of later, because something has changed that gives hope. An attempt that waits for the
-    /// target's machine to answer is joined by a second one.
+    /// target's machine to answer is joined by a second one. Where there is a session through a port that is not active, asks
+    /// whether it still is not.
     pub fn hurry(&self) {
         self.session.hope.notify_one();
+        self.session.look.notify_one();
+    }
+
+    /// What is known of the disk, for other ways to it.
+    pub fn known(&self) -> KnownDisk {
+        KnownDisk(self.unit.shape())
     }
 
     /// The names by which the disk is known over every way to it.

@@ -105,3 +105,12 @@ impl Dialling<'_> {
 pub(crate) fn cut_off_when_dropped<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
     socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
+
+/// From now on what the kernel has to send for a connection goes nowhere. Through a dead port nothing comes anyway, and what is sent into one
+/// costs it a second when it is back: see [`IscsiDevice::strand`](crate::IscsiDevice::strand).
+pub(crate) fn keep_off_the_port<S: std::os::fd::AsFd>(socket: &S) {
+    // Bound to the loopback, where nobody has the peer's address. A kernel older than 5.7 lets only root do this; then it costs the second.
+    if let Err(error) = socket2::SockRef::from(socket).bind_device(Some(b"lo")) {
+        tracing::debug!(%error, "a lost connection cannot be kept off its port");
+    }
+}

@@ -14,7 +14,7 @@ use lunway_scsi::Sense;
 use tokio::net::TcpStream;
 
 use crate::SessionEvent;
-use crate::dialling::cut_off_when_dropped;
+use crate::dialling::{cut_off_when_dropped, keep_off_the_port};
 use crate::probe::Probe;
 use crate::recovery::Recovery;
 use crate::session::{End, Session, State};
@@ -100,6 +100,9 @@ impl Driver {
                 false => tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost"),
             }
             connection.ends_in_order = settled;
+            if !settled && self.session.is_stranded() {
+                keep_off_the_port(&connection.stream);
+            }
             drop(connection);
             // The other handle of the socket: before anybody is told, as the time of the loss counts from then.
             self.session.lock().probe = None;
@@ -247,6 +250,7 @@ impl State {
         if asks && let Some(watch) = &mut self.watch {
             watch.asked(self.probe.as_ref().and_then(Probe::ask), now);
         }
+        self.pings.note(core.unanswered_ping(), now);
         let look = self.watch.as_ref().and_then(Watch::next);
         let deadlines = [core_deadline, self.next_time(), self.logout_deadline(), look];
         Ok(Turn {

@@ -79,4 +79,5 @@ pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
 pub use options::OpenOptions;
 pub use silence::Silence;
+pub use unit::KnownDisk;
 pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

@@ -107,6 +107,16 @@ pub enum OpenError {
         /// The status and sense data.
         why: String,
     },
+    /// The target port is in an asymmetric access state in which the disk tells nothing of its shape (SPC-4 5.16).
+    #[error(
+        "{portal} does not lead to the disk now: {why}; another portal may, and this one when the storage makes it active"
+    )]
+    Inactive {
+        /// Where.
+        portal: String,
+        /// The sense data.
+        why: String,
+    },
     /// A shape that no `BlockDevice` has.
     #[error("the disk at {portal} cannot be used: {why}")]
     Shape {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunway_iscsi::pdu::Isid;
 
-use crate::{Detours, SharedObserver, Silence};
+use crate::{Detours, KnownDisk, SharedObserver, Silence};
 
 /// Limits and times of a device. The defaults are those of the field where it has some.
 ///
@@ -74,6 +74,9 @@ pub struct OpenOptions {
     /// Other ways to the same target port. At the loss of a session it is logged in over them first, and logged out, which proves
     /// that the lost one is dead long before its own path is back. Attempts over its own path begin after that.
     pub detours: Option<Detours>,
+    /// What another way to the disk has told of it. A port that is not active (standby, unavailable) tells no shape, and cannot be opened
+    /// without; with this it can, and becomes useful when its state changes.
+    pub known: Option<KnownDisk>,
 }
 
 impl OpenOptions {
@@ -130,6 +133,7 @@ impl Default for OpenOptions {
             isid: None,
             observer: None,
             detours: None,
+            known: None,
         }
     }
 }

@@ -19,6 +19,10 @@ use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
 /// First wait before an attempt; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
+/// Between attempts over a port that is said to be dead: some, as packets may leave by another port than the one with the address. Rare, as each
+/// may cost the port a second when it is back.
+const WAIT_STRANDED: Duration = Duration::from_secs(30);
+
 /// The way back to the disk after a lost connection.
 ///
 /// Connects and logs in with the **same ISID**: at the target this reinstates the session, which first ends the old
@@ -125,11 +129,14 @@ impl Recovery {
         let _ = session.hope.notified().now_or_never();
         let mut wait = WAIT_MIN;
         loop {
-            if tokio::time::timeout(wait, session.hope.notified()).await.is_ok() {
+            if pause(session, wait).await {
                 wait = WAIT_MIN;
             }
             match self.attempt(session, loss, &mut settled, &mut met).await {
-                Ok(found) => return found,
+                Ok(found) => {
+                    session.set_stranded(false);
+                    return found;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "no connection yet");
                     *loss.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
@@ -190,7 +197,11 @@ impl Recovery {
         lost: Instant,
     ) -> Result<TcpStream, String> {
         if let Err(why) = self.unit.same_disk(&unit) {
-            tracing::error!(portal = nexus.portal(), "{why}");
+            // Whoever is told says it better.
+            match session.is_observed() {
+                true => tracing::debug!(portal = nexus.portal(), "{why}"),
+                false => tracing::error!(portal = nexus.portal(), "{why}"),
+            }
             nexus.logout().await;
             return Err(why);
         }
@@ -217,5 +228,17 @@ impl Recovery {
             false => tracing::info!(portal = self.portal(), millis, "connected again"),
         }
         Ok(stream)
+    }
+}
+
+/// Waits before an attempt to connect. Says whether something has given hope meanwhile: of a dead port only its own return does.
+async fn pause(session: &Session, wait: Duration) -> bool {
+    let begun = Instant::now();
+    loop {
+        let wait = if session.is_stranded() { WAIT_STRANDED } else { wait };
+        match tokio::time::timeout_at((begun + wait).into(), session.hope.notified()).await {
+            Ok(()) if session.is_stranded() => {}
+            hope => return hope.is_ok(),
+        }
     }
 }

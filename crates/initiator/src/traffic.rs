@@ -1,4 +1,6 @@
-//! What has gone over a session.
+//! What has gone over a session, and how long the target takes to answer when it has nothing else to do.
+
+use std::time::{Duration, Instant};
 
 use crate::slots::Effect;
 
@@ -32,9 +34,53 @@ impl Traffic {
     }
 }
 
+/// How long the target takes to answer pings (NOP-Out, RFC 7143 §11.18): the network and its own part, but no medium.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pings {
+    /// The one that is out, and since when.
+    out: Option<(u32, Instant)>,
+    last: Option<Duration>,
+}
+
+impl Pings {
+    /// Looks whether a ping is out.
+    pub(crate) fn note(&mut self, unanswered: Option<u32>, now: Instant) {
+        match (self.out, unanswered) {
+            (Some((tag, _)), Some(still)) if tag == still => {}
+            (Some((_, since)), None) => {
+                self.last = Some(now.saturating_duration_since(since));
+                self.out = None;
+            }
+            (_, unanswered) => self.out = unanswered.map(|tag| (tag, now)),
+        }
+    }
+
+    /// What the last one that was answered took.
+    pub(crate) fn last(&self) -> Option<Duration> {
+        self.last
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ping_takes_from_its_sending_to_its_own_answer() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut pings = Pings::default();
+        pings.note(None, at(0));
+        assert_eq!(pings.last(), None);
+        pings.note(Some(1), at(10));
+        pings.note(Some(1), at(13));
+        pings.note(None, at(15));
+        assert_eq!(pings.last(), Some(Duration::from_millis(5)));
+        pings.note(Some(2), at(20));
+        pings.note(Some(3), at(1020));
+        pings.note(None, at(1021));
+        assert_eq!(pings.last(), Some(Duration::from_millis(1)), "the one before it was never answered");
+    }
 
     #[test]
     fn reads_and_writes_are_counted_and_questions_are_not() {

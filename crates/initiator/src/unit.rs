@@ -16,10 +16,11 @@ use lunway_scsi::vpd::{
 use lunway_scsi::{
     AccessState, AdditionalSense, Inquiry, PeripheralType, Provisioning, ReadCapacity, SenseKey, Status,
 };
+use tokio::time::timeout;
 
 use crate::access::Port;
 use crate::exchange::{Answer, Exchange, OverSession, ask};
-use crate::session::Session;
+use crate::session::{Session, is_active};
 use crate::{Identity, OpenError};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.
@@ -32,6 +33,8 @@ const SECTOR_MAX: u32 = 64 << 10;
 const WRITE_SAME_MAX: u64 = 256 << 20;
 /// How often a port in transition is asked what has become of it.
 const TRANSITION_POLL: Duration = Duration::from_millis(250);
+/// How often another inactive port is: no command goes there that could bring the news. Linux asks every 5 to 20 seconds.
+const INACTIVE_POLL: Duration = Duration::from_secs(1);
 /// Most bytes of one UNMAP.
 const UNMAP_MAX: u64 = 4 << 30;
 
@@ -118,6 +121,10 @@ impl Shape {
     }
 }
 
+/// What an open device knows of its disk: enough to open another way to that before it can be used. See [`OpenOptions::known`](crate::OpenOptions::known).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownDisk(pub(crate) Shape);
+
 /// A logical unit as it was when it was asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
@@ -163,6 +170,9 @@ impl Unit {
         let ready = ask(exchange, &cdb::test_unit_ready(), 0, &mut attentions).await?;
         let sleeping = known.filter(|_| has_states && ready.is_inactive());
         if sleeping.is_none() {
+            if known.is_none() && ready.is_inactive() {
+                return Err(OpenError::Inactive { portal: exchange.portal(), why: ready.describe() });
+            }
             accept(exchange, "TEST UNIT READY", ready, lun)?;
         }
 
@@ -472,26 +482,32 @@ impl UnitCell {
         }
     }
 
-    /// Reads the state of access again over a session that is in use, until it is not in transition any more.
+    /// Reads the state of access again over a session that is in use, until it is active or the session ends.
     pub(crate) async fn refresh_access(&self, session: Arc<Session>, portal: String, patience: Duration) {
         if self.readings.fetch_add(1, Ordering::AcqRel) > 0 {
             // Whoever is at it does it once more.
             return;
         }
         let mut exchange = OverSession { session: session.clone(), portal, patience };
-        let port = *self.port.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let asked = self.readings.load(Ordering::Acquire);
-            match port.read(&mut exchange, &mut Vec::new()).await {
-                Ok(Some(access)) => {
-                    session.note_access(access);
-                    if access == AccessState::Transitioning {
-                        tokio::time::sleep(TRANSITION_POLL).await;
-                        continue;
+            let port = *self.port.lock().unwrap_or_else(PoisonError::into_inner);
+            let pause = match port.read(&mut exchange, &mut Vec::new()).await {
+                Ok(access) => {
+                    access.into_iter().for_each(|access| session.note_access(access));
+                    match access {
+                        Some(AccessState::Transitioning) => Some(TRANSITION_POLL),
+                        access => access.filter(|&access| !is_active(access)).map(|_| INACTIVE_POLL),
                     }
                 }
-                Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "the access state could not be read again"),
+                Err(error) => {
+                    tracing::debug!(%error, "the access state could not be read again");
+                    session.is_up().then_some(INACTIVE_POLL)
+                }
+            };
+            if let Some(pause) = pause {
+                let _ = timeout(pause, session.look.notified()).await;
+                continue;
             }
             if self.readings.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 return;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, ExtentKind, PathState, Zeroing};
-use lunway_initiator::{AccessState, IscsiDevice, IscsiUrl, OpenError, OpenOptions, discover, inspect};
+use lunway_initiator::{
+    AccessState, IscsiDevice, IscsiUrl, OpenError, OpenOptions, SessionEvent, discover, inspect,
+};
 use lunway_memory::RamDisk;
 use lunway_target::{ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
 use tempfile::NamedTempFile;
@@ -233,6 +235,23 @@ async fn a_session_is_one_path_that_counts_what_went_over_it() {
 }
 
 #[tokio::test]
+async fn an_idle_session_knows_how_long_the_target_takes_to_answer() {
+    let (server, address) = serve("").await;
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
+    let options = OpenOptions { nop_interval: Duration::from_millis(20), ..OpenOptions::default() };
+    let device = IscsiDevice::open(url, options).await.unwrap();
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while device.paths()[0].ping.is_none() {
+        assert!(std::time::Instant::now() < until, "no ping was answered");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let ping = device.paths()[0].ping.unwrap();
+    assert!(ping > Duration::ZERO && ping < Duration::from_secs(5), "{ping:?}");
+    device.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_state_of_its_port_is_known_and_followed() {
     use lunway_initiator::SessionEvent::{Access, Up};
     use lunway_target::AccessState as Configured;
@@ -289,4 +308,39 @@ async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk
     recorder.when("the next session", support::recorder::is_up(2)).await;
     assert_eq!((device.geometry(), device.access()), (geometry, Some(AccessState::Standby)));
     device.close().await;
+}
+
+#[tokio::test]
+async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when_it_is_active() {
+    use lunway_target::AccessState as Configured;
+    let (server, address) = serve("").await;
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
+    let other = IscsiDevice::open(url.clone(), OpenOptions::fail_fast()).await.unwrap();
+    let turn = async |state| {
+        let group = TargetPortalGroup { tag: 1, state, preferred: false };
+        let edit = |config: &mut Config| {
+            config.targets[0].portal_groups = vec![group];
+            Ok(())
+        };
+        server.change(edit, ChangeOptions::default()).await.unwrap();
+    };
+    turn(Configured::Standby).await;
+    let refused = IscsiDevice::open(url.clone(), OpenOptions::fail_fast()).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Inactive { .. }), "{refused}");
+    let recorder = Recorder::default();
+    let options = OpenOptions {
+        known: Some(other.known()),
+        observer: Some(recorder.observer()),
+        ..OpenOptions::fail_fast()
+    };
+    let device = IscsiDevice::open(url, options).await.unwrap();
+    assert_eq!((device.geometry(), device.access()), (other.geometry(), Some(AccessState::Standby)));
+    assert!(device.identity().same_disk(other.identity()));
+    turn(Configured::ActiveOptimized).await;
+    // Nothing is sent that could bring the news.
+    let is_active = |event: &SessionEvent| *event == SessionEvent::Access(AccessState::ActiveOptimized);
+    recorder.when("the state", is_active).await;
+    device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile).await.unwrap();
+    device.close().await;
+    other.close().await;
 }

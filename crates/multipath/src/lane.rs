@@ -34,7 +34,8 @@ pub trait Lane: Send + Sync + 'static {
     /// Ends the session at once because its port is known to be dead; the lane then tries again as after any loss.
     fn sever(&self, why: &str);
 
-    /// Tries to connect now instead of later: something has changed that gives hope.
+    /// Tries to connect now instead of later: something has changed that gives hope. A lane that is connected and not active looks
+    /// whether it is now.
     fn hurry(&self);
 }
 

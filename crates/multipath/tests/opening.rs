@@ -13,8 +13,8 @@ use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 use lunway_memory::RamDisk;
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl, OpenError};
 use lunway_multipath::plan::PlanKind;
-use lunway_multipath::{LaneState, LaneStatus};
-use lunway_target::{Config, OpenDevice, Server};
+use lunway_multipath::{Access, LaneState, LaneStatus};
+use lunway_target::{AccessState, ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -198,6 +198,42 @@ async fn disks_of_one_name_on_two_machines_are_two_disks_unless_they_have_one_se
     disk.close().await;
     one.shutdown(Duration::from_secs(1)).await.unwrap();
     other.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lane_to_a_standby_port_is_open_from_the_first_and_used_when_the_storage_makes_it_active() {
+    let (server, portals) = start(&format!(
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[portal_group]]\ntag = 2\nlisten = [\"127.0.0.2:0\"]\n\
+         [[target]]\nname = \"{NAME}\"\n[[target.portal_group]]\ntag = 1\n\
+         [[target.portal_group]]\ntag = 2\nstate = \"standby\"\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
+    ))
+    .await;
+    let disk = open(&paired(portals)).await.unwrap();
+    let lanes = disk.device().lanes();
+    let seen: Vec<_> = lanes.iter().map(|lane| (lane.state.clone(), lane.access)).collect();
+    assert_eq!(seen, [(LaneState::Up, Access::Optimized), (LaneState::Up, Access::Standby)]);
+    let write = |byte: u8| {
+        let data = Buf::copy_of(&[byte; 4096]).freeze();
+        disk.device().write(0, data, Durability::Volatile).into_future()
+    };
+    write(1).await.unwrap();
+    assert_eq!(disk.device().lanes()[1].path.write_ios, 0);
+
+    let group = |tag, state| TargetPortalGroup { tag, state, preferred: false };
+    let edit = |config: &mut Config| {
+        config.targets[0].portal_groups =
+            vec![group(1, AccessState::Standby), group(2, AccessState::ActiveOptimized)];
+        Ok(())
+    };
+    server.change(edit, ChangeOptions::default()).await.unwrap();
+    // Nobody tells the idle lane; the other one hears of its own with this.
+    write(2).await.unwrap();
+    let swapped =
+        |lanes: &[LaneStatus]| lanes[0].access == Access::Standby && lanes[1].access == Access::Optimized;
+    let lanes = until(&disk, swapped).await;
+    assert!(lanes[1].path.write_ios > 0, "{lanes:#?}");
+    disk.close().await;
+    server.shutdown(Duration::from_secs(1)).await.unwrap();
 }
 
 #[tokio::test]

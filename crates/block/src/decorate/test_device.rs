@@ -126,6 +126,7 @@ impl BlockDevice for TestDevice {
             write_bytes: 4,
             errors: 5,
             round_trip: None,
+            ping: None,
         }]
     }
 

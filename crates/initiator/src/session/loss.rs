@@ -8,6 +8,7 @@ use lunway_iscsi::initiator::InitiatorConnection;
 
 use super::{State, portal_group_of};
 use crate::slots::Stage;
+use crate::traffic::Pings;
 
 impl State {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
@@ -16,7 +17,7 @@ impl State {
         self.logout_by = None;
         self.logout_sent = false;
         self.severed = None;
-        (self.probe, self.watch) = (None, None);
+        (self.probe, self.watch, self.pings) = (None, None, Pings::default());
         let Some(core) = self.core.take() else { return };
         if self.fails_fast {
             self.fail_all(&BlockError::Gone { why: why.to_owned() });

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -32,7 +32,7 @@ use crate::observer::{SessionEvent, SharedObserver};
 use crate::probe::Probe;
 use crate::silence::Watch;
 use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
-use crate::traffic::Traffic;
+use crate::traffic::{Pings, Traffic};
 
 /// What the callers of a device and its driver share, behind one lock that is held for a few hundred nanoseconds per
 /// command and for the system calls of the driver.
@@ -51,6 +51,10 @@ pub(crate) struct Session {
     pub(crate) ended: Notify,
     /// Told that an attempt to connect may succeed now.
     pub(crate) hope: Notify,
+    /// The port that it leaves by is dead: an attempt to connect is in vain, and worse (see [`IscsiDevice::strand`](crate::IscsiDevice::strand)).
+    stranded: AtomicBool,
+    /// Told that the state of access of an inactive port may be another one now.
+    pub(crate) look: Notify,
     observer: Option<SharedObserver>,
     /// The number of the session; the first is 1. Changed under the lock.
     epoch: AtomicU64,
@@ -69,6 +73,8 @@ impl Session {
             closing: Notify::new(),
             ended: Notify::new(),
             hope: Notify::new(),
+            stranded: AtomicBool::new(false),
+            look: Notify::new(),
             observer: options.observer.clone(),
             epoch: AtomicU64::new(1),
         })
@@ -131,6 +137,15 @@ impl Session {
         }
     }
 
+    /// Whether attempts to connect are in vain.
+    pub(crate) fn is_stranded(&self) -> bool {
+        self.stranded.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_stranded(&self, stranded: bool) {
+        self.stranded.store(stranded, Ordering::Release);
+    }
+
     /// Takes note of the state of access, and has it told.
     pub(crate) fn note_access(&self, access: AccessState) {
         let waker = {
@@ -141,6 +156,12 @@ impl Session {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Whether there is a connection that goes on.
+    pub(crate) fn is_up(&self) -> bool {
+        let state = self.lock();
+        state.core.is_some() && !state.closing
     }
 
     /// Whether somebody is told what happens.
@@ -273,6 +294,8 @@ pub(crate) struct State {
     pub(crate) probe: Option<Probe>,
     /// Of the connection, where silence is watched.
     pub(crate) watch: Option<Watch>,
+    /// How long the target takes to answer a ping.
+    pub(crate) pings: Pings,
     /// Nothing waits for the next connection.
     fails_fast: bool,
     /// What acknowledged writes have come to is the observer's business, not that of this device's flushes.
@@ -313,6 +336,7 @@ impl State {
             traffic: Traffic::default(),
             probe: None,
             watch: None,
+            pings: Pings::default(),
             fails_fast: options.fails_fast(),
             leaves_flushes: options.fails_fast() && options.observer.is_some(),
             severed: None,
@@ -368,9 +392,13 @@ impl State {
         self.driver.take()
     }
 
-    /// Takes note of the state of access, and has a new one told.
-    fn note_access(&mut self, access: AccessState) {
-        if self.access.replace(access) != Some(access) {
+    /// Takes note of the state of access, and has a new one told. An inactive port is asked again and again what has become of it; of a
+    /// port that was inactive and is active now the shape was not known.
+    pub(crate) fn note_access(&mut self, access: AccessState) {
+        let before = self.access.replace(access);
+        if before != Some(access) {
+            self.stale |= is_active(access) && before.is_some_and(|before| !is_active(before));
+            self.stale_access |= !is_active(access);
             self.events.push(SessionEvent::Access(access));
         }
     }
@@ -430,13 +458,19 @@ impl State {
             (None, false) => PathState::Down,
         };
         let round_trip = self.probe.as_ref().and_then(Probe::ask).and_then(|kernel| kernel.round_trip);
-        PathSample { name, state, read_ios, read_bytes, write_ios, write_bytes, errors, round_trip }
+        let ping = self.core.as_ref().and(self.pings.last());
+        PathSample { name, state, read_ios, read_bytes, write_ios, write_bytes, errors, round_trip, ping }
     }
 
     /// The unit's write cache was switched.
     pub(crate) fn set_volatile(&mut self, volatile: bool) {
         self.cache.volatile = volatile;
     }
+}
+
+/// Whether a port in this state carries reads and writes.
+pub(crate) fn is_active(access: AccessState) -> bool {
+    matches!(access, AccessState::ActiveOptimized | AccessState::ActiveNonOptimized)
 }
 
 /// The portal group that a connection reached, as its login said.

@@ -33,6 +33,8 @@ struct Management {
 #[derive(Default)]
 pub(super) struct Control {
     next_tag: u32,
+    /// Of the last ping, until that very one is answered.
+    pub(super) ping_tag: Option<u32>,
     /// A Logout Request is out: nothing new may follow it (RFC 7143 §11.14).
     pub(super) leaving: bool,
     management: Vec<Management>,
@@ -101,7 +103,9 @@ impl InitiatorConnection {
         // RFC 7143 [11.18.1-1]
         let mut pdu = NopOut::new();
         pdu.opcode.set_immediate(true);
-        pdu.initiator_task_tag = self.control.tag().into();
+        let tag = self.control.tag();
+        self.control.ping_tag = Some(tag);
+        pdu.initiator_task_tag = tag.into();
         self.send_nop_out(pdu);
     }
 
@@ -116,6 +120,7 @@ impl InitiatorConnection {
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         if pdu.initiator_task_tag.get() != RESERVED_TAG {
             self.note_status(pdu.stat_sn.get());
+            self.control.ping_tag.take_if(|tag| *tag == pdu.initiator_task_tag.get());
         } else if pdu.target_transfer_tag.get() != RESERVED_TAG {
             // RFC 7143 [11.18-1, 11.18-2, 11.18.1-3, 11.18.2-1, 11.18.2-2]
             // The target's ping, answered with its tag and LUN and without a tag of ours.

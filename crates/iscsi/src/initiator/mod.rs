@@ -242,6 +242,11 @@ impl InitiatorConnection {
         matches!(self.phase, Phase::FullFeature(_)) && self.liveness.awaits()
     }
 
+    /// Which ping is out and not answered: another number for each.
+    pub fn unanswered_ping(&self) -> Option<u32> {
+        self.control.ping_tag
+    }
+
     /// What was agreed on, once logged in.
     pub fn logged_in(&self) -> Option<&LoggedIn> {
         match &self.phase {

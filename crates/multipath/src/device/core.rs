@@ -68,7 +68,7 @@ pub(super) struct Core {
 /// What only the housekeeping does, because it calls lanes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
-    /// A lane has come back: those that are down should try now.
+    /// A lane has come back, or its access has changed: those that are down should try now, those that are not active look.
     pub(super) hurry: bool,
     /// Lanes do not agree on the size of the disk: those that are behind notice it with their next answer.
     pub(super) probe: bool,
@@ -302,6 +302,8 @@ impl Shared {
                     core.orders.hurry = true;
                 }
             }
+            // Where one port becomes active another often ceases to be.
+            core.orders.hurry |= said.is_some() && matches!(event, LaneEvent::Access(_));
             if *event == LaneEvent::PowerOn && !self.cache_survives_power_on {
                 core.unflushed.power_on(id);
             }

@@ -56,13 +56,14 @@ fn tick(shared: &Shared) {
     }
 }
 
-/// A lane has come back: what brought it back may bring back others.
+/// A lane has come back, or is another one for the storage: what was the reason may concern others.
 fn hurry(shared: &Shared) {
-    let down: Vec<_> = {
+    let idle: Vec<_> = {
         let core = shared.lock();
-        (0..shared.lanes.len()).filter(|&lane| core.health.is_down(lane)).collect()
+        let is_idle = |&lane: &usize| core.health.is_down(lane) || !core.health.access(lane).is_active();
+        (0..shared.lanes.len()).filter(is_idle).collect()
     };
-    down.into_iter().for_each(|lane| shared.lanes[lane].hurry());
+    idle.into_iter().for_each(|lane| shared.lanes[lane].hurry());
 }
 
 /// Has a lane that carries nothing hear what the storage has to say: that the size has changed comes with the answer.

@@ -1,11 +1,12 @@
 //! What is told of lanes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::{PathSample, PathState};
 
 use super::core::Shared;
-use crate::{Access, LaneState};
+use crate::{Access, Lane, LaneState};
 
 /// A lane as it is now.
 #[derive(Clone, Debug)]
@@ -64,14 +65,14 @@ impl Shared {
     }
 
     pub(super) fn paths(&self) -> Vec<PathSample> {
-        let round_trips: Vec<_> = self
-            .lanes
-            .iter()
-            .map(|lane| lane.device().paths().first().and_then(|path| path.round_trip))
-            .collect();
+        let times = |lane: &Arc<dyn Lane>| {
+            let path = lane.device().paths().into_iter().next();
+            path.map_or((None, None), |path| (path.round_trip, path.ping))
+        };
+        let times: Vec<_> = self.lanes.iter().map(times).collect();
         let now = self.now();
         let core = self.lock();
-        let path = |(id, round_trip): (usize, Option<Duration>)| {
+        let path = |(id, (round_trip, ping))| {
             let state = match core.health.state(id, now) {
                 LaneState::Up | LaneState::Suspect | LaneState::Reserve => PathState::Up,
                 LaneState::HeldBack { .. } | LaneState::Down | LaneState::Disabled => PathState::Down,
@@ -87,8 +88,9 @@ impl Shared {
                 write_bytes: counts.write_bytes,
                 errors: counts.errors,
                 round_trip,
+                ping,
             }
         };
-        round_trips.into_iter().enumerate().map(path).collect()
+        times.into_iter().enumerate().map(path).collect()
     }
 }

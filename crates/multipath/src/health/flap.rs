@@ -4,12 +4,13 @@ use std::time::Duration;
 
 /// How long a lane that came back must hold before it is used beside others.
 ///
-/// The first time it is one second: long enough that a plug that is being pushed in has stopped bouncing. Each further loss doubles it, so
-/// that a lane which keeps coming and going disturbs ever less: at worst once a minute. After five minutes without a loss all is
+/// After one loss it need not: a cable that was pulled once and is back is good, and a login has shown it. A second loss shows a lane
+/// that comes and goes, or a plug that bounces while it is pushed in: one second. Each further loss doubles it, so
+/// that such a lane disturbs ever less: at worst once a minute. After five minutes without a loss all is
 /// forgotten. A lane that is the only one is used at once, whatever it did before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flap {
-    /// After the first loss.
+    /// After the second loss.
     pub first: Duration,
     /// After however many.
     pub most: Duration,
@@ -59,8 +60,8 @@ impl Record {
     /// How long it must hold now that it is back.
     pub(super) fn patience(&self, flap: &Flap) -> Duration {
         match self.losses {
-            0 => Duration::ZERO,
-            losses => flap.first.saturating_mul(2u32.saturating_pow(losses - 1)).min(flap.most),
+            0 | 1 => Duration::ZERO,
+            losses => flap.first.saturating_mul(2u32.saturating_pow(losses - 2)).min(flap.most),
         }
     }
 }
@@ -72,16 +73,16 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn patience_doubles_with_each_loss_up_to_a_minute() {
+    fn one_loss_takes_no_patience_and_each_further_one_doubles_it_up_to_a_minute() {
         let (flap, mut record) = (Flap::default(), Record::default());
         assert_eq!(record.patience(&flap), Duration::ZERO);
-        let patience: Vec<_> = (1..=8)
+        let patience: Vec<_> = (1..=9)
             .map(|n| {
                 record.lost(&flap, n * SECOND, n * 2 * SECOND);
                 record.patience(&flap).as_secs()
             })
             .collect();
-        assert_eq!(patience, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(patience, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
     }
 
     #[test]
@@ -91,9 +92,9 @@ mod tests {
             record.lost(&flap, SECOND, 2 * SECOND);
         }
         record.lost(&flap, 10 * SECOND, 309 * SECOND);
-        assert_eq!(record.patience(&flap), 32 * SECOND);
+        assert_eq!(record.patience(&flap), 16 * SECOND);
         record.lost(&flap, 310 * SECOND, 610 * SECOND);
-        assert_eq!(record.patience(&flap), SECOND);
+        assert_eq!(record.patience(&flap), Duration::ZERO);
     }
 
     #[test]
@@ -102,10 +103,10 @@ mod tests {
         record.lost(&flap, SECOND, 10 * SECOND);
         record.lost(&flap, 20 * SECOND, 30 * SECOND);
         record.excuse(&flap, 33 * SECOND);
-        assert_eq!(record.patience(&flap), 2 * SECOND, "the others went three seconds later");
+        assert_eq!(record.patience(&flap), SECOND, "the others went three seconds later");
         record.lost(&flap, 40 * SECOND, 50 * SECOND);
         record.excuse(&flap, 51 * SECOND);
         record.excuse(&flap, 51 * SECOND);
-        assert_eq!(record.patience(&flap), 2 * SECOND, "excused once");
+        assert_eq!(record.patience(&flap), SECOND, "excused once");
     }
 }

@@ -38,12 +38,14 @@ pub(super) struct IscsiLane {
     /// Counts devices: what is heard of one before the last is not of this lane.
     attempt: AtomicU64,
     up: AtomicBool,
+    /// Its own port is dead.
+    stranded: AtomicBool,
     /// It is being closed by whoever opened it.
     closing: AtomicBool,
     /// Why it could not be connected the last time.
     failure: Mutex<Option<String>>,
-    /// Something gives hope to lanes that are not connected yet: one for all lanes of a disk.
-    hope: Arc<Notify>,
+    /// Something gives hope, while it has never been connected.
+    pub(super) hope: Notify,
     weak: Weak<Self>,
 }
 
@@ -54,7 +56,7 @@ impl fmt::Debug for IscsiLane {
 }
 
 impl IscsiLane {
-    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, key: Option<u64>, hope: Arc<Notify>) -> Arc<Self> {
+    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, key: Option<u64>) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             name: planned.name(),
             planned,
@@ -66,9 +68,10 @@ impl IscsiLane {
             epoch: AtomicU64::new(0),
             attempt: AtomicU64::new(0),
             up: AtomicBool::new(false),
+            stranded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             failure: Mutex::default(),
-            hope: hope.clone(),
+            hope: Notify::new(),
             weak: weak.clone(),
         })
     }
@@ -154,6 +157,27 @@ impl IscsiLane {
         self.up.load(Ordering::Relaxed)
     }
 
+    /// Its own port is dead: the session ends, and the next one is tried for only now and then.
+    pub(super) fn strand(&self, why: &str) {
+        self.stranded.store(true, Ordering::Relaxed);
+        if let Some(device) = self.device.get() {
+            device.strand(why);
+        }
+    }
+
+    /// Its own port is alive again.
+    pub(super) fn refloat(&self) {
+        self.stranded.store(false, Ordering::Relaxed);
+        match self.device.get() {
+            Some(device) => device.refloat(),
+            None => self.hope.notify_one(),
+        }
+    }
+
+    pub(super) fn is_stranded(&self) -> bool {
+        self.stranded.load(Ordering::Relaxed)
+    }
+
     pub(super) fn url(&self) -> &IscsiUrl {
         &self.url
     }
@@ -191,8 +215,6 @@ impl IscsiLane {
             SessionEvent::Spoiled { why } => self.bell.ring(LaneEvent::Spoiled { why }),
             SessionEvent::Access(state) => {
                 self.bell.ring(LaneEvent::Access(access(state)));
-                // A lane that could not be opened because its port was standing by may be the active one now.
-                self.hope.notify_waiters();
             }
             SessionEvent::Closed { why } => {
                 self.up.store(false, Ordering::Relaxed);
@@ -268,7 +290,7 @@ impl Lane for IscsiLane {
     fn hurry(&self) {
         match self.device.get() {
             Some(device) => device.hurry(),
-            None => self.hope.notify_waiters(),
+            None => self.hope.notify_one(),
         }
     }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lunway_block::BlockDevice;
-use lunway_initiator::{Detours, Identity, IscsiDevice, IsidFamily, OpenOptions};
+use lunway_initiator::{Detours, Identity, IscsiDevice, IsidFamily, KnownDisk, OpenOptions};
 use lunway_machine::Machine;
-use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -27,6 +26,8 @@ const GRACE: Duration = Duration::from_millis(1200);
 /// Waits between attempts to connect a lane that was never there: the first, and the longest.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// While its own port is dead: see [`IscsiDevice::strand`].
+const RETRY_STRANDED: Duration = Duration::from_secs(30);
 
 /// One disk over several iSCSI sessions, and how they were chosen.
 ///
@@ -167,8 +168,6 @@ impl Disk {
 /// The lanes of a disk, which know each other.
 struct Team {
     lanes: Vec<Arc<IscsiLane>>,
-    /// Wakes lanes that wait to be tried again.
-    hope: Arc<Notify>,
     key: Option<u64>,
     options: OpenOptions,
     isids: IsidFamily,
@@ -176,22 +175,26 @@ struct Team {
 
 impl Team {
     fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
-        let hope = Arc::new(Notify::new());
         let lane = |planned: &crate::plan::PlannedLane| {
             let address = url.lane(planned.from, planned.portal);
-            IscsiLane::new(planned.clone(), address, url.key, hope.clone())
+            IscsiLane::new(planned.clone(), address, url.key)
         };
         let lanes = plan.lanes.iter().map(lane).collect();
-        Arc::new(Self { lanes, hope: hope.clone(), key: url.key, options, isids: IsidFamily::random() })
+        Arc::new(Self { lanes, key: url.key, options, isids: IsidFamily::random() })
     }
 
     /// Connects all lanes. Gives those that were connected when the first one's grace was over, and what they lead to.
     async fn connect_all(&self) -> Result<(Vec<(usize, IscsiDevice)>, Disk), OpenError> {
-        let mut attempts: FuturesUnordered<_> =
-            (0..self.lanes.len()).map(|n| async move { (n, self.connect(n).await) }).collect();
+        let attempt = |n, known| async move { (n, self.connect(n, known).await) };
+        let mut attempts: FuturesUnordered<_> = (0..self.lanes.len()).map(|n| attempt(n, None)).collect();
         let (mut connected, mut failures): (Vec<(usize, IscsiDevice)>, Vec<_>) = (Vec::new(), Vec::new());
+        // Lanes to ports that are not active: with what another has told of the disk they can be opened too.
+        let mut inactive = Vec::new();
         let mut deadline = None;
         loop {
+            if let Some((_, device)) = connected.first() {
+                attempts.extend(inactive.drain(..).map(|n| attempt(n, Some(device.known()))));
+            }
             let next = match deadline {
                 None => attempts.next().await,
                 Some(deadline) => match timeout_at(deadline, attempts.next()).await {
@@ -206,8 +209,11 @@ impl Team {
                     connected.push((n, device));
                 }
                 Some((n, Err(why))) => {
-                    self.lanes[n].failed(why.clone());
-                    failures.push(format!("{}: {why}", self.lanes[n].name));
+                    if why.is_inactive {
+                        inactive.push(n);
+                    }
+                    self.lanes[n].failed(why.text.clone());
+                    failures.push(format!("{}: {}", self.lanes[n].name, why.text));
                 }
             }
         }
@@ -227,17 +233,18 @@ impl Team {
     }
 
     /// Connects a lane, and registers the key over it.
-    async fn connect(&self, n: usize) -> Result<IscsiDevice, String> {
+    async fn connect(&self, n: usize, known: Option<KnownDisk>) -> Result<IscsiDevice, Failure> {
         let lane = &self.lanes[n];
-        let mut options = self.options.clone();
+        let mut options = OpenOptions { known, ..self.options.clone() };
         options.isid = Some(self.isids.member(n as u16));
-        let device = lane.connect(&options, self.detours(n)).await.map_err(|error| error.to_string())?;
+        let device = lane.connect(&options, self.detours(n)).await?;
         if let Some(key) = self.key
             && let Err(why) = reservation::register(&device, key).await
         {
             lane.forget_session();
             device.close().await;
-            return Err(format!("the reservation key could not be registered: {why}"));
+            let text = format!("the reservation key could not be registered: {why}");
+            return Err(Failure { text, is_inactive: false });
         }
         Ok(device)
     }
@@ -266,17 +273,38 @@ impl Team {
         let lane = &self.lanes[n];
         let mut wait = RETRY;
         loop {
-            let hurried = timeout(wait, self.hope.notified()).await.is_ok();
+            let now = if lane.is_stranded() { RETRY_STRANDED } else { wait };
+            let hurried = timeout(now, lane.hope.notified()).await.is_ok();
+            if hurried && lane.is_stranded() {
+                // What gives others hope gives this one none.
+                continue;
+            }
             wait = if hurried { RETRY } else { (wait * 2).min(RETRY_MAX) };
-            match self.connect(n).await {
+            let known = self.lanes.iter().find_map(|lane| lane.session()).map(IscsiDevice::known);
+            match self.connect(n, known).await {
                 Ok(device) => {
                     let Some(why) = disk.differs(&device) else { return lane.admit(device) };
                     lane.forget_session();
                     device.close().await;
                     return lane.refused(format!("another disk answers there: {why}"));
                 }
-                Err(why) => lane.failed(why),
+                Err(why) => lane.failed(why.text),
             }
         }
+    }
+}
+
+/// Why a lane could not be connected.
+struct Failure {
+    /// For people.
+    text: String,
+    /// Its port is not active, and nobody had told what the disk is like.
+    is_inactive: bool,
+}
+
+impl From<lunway_initiator::OpenError> for Failure {
+    fn from(error: lunway_initiator::OpenError) -> Self {
+        let is_inactive = matches!(error, lunway_initiator::OpenError::Inactive { .. });
+        Self { text: error.to_string(), is_inactive }
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use lunway_machine::{Link, Machine, MachineAddress};
 
 use super::lane::IscsiLane;
-use crate::Lane;
 
 /// What is wrong with a local address, if anything is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ struct Watched {
     trouble: Option<Trouble>,
 }
 
-/// Severs lanes at once whose cable is pulled, and hurries those whose cable is back; for ever.
+/// Strands lanes at once whose cable is pulled, and refloats those whose cable is back; for ever.
 ///
 /// It hears of the network namespace in which `machine` was made.
 pub(super) async fn watch(machine: Machine, lanes: Vec<Arc<IscsiLane>>) {
@@ -73,8 +72,8 @@ fn look(machine: &Machine, watched: &mut [Watched]) {
             continue;
         }
         match &trouble {
-            Some(trouble) => watched.lane.sever(&trouble.sentence()),
-            None => watched.lane.hurry(),
+            Some(trouble) => watched.lane.strand(&trouble.sentence()),
+            None => watched.lane.refloat(),
         }
         watched.trouble = trouble;
     }

@@ -567,19 +567,22 @@ async fn access_decides_which_lanes_are_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lane_that_comes_back_waits_until_it_has_proved_itself() {
+async fn a_lane_that_comes_back_a_second_time_waits_until_it_has_proved_itself() {
     let world = World::with(
         2,
         Options { policy: Policy::RoundRobin, failback: Failback::Immediate, ..Options::default() },
     );
     world.lanes[0].lose(1);
     world.lanes[0].up(2);
+    assert_eq!(world.states(), [LaneState::Up, LaneState::Up], "once is forgiven");
+    world.lanes[0].lose(2);
+    world.lanes[0].up(3);
     assert_eq!(world.states(), [LaneState::HeldBack { left: Some(SECOND) }, LaneState::Up]);
     assert_eq!(world.device.paths()[0].state, PathState::Down);
     sleep(SECOND + SECOND / 100).await;
     assert_eq!(world.states(), [LaneState::Up, LaneState::Up]);
     let lane = world.device.lanes().swap_remove(0);
-    assert_eq!((lane.epoch, lane.last_event.unwrap().1.as_str()), (2, "has proved itself"));
+    assert_eq!((lane.epoch, lane.last_event.unwrap().1.as_str()), (3, "has proved itself"));
 }
 
 /// A write that both lanes carry a part of.

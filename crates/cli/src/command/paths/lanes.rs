@@ -163,6 +163,7 @@ impl Lanes {
                 "estimated_write_bytes_per_s": lane.write_rate,
                 "latency_us": lane.latency.map(micros),
                 "round_trip_us": lane.path.round_trip.map(micros),
+                "ping_us": lane.path.ping.map(micros),
                 "in_flight": lane.in_flight,
                 "in_flight_bytes": lane.in_flight_bytes,
                 "read_ios": lane.path.read_ios,
