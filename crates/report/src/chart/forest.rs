@@ -63,7 +63,10 @@ fn draw(what: &str, margin: f64, estimates: &[Estimate<'_>], width: f64) -> Svg 
         }
     }
     for &tick in &ticks {
-        svg.text(x(tick), bottom + 14.0, "tick mid", &sign(tick));
+        let text = sign(tick);
+        // The outermost stand at the edge of a narrow drawing.
+        let half = width_of(&text) / 2.0;
+        svg.text(x(tick).clamp(half, width - half), bottom + 14.0, "tick mid", &text);
     }
     svg.text((left + right) / 2.0, bottom + 31.0, "tick mid", &fit(what, width.min(2.0 * (right - left))));
     for (index, estimate) in estimates.iter().enumerate() {
@@ -167,6 +170,16 @@ mod tests {
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert!(svg.contains("−96.3 %") && svg.contains("−∞ … +∞"));
         assert!(!forest("nothing", f64::NAN, &[]).contains("NaN"));
+    }
+
+    #[test]
+    fn the_figures_at_both_ends_of_the_axis_are_within_a_narrow_drawing() {
+        let svg = draw("B against A, %", 3.0, &[estimate(-80.0, -100.0, 100.0)], 300.0).finish("narrow");
+        for (end, text) in [(0.0, "−100"), (300.0, "+100")] {
+            let (before, _) = svg.split_once(&format!(">{text}<")).unwrap();
+            let at: f64 = before.rsplit_once(" x=\"").unwrap().1.split('"').next().unwrap().parse().unwrap();
+            assert!((at - end).abs() >= width_of(text) / 2.0 - 0.1, "{text} at {at}");
+        }
     }
 
     #[test]
