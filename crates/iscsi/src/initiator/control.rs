@@ -29,12 +29,20 @@ struct Management {
     aborts: Option<u32>,
 }
 
+/// A ping that is not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ping {
+    pub(super) tag: u32,
+    /// The number of the first command after it.
+    next_cmd_sn: Serial,
+}
+
 /// What the rooms of this file keep between PDUs.
 #[derive(Default)]
 pub(super) struct Control {
     next_tag: u32,
     /// Of the last ping, until that very one is answered.
-    pub(super) ping_tag: Option<u32>,
+    pub(super) ping: Option<Ping>,
     /// A Logout Request is out: nothing new may follow it (RFC 7143 §11.14).
     pub(super) leaving: bool,
     management: Vec<Management>,
@@ -104,7 +112,7 @@ impl InitiatorConnection {
         let mut pdu = NopOut::new();
         pdu.opcode.set_immediate(true);
         let tag = self.control.tag();
-        self.control.ping_tag = Some(tag);
+        self.control.ping = Some(Ping { tag, next_cmd_sn: self.cmd_sn });
         pdu.initiator_task_tag = tag.into();
         self.send_nop_out(pdu);
     }
@@ -120,7 +128,10 @@ impl InitiatorConnection {
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         if pdu.initiator_task_tag.get() != RESERVED_TAG {
             self.note_status(pdu.stat_sn.get());
-            self.control.ping_tag.take_if(|tag| *tag == pdu.initiator_task_tag.get());
+            let tag = pdu.initiator_task_tag.get();
+            if let Some(ping) = self.control.ping.take_if(|ping| ping.tag == tag) {
+                self.count_commands(ping, Serial(pdu.exp_cmd_sn.get()));
+            }
         } else if pdu.target_transfer_tag.get() != RESERVED_TAG {
             // RFC 7143 [11.18-1, 11.18-2, 11.18.1-3, 11.18.2-1, 11.18.2-2]
             // The target's ping, answered with its tag and LUN and without a tag of ours.
@@ -129,6 +140,18 @@ impl InitiatorConnection {
             answer.lun = pdu.lun;
             answer.target_transfer_tag = pdu.target_transfer_tag;
             self.send_nop_out(answer);
+        }
+    }
+
+    /// What was sent before a ping has arrived before it, as a connection keeps the order of its bytes, and a target counts what arrives
+    /// (RFC 7143 §4.2.2.1). One that answers the ping and does not count a command from before it never got that: it holds back all
+    /// later ones and answers pings for ever. Something between here and there has acknowledged bytes and lost them.
+    fn count_commands(&mut self, ping: Ping, expected: Serial) {
+        if expected < ping.next_cmd_sn {
+            let (expected, next) = (expected.0, ping.next_cmd_sn.0);
+            self.close(CloseReason::Protocol(format!(
+                "commands were lost on the way: the target waits for number {expected}, and all before {next} were sent"
+            )));
         }
     }
 
@@ -321,6 +344,12 @@ impl InitiatorConnection {
     fn plug(&mut self, sent: &ScsiCommand, exp_cmd_sn: u32) {
         let is_gap = Serial(exp_cmd_sn) <= Serial(sent.cmd_sn.get());
         if is_gap && !sent.opcode.is_immediate() {
+            // The answer to a ping that is under way knows of the gap and not of its plug.
+            if let Some(ping) = &mut self.control.ping
+                && Serial(sent.cmd_sn.get()) < ping.next_cmd_sn
+            {
+                ping.next_cmd_sn = Serial(sent.cmd_sn.get());
+            }
             let mut pdu = NopOut::new();
             pdu.initiator_task_tag = self.control.tag().into();
             pdu.cmd_sn = sent.cmd_sn;

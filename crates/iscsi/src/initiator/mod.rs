@@ -244,7 +244,7 @@ impl InitiatorConnection {
 
     /// Which ping is out and not answered: another number for each.
     pub fn unanswered_ping(&self) -> Option<u32> {
-        self.control.ping_tag
+        self.control.ping.map(|ping| ping.tag)
     }
 
     /// What was agreed on, once logged in.

@@ -576,6 +576,33 @@ fn the_gap_that_a_rejected_command_leaves_is_plugged_by_a_ping() {
     }
 }
 
+#[test]
+fn a_target_that_answers_a_ping_and_does_not_count_a_command_from_before_it_never_got_that() {
+    // The number that the answer says is expected, whether the command was rejected meanwhile, whether that is the end.
+    for (expected, rejected, ends) in [(1u32, false, true), (2, false, false), (1, true, false)] {
+        let mut pair = Setup::default().log_in();
+        pair.submit(read(1, 0, 4));
+        let command = requests(&mut pair).remove(0);
+        pair.initiator.ping();
+        let ping = requests(&mut pair).remove(0);
+        if rejected {
+            let mut reject = Reject::new();
+            reject.reason = RejectReason::COMMAND_NOT_SUPPORTED;
+            reject.exp_cmd_sn = 1.into();
+            requests_after_with(&mut pair, &reject, &command[..48]);
+        }
+        let mut answer = NopIn::new();
+        answer.initiator_task_tag = number(&ping, 16).into();
+        answer.target_transfer_tag = RESERVED_TAG.into();
+        answer.exp_cmd_sn = expected.into();
+        answer.max_cmd_sn = 64.into();
+        requests_after_with(&mut pair, &answer, &[]);
+        let closed = pair.initiator_closed.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(closed.contains("commands were lost on the way"), ends, "{expected} {rejected}: {closed}");
+        assert_eq!(pair.initiator_closed.is_some(), ends);
+    }
+}
+
 // shows RFC 7143 [11.5.1-8]
 #[test]
 fn a_task_management_request_cannot_be_aborted() {

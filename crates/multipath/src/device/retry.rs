@@ -28,8 +28,8 @@ const CHARGE_MIN: u64 = 4096;
 /// | unknown | again at once | again once the lane's session is settled, by proof or by time and barrier |
 ///
 /// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a second, so
-/// another is taken if there is one. Everything ends at one deadline, counted from the first trouble, to which the time to settle is added
-/// where a session has to be settled: then the error says whether the operation
+/// another is taken if there is one. All waiting ends at one deadline, counted from the first trouble, to which the time to settle is added
+/// where a session has to be settled; what then need not wait is still tried as often as there are lanes. The error says whether the operation
 /// may have happened (`Timeout`) or not (`Gone`; `Busy` where only an older change was in the way). While an operation waits, its bytes count
 /// against the queue's limit.
 pub(super) struct Retry {
@@ -147,10 +147,11 @@ impl Retry {
 
     /// Keeps operations that fail again and again from spinning.
     async fn pause<O: Operation>(&self, operation: &O) -> Result<(), BlockError> {
+        // A lane may take longer to say that it failed than the deadline allows; that is no reason not to try the others.
+        let Some(times) = self.failures.checked_sub(self.shared.lanes.len() + 1) else { return Ok(()) };
         if Instant::now() >= self.deadline {
             return Err(self.give_up(Obstacle::NoLane));
         }
-        let Some(times) = self.failures.checked_sub(self.shared.lanes.len() + 1) else { return Ok(()) };
         let _queued = self.enqueue(operation)?;
         let (first, last) = PAUSE;
         let pause = first.saturating_mul(2u32.saturating_pow(times as u32)).min(last);

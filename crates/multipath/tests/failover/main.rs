@@ -266,6 +266,25 @@ async fn a_write_whose_session_nothing_proves_dead_fails_and_is_never_sent_again
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lane_that_fails_after_the_deadline_leaves_time_for_another() {
+    let world = World::new(3);
+    let read = world.read(0);
+    world.next(0).await.unwrap().answer(Err(gone()));
+    let slow = world.next(1).await.unwrap();
+    sleep(40 * SECOND).await;
+    slow.answer(Err(BlockError::Timeout { millis: 30_000 }));
+    let mut asked = 0;
+    for lane in 0..3 {
+        if let Some(again) = world.next(lane).await {
+            asked += 1;
+            again.answer(Ok(()));
+        }
+    }
+    assert_eq!(asked, 1);
+    assert_eq!(read.await.unwrap().map(|data| data.len()), Ok(4096));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_waits_behind_a_change_that_nobody_waits_for_goes_on_after_time_and_barrier() {
     let world = World::new(2);
     let write = world.write(0);
