@@ -21,8 +21,6 @@ const TRIAL_PART: f64 = 100.0;
 const TRIAL_SIZE: u64 = 128 << 10;
 /// A lane that is this many times slower gets nothing even if a queue stands at the better one.
 const TOO_SLOW: f64 = 16.0;
-/// What expectations may differ by, in parts of the least, and still count as equal: less is noise, and lanes that are alike take turns.
-const ALIKE: f64 = 1.0 / 32.0;
 /// Shares are counted over this long, nanoseconds, and the same before.
 const SHARE_PERIOD: u64 = 1_000_000_000;
 
@@ -42,11 +40,9 @@ pub(super) struct Adaptive {
     teams_until: [u64; 2],
     /// When the next look for lanes that have shown nothing is due, by direction.
     look_at: [u64; 2],
-    /// What all lanes have in flight.
-    in_flight: u64,
-    standing: Standing,
-    /// Pieces placed so far.
-    turn: u64,
+    /// What all lanes have in flight, by direction.
+    in_flight: [u64; 2],
+    standing: [Standing; 2],
     share_until: u64,
 }
 
@@ -56,8 +52,6 @@ struct Lane {
     far: usize,
     hint: Option<f64>,
     estimates: [Estimate; 2],
-    /// When it had its last piece: the number of that.
-    turn: u64,
     /// Bytes that arrived in this period and the one before.
     recent: [u64; 2],
 }
@@ -84,7 +78,6 @@ impl Adaptive {
                     far: lane.far,
                     hint,
                     estimates: [estimate(), estimate()],
-                    turn: 0,
                     recent: [0; 2],
                 }
             })
@@ -97,9 +90,8 @@ impl Adaptive {
             teams: [team(), team()],
             teams_until: [0; 2],
             look_at: [0; 2],
-            in_flight: 0,
-            standing: Standing::default(),
-            turn: 0,
+            in_flight: [0; 2],
+            standing: [Standing::default(); 2],
             share_until: 0,
         };
         for d in 0..2 {
@@ -168,14 +160,12 @@ impl Adaptive {
         now: Duration,
         load: &mut Load,
     ) -> Piece {
-        let mut piece =
-            Piece { lane, direction, len, placed_at: now, wait: 0.0, ahead: 0, moved: 0, alone: false };
+        let mut piece = Piece { lane, direction, len, placed_at: now, wait: 0.0, ahead: 0, alone: false };
         if direction != Direction::Other {
             let (d, at) = (index(direction), nanoseconds(now));
             piece.wait = self.queue(lane, 0, d, load);
             let (near, far) = (self.lanes[lane].near, self.lanes[lane].far);
             piece.ahead = load.lanes[lane].flow.bytes[d];
-            piece.moved = load.lanes[lane].flow.moved[d];
             piece.alone = [near, far].iter().all(|&port| load.ports[port].bytes[d] == piece.ahead);
             let base = self.lanes[lane].estimates[d].base;
             for port in [near, far] {
@@ -186,10 +176,8 @@ impl Adaptive {
             let expected = base + self.queue(lane, len, d, load);
             let around = surroundings(&self.ports, near, far, lane, d, load);
             self.lanes[lane].estimates[d].placed(d, at, expected, around);
-            self.standing.note(at, self.in_flight);
-            self.in_flight += len;
-            self.turn += 1;
-            self.lanes[lane].turn = self.turn;
+            self.standing[d].note(at, self.in_flight[d]);
+            self.in_flight[d] += len;
         }
         load.place(lane, direction, len, end);
         piece
@@ -202,13 +190,12 @@ impl Adaptive {
         }
         let (d, at) = (index(piece.direction), nanoseconds(now));
         let (near, far) = (self.lanes[piece.lane].near, self.lanes[piece.lane].far);
-        self.in_flight -= piece.len;
-        self.standing.note(at, self.in_flight);
+        self.in_flight[d] -= piece.len;
+        self.standing[d].note(at, self.in_flight[d]);
         let around = surroundings(&self.ports, near, far, piece.lane, d, load);
         let lane = &mut self.lanes[piece.lane];
         let took = now.saturating_sub(piece.placed_at).as_nanos() as f64;
-        let moved = load.lanes[piece.lane].flow.moved[d] - piece.moved;
-        let held_up = took > lane.estimates[d].at_most(moved);
+        let held_up = took > 1.2 * lane.estimates[d].expects(piece);
         let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
         let rate = lane.estimates[d].rate;
         for port in [near, far] {
@@ -221,7 +208,7 @@ impl Adaptive {
         if ok {
             for port in [near, far] {
                 let left = load.ports[port].bytes[d];
-                plans |= self.ports[port][d].arrived(piece, left, held_up, at);
+                plans |= self.ports[port][d].arrived(piece.lane, piece.len, left, held_up, at);
             }
             self.count(piece, at);
         }
@@ -267,13 +254,8 @@ impl Adaptive {
             return lane;
         }
         if len >= FOR_THE_TEAM {
-            let members = &self.teams[d].members;
-            // A trial ends when its lane has had a few requests. With few in flight it would hardly get one: another lane is idle as well.
-            let tried = |member: &&Member| member.on_trial && load.lanes[member.lane].flow.ios == 0;
-            if let Some(member) = members.iter().find(tried) {
-                return member.lane;
-            }
-            self.choose_among(members.iter().map(|member| member.lane), len, d, at, load)
+            let team = self.teams[d].members.iter().map(|member| member.lane);
+            self.choose_among(team, len, d, at, load)
         } else {
             self.choose_among(roster.candidates.iter().copied(), len, d, at, load)
         }
@@ -288,45 +270,24 @@ impl Adaptive {
         at: u64,
         load: &Load,
     ) -> Option<LaneId> {
-        // The lane to take, and the least expectation there is.
         let mut best: Option<(LaneId, f64)> = None;
         let mut hungry: Option<(LaneId, f64)> = None;
-        let mut timed = None;
         for lane in lanes.clone() {
             let estimate = &self.lanes[lane].estimates[d];
             let in_flight = load.lanes[lane].flow.bytes[d];
-            if len >= FOR_THE_TEAM && in_flight > 0 && self.is_timed(lane, d, load) {
-                timed = timed.or(Some(lane));
-                continue;
-            }
             if in_flight > 0 && in_flight + len > estimate.cap {
                 continue;
             }
             let end = self.end(lane, len, d, at, load);
-            best = match best {
-                None => Some((lane, end)),
-                Some((rival, least)) => {
-                    let alike = least * ALIKE;
-                    let first = self.lanes[lane].turn < self.lanes[rival].turn;
-                    let better = if first { end <= least + alike } else { end + alike < least };
-                    Some((if better { lane } else { rival }, least.min(end)))
-                }
-            };
+            if best.is_none_or(|(_, least)| end < least) {
+                best = Some((lane, end));
+            }
             let spare = estimate.base + len as f64 * estimate.pace;
-            // One more than it has carried so far: so a long lane shows how much fits between its ends.
-            let room = if estimate.knows_no_base() {
-                in_flight == 0
-            } else {
-                self.queue(lane, 0, d, load) <= 1.05 * spare
-            };
-            if hungry.is_none_or(|(_, least)| end < least) && room {
+            if hungry.is_none_or(|(_, least)| end < least) && self.queue(lane, 0, d, load) <= spare {
                 hungry = Some((lane, end));
             }
         }
         let Some((best, end)) = best else {
-            if timed.is_some() {
-                return timed;
-            }
             // All are unproven and have what they may have.
             let by_end = |a: &LaneId, b: &LaneId| {
                 self.end(*a, len, d, at, load).total_cmp(&self.end(*b, len, d, at, load))
@@ -340,23 +301,13 @@ impl Adaptive {
             && later <= TOO_SLOW * end
         {
             let estimate = &self.lanes[best].estimates[d];
-            // Many small ones end less evenly than a few larger ones.
-            let (trips, more) = if len < FOR_THE_TEAM { (1.25, len) } else { (0.75, 0) };
-            let needed = trips * estimate.base * estimate.rate + (len + more) as f64;
-            let queue = load.lanes[best].flow.bytes[d].min(self.standing.bytes());
+            let needed = 1.25 * estimate.base * estimate.rate + (len + len.min(FOR_THE_TEAM)) as f64;
+            let queue = load.lanes[best].flow.bytes[d].min(self.standing[d].bytes());
             if queue as f64 >= needed {
                 return Some(lane);
             }
         }
         Some(best)
-    }
-
-    /// Whether the first request of a lane should be left alone, so that it tells of the latency.
-    fn is_timed(&self, lane: LaneId, d: usize, load: &Load) -> bool {
-        let state = &self.lanes[lane];
-        let own = load.lanes[lane].flow.bytes[d];
-        let by_itself = [state.near, state.far].iter().all(|&port| load.ports[port].bytes[d] == own);
-        by_itself && state.estimates[d].knows_no_base()
     }
 
     /// A lane that has shown nothing for long and has nothing to do.
@@ -404,11 +355,8 @@ impl Adaptive {
     fn divide(&mut self, request: &Request, d: usize, now: Duration, load: &mut Load, pieces: &mut Pieces) {
         let at = nanoseconds(now);
         let mut shares = Shares::new();
-        let members = &self.teams[d].members;
-        let about = request.len / members.len().max(1) as u64;
-        // Where nobody is proven nobody is trusted less than others: one of them would have to take what they may not.
-        let nobody = members.iter().all(|member| !self.lanes[member.lane].estimates[d].proven());
-        for &Member { lane, part, .. } in members {
+        let about = request.len / self.teams[d].members.len().max(1) as u64;
+        for &Member { lane, part } in &self.teams[d].members {
             let estimate = &self.lanes[lane].estimates[d];
             let in_flight = load.lanes[lane].flow.bytes[d];
             let backlog = in_flight as f64 * estimate.pace;
@@ -416,8 +364,7 @@ impl Adaptive {
             // A port that carries several lanes works on their queues at the same time: what counts is when a piece of about the right size would end.
             let queue = (self.queue(lane, about, d, load) - about as f64 / rate).max(backlog);
             let start = estimate.base + queue + estimate.late(at);
-            let limit =
-                if nobody || estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
+            let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
             let due = self.silent_until(estimate, start + LEAST_PIECE as f64 / rate);
             let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0;
             shares.push(Share { lane, start, backlog, rate, limit, probe, len: 0 });

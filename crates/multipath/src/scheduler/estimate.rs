@@ -5,8 +5,7 @@ use super::request::Piece;
 
 /// What is expected of a lane of which nothing is known, bytes per nanosecond: one gigabit per second.
 pub(super) const UNKNOWN_RATE: f64 = 0.125;
-/// What an unproven lane may have in flight at first. It grows by what arrives in good time, so it doubles with each round; by three times
-/// as much where that shows about the rate that was assumed, so it grows fourfold.
+/// What an unproven lane may have in flight at first. It grows by what arrives in good time, so it doubles with each round.
 const FIRST_CAP: u64 = 128 << 10;
 /// A lane that was trusted with so much is proven.
 const LAST_CAP: u64 = 4 << 20;
@@ -20,11 +19,8 @@ const NO_HICCUP: f64 = 8e6;
 const SMALL: u64 = 16 << 10;
 /// Requests of these sizes tell of latency and rate together.
 const MIDDLE: std::ops::RangeInclusive<u64> = 32 << 10..=512 << 10;
-/// What a window, or a piece of an unproven lane, needs to tell of a rate.
+/// What a window needs to tell of a rate.
 const LEAST: u64 = 64 << 10;
-/// After so long without a sample the next one tells more than what is remembered, nanoseconds.
-const STALE: u64 = 10_000_000;
-
 /// A lane in one direction: rate, base latency, and what it may be trusted with.
 ///
 /// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst, TCP's slow start) it is
@@ -40,8 +36,6 @@ pub(super) struct Estimate {
     pub(super) known: bool,
     /// The rate that plans were made with.
     planned: f64,
-    /// The rate that was expected before the lane was measured, or last before it was lost.
-    assumed: f64,
     /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
     pub(super) base: f64,
     pub(super) base_known: bool,
@@ -52,7 +46,7 @@ pub(super) struct Estimate {
     /// When it last showed anything; 0: never, or not since it came back.
     pub(super) sampled_at: u64,
     window: Window,
-    /// Pieces of middle size that found the lane idle, or were as quick as if they had.
+    /// Pieces of middle size that found the lane empty.
     light: Sample,
 }
 
@@ -83,8 +77,6 @@ impl Sample {
 struct Window {
     start: u64,
     bytes: u64,
-    /// Of these, what began in it. The rest was on its way before: several writes on one lane have their turns, and end in a lump.
-    certain: u64,
     ios: u64,
     /// The least that was in flight in it.
     least: u64,
@@ -123,7 +115,6 @@ impl Estimate {
             pace: 1.0 / rate,
             known: false,
             planned: rate,
-            assumed: rate,
             base: 0.0,
             base_known: false,
             cap: FIRST_CAP,
@@ -134,10 +125,9 @@ impl Estimate {
         }
     }
 
-    /// How long a piece takes at most while so much arrives, itself included, if nothing but the lane itself holds it up.
-    pub(super) fn at_most(&self, moved: u64) -> f64 {
-        let slack = if self.knows_no_base() { 1.5 } else { 1.2 };
-        slack * (self.base + moved as f64 * self.pace)
+    /// How long a piece takes if nothing but the lane itself holds it up.
+    pub(super) fn expects(&self, piece: &Piece) -> f64 {
+        self.base + (piece.ahead + piece.len) as f64 * self.pace
     }
 
     /// Whether its base is not even a guess.
@@ -152,7 +142,6 @@ impl Estimate {
 
     /// It comes back: what was known is a guess now, and it begins slowly.
     pub(super) fn returned(&mut self) {
-        self.assumed = self.rate;
         self.cap = FIRST_CAP;
         self.sampled_at = 0;
         self.due = u64::MAX;
@@ -162,7 +151,7 @@ impl Estimate {
 
     /// Assumes a rate while none is known.
     pub(super) fn assume(&mut self, rate: f64) {
-        (self.rate, self.pace, self.assumed) = (rate, 1.0 / rate, rate);
+        (self.rate, self.pace) = (rate, 1.0 / rate);
     }
 
     /// Nanoseconds by which what is in flight is late, doubled: what is late by so much is expected to take as long again.
@@ -197,7 +186,6 @@ impl Estimate {
             return false;
         }
         let took = now.saturating_sub(piece.placed_at.as_nanos() as u64) as f64;
-        let stale = now.saturating_sub(self.sampled_at) > STALE;
         self.sampled_at = now.max(1);
         let timed = self.base_known;
         // Nothing came before it, and nothing while it was there.
@@ -206,15 +194,13 @@ impl Estimate {
             && in_flight == 0
             && self.window.ios == 0
             && self.window.start == piece.placed_at.as_nanos() as u64;
-        self.time(piece, took, alone, stale);
+        self.time(piece, took, alone);
         let trusted = self.trust(piece, took) || timed != self.base_known;
-        let whole = piece.placed_at.as_nanos() as u64 >= self.window.start;
         self.window.bytes += piece.len;
-        self.window.certain += if whole { piece.len } else { 0 };
         self.window.ios += 1;
         self.window.least = self.window.least.min(in_flight + piece.len);
         let elapsed = now.saturating_sub(self.window.start);
-        let full = whole && self.window.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
+        let full = self.window.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
         if in_flight > 0 && !full {
             return trusted;
         }
@@ -228,13 +214,19 @@ impl Estimate {
         trusted || was_known != self.known || differs
     }
 
-    /// Learns the base latency. `alone`: nothing else was on the lane while the piece was; `stale`: there was no sample for long.
-    fn time(&mut self, piece: &Piece, took: f64, alone: bool, stale: bool) {
+    /// Learns the base latency. `alone`: nothing else was on the lane while the piece was.
+    fn time(&mut self, piece: &Piece, took: f64, alone: bool) {
         // Nothing is faster than the base.
         self.base = self.base.min(took);
         if piece.len > SMALL {
-            if !self.base_known && MIDDLE.contains(&piece.len) {
-                self.time_middle(piece, took, alone);
+            if alone && !self.base_known && took * 1.25 < self.base + piece.len as f64 * self.pace {
+                // The lane is better than it was: what was taken for latency was its rate then.
+                self.light = Sample::default();
+                self.base = 0.0;
+            }
+            if alone && MIDDLE.contains(&piece.len) {
+                self.light.add(piece.len, took);
+                self.anchor();
             }
             return;
         }
@@ -245,34 +237,9 @@ impl Estimate {
             (self.base, self.base_known) = (least, true);
             return;
         }
-        // A hiccup counts for so little that lanes that are alike stay so; what stays is learnt within some fifty.
+        // A hiccup counts for little; what stays is learnt within some twenty.
         let seen = self.base.clamp(least, most).min(4.0 * self.base + 20_000.0);
-        let part = match seen < self.base {
-            // No answer is quick by accident; a lane that is hardly used would be avoided for long because of one slow one.
-            true if stale => 1.0,
-            true => 8.0,
-            false => 16.0,
-        };
-        self.base += (seen - self.base) / part;
-    }
-
-    /// Learns from a piece that tells of latency and rate together.
-    ///
-    /// One that found the lane idle waited for nothing; what came after it is behind it. One that was quicker than that tells even more,
-    /// whatever was before it: so a lane that is never idle (a long one, which has several pieces on the way before it is busy) is
-    /// known for its latency, and not taken for a slow one.
-    fn time_middle(&mut self, piece: &Piece, took: f64, alone: bool) {
-        let expected = self.base + piece.len as f64 * self.pace;
-        let quicker = self.light.count > 0 && took < expected;
-        if quicker && took * 1.25 < expected {
-            // The lane is better than it was: what was taken for latency was its rate then.
-            self.light = Sample::default();
-            self.base = 0.0;
-        }
-        if alone || quicker {
-            self.light.add(piece.len, took);
-            self.anchor();
-        }
+        self.base += (seen - self.base) / if seen < self.base { 8.0 } else { 16.0 };
     }
 
     /// Without small requests the base is what is left of the time that a middle one takes on an empty lane.
@@ -290,9 +257,7 @@ impl Estimate {
         if self.proven() || took > 4.0 * (self.base + piece.wait + piece.len as f64 * self.pace) + NO_HICCUP {
             return false;
         }
-        let as_assumed = self.base + piece.wait + piece.len as f64 / self.assumed;
-        let shows_rate = piece.len >= LEAST && took <= 2.0 * as_assumed;
-        self.cap = self.cap.saturating_add(piece.len.saturating_mul(if shows_rate { 3 } else { 1 }));
+        self.cap += piece.len;
         if self.cap >= LAST_CAP {
             self.cap = u64::MAX;
         }
@@ -310,12 +275,10 @@ impl Estimate {
             return;
         }
         let bytes = window.bytes as f64;
+        let seen = bytes / moving;
         let loading = window.bytes >= window.ios * LOADING;
-        let alone = self.alone(d, elapsed, around);
-        // Where lanes may hold each other up only what is certain is believed, since what is too much would not be taken back.
-        let seen = if alone || !self.known { bytes } else { window.certain as f64 } / moving;
         // Less than was thought is believed only of a lane that was not held up, and of no lane that had too little to do.
-        if seen < self.rate && !(loading && alone && self.busy()) {
+        if seen < self.rate && !(loading && self.busy() && self.alone(d, elapsed, around)) {
             return;
         }
         if !self.known && !loading {

@@ -1,7 +1,6 @@
 //! What a port carries in one direction.
 
 use super::LaneId;
-use super::request::Piece;
 
 /// A port that stays busy is measured over so much at least: bytes, nanoseconds and requests. Several lanes' requests end in lumps.
 const WINDOW: (u64, u64, u64) = (1 << 20, 8_000_000, 8);
@@ -44,8 +43,6 @@ struct Window {
     /// Its beginning has a latency in it.
     latency: f64,
     bytes: u64,
-    /// Of these, what began in it.
-    certain: u64,
     ios: u64,
     /// Bytes that took longer than their lane takes alone.
     held_up: u64,
@@ -119,26 +116,22 @@ impl PortEstimate {
 
     /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes alone. True if plans
     /// have to change.
-    pub(super) fn arrived(&mut self, piece: &Piece, left: u64, held_up: bool, now: u64) -> bool {
-        let (lane, len) = (piece.lane, piece.len);
-        let placed_at = piece.placed_at.as_nanos() as u64;
+    pub(super) fn arrived(&mut self, lane: LaneId, len: u64, left: u64, held_up: bool, now: u64) -> bool {
         let window = &mut self.window;
         if window.bytes == 0 {
             window.lane = lane;
         }
-        let whole = placed_at >= window.start;
         window.bytes += len;
-        window.certain += if whole { len } else { 0 };
         window.ios += 1;
         window.held_up += if held_up { len } else { 0 };
         if lane == window.lane {
             window.of_lane += len;
         }
         if self.trial.is_some() {
-            return self.observe(lane, len, placed_at, held_up, now);
+            return self.observe(lane, len, held_up, now);
         }
         let elapsed = now.saturating_sub(window.start);
-        let full = whole && window.bytes >= WINDOW.0 && elapsed >= WINDOW.1 && window.ios >= WINDOW.2;
+        let full = window.bytes >= WINDOW.0 && elapsed >= WINDOW.1 && window.ios >= WINDOW.2;
         if left > 0 && !full {
             return false;
         }
@@ -156,9 +149,9 @@ impl PortEstimate {
         if !several || window.bytes < WINDOW.0 / 4 || moving * 2.0 < elapsed {
             return false;
         }
-        let (seen, certain) = (window.bytes as f64 / moving, window.certain as f64 / moving);
-        if certain > self.rate {
-            self.proven = self.rate + (certain - self.rate) * 0.25;
+        let seen = window.bytes as f64 / moving;
+        if seen > self.rate {
+            self.proven = self.rate + (seen - self.rate) * 0.25;
         } else if window.bytes < LOADING * window.ios {
             // Small requests do not load it.
         } else if window.held_up * 2 > window.bytes {
@@ -176,7 +169,7 @@ impl PortEstimate {
     }
 
     /// A piece has arrived during a trial. True when the trial is over.
-    fn observe(&mut self, lane: LaneId, len: u64, placed_at: u64, held_up: bool, now: u64) -> bool {
+    fn observe(&mut self, lane: LaneId, len: u64, held_up: bool, now: u64) -> bool {
         let Some(trial) = &mut self.trial else { return false };
         let own = lane == trial.lane;
         if trial.since == 0 {
@@ -193,11 +186,7 @@ impl PortEstimate {
         }
         let elapsed = now.saturating_sub(trial.since);
         let late = now.saturating_sub(trial.began) > TRIAL_TIME;
-        let enough = own
-            && placed_at >= trial.since
-            && trial.count >= TRIAL.0
-            && elapsed >= TRIAL.1
-            && trial.ios >= TRIAL.2;
+        let enough = own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1 && trial.ios >= TRIAL.2;
         if !late && !enough {
             return false;
         }

@@ -48,8 +48,6 @@ pub struct Piece {
     pub(super) wait: f64,
     /// What was in flight on the lane before it, bytes.
     pub(super) ahead: u64,
-    /// What had arrived over the lane before it, bytes.
-    pub(super) moved: u64,
     /// Whether nothing else was on the lane's ports.
     pub(super) alone: bool,
 }
@@ -76,7 +74,6 @@ impl Pieces {
             placed_at: Duration::ZERO,
             wait: 0.0,
             ahead: 0,
-            moved: 0,
             alone: false,
         };
         Self { count: 0, pieces: [none; Self::MOST] }

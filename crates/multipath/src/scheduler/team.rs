@@ -35,8 +35,6 @@ pub(super) struct Member {
     pub(super) lane: LaneId,
     /// The part of its rate that its ports leave to it.
     pub(super) part: f64,
-    /// It is let in although a port seems to be full.
-    pub(super) on_trial: bool,
 }
 
 impl Team {
@@ -100,7 +98,7 @@ impl Team {
             }
             let Some((adds, _, lane)) = best else { break };
             let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
-            self.join(lane, adds / promise(estimate(lane)), false);
+            self.join(lane, adds / promise(estimate(lane)));
             for port in [near, far] {
                 self.left[port] -= adds;
                 self.users[port] += 1;
@@ -109,8 +107,8 @@ impl Team {
         self.admit_trials(candidates, estimate, load, ports, d, now)
     }
 
-    fn join(&mut self, lane: LaneId, part: f64, on_trial: bool) {
-        self.members.push(Member { lane, part: part.min(1.0), on_trial });
+    fn join(&mut self, lane: LaneId, part: f64) {
+        self.members.push(Member { lane, part: part.min(1.0) });
     }
 
     /// Lets in one lane for each full port that is due for a trial.
@@ -153,7 +151,7 @@ impl Team {
                 }
             }
             self.left[other] -= extra;
-            self.join(lane, extra / rate, true);
+            self.join(lane, extra / rate);
         }
         again
     }

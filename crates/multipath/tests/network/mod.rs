@@ -16,8 +16,6 @@ pub(crate) const MILLI: u64 = 1_000_000;
 pub(crate) const GIGABIT: f64 = 117e6;
 const CHUNK: u64 = 16 << 10;
 const WINDOW: u64 = 512 << 10;
-/// What the target asks of a write at once. Several writes have their turns, so that they end together.
-const BURST: u64 = 256 << 10;
 
 /// A lane of the model.
 #[derive(Clone, Copy)]
@@ -363,11 +361,8 @@ impl<'a> Run<'a> {
             }
             stream.in_network += len;
             *left -= len;
-            let left = *left;
-            if left == 0 {
+            if *left == 0 {
                 stream.queue.pop_front();
-            } else if d == 1 && left % BURST == 0 {
-                stream.queue.rotate_left(1);
             }
             self.serve(piece, lane, d, len, 0);
         }
