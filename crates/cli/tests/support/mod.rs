@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// The target that `serve` adds here.
 pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
 
-/// What any command here must be done with, unless it says how long it needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// What any command here must be done with, unless it says how long it needs: it tells one that hangs from one on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// `lunway` with these arguments.
 pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
