@@ -111,6 +111,8 @@ CONF
     multipathd
     must "multipathd makes a map" within 30 map_has "$1"
     map=/dev/mapper/$(map_name)
+    # The node comes a moment after the map.
+    must "the map has a node" within 10 test -b "$map"
 }
 map_name() { dmsetup ls --target multipath | awk '$1 != "No" { print $1; exit }'; }
 # The map has as many active paths as that.
