@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::access::Port;
 use crate::exchange::{Answer, Exchange, OverSession, ask};
-use crate::session::{Session, is_active};
+use crate::session::Session;
 use crate::{Identity, OpenError};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.
@@ -497,7 +497,7 @@ impl UnitCell {
                     access.into_iter().for_each(|access| session.note_access(access));
                     match access {
                         Some(AccessState::Transitioning) => Some(TRANSITION_POLL),
-                        access => access.filter(|&access| !is_active(access)).map(|_| INACTIVE_POLL),
+                        access => access.filter(|&access| !access.is_active()).map(|_| INACTIVE_POLL),
                     }
                 }
                 Err(error) => {

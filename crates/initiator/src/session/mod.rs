@@ -397,8 +397,8 @@ impl State {
     pub(crate) fn note_access(&mut self, access: AccessState) {
         let before = self.access.replace(access);
         if before != Some(access) {
-            self.stale |= is_active(access) && before.is_some_and(|before| !is_active(before));
-            self.stale_access |= !is_active(access);
+            self.stale |= access.is_active() && before.is_some_and(|before| !before.is_active());
+            self.stale_access |= !access.is_active();
             self.events.push(SessionEvent::Access(access));
         }
     }
@@ -466,11 +466,6 @@ impl State {
     pub(crate) fn set_volatile(&mut self, volatile: bool) {
         self.cache.volatile = volatile;
     }
-}
-
-/// Whether a port in this state carries reads and writes.
-pub(crate) fn is_active(access: AccessState) -> bool {
-    matches!(access, AccessState::ActiveOptimized | AccessState::ActiveNonOptimized)
 }
 
 /// The portal group that a connection reached, as its login said.
