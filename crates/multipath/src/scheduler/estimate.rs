@@ -13,6 +13,10 @@ const LAST_CAP: u64 = 4 << 20;
 const LOADING: u64 = 32 << 10;
 /// A busy lane is measured over so much at least: bytes and nanoseconds.
 const WINDOW: (u64, u64) = (256 << 10, 4_000_000);
+/// So many pieces are measured even if more were in flight together.
+const ROUND: u64 = 8;
+/// How much a window that began in the middle of a queue and ended with it counts: parts of what arrived in it had been sent before.
+pub(super) const RAN_DRY: f64 = 1.0 / 16.0;
 /// Time lost that no hiccup explains, nanoseconds: the lane has become slow, and the estimate follows at once.
 const NO_HICCUP: f64 = 8e6;
 /// Requests up to this size tell of latency alone.
@@ -34,6 +38,8 @@ pub(super) struct Estimate {
     pub(super) pace: f64,
     /// Whether the rate was measured.
     pub(super) known: bool,
+    /// Windows since the lane was proven, without those that began idle and ended with more under way: they show too little.
+    windows: u32,
     /// The rate that plans were made with.
     planned: f64,
     /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
@@ -80,6 +86,8 @@ struct Window {
     ios: u64,
     /// The least that was in flight in it.
     least: u64,
+    /// What was in flight when the first of it arrived, bytes.
+    round: u64,
     /// It began with the lane idle, so the first latency is in it.
     from_idle: bool,
     /// Others had something on its ports when it began.
@@ -114,6 +122,7 @@ impl Estimate {
             rate,
             pace: 1.0 / rate,
             known: false,
+            windows: 0,
             planned: rate,
             base: 0.0,
             base_known: false,
@@ -138,6 +147,11 @@ impl Estimate {
     /// Whether it may have everything that it is good for.
     pub(super) fn proven(&self) -> bool {
         self.cap == u64::MAX
+    }
+
+    /// Whether its rate is more than a first impression.
+    pub(super) fn settled(&self) -> bool {
+        self.proven() && self.windows > 0
     }
 
     /// It comes back: what was known is a guess now, and it begins slowly.
@@ -196,22 +210,28 @@ impl Estimate {
             && self.window.start == piece.placed_at.as_nanos() as u64;
         self.time(piece, took, alone);
         let trusted = self.trust(piece, took) || timed != self.base_known;
+        if self.window.ios == 0 {
+            self.window.round = in_flight + piece.len;
+        }
         self.window.bytes += piece.len;
         self.window.ios += 1;
         self.window.least = self.window.least.min(in_flight + piece.len);
         let elapsed = now.saturating_sub(self.window.start);
-        let full = self.window.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
+        let full = self.window.is_full(elapsed, self.pace);
         if in_flight > 0 && !full {
             return trusted;
         }
-        let was_known = self.known;
+        let was = (self.known, self.settled());
+        if self.proven() && !(self.window.from_idle && in_flight > 0) {
+            self.windows = self.windows.saturating_add(1);
+        }
         self.measure(d, elapsed as f64, around);
         self.window = Window::open(d, now, in_flight == 0, around);
         let differs = (self.rate - self.planned).abs() > self.planned / 16.0;
         if differs {
             self.planned = self.rate;
         }
-        trusted || was_known != self.known || differs
+        trusted || was != (self.known, self.settled()) || differs
     }
 
     /// Learns the base latency. `alone`: nothing else was on the lane while the piece was.
@@ -276,6 +296,7 @@ impl Estimate {
         }
         let bytes = window.bytes as f64;
         let seen = bytes / moving;
+        let ran_dry = !window.from_idle && around.lane.bytes[d] == 0;
         let loading = window.bytes >= window.ios * LOADING;
         // Less than was thought is believed only of a lane that was not held up, and of no lane that had too little to do.
         if seen < self.rate && !(loading && self.busy() && self.alone(d, elapsed, around)) {
@@ -289,8 +310,12 @@ impl Estimate {
         } else if !self.proven() && loading {
             // What was seen of it was small and little.
             0.5
+        } else if seen > self.rate && ran_dry {
+            RAN_DRY
         } else if seen > self.rate {
-            if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 }
+            // The first impression counts no more than each of the next ones.
+            let alike = 1.0 / f64::from(self.windows.max(1));
+            alike.max(if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 })
         } else if seen > 0.7 * self.rate {
             0.125
         } else if moving - bytes * self.pace > NO_HICCUP {
@@ -331,6 +356,17 @@ impl Estimate {
 }
 
 impl Window {
+    /// Whether it is enough to measure.
+    ///
+    /// It takes a round: as much as was in flight together. A target that asks for the data of several writes at once gets them side by
+    /// side, and they end in lumps; what ends first tells of a rate that is none. When a round takes twice as long as it should
+    /// the lane has become slow, and that is told by what there is.
+    fn is_full(&self, elapsed: u64, pace: f64) -> bool {
+        let enough = self.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
+        let round = self.bytes >= self.round || self.ios >= ROUND;
+        enough && (round || elapsed as f64 > 2.0 * self.round as f64 * pace + NO_HICCUP)
+    }
+
     fn open(d: usize, now: u64, from_idle: bool, around: Surroundings<'_>) -> Self {
         let mark = |port: &Flow| Mark {
             placed_elsewhere: port.placed[d] - around.lane.placed[d],

@@ -1,6 +1,7 @@
 //! What a port carries in one direction.
 
 use super::LaneId;
+use super::estimate::RAN_DRY;
 
 /// A port that stays busy is measured over so much at least: bytes, nanoseconds and requests. Several lanes' requests end in lumps.
 const WINDOW: (u64, u64, u64) = (1 << 20, 8_000_000, 8);
@@ -40,7 +41,8 @@ pub(super) struct PortEstimate {
 #[derive(Debug, Default)]
 struct Window {
     start: u64,
-    /// Its beginning has a latency in it.
+    /// It began with nothing in flight: its beginning has a latency in it.
+    from_idle: bool,
     latency: f64,
     bytes: u64,
     ios: u64,
@@ -111,7 +113,7 @@ impl PortEstimate {
 
     /// Something is placed while nothing is in flight here; `latency` is the base of its lane.
     pub(super) fn begins(&mut self, now: u64, latency: f64) {
-        self.window = Window { start: now, latency, ..Window::default() };
+        self.window = Window { start: now, from_idle: true, latency, ..Window::default() };
     }
 
     /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes alone. True if plans
@@ -135,13 +137,13 @@ impl PortEstimate {
         if left > 0 && !full {
             return false;
         }
-        let changed = self.measure(elapsed as f64);
+        let changed = self.measure(elapsed as f64, left);
         self.window = Window { start: now, ..Window::default() };
         changed
     }
 
     /// Learns the rate from the window that ends.
-    fn measure(&mut self, elapsed: f64) -> bool {
+    fn measure(&mut self, elapsed: f64, left: u64) -> bool {
         let window = &self.window;
         let moving = elapsed - window.latency;
         // One lane alone says nothing about the port.
@@ -151,7 +153,8 @@ impl PortEstimate {
         }
         let seen = window.bytes as f64 / moving;
         if seen > self.rate {
-            self.proven = self.rate + (seen - self.rate) * 0.25;
+            let gain = if !window.from_idle && left == 0 { RAN_DRY } else { 0.25 };
+            self.proven = self.rate + (seen - self.rate) * gain;
         } else if window.bytes < LOADING * window.ios {
             // Small requests do not load it.
         } else if window.held_up * 2 > window.bytes {

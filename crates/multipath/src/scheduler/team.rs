@@ -24,6 +24,8 @@ fn promise(estimate: &Estimate) -> f64 {
 #[derive(Debug, Default)]
 pub(super) struct Team {
     pub(super) members: Vec<Member>,
+    /// How many of them are no trial: the first ones.
+    regular: usize,
     /// Room for the search, kept to save the allocation.
     left: Vec<f64>,
     users: Vec<u32>,
@@ -42,6 +44,7 @@ impl Team {
     pub(super) fn new(lanes: usize, ports: usize) -> Self {
         Self {
             members: Vec::with_capacity(lanes.min(Pieces::MOST)),
+            regular: 0,
             left: Vec::with_capacity(ports),
             users: Vec::with_capacity(ports),
         }
@@ -58,7 +61,7 @@ impl Team {
         now: u64,
     ) -> u64 {
         let mut old = [usize::MAX; Pieces::MOST];
-        for (slot, member) in old.iter_mut().zip(&self.members) {
+        for (slot, member) in old.iter_mut().zip(&self.members[..self.regular]) {
             *slot = member.lane;
         }
         self.members.clear();
@@ -76,7 +79,7 @@ impl Team {
                 let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
                 let rate = promise(estimate(lane));
                 let adds = rate.min(self.left[near]).min(self.left[far]);
-                if adds < LEAST_PART * rate {
+                if adds < LEAST_PART * estimate(lane).rate {
                     continue;
                 }
                 crowd[0] = candidates.iter().filter(|&&l| load.lanes[l].near == near).count() as u32;
@@ -104,6 +107,7 @@ impl Team {
                 self.users[port] += 1;
             }
         }
+        self.regular = self.members.len();
         self.admit_trials(candidates, estimate, load, ports, d, now)
     }
 
@@ -123,7 +127,7 @@ impl Team {
     ) -> u64 {
         let mut again = u64::MAX;
         // A trial compares with what proven lanes do; before that it would measure their slow start.
-        let ready = self.members.iter().all(|member| estimate(member.lane).proven());
+        let ready = self.members.iter().all(|member| estimate(member.lane).settled());
         for &lane in candidates {
             if self.members.len() == Pieces::MOST || self.members.iter().any(|member| member.lane == lane) {
                 continue;

@@ -36,6 +36,8 @@ pub(crate) struct Shape {
     pub(crate) wires: Vec<Wire>,
     /// Time the target takes for a command.
     pub(crate) service: u64,
+    /// So many writes on a lane get their data side by side, now one and now another, as the target asks for it: they end in lumps.
+    pub(crate) abreast: usize,
     /// Rates of wires that change: when, which, to what.
     pub(crate) changes: Vec<(u64, usize, f64)>,
 }
@@ -49,6 +51,7 @@ impl Shape {
             far: rates.to_vec(),
             wires: wires.map(|(i, &rate)| Wire { near: i, far: i, rate, round_trip: 100 * MICRO }).collect(),
             service: 60 * MICRO,
+            abreast: 1,
             changes: Vec::new(),
         }
     }
@@ -363,6 +366,11 @@ impl<'a> Run<'a> {
             *left -= len;
             if *left == 0 {
                 stream.queue.pop_front();
+            }
+            let abreast = self.shape.abreast.min(stream.queue.len());
+            if d == Direction::Write as usize && abreast > 1 {
+                let next = (self.chance() * abreast as f64) as usize;
+                self.streams[lane][d].queue.swap(0, next);
             }
             self.serve(piece, lane, d, len, 0);
         }
