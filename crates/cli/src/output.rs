@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use clap::Args;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -18,9 +19,64 @@ pub(crate) struct Output<'a> {
     written: Vec<&'a Path>,
 }
 
+/// The files that every command with results can write them to.
+#[derive(Debug, Args)]
+pub(crate) struct Files {
+    /// Write the results as JSON; - is standard output, in place of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with tables and charts; - is standard output, in place of the table
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl Files {
+    /// Refuses what cannot be written, before anything is measured for it.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        check(self.iter())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.json, &self.html].into_iter().flatten()
+    }
+
+    /// Shows the results and writes them.
+    pub(crate) fn write(
+        &self,
+        text: impl FnOnce() -> String,
+        json: impl FnOnce() -> Value,
+        html: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        let mut output = Output::new(self.iter());
+        output.text(text)?;
+        output.files(self, json, html)?;
+        output.end()
+    }
+}
+
 /// Whether a file's name means standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Refuses files that cannot be written, and a standard output that two of them want.
+pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
+    let (to_stdout, files): (Vec<_>, Vec<_>) = files.partition(|path| is_stdout(path));
+    if to_stdout.len() > 1 {
+        return Err(Failure::Usage("only one file can be -, standard output".to_owned()));
+    }
+    for path in files {
+        let name = path.display();
+        if path.is_dir() {
+            return Err(Failure::failed(anyhow!("cannot write {name}: it is a directory")));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let folder = folder.display();
+            return Err(Failure::failed(anyhow!("cannot write {name}: there is no directory {folder}")));
+        }
+    }
+    Ok(())
 }
 
 impl<'a> Output<'a> {
@@ -45,13 +101,19 @@ impl<'a> Output<'a> {
         if is_stdout(path) { terminal::print(&text) } else { self.write(path, &(text + "\n")) }
     }
 
-    /// Writes a page, if a file is named for it.
-    pub(crate) fn page(
+    /// Writes the document and the page, each if a file is named for it.
+    pub(crate) fn files(
         &mut self,
-        path: Option<&'a PathBuf>,
+        files: &'a Files,
+        json: impl FnOnce() -> Value,
         html: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        path.map_or(Ok(()), |path| self.write(path, &html()))
+        self.json(files.json.as_ref(), json)?;
+        match &files.html {
+            None => Ok(()),
+            Some(path) if is_stdout(path) => terminal::print(&html()),
+            Some(path) => self.write(path, &html()),
+        }
     }
 
     /// A file that somebody else has written, if there is one.
@@ -84,12 +146,31 @@ mod tests {
     fn a_file_that_cannot_be_written_is_named_and_the_others_are_written() {
         let folder = tempfile::tempdir().unwrap();
         let (there, nowhere) = (folder.path().join("a.json"), folder.path().join("no/a.html"));
-        let mut output = Output::new([&there, &nowhere]);
-        output.json(Some(&there), || json!({ "mb_s": 1 })).unwrap();
+        let files = Files { json: Some(there.clone()), html: Some(nowhere.clone()) };
+        let mut output = Output::new(files.iter());
+        let written = output.files(&files, || json!({ "mb_s": 1 }), String::new);
         assert_eq!(fs::read_to_string(&there).unwrap(), "{\n  \"mb_s\": 1\n}\n");
-        let Err(Failure::Failed(error)) = output.page(Some(&nowhere), String::new) else { panic!("written") };
+        let Err(Failure::Failed(error)) = written else { panic!("written") };
         assert_eq!(error.to_string(), format!("cannot write {}", nowhere.display()));
         assert_eq!(output.written, [there.as_path()]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused_before_it_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| Some(folder.path().join(name));
+        let (stdout, usual) = (|| Some(PathBuf::from("-")), || file("a.json"));
+        for (json, html, sentence) in [
+            (usual(), stdout(), None),
+            (Some("a.json".into()), None, None),
+            (stdout(), stdout(), Some("only one file can be -")),
+            (usual(), file("no/a.html"), Some("there is no directory")),
+            (Some(folder.path().to_owned()), None, Some("it is a directory")),
+        ] {
+            let refused = Files { json, html }.check().err().map(|failure| format!("{failure:?}"));
+            assert_eq!(refused.is_some(), sentence.is_some(), "{refused:?}");
+            assert!(refused.unwrap_or_default().contains(sentence.unwrap_or_default()));
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `lunway lab`.
 
 use std::env;
-use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use lunway_lab::experiment::{self, Experiment, ExperimentError, Options, Progres
 use lunway_lab::{Network, Rate, Sandbox, SandboxError, Side};
 
 use crate::failure::Failure;
-use crate::output::{Output, is_stdout};
+use crate::output::Files;
 use crate::{interrupt, progress, terminal};
 
 /// Build networks on this machine and measure on them, without root.
@@ -61,12 +60,8 @@ struct Run {
     /// How often everything is measured
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: Option<u32>,
-    /// Write the results as JSON; - is standard output, in place of the tables
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with the topology, tables and charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
     /// Build nothing: print what would be done, as a shell script
     #[arg(long)]
     dry_run: bool,
@@ -111,9 +106,7 @@ impl Run {
         if self.dry_run {
             return self.show_script(&experiment);
         }
-        for file in [&self.json, &self.html].into_iter().flatten() {
-            writable(file)?;
-        }
+        self.files.check()?;
         match Sandbox::enter(env::args_os().skip(1)) {
             Ok(Side::Inside(_)) => self.run_inside(&experiment),
             // All has been said inside.
@@ -143,11 +136,11 @@ impl Run {
     }
 
     fn show(&self, results: &Results) -> Result<(), Failure> {
-        let mut output = Output::new(&self.json);
-        output.text(|| format!("{}\n\n{results}\n", terminal::heading(&results.experiment.title)))?;
-        output.json(self.json.as_ref(), || results.to_json())?;
-        output.page(self.html.as_ref(), || lunway_report::html(&results.document()))?;
-        output.end()
+        self.files.write(
+            || format!("{}\n\n{results}\n", terminal::heading(&results.experiment.title)),
+            || results.to_json(),
+            || lunway_report::html(&results.document()),
+        )
     }
 }
 
@@ -165,21 +158,6 @@ fn measure(experiment: &Experiment, options: &Options, cancel: &Cancel) -> Resul
     let results = experiment::run(experiment, options, &mut watcher, cancel);
     bar.finish_and_clear();
     results.map_err(Failure::failed)
-}
-
-/// Whether results can be written there is found out before they are made.
-fn writable(path: &Path) -> Result<(), Failure> {
-    if is_stdout(path) {
-        return Ok(());
-    }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match folder.is_dir() && !path.is_dir() {
-        true => Ok(()),
-        false => Err(Failure::Usage(format!(
-            "{} cannot be written: it is a folder, or its folder is not there",
-            path.display()
-        ))),
-    }
 }
 
 /// Results are shown whatever they are; whether they are good is the exit code.

@@ -11,7 +11,7 @@ use lunway_bench::{fio, report};
 use lunway_report::{Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, utc};
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::Files;
 use crate::terminal;
 
 /// Show a saved report, or say what changed from one to another.
@@ -47,7 +47,7 @@ struct Show {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
-    outputs: Outputs,
+    files: Files,
 }
 
 /// Say what changed from one report to another, and what of it is real
@@ -77,17 +77,7 @@ struct Diff {
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = margin)]
     margin: f64,
     #[command(flatten)]
-    outputs: Outputs,
-}
-
-#[derive(Debug, Args)]
-struct Outputs {
-    /// Write it as JSON; - is standard output, in place of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write it as a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    files: Files,
 }
 
 fn margin(text: &str) -> Result<f64, String> {
@@ -103,7 +93,7 @@ fn margin(text: &str) -> Result<f64, String> {
 impl Show {
     fn run(self) -> Result<(), Failure> {
         let (saved, drawn) = read(&self.file)?;
-        self.outputs.write(&drawn, || shown(&saved))
+        self.files.write(|| shown(&saved), || data(&drawn), || html(&drawn))
     }
 }
 
@@ -113,17 +103,7 @@ impl Diff {
         let new = read_all(&self.after, &self.new)?;
         let difference = Difference::of(&old, &new, self.margin);
         let document = difference.document(&side(&self.before, &self.old), &side(&self.after, &self.new));
-        self.outputs.write(&document, || changed(&difference))
-    }
-}
-
-impl Outputs {
-    fn write(&self, document: &Document, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        let mut output = Output::new(&self.json);
-        output.text(text)?;
-        output.json(self.json.as_ref(), || data(document))?;
-        output.page(self.html.as_ref(), || html(document))?;
-        output.end()
+        self.files.write(|| changed(&difference), || data(&document), || html(&document))
     }
 }
 

@@ -164,7 +164,7 @@ fn sample(sample: &Sample) -> Value {
         "first_error": sample.first_error,
         "verified_blocks": sample.verified.map(|(checked, _)| checked),
         "wrong_blocks": sample.verified.map(|(_, wrong)| wrong),
-        "cpu": { "busiest": sample.cpu.busiest, "mean": sample.cpu.mean, "limited": sample.cpu.limited },
+        "cpu": { "busiest": sample.cpu.busiest, "mean": sample.cpu.mean, "steal": sample.cpu.steal, "limited": sample.cpu.limited },
         "limited_by_cpu": sample.limited,
         "partial": sample.partial,
         "interval_ms": ms(timeline.interval),

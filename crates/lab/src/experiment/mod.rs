@@ -29,6 +29,7 @@ mod runner;
 mod sampler;
 mod shipped;
 mod silence;
+mod stolen;
 mod storage;
 mod target;
 mod team;

@@ -13,6 +13,7 @@ use super::pace::{Pace, Watcher};
 use super::results::{Cell, Link, Results, Row, median};
 use super::run::{Measure, Run, Storage, Wire, rows};
 use super::run_error::RunError;
+use super::stolen::Retakes;
 use super::storage::{FILLS_LINK, Ground, Step};
 use super::target::Target;
 use super::team::Team;
@@ -258,10 +259,12 @@ impl Runner<'_> {
                 }
             }
         }
-        for repeat in 0..experiment.repeat {
+        let once: Duration = steps.iter().map(|(_, storage, ..)| storage.time + storage.ramp).sum();
+        let mut retakes = Retakes::new(once * experiment.repeat);
+        'all: for repeat in 0..experiment.repeat {
             for &(run, storage, policy, access) in &steps {
                 if self.cancel.is_cancelled() {
-                    return Ok(());
+                    break 'all;
                 }
                 let of = if experiment.repeat > 1 {
                     format!(" ({}/{})", repeat + 1, experiment.repeat)
@@ -270,9 +273,11 @@ impl Runner<'_> {
                 };
                 let by = if run.policies.len() == 1 { String::new() } else { format!(" {policy}") };
                 let doing = format!("{}{by} {}{of}", run.test, access.name());
-                self.pace.begin(doing, storage.time + storage.ramp);
+                let time = storage.time + storage.ramp;
+                self.pace.begin(doing, time);
                 let step = Step { access, policy, repeat, capacity: capacity(run, links) };
-                let samples = ground.measure(run, storage, &step, &mut self.pace)?;
+                let samples =
+                    retakes.measure(time, || ground.measure(run, storage, &step, &mut self.pace))?;
                 for (rw, sample) in samples {
                     let row = self.results.rows.iter_mut().find(|row| row.is_of(run, policy, rw));
                     // A measurement that a cancel ended before it began says nothing.
@@ -283,6 +288,7 @@ impl Runner<'_> {
             }
             steps.reverse();
         }
+        self.results.notes.extend(retakes.note());
         Ok(())
     }
 

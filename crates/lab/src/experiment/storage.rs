@@ -34,6 +34,9 @@ const FILL_RATE: u64 = 40_000_000_000;
 /// From this share of its cables on, a row is limited by them, however busy the processor is.
 pub(super) const FILLS_LINK: f64 = 0.93;
 
+/// One access, measured: a sample for each direction, with its name.
+pub(super) type Measured = Vec<(&'static str, Sample)>;
+
 /// A network with its targets, ready for I/O.
 pub(super) struct Ground<'a> {
     pub(super) network: &'a Network,
@@ -147,7 +150,7 @@ impl Ground<'_> {
         storage: &Storage,
         step: &Step<'_>,
         pace: &mut Pace<'_>,
-    ) -> Result<Vec<(&'static str, Sample)>, RunError> {
+    ) -> Result<Measured, RunError> {
         let access = step.access;
         let time = storage.time;
         let job = job(storage, access);

@@ -16,20 +16,16 @@ use serde_json::{Value, json};
 
 use super::plan::Measured;
 use crate::failure::Failure;
-use crate::output::{Output, is_stdout};
+use crate::output::{Files, Output, check, is_stdout};
 
 /// Where results go.
 #[derive(Debug, Args)]
 pub(super) struct Outputs {
-    /// Write the figures as JSON in fio's layout; - is standard output, in place of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// The same with all latency buckets, as fio's json+
+    #[command(flatten)]
+    files: Files,
+    /// Write JSON in fio's layout, as --json does, with all latency buckets (fio's json+)
     #[arg(long, value_name = "FILE")]
     json_plus: Option<PathBuf>,
-    /// Write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
     /// Write a line of JSON each second while it runs, and for each job that has ended
     #[arg(long, value_name = "FILE")]
     stream: Option<PathBuf>,
@@ -38,23 +34,11 @@ pub(super) struct Outputs {
 impl Outputs {
     /// Refuses what cannot be written, before anything is measured for it.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let files = [&self.json, &self.json_plus, &self.html, &self.stream].into_iter().flatten();
-        let (to_stdout, files): (Vec<_>, Vec<_>) = files.partition(|path| is_stdout(path));
-        if self.html.as_deref().is_some_and(is_stdout) {
-            return Err(Failure::Usage("--html needs a file".to_owned()));
-        }
-        if to_stdout.len() > 1 {
-            let message = "of --json, --json-plus and --stream only one can go to standard output";
-            return Err(Failure::Usage(message.to_owned()));
-        }
-        for path in files {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-                let (path, folder) = (path.display(), folder.display());
-                return Err(Failure::failed(anyhow!("cannot write {path}: there is no directory {folder}")));
-            }
-        }
-        Ok(())
+        check(self.iter())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().chain(&self.json_plus).chain(&self.stream)
     }
 
     /// Where the stream goes.
@@ -79,13 +63,11 @@ impl Outputs {
 
     /// Shows and writes the results, whatever they are.
     pub(super) fn write(&self, device: &str, measured: &Measured) -> Result<(), Failure> {
-        let mut output = Output::new([&self.json, &self.json_plus, &self.stream].into_iter().flatten());
+        let mut output = Output::new(self.iter());
         output.text(|| format!("{}\n", measured.text()))?;
         let outcomes = &measured.outcomes;
-        output.json(self.json.as_ref(), || json_document(device, measured, fio::to_json(outcomes)))?;
-        output
-            .json(self.json_plus.as_ref(), || json_document(device, measured, fio::to_json_plus(outcomes)))?;
-        output.page(self.html.as_ref(), || {
+        let json = || json_document(device, measured, fio::to_json(outcomes));
+        let page = || {
             let mut document = match &measured.profile {
                 Some(profile) => profile.document("lunway bench", device),
                 None => report::document("lunway bench", device, outcomes),
@@ -95,7 +77,10 @@ impl Outputs {
             document.warnings.extend(measured.warnings.iter().cloned());
             document.results = json_document(device, measured, document.results);
             html(&document)
-        })?;
+        };
+        output.files(&self.files, json, page)?;
+        output
+            .json(self.json_plus.as_ref(), || json_document(device, measured, fio::to_json_plus(outcomes)))?;
         output.written(self.stream.as_ref());
         output.end()
     }

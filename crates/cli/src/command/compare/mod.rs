@@ -20,7 +20,7 @@ use self::candidates::{Candidate, Opened};
 use super::bench::arguments::{AccessName, block_size, rate};
 use super::bench::plan::bench_failure;
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::Files;
 use crate::{device, interrupt, progress};
 
 /// Most candidates: a page and a terminal still show them side by side.
@@ -96,12 +96,8 @@ pub(crate) struct Compare {
     /// Overwrite what the devices hold
     #[arg(long)]
     destroy: bool,
-    /// Write verdicts and every run as JSON; - is standard output, in place of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with the differences drawn
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -130,6 +126,7 @@ impl From<Figure> for compare::Figure {
 impl Compare {
     pub(crate) fn run(self) -> Result<(), Failure> {
         self.check()?;
+        self.files.check()?;
         if !self.labels.is_empty() && self.labels.len() != self.devices.len() {
             let (labels, devices) = (self.labels.len(), self.devices.len());
             return Err(Failure::Usage(format!("--labels names {labels} devices, and there are {devices}")));
@@ -203,11 +200,7 @@ impl Compare {
             }
             text + "\n"
         };
-        let mut output = Output::new(&self.json);
-        output.text(text)?;
-        output.json(self.json.as_ref(), || compare::json(document))?;
-        output.page(self.html.as_ref(), || html(document))?;
-        output.end()
+        self.files.write(text, || compare::json(document), || html(document))
     }
 }
 

@@ -7,7 +7,6 @@ mod serve;
 mod text;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -20,7 +19,7 @@ use lunway_report::{data, html};
 
 use self::arguments::{block, count, link, mtu, shape, window};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::Files;
 use crate::{interrupt, progress};
 
 /// Measure what the wire can do, before storage is blamed.
@@ -77,12 +76,8 @@ pub(crate) struct Net {
     /// Come from this address of this machine
     #[arg(long, value_name = "ADDRESS")]
     from: Option<IpAddr>,
-    /// Write the figures as JSON; - is standard output, in place of the tables
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 #[derive(Debug, Subcommand)]
@@ -129,6 +124,7 @@ impl Net {
     }
 
     fn measure(self) -> Result<(), Failure> {
+        self.files.check()?;
         let stop = Stop::new();
         let asked = stop.clone();
         interrupt::on_request(move || asked.stop());
@@ -186,11 +182,7 @@ impl Net {
 
     fn show(&self, measured: &Measured) -> Result<(), Failure> {
         let document = page::document(measured);
-        let mut output = Output::new(&self.json);
-        output.text(|| text::text(measured))?;
-        output.json(self.json.as_ref(), || data(&document))?;
-        output.page(self.html.as_ref(), || html(&document))?;
-        output.end()
+        self.files.write(|| text::text(measured), || data(&document), || html(&document))
     }
 }
 
