@@ -16,6 +16,8 @@ const STEP: Duration = Duration::from_millis(250);
 const MEAN_LIMIT: f64 = 0.88;
 /// From this share on, a core or a thread did nothing else. Below 1 for what the kernel's ticks do not see.
 const BUSY_LIMIT: f64 = 0.97;
+/// From this share of all cores on, what the hypervisor took shows in what is measured.
+const TAKEN_LIMIT: f64 = 0.02;
 /// A figure taken over less than this is made of too few of the kernel's ticks.
 const SHORTEST: Duration = Duration::from_millis(200);
 
@@ -80,6 +82,12 @@ impl CpuWatch {
 }
 
 impl CpuUse {
+    /// Whether the hypervisor gave so much of the cores to others that it shows: 2 % or more. A core that is away for milliseconds is no
+    /// busy core; the machine looks idle, and the wire slow.
+    pub fn is_disturbed(&self) -> bool {
+        self.steal >= TAKEN_LIMIT
+    }
+
     /// Whether all cores did nothing else, so that even what needs one at a time had to wait for it.
     pub fn is_crowded(&self) -> bool {
         self.mean >= BUSY_LIMIT

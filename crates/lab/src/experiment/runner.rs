@@ -117,6 +117,10 @@ impl Runner<'_> {
         let mut topology = self.results.topology.clone();
         for step in 0.. {
             let (network, links) = self.network(&topology)?;
+            // Now: an interrupt while units are filled leaves a network that was calibrated.
+            self.results.topology = network.topology().clone();
+            self.results.congestion_control = network.congestion_control();
+            self.results.links.clone_from(&links);
             self.pace.begin("starting targets", BUILDING);
             let teams = teams(experiment, &network)?;
             let targets = self.targets(&network, &teams)?;
@@ -130,9 +134,6 @@ impl Runner<'_> {
             self.fill(experiment, &ground)?;
             let carried = step == STEPS_DOWN || self.carries(experiment, &ground, &links)?;
             if carried || self.cancel.is_cancelled() {
-                self.results.topology = network.topology().clone();
-                self.results.congestion_control = network.congestion_control();
-                self.results.links.extend(links.iter().cloned());
                 self.storage(experiment, &ground, &links)?;
                 return self.comparisons(experiment, &ground, &links);
             }

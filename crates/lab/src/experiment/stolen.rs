@@ -5,14 +5,11 @@ use std::time::Duration;
 use super::run_error::RunError;
 use super::storage::Measured;
 
-/// From this share of all cores on that the hypervisor took, a measurement is made again.
-const TAKEN: f64 = 0.02;
 /// How often one is made at most.
 const TRIES: u32 = 4;
 
-/// Makes measurements again that a neighbour on the same hardware disturbed, and keeps the one of which least was taken.
-///
-/// A core that is away for milliseconds is no busy core: the machine looks idle, and the wire slow.
+/// Makes measurements again that a neighbour on the same hardware [disturbed](crate::CpuUse::is_disturbed), and keeps the one of which
+/// least was taken.
 #[derive(Debug)]
 pub(super) struct Retakes {
     /// What they may take together.
@@ -37,7 +34,7 @@ impl Retakes {
         let mut best = measure()?;
         for _ in 1..TRIES {
             let cancelled = best.iter().any(|(_, sample)| sample.partial);
-            if taken(&best) < TAKEN || time > self.left || cancelled {
+            if !is_disturbed(&best) || time > self.left || cancelled {
                 break;
             }
             self.left -= time;
@@ -47,7 +44,7 @@ impl Retakes {
             }
         }
         self.measured += 1;
-        self.disturbed += u32::from(taken(&best) >= TAKEN);
+        self.disturbed += u32::from(is_disturbed(&best));
         self.most = self.most.max(taken(&best));
         Ok(best)
     }
@@ -56,10 +53,9 @@ impl Retakes {
     pub(super) fn note(&self) -> Option<String> {
         (self.disturbed > 0).then(|| {
             format!(
-                "The hypervisor took up to {:.0} % of the processor, {:.0} % or more in {} of {} measurements, also when they were made again: what \
-                 was measured then may be too low.",
+                "The hypervisor took part of the processor, up to {:.0} %, during {} of {} measurements, also when they were made again: they \
+                 may be too low.",
                 self.most * 100.0,
-                TAKEN * 100.0,
                 self.disturbed,
                 self.measured
             )
@@ -69,6 +65,10 @@ impl Retakes {
 
 fn taken(measured: &Measured) -> f64 {
     measured.iter().map(|(_, sample)| sample.cpu.steal).fold(0.0, f64::max)
+}
+
+fn is_disturbed(measured: &Measured) -> bool {
+    measured.iter().any(|(_, sample)| sample.cpu.is_disturbed())
 }
 
 #[cfg(test)]
