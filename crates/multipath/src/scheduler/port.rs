@@ -41,9 +41,8 @@ pub(super) struct PortEstimate {
 #[derive(Debug, Default)]
 struct Window {
     start: u64,
-    /// It began with nothing in flight: its beginning has a latency in it.
-    from_idle: bool,
-    latency: f64,
+    /// The latency in its beginning, if it began with nothing in flight.
+    latency: Option<f64>,
     bytes: u64,
     ios: u64,
     /// Bytes that took longer than their lane takes alone.
@@ -113,7 +112,7 @@ impl PortEstimate {
 
     /// Something is placed while nothing is in flight here; `latency` is the base of its lane.
     pub(super) fn begins(&mut self, now: u64, latency: f64) {
-        self.window = Window { start: now, from_idle: true, latency, ..Window::default() };
+        self.window = Window { start: now, latency: Some(latency), ..Window::default() };
     }
 
     /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes alone. True if plans
@@ -145,7 +144,7 @@ impl PortEstimate {
     /// Learns the rate from the window that ends.
     fn measure(&mut self, elapsed: f64, left: u64) -> bool {
         let window = &self.window;
-        let moving = elapsed - window.latency;
+        let moving = elapsed - window.latency.unwrap_or(0.0);
         // One lane alone says nothing about the port.
         let several = window.of_lane <= window.bytes / 4 * 3;
         if !several || window.bytes < WINDOW.0 / 4 || moving * 2.0 < elapsed {
@@ -153,7 +152,7 @@ impl PortEstimate {
         }
         let seen = window.bytes as f64 / moving;
         if seen > self.rate {
-            let gain = if !window.from_idle && left == 0 { RAN_DRY } else { 0.25 };
+            let gain = if window.latency.is_none() && left == 0 { RAN_DRY } else { 0.25 };
             self.proven = self.rate + (seen - self.rate) * gain;
         } else if window.bytes < LOADING * window.ios {
             // Small requests do not load it.
