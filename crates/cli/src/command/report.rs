@@ -93,6 +93,7 @@ fn margin(text: &str) -> Result<f64, String> {
 impl Show {
     fn run(self) -> Result<(), Failure> {
         let (saved, drawn) = read(&self.file)?;
+        self.files.check()?;
         self.files.write(|| shown(&saved), || data(&drawn), || html(&drawn))
     }
 }
@@ -103,6 +104,7 @@ impl Diff {
         let new = read_all(&self.after, &self.new)?;
         let difference = Difference::of(&old, &new, self.margin);
         let document = difference.document(&side(&self.before, &self.old), &side(&self.after, &self.new));
+        self.files.check()?;
         self.files.write(|| changed(&difference), || data(&document), || html(&document))
     }
 }
