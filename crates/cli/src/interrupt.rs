@@ -3,31 +3,47 @@
 use std::io;
 use std::process;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::screen;
 use lunway_bench::Cancel;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::screen;
+
 /// What a second Ctrl-C ends the process with: what shells use for SIGINT.
 const KILLED_BY_INTERRUPT: i32 = 130;
+
+/// How long after a request another is the same one. Who sends a signal to a process and to its group, as timeout(1) does, asks
+/// once; the two arrive as far apart as a busy machine runs the sender late.
+const ECHO: Duration = Duration::from_millis(500);
 
 /// SIGINT and SIGTERM, which ask for an orderly end. From the moment this exists they no longer end the process.
 pub(crate) struct Requests {
     interrupt: Signal,
     terminate: Signal,
+    /// When the last one came.
+    last: Option<Instant>,
 }
 
 impl Requests {
     /// Must be called inside a runtime.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, last: None })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next one; one that comes within half a second of the last is no other.
     pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+            let now = Instant::now();
+            if self.last.is_none_or(|last| now - last >= ECHO) {
+                self.last = Some(now);
+                return;
+            }
         }
     }
 }

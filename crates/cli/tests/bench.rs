@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{PATIENCE, Served, finish, lunway, succeed};
+use support::{PATIENCE, Served, finish, interrupted, lunway, succeed};
 
 fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
@@ -108,15 +108,14 @@ fn an_interrupted_run_leaves_a_whole_stream_a_whole_page_and_whole_json() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (stream, html, json) = (path("run.ndjson"), path("run.html"), path("run.json"));
-    let mut command = Command::new("timeout");
-    command.args(["--preserve-status", "-s", "INT", "-k", "60", "2", env!("CARGO_BIN_EXE_lunway")]);
-    command.args(["bench", "ram:8M", "--profile", "anvil", "--time", "30s"]);
+    let mut command = lunway(&["bench", "ram:8M", "--profile", "anvil", "--time", "30s"]);
     command.args(["--stream", &stream, "--html", &html, "--json", &json]);
-    let output = finish(command, PATIENCE);
+    let measures = || fs::read_to_string(&stream).is_ok_and(|lines| lines.contains("\"interval\""));
+    let output = interrupted(command, measures);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("interrupted"), "{said}");
-    let lines = lines(&fs::read_to_string(stream).unwrap());
+    let lines = lines(&fs::read_to_string(&stream).unwrap());
     assert_eq!(lines[lines.len() - 1]["complete"], false);
     assert!(count(&lines, "interval") > 0);
     let document: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();

@@ -4,10 +4,14 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use support::{IQN, PATIENCE, Served, finish, free_port, image, lunway, secret_file, succeed};
+use support::{
+    IQN, PATIENCE, Running, Served, finish, free_port, image, interrupted, lunway, secret_file, succeed,
+};
 
 /// Exit code, standard output, standard error.
 fn outcome(arguments: &[&str]) -> (i32, String, String) {
@@ -206,7 +210,7 @@ fn the_daemon_ends_in_order_while_it_is_used() {
     let job = ["bench", &served.url(0), "--rw", "randread", "--qd", "8", "--time", "1m"];
     let mut user =
         lunway(&job).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    thread::sleep(Duration::from_millis(500));
     let status = served.terminate();
     let _ = user.kill();
     let _ = user.wait();
@@ -283,18 +287,37 @@ fn the_secret_may_come_from_the_environment() {
 
 #[test]
 fn an_interrupted_measurement_gives_its_figures() {
-    let mut command = lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1m", "--json", "-"]);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(700));
-    let process = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
-    let status = support::wait(&mut child, PATIENCE).expect("it ends when interrupted");
-    let output = child.wait_with_output().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let stream = folder.path().join("run.ndjson");
+    let mut command =
+        lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1m", "--json", "-", "--stream"]);
+    command.arg(&stream);
+    let measures = || fs::read_to_string(&stream).is_ok_and(|lines| lines.contains("\"interval\""));
+    let output = interrupted(command, measures);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(document["jobs"][0]["read"]["total_ios"].as_u64() > Some(0), "{document}");
-    assert_eq!(status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
+}
+
+#[test]
+fn a_second_interrupt_does_not_wait_for_what_is_in_flight() {
+    let folder = tempfile::tempdir().unwrap();
+    let (disk, copied) = (folder.path().join("disk.img"), folder.path().join("copied.img"));
+    image(&disk, 4 << 20, 1 << 20);
+    let source = format!("delay:10m:{}", disk.display());
+    let running = Running::start(lunway(&["copy", &source, copied.to_str().unwrap()]));
+    let start = Instant::now();
+    while !copied.exists() && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+    for _ in 0..2 {
+        // Until it reads; and what comes half a second after another is one of its own.
+        thread::sleep(Duration::from_secs(1));
+        running.signal(Signal::INT);
+    }
+    let output = running.end(PATIENCE);
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

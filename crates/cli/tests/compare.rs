@@ -3,12 +3,11 @@
 mod support;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunway_foreign::{View, look};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{PATIENCE, finish, image, lunway, wait};
+use support::{PATIENCE, finish, image, interrupted, lunway};
 
 /// Runs that are over soon; six pairs are the fewest that tell.
 const QUICK: [&str; 6] = ["--time", "60ms", "--ramp", "5ms", "--pairs", "6"];
@@ -50,15 +49,10 @@ fn devices_that_hold_data_are_only_read_and_an_interrupt_gives_what_there_is() {
     let before = fs::read(&disk).unwrap();
     let mut arguments = vec!["compare", disk.to_str().unwrap(), disk.to_str().unwrap(), "--json", "-"];
     arguments.extend(["--size", "4M", "--time", "100ms", "--pairs", "200"]);
-    let mut command = lunway(&arguments);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(4));
-    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let status = wait(&mut child, PATIENCE).expect("it ends when interrupted");
-    let output = child.wait_with_output().unwrap();
+    let start = Instant::now();
+    let output = interrupted(lunway(&arguments), || start.elapsed() > Duration::from_secs(4));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("--destroy") && said.contains("interrupted"), "{said}");
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["complete"], false);

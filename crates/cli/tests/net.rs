@@ -6,10 +6,10 @@ mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{PATIENCE, Served, finish, free_port, lunway, succeed, wait};
+use support::{PATIENCE, Served, finish, free_port, interrupted, lunway, succeed, wait};
 
 /// `lunway net serve` on a port of its own.
 struct Responder {
@@ -77,13 +77,9 @@ fn the_matrix_is_printed_and_written_and_every_figure_is_in_the_json() {
 
 #[test]
 fn an_interrupted_run_ends_soon_with_what_was_measured_and_says_so() {
-    let mut command = lunway(&["net", "--time", "1s", "--json", "-"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    let process = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
-    wait(&mut child, PATIENCE).expect("it ends when interrupted");
-    let output = child.wait_with_output().unwrap();
+    let start = Instant::now();
+    let command = lunway(&["net", "--time", "1s", "--json", "-"]);
+    let output = interrupted(command, || start.elapsed() > Duration::from_millis(1500));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["results"]["complete"], false);
     assert!(!document["results"]["throughput"].as_array().unwrap().is_empty());

@@ -9,8 +9,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The target that `serve` adds here.
 pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
@@ -26,23 +28,61 @@ pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
 }
 
 /// Runs a command to its end, which must come in time.
-pub(crate) fn finish(mut command: Command, patience: Duration) -> Output {
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
-    let stdout = drain(child.stdout.take().unwrap());
-    let stderr = drain(child.stderr.take().unwrap());
-    let status = wait(&mut child, patience);
-    if status.is_none() {
-        let _ = child.kill();
-        let _ = child.wait();
+pub(crate) fn finish(command: Command, patience: Duration) -> Output {
+    Running::start(command).end(patience)
+}
+
+/// Starts a command and interrupts it when `ready` says so, as timeout(1) does: itself, and its group a moment later.
+pub(crate) fn interrupted(command: Command, ready: impl Fn() -> bool) -> Output {
+    let running = Running::start(command);
+    let start = Instant::now();
+    while !ready() && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
     }
-    let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let Some(status) = status else {
-        panic!("{name} did not end within {patience:?}\n{}\n{}", text(&stdout), text(&stderr));
-    };
-    Output { status, stdout, stderr }
+    for _ in 0..3 {
+        // It may be so quick that it has ended: then nobody has waited for it yet, and the signal goes nowhere.
+        running.signal(Signal::INT);
+        thread::sleep(Duration::from_millis(2));
+    }
+    running.end(PATIENCE)
+}
+
+/// A command that runs, with what it says.
+pub(crate) struct Running {
+    name: String,
+    child: Child,
+    stdout: JoinHandle<Vec<u8>>,
+    stderr: JoinHandle<Vec<u8>>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let name = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let stdout = drain(child.stdout.take().unwrap());
+        let stderr = drain(child.stderr.take().unwrap());
+        Self { name, child, stdout, stderr }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end, which must come in time.
+    pub(crate) fn end(mut self, patience: Duration) -> Output {
+        let status = wait(&mut self.child, patience);
+        if status.is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let (stdout, stderr) = (self.stdout.join().unwrap(), self.stderr.join().unwrap());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let Some(status) = status else {
+            panic!("{} did not end within {patience:?}\n{}\n{}", self.name, text(&stdout), text(&stderr));
+        };
+        Output { status, stdout, stderr }
+    }
 }
 
 /// Runs a command that must succeed; gives its standard output.
@@ -55,7 +95,7 @@ pub(crate) fn succeed(command: Command) -> String {
     stdout
 }
 
-fn drain(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
@@ -130,8 +170,7 @@ impl Served {
 
     /// Asks it to end as an init system does, and waits for that.
     pub(crate) fn terminate(mut self) -> ExitStatus {
-        let process = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         wait(&mut self.child, PATIENCE).expect("the daemon ends when asked")
     }
 }
