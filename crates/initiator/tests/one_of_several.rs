@@ -64,7 +64,7 @@ async fn at_a_loss_what_was_sent_is_unknown_and_what_was_not_has_not_happened() 
     let start = Instant::now();
     let new = device.read(0, Buf::zeroed(512)).await.unwrap_err();
     assert!(matches!(&new, BlockError::Gone { why } if !why.is_empty()), "{new}");
-    assert!(start.elapsed() < Duration::from_millis(100), "at once");
+    assert!(start.elapsed() < Duration::from_secs(1), "at once: nothing was waited for");
 
     tokio::time::sleep(Duration::from_millis(700)).await;
     line.refuse(false);
