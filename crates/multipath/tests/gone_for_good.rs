@@ -17,8 +17,8 @@ use std::time::Duration;
 use lunway_block::BlockDevice;
 use lunway_initiator::OpenOptions;
 use lunway_memory::RamDisk;
-use lunway_multipath::LaneState;
 use lunway_multipath::iscsi::{Address, IscsiMultipath};
+use lunway_multipath::{LaneState, LaneStatus};
 use lunway_target::{Config, OpenDevice, Server};
 
 use line::Line;
@@ -107,8 +107,13 @@ async fn ports_that_go_for_good_in_mid_write_cost_no_error_and_no_data_while_one
         region.check_all(&**disk.device()).await;
     }
     println!("{tally}");
-    let states: Vec<_> = disk.device().lanes().into_iter().map(|lane| lane.state).collect();
+    let lanes = disk.device().lanes();
+    let states: Vec<_> = lanes.iter().map(|lane| lane.state.clone()).collect();
     assert_eq!(states, [LaneState::Down, LaneState::Down, LaneState::Up]);
+    let unproven = |lane: &LaneStatus| {
+        lane.last_event.as_ref().is_some_and(|(_, said)| said.contains("a barrier settled it"))
+    };
+    assert_eq!(lanes.iter().map(unproven).collect::<Vec<_>>(), [true, true, false]);
     let longest = tally.longest_ms.load(Ordering::Relaxed);
     assert!(
         u128::from(longest) >= SETTLE.as_millis(),

@@ -47,9 +47,7 @@ fn tick(shared: &Shared) {
         let before: Vec<_> = lanes.clone().map(|lane| core.health.use_of(lane)).collect();
         core.health.tick(now);
         let changed = lanes.filter(|&lane| core.health.use_of(lane) != before[lane]);
-        changed
-            .map(|lane| (lane, core.health.last_event(lane).map(|(_, event)| event.clone())))
-            .collect::<Vec<_>>()
+        changed.map(|lane| (lane, core.health.last_event(lane).map(|(_, event)| event))).collect::<Vec<_>>()
     });
     for (lane, event) in changes {
         tracing::info!(lane = shared.names[lane], "{}", event.unwrap_or_default());

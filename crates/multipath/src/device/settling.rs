@@ -87,8 +87,12 @@ impl Shared {
 
     fn settle_by_barrier(&self, sessions: &[(LaneId, u64)], witness: LaneId) {
         for &(lane, epoch) in sessions {
-            if self.lock().health.is_settled(lane, epoch) {
-                continue;
+            {
+                let mut core = self.lock();
+                if core.health.is_settled(lane, epoch) {
+                    continue;
+                }
+                core.health.presume_dead(lane, epoch);
             }
             tracing::warn!(
                 lane = self.names[lane],

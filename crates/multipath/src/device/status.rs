@@ -45,7 +45,7 @@ impl Shared {
         let core = self.lock();
         let status = |(id, path): (usize, PathSample)| {
             let figures = core.scheduler.figures(id);
-            let ago = |(at, event): &(Duration, String)| (now.saturating_sub(*at), event.clone());
+            let ago = |(at, event): (Duration, String)| (now.saturating_sub(at), event);
             LaneStatus {
                 name: self.names[id].clone(),
                 state: core.health.state(id, now),

@@ -76,6 +76,8 @@ pub(super) struct LaneHealth {
     pub(super) lost_at: Duration,
     /// Nothing of it or of those before can reach the disk any more.
     pub(super) settled: u64,
+    /// The last one that is taken for dead without proof.
+    pub(super) presumed: u64,
     pub(super) access: Access,
     pub(super) silent: bool,
     /// Until then it is suspect for an operation that it did badly.
@@ -96,6 +98,7 @@ impl LaneHealth {
             lost: 0,
             lost_at: Duration::ZERO,
             settled: 0,
+            presumed: 0,
             access: Access::Optimized,
             silent: false,
             complaint: None,

@@ -291,8 +291,19 @@ impl Health {
         lanes
     }
 
-    pub(crate) fn last_event(&self, id: LaneId) -> Option<&(Duration, String)> {
-        self.lanes[id].last_event.as_ref()
+    /// A session will be settled although nothing proves that it is dead.
+    pub(crate) fn presume_dead(&mut self, id: LaneId, epoch: u64) {
+        self.lanes[id].presumed = epoch;
+    }
+
+    /// When something last happened to a lane, and what.
+    pub(crate) fn last_event(&self, id: LaneId) -> Option<(Duration, String)> {
+        let lane = &self.lanes[id];
+        let (when, mut said) = lane.last_event.clone()?;
+        if !lane.is_up() && lane.presumed > 0 && lane.presumed == lane.lost {
+            said += "; nothing has proved its session dead, a barrier settled it";
+        }
+        Some((when, said))
     }
 }
 

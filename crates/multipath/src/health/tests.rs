@@ -245,7 +245,7 @@ fn what_is_closed_stays_closed() {
     world.up(0);
     assert_eq!(world.states()[0], Closed);
     let (at, said) = world.health.last_event(0).unwrap();
-    assert_eq!((*at, said.as_str()), (SECOND, "closed: another disk answers there"));
+    assert_eq!((at, said.as_str()), (SECOND, "closed: another disk answers there"));
 }
 
 #[test]
@@ -259,6 +259,25 @@ fn a_session_is_settled_when_it_is_said_or_when_the_next_is_up() {
     world.lose(0);
     world.up(0);
     assert!(world.health.is_settled(0, 2) && !world.health.is_settled(0, 3));
+}
+
+#[test]
+fn what_was_settled_without_proof_is_shown_until_the_lane_is_up_again() {
+    let mut world = World::new(&[false], Failback::Immediate);
+    let said = |world: &World| world.health.last_event(0).unwrap().1;
+    world.lose(0);
+    let lost = said(&world);
+    world.health.presume_dead(0, 1);
+    assert_eq!(said(&world), format!("{lost}; nothing has proved its session dead, a barrier settled it"));
+    world.tell(0, &LaneEvent::Lost { epoch: 1, why: "no route to host".to_owned() });
+    assert_eq!(
+        said(&world),
+        "lost: no route to host; nothing has proved its session dead, a barrier settled it"
+    );
+    world.up(0);
+    assert_eq!(said(&world), "connected again");
+    world.lose(0);
+    assert_eq!(said(&world), lost, "that is the next session");
 }
 
 #[test]
