@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use lunway_socket::UnixSocket;
 use lunway_target::{ApiConfig, Server};
 use tokio::sync::oneshot;
 
 use crate::answer::Applied;
 use crate::api;
-use crate::listen::{ListenError, TcpSocket, UnixSocket};
+use crate::listen::{self, ListenError, TcpSocket};
 use crate::manager::Manager;
 use crate::route::router;
 use crate::source::Source;
@@ -41,7 +42,7 @@ impl Sockets {
     /// Binds what the configuration names. `socket` counts instead of its Unix socket if there is one.
     pub fn bind(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<Self, ListenError> {
         let configured = config.and_then(|config| config.socket.as_deref());
-        let unix = socket.or(configured).map(UnixSocket::bind).transpose()?;
+        let unix = socket.or(configured).map(listen::bind).transpose()?;
         let tcp = match config.and_then(|config| Some((config.listen?, config.token_file.as_deref()))) {
             Some((address, Some(file))) => Some(TcpSocket::bind(address, Token::in_file(file)?)?),
             Some((_, None)) => return Err(TokenError::Missing.into()),
@@ -78,7 +79,7 @@ impl Console {
                 let Sockets { unix, tcp } = sockets;
                 let (for_unix, for_tcp) = (router.clone(), router);
                 if let Some(unix) = unix {
-                    tokio::spawn(async { logged(unix.serve(for_unix).await) });
+                    tokio::spawn(async { logged(listen::serve(unix, for_unix).await) });
                 }
                 if let Some(tcp) = tcp {
                     tokio::spawn(async { logged(tcp.serve(for_tcp).await) });

@@ -5,8 +5,6 @@ use std::fs;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +18,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use lunway_socket::{BindError, UnixSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -34,8 +32,6 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_TIME: Duration = Duration::from_secs(30);
 /// How large the head may be. Names in paths have at most 223 bytes each, every byte written as three.
 const HEAD_MAX: usize = 16 << 10;
-/// Connections that the kernel holds until they are accepted.
-const BACKLOG: i32 = 64;
 /// Pause after an error of `accept`, such as too many open files: it would come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -77,76 +73,22 @@ pub enum ListenError {
     Thread(io::Error),
 }
 
-/// A listening Unix socket that only this user may connect to; its name goes when this does.
-#[derive(Debug)]
-pub(crate) struct UnixSocket {
-    listener: std::os::unix::net::UnixListener,
-    name: Name,
+/// Listens on `path`, whose folder is made where only that is missing.
+pub(crate) fn bind(path: &Path) -> Result<UnixSocket, ListenError> {
+    make_folder(path).map_err(|source| ListenError::Unix { path: path.to_owned(), source })?;
+    UnixSocket::bind(path).map_err(|error| match error {
+        BindError::Taken(path) => ListenError::Taken(path),
+        BindError::NoSocket(path) => ListenError::NoSocket(path),
+        BindError::Listen { path, source } => ListenError::Unix { path, source },
+    })
 }
 
-/// The name of a socket, removed when dropped unless somebody else has taken it.
-#[derive(Debug)]
-struct Name {
-    path: PathBuf,
-    inode: (u64, u64),
-}
-
-impl Drop for Name {
-    fn drop(&mut self) {
-        let still_ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.inode);
-        if still_ours {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-impl UnixSocket {
-    /// Listens on `path`. A socket that a dead daemon left is removed, one that answers is not.
-    pub(crate) fn bind(path: &Path) -> Result<Self, ListenError> {
-        let failed = |source| ListenError::Unix { path: path.to_owned(), source };
-        match fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(ListenError::NoSocket(path.to_owned()));
-            }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(failed)?;
-                }
-                // It answers, or is so busy that it does not.
-                _ => return Err(ListenError::Taken(path.to_owned())),
-            },
-            Err(_) => make_folder(path).map_err(failed)?,
-        }
-        Self::bind_new(path).map_err(failed)
-    }
-
-    fn bind_new(path: &Path) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // Before it has a name: Linux makes the name with the mode of the socket, so nobody else can ever connect.
-        rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-        let metadata = fs::symlink_metadata(path)?;
-        let name = Name { path: path.to_owned(), inode: (metadata.dev(), metadata.ino()) };
-        if metadata.permissions().mode() & 0o077 != 0 {
-            return Err(io::Error::other("its mode cannot be set"));
-        }
-        rustix::net::listen(&socket, BACKLOG)?;
-        Ok(Self { listener: socket.into(), name })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.name.path
-    }
-
-    /// Serves until the runtime ends.
-    pub(crate) async fn serve(self, router: Router) -> io::Result<()> {
-        let Self { listener, name: _name } = self;
-        let listener = UnixListener::from_std(listener)?;
-        accept(|| async { Ok(listener.accept().await?.0) }, router, None).await;
-        Ok(())
-    }
+/// Serves until the runtime ends.
+pub(crate) async fn serve(socket: UnixSocket, router: Router) -> io::Result<()> {
+    let (listener, _name) = socket.into_parts();
+    let listener = UnixListener::from_std(listener)?;
+    accept(|| async { Ok(listener.accept().await?.0) }, router, None).await;
+    Ok(())
 }
 
 /// `/run/lunway` is gone after each boot.
@@ -242,46 +184,4 @@ fn admit(token: &Token, headers: &HeaderMap) -> Result<(), ApiError> {
     let given = given.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
     let is_it = given.is_some_and(|(_, given)| token.is(given));
     is_it.then_some(()).ok_or_else(ApiError::unauthorized)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_this_user_may_connect_and_the_name_goes_with_the_socket() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run/api.sock");
-        let socket = UnixSocket::bind(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        UnixStream::connect(&path).unwrap();
-        drop(socket);
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn the_socket_of_a_dead_daemon_is_replaced_and_that_of_a_living_one_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("api.sock");
-        // Dropped without its name, as a kill does.
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let living = UnixSocket::bind(&path).unwrap();
-        assert!(matches!(UnixSocket::bind(&path), Err(ListenError::Taken(_))));
-        UnixStream::connect(&path).unwrap();
-        drop(living);
-        fs::write(&path, "notes").unwrap();
-        assert!(matches!(UnixSocket::bind(&path), Err(ListenError::NoSocket(_))));
-        assert_eq!(fs::read_to_string(&path).unwrap(), "notes");
-    }
-
-    #[test]
-    fn a_name_that_somebody_else_took_is_left_to_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("api.sock");
-        let socket = UnixSocket::bind(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        drop(socket);
-        assert!(path.exists());
-    }
 }

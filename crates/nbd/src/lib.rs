@@ -17,14 +17,13 @@
 //! | `negotiation.rs` | the handshake |
 //! | `transmission.rs` | the hot path: requests in, replies out |
 //! | `server.rs` | [`Server`]: listening, connections, the end |
-//! | `stream.rs`, `unix.rs` | a connection of either kind; a socket that only its user may open |
+//! | `stream.rs` | a connection of either kind |
 
 mod export;
 mod negotiation;
 mod server;
 mod stream;
 mod transmission;
-mod unix;
 mod wire;
 
 pub use export::Export;

@@ -9,7 +9,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lunway_block::BlockError;
-use tokio::net::TcpListener;
+use lunway_socket::{SocketName, UnixSocket};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -17,7 +18,6 @@ use crate::export::Export;
 use crate::negotiation::{NegotiationError, negotiate};
 use crate::stream::Stream;
 use crate::transmission::{End, Transmission};
-use crate::unix::UnixSocket;
 
 /// The port that is registered for the protocol.
 pub const PORT: u16 = 10809;
@@ -107,15 +107,27 @@ pub enum BindError {
     NoSocket(PathBuf),
 }
 
+impl From<lunway_socket::BindError> for BindError {
+    fn from(error: lunway_socket::BindError) -> Self {
+        match error {
+            lunway_socket::BindError::Taken(path) => Self::Taken(path),
+            lunway_socket::BindError::NoSocket(path) => Self::NoSocket(path),
+            lunway_socket::BindError::Listen { path, source } => {
+                Self::Listen { address: path.display().to_string(), source }
+            }
+        }
+    }
+}
+
 enum Listener {
-    Unix(UnixSocket),
+    Unix(UnixListener, SocketName),
     Tcp(TcpListener),
 }
 
 impl Listener {
     async fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Unix(socket) => Ok(Stream::Unix(socket.accept().await?)),
+            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // Replies are complete when they are written.
@@ -139,7 +151,11 @@ impl Server {
     /// Listens; nobody is answered yet. A socket that a dead process has left behind is taken over.
     pub async fn bind(address: &Address, export: Export) -> Result<Self, BindError> {
         let listener = match address {
-            Address::Unix(path) => Listener::Unix(UnixSocket::bind(path).await?),
+            Address::Unix(path) => {
+                let failed = |source| BindError::Listen { address: path.display().to_string(), source };
+                let (listener, name) = UnixSocket::bind(path)?.into_parts();
+                Listener::Unix(UnixListener::from_std(listener).map_err(failed)?, name)
+            }
             Address::Tcp(address) => {
                 let failed = |source| BindError::Listen { address: address.to_string(), source };
                 Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
@@ -151,7 +167,7 @@ impl Server {
     /// Where it listens, with the port that the system chose where it was asked for any.
     pub fn address(&self) -> io::Result<Address> {
         match &self.listener {
-            Listener::Unix(socket) => Ok(Address::Unix(socket.path().to_owned())),
+            Listener::Unix(_, name) => Ok(Address::Unix(name.path().to_owned())),
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
         }
     }
