@@ -144,6 +144,21 @@ fn a_lane_that_becomes_slow_is_left_and_found_again_when_it_recovers() {
     }
 }
 
+#[test]
+fn a_request_that_waited_for_a_slow_lane_leaves_the_good_one_its_part() {
+    // What has just begun when it happens takes two thirds of a second: by then the good lane has shown nothing for long, too.
+    let rate = GIGABIT / 4.0;
+    for later in 0..8 {
+        let mut shape = Shape::paired(&[rate; 2]);
+        shape.changes = vec![((2_000 + 10 * later) * MILLI, 1, rate / 10.0)];
+        let mut work = Work::new(4 << 20, 1, 100);
+        work.time = 5_200 * MILLI;
+        let outcome = adaptive(&shape, work);
+        let moved: u64 = outcome.series[320..520].iter().sum();
+        at_least("of what is left of both, a second after it", moved as f64 / 2.0 / (1.1 * rate), 0.9);
+    }
+}
+
 /// By name, those that `adaptive` is measured on.
 fn shapes() -> Vec<(&'static str, Shape)> {
     vec![

@@ -25,6 +25,7 @@ const SMALL: u64 = 16 << 10;
 const MIDDLE: std::ops::RangeInclusive<u64> = 32 << 10..=512 << 10;
 /// What a window needs to tell of a rate.
 const LEAST: u64 = 64 << 10;
+
 /// A lane in one direction: rate, base latency, and what it may be trusted with.
 ///
 /// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst, TCP's slow start) it is
@@ -40,6 +41,8 @@ pub(super) struct Estimate {
     pub(super) known: bool,
     /// Windows since the lane was proven, without those that began idle and ended with more under way: they show too little.
     windows: u32,
+    /// The lane became slow within the last window, which tells of both what it was and what it is.
+    fell: bool,
     /// The rate that plans were made with.
     planned: f64,
     /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
@@ -123,6 +126,7 @@ impl Estimate {
             pace: 1.0 / rate,
             known: false,
             windows: 0,
+            fell: false,
             planned: rate,
             base: 0.0,
             base_known: false,
@@ -316,6 +320,8 @@ impl Estimate {
             // The first impression counts no more than each of the next ones.
             let alike = 1.0 / f64::from(self.windows.max(1));
             alike.max(if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 })
+        } else if self.fell {
+            1.0
         } else if seen > 0.7 * self.rate {
             0.125
         } else if moving - bytes * self.pace > NO_HICCUP {
@@ -323,6 +329,7 @@ impl Estimate {
         } else {
             0.25
         };
+        self.fell = self.known && !self.fell && seen < self.rate && gain == 1.0;
         self.known = true;
         self.rate += (seen - self.rate) * gain;
         self.pace = 1.0 / self.rate;

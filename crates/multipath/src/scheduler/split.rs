@@ -66,6 +66,8 @@ impl Shares {
     pub(super) fn divide(&mut self, len: u64, align: u64) -> Option<LaneId> {
         let shares = &mut self.shares[..self.count];
         let anchor = anchor(shares, len)?;
+        // It shows what it is good for by what it takes anyway. Were it tried, the rest would go to those that are worse.
+        shares[anchor].probe = false;
         let (whole, alone) = (shares[anchor].end(len), shares[anchor].lane);
         let worth_it = |share: &Share| {
             let idle_soon = share.backlog * 4.0 < whole && share.end(LEAST_PIECE) < whole;
