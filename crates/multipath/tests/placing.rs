@@ -219,6 +219,31 @@ fn reserves_carry_nothing_while_an_active_lane_is_left() {
 }
 
 #[test]
+fn on_a_disk_with_little_to_do_a_far_lane_is_tried_seldom() {
+    let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false), (1, 1, 1, false)]), Policy::Adaptive);
+    scheduler.set_use(0, Use::Active, Duration::ZERO);
+    scheduler.set_use(1, Use::Active, Duration::ZERO);
+    let (mut pieces, mut far) = (Pieces::new(), 0);
+    for second in 0..200_u64 {
+        let now = Duration::from_secs(second);
+        let request = Request {
+            direction: Direction::Read,
+            offset: second << 20,
+            len: 4096,
+            divisible: true,
+            align: 4096,
+        };
+        scheduler.place(&request, now, &mut pieces).unwrap();
+        let piece = *pieces.iter().next().unwrap();
+        // The far one comes first in the list.
+        let took = if piece.lane == 0 { 20_000 } else { 200 };
+        scheduler.finished(&piece, now + Duration::from_micros(took), true);
+        far += u32::from(piece.lane == 0);
+    }
+    assert!((2..=16).contains(&far), "{far} of 200");
+}
+
+#[test]
 fn without_a_lane_nothing_is_placed() {
     let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false)]), Policy::Adaptive);
     let request = Request { direction: Direction::Write, offset: 0, len: 4096, divisible: true, align: 512 };

@@ -17,6 +17,8 @@ const FOR_THE_TEAM: u64 = 32 << 10;
 const PATIENCE: (u64, u64) = (500_000_000, 10_000_000_000);
 /// A trial of a slow lane may cost one part in so many of the time.
 const TRIAL_PART: f64 = 100.0;
+/// And so many requests went elsewhere meanwhile: on a disk with little to do each request would try a slow lane.
+const TRIAL_REST: u64 = 16;
 /// Whole requests above this size are not used to try a lane.
 const TRIAL_SIZE: u64 = 128 << 10;
 /// A lane that is this many times slower gets nothing even if a queue stands at the better one.
@@ -40,6 +42,8 @@ pub(super) struct Adaptive {
     teams_until: [u64; 2],
     /// When the next look for lanes that have shown nothing is due, by direction.
     look_at: [u64; 2],
+    /// Pieces placed since the beginning, by direction.
+    placed: [u64; 2],
     /// What all lanes have in flight, by direction.
     in_flight: [u64; 2],
     standing: [Standing; 2],
@@ -52,6 +56,8 @@ struct Lane {
     far: usize,
     hint: Option<f64>,
     estimates: [Estimate; 2],
+    /// How many pieces had been placed when it last got one, by direction.
+    used_at: [u64; 2],
     /// Bytes that arrived in this period and the one before.
     recent: [u64; 2],
 }
@@ -78,6 +84,7 @@ impl Adaptive {
                     far: lane.far,
                     hint,
                     estimates: [estimate(), estimate()],
+                    used_at: [0; 2],
                     recent: [0; 2],
                 }
             })
@@ -90,6 +97,7 @@ impl Adaptive {
             teams: [team(), team()],
             teams_until: [0; 2],
             look_at: [0; 2],
+            placed: [0; 2],
             in_flight: [0; 2],
             standing: [Standing::default(); 2],
             share_until: 0,
@@ -178,6 +186,8 @@ impl Adaptive {
             self.lanes[lane].estimates[d].placed(d, at, expected, around);
             self.standing[d].note(at, self.in_flight[d]);
             self.in_flight[d] += len;
+            self.placed[d] += 1;
+            self.lanes[lane].used_at[d] = self.placed[d];
         }
         load.place(lane, direction, len, end);
         piece
@@ -328,7 +338,7 @@ impl Adaptive {
             let due = self.silent_until(estimate, self.end(lane, len, d, at, load) - best);
             if due > at {
                 next = next.min(due);
-            } else if found.is_none() && load.lanes[lane].flow.ios == 0 {
+            } else if found.is_none() && load.lanes[lane].flow.ios == 0 && self.has_rested(lane, d) {
                 found = Some(lane);
                 next = next.min(at + PATIENCE.0 / 8);
             } else {
@@ -341,6 +351,12 @@ impl Adaptive {
         }
         self.look_at[d] = next;
         found
+    }
+
+    /// Whether enough went elsewhere since a lane was used. One that has shown nothing at all is needed sooner.
+    fn has_rested(&self, lane: LaneId, d: usize) -> bool {
+        let lane = &self.lanes[lane];
+        lane.estimates[d].sampled_at == 0 || self.placed[d] - lane.used_at[d] >= TRIAL_REST
     }
 
     /// Until when a lane may show nothing, if trying it costs `extra` nanoseconds.
@@ -366,7 +382,7 @@ impl Adaptive {
             let start = estimate.base + queue + estimate.late(at);
             let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
             let due = self.silent_until(estimate, start + LEAST_PIECE as f64 / rate);
-            let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0;
+            let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0 && self.has_rested(lane, d);
             shares.push(Share { lane, start, backlog, rate, limit, probe, len: 0 });
         }
         if let Some(alone) = shares.divide(request.len, u64::from(request.align)) {
