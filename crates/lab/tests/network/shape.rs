@@ -86,7 +86,8 @@ fn the_port_of_a_switch_is_shared_by_who_sends_to_it() {
     let listener = storage.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
     let target = listener.local_addr().unwrap();
     let counts: [AtomicU64; 2] = Default::default();
-    let [a, b] = std::thread::scope(|scope| {
+    let expected = network.cable("c").unwrap().description().payload_bytes_per_second(Rate::new(40_000_000));
+    std::thread::scope(|scope| {
         let mut near = Vec::new();
         for (name, count) in ["server", "other"].into_iter().zip(&counts) {
             let mut sender = network.host(name).unwrap().run(|| TcpStream::connect(target).unwrap()).unwrap();
@@ -103,17 +104,23 @@ fn the_port_of_a_switch_is_shared_by_who_sends_to_it() {
         let so_far = || [0, 1].map(|which: usize| counts[which].load(Ordering::Relaxed));
         // Until both have found their windows.
         std::thread::sleep(Duration::from_millis(700));
-        let (start, before) = (Instant::now(), so_far());
-        std::thread::sleep(Duration::from_millis(1500));
-        let (elapsed, after) = (start.elapsed().as_secs_f64(), so_far());
+        // Two that press into one port lose packets, and may wait for a timeout: then it is not full for that time.
+        let mut shares = Vec::new();
+        let shared = (0..6).any(|_| {
+            let (start, before) = (Instant::now(), so_far());
+            std::thread::sleep(Duration::from_millis(1500));
+            let (elapsed, after) = (start.elapsed().as_secs_f64(), so_far());
+            let [a, b] =
+                [0, 1].map(|which: usize| (after[which] - before[which]) as f64 / elapsed / expected);
+            shares.push([a, b]);
+            a + b > 0.92 && a.min(b) > 0.1
+        });
         for stream in near {
             stream.shutdown(Shutdown::Both).unwrap();
         }
-        [0, 1].map(|which: usize| (after[which] - before[which]) as f64 / elapsed)
+        assert!(shared, "of the port's rate: {shares:?}");
+        assert!(shares.iter().all(|[a, b]| a + b < 1.08), "more than the port carries: {shares:?}");
     });
-    let expected = network.cable("c").unwrap().description().payload_bytes_per_second(Rate::new(40_000_000));
-    assert!(((a + b) / expected - 1.0).abs() < 0.08, "{a} and {b} of {expected}");
-    assert!(a.min(b) > expected * 0.1, "{a} and {b} of {expected}");
 }
 
 #[test]
