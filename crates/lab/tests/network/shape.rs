@@ -163,7 +163,7 @@ fn a_cable_carries_its_rate_counted_in_frames() {
     let mut near = server.run(|| TcpStream::connect(target).unwrap()).unwrap();
     let (mut far, _) = listener.accept().unwrap();
     std::thread::spawn(move || while near.write_all(&[7; 65536]).is_ok() {});
-    let mut measure = |time: Duration| {
+    let measure = |far: &mut TcpStream, time: Duration| {
         let mut buffer = vec![0; 65536];
         let (start, mut bytes) = (Instant::now(), 0);
         while start.elapsed() < time {
@@ -171,11 +171,19 @@ fn a_cable_carries_its_rate_counted_in_frames() {
         }
         bytes as f64 / start.elapsed().as_secs_f64()
     };
-    measure(Duration::from_millis(300));
-    let reached = measure(Duration::from_secs(1));
+    // A machine whose time is taken may stand still for a part of one second; in none may more pass than the rate.
+    let mut settles = |expected: f64| {
+        measure(&mut far, Duration::from_millis(300));
+        let mut seen = Vec::new();
+        let reached = (0..6).any(|_| {
+            seen.push(measure(&mut far, Duration::from_secs(1)) / expected);
+            seen.last() > Some(&0.95)
+        });
+        assert!(reached && seen.iter().all(|&part| part < 1.05), "parts of {expected}: {seen:?}");
+    };
     let expected = cable.description().payload_bytes_per_second(cable.rate().unwrap());
     assert!((expected / 20e6 * 8.0 - 0.9415).abs() < 0.0001, "{expected}");
-    assert!((reached / expected - 1.0).abs() < 0.05, "{reached} of {expected}");
+    settles(expected);
 
     // Frames, not bundles of them: or the shaper would count too little, and an MTU mean nothing.
     let counters = storage.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
@@ -185,9 +193,7 @@ fn a_cable_carries_its_rate_counted_in_frames() {
     assert!((1400.0..=1514.0).contains(&(bytes / frames)), "{bytes} bytes in {frames} frames");
 
     cable.set_rate("40Mbit".parse().unwrap()).unwrap();
-    measure(Duration::from_millis(200));
-    let reached = measure(Duration::from_secs(1));
-    assert!((reached / expected / 2.0 - 1.0).abs() < 0.05, "{reached} of twice {expected}");
+    settles(2.0 * expected);
 }
 
 #[test]
