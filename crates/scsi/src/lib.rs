@@ -40,6 +40,7 @@ pub mod opcode;
 pub mod operations;
 pub mod vpd;
 
+mod authority;
 mod capacity;
 mod copy_record;
 mod device_server;
@@ -65,6 +66,7 @@ mod task_management;
 mod transport_id;
 mod unit_attention;
 
+pub use authority::Authority;
 pub use capacity::ReadCapacity;
 pub use cdb::Cdb;
 pub use identity::Identity;
@@ -83,6 +85,7 @@ pub use state_store::{MemoryStore, StateError, StateStore, item as state_item};
 pub use status::Status;
 pub use target::{LunInUse, ScsiTarget};
 pub use task_management::{
-    NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome, TaskManagementResponse,
+    FUNCTIONS, ManagementFunction, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome,
+    TaskManagementResponse,
 };
 pub use unit_attention::UnitAttention;

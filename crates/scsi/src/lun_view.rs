@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 pub struct LunView {
     /// The numbers that it sees; `None`: all.
     pub luns: Option<BTreeSet<u16>>,
-    /// Writes of this nexus are refused as to a write-protected medium, and WP is set in its mode parameters.
+    /// The nexus changes nothing for others: its writes are refused as to a write-protected medium, WP is set in its mode
+    /// parameters, and what changes state is refused for want of [`Authority`](crate::Authority).
     pub read_only: bool,
 }
 

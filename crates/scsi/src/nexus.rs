@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 
 use lunway_block::{Io, SharedBuf};
 
+use crate::authority::Authority;
 use crate::copy_record::CopyRecords;
 use crate::device_server;
 use crate::logical_unit::{LogicalUnit, obstacle};
@@ -14,7 +15,7 @@ use crate::lun_view::LunView;
 use crate::port_group::{AccessState, PortGroup};
 use crate::response::Response;
 use crate::target::ScsiTarget;
-use crate::task_management::{NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome};
+use crate::task_management::{self, NexusTasks, Scope, TaskManagementFunction, TaskManagementOutcome};
 use crate::unit_attention::{Pending, UnitAttention};
 
 /// Who a nexus is between. What persistent reservations are registered to: it outlives the nexus itself.
@@ -109,6 +110,11 @@ impl ItlNexus {
         } else {
             self.obstacles.fetch_and(!bit, Ordering::AcqRel);
         }
+    }
+
+    /// The nexus may write to the unit, and change its state.
+    pub(crate) fn may_change(&self) -> bool {
+        self.obstacles() & obstacle::PROTECTED == 0
     }
 
     /// The copies that were asked for here.
@@ -229,6 +235,12 @@ impl Nexus {
         self.seen().units.iter().map(|itl| itl.lun).collect()
     }
 
+    /// It sees all logical units of the target, and may write to each: what concerns the whole target is its to change.
+    pub(crate) fn may_change_all(&self) -> bool {
+        let view = self.view();
+        !view.read_only && self.target().luns().iter().all(|(lun, _)| view.shows(*lun))
+    }
+
     /// The logical units that it sees, for a copy manager.
     pub(crate) fn units(&self) -> Vec<Arc<ItlNexus>> {
         self.seen().units.clone()
@@ -267,23 +279,23 @@ impl Nexus {
     /// themselves are the transport's: it drops those that the outcome names.
     pub fn task_management(&self, lun: [u8; 8], function: TaskManagementFunction) -> TaskManagementOutcome {
         use TaskManagementFunction as Function;
-        match function {
-            Function::TargetWarmReset | Function::TargetColdReset => {
-                let units = self.target().luns();
-                // A reset of units that it may not see would be one of other people's disks.
-                if units.iter().any(|(lun, _)| !self.view().shows(*lun)) {
-                    return TaskManagementOutcome::NOT_AUTHORIZED;
-                }
-                units.iter().for_each(|(_, unit)| unit.reset());
-                return TaskManagementOutcome::complete(Scope::Target);
+        let Some(row) = task_management::find(function) else {
+            return TaskManagementOutcome::NOT_SUPPORTED;
+        };
+        if row.authority == Authority::ChangeAll {
+            if !self.may_change_all() {
+                return TaskManagementOutcome::NOT_AUTHORIZED;
             }
-            Function::ClearAca => return TaskManagementOutcome::NOT_SUPPORTED,
-            _ => {}
+            self.target().luns().iter().for_each(|(_, unit)| unit.reset());
+            return TaskManagementOutcome::complete(Scope::Target);
         }
         let LunAddress::Unit(number) = Lun(lun).address() else {
             return TaskManagementOutcome::INCORRECT_LUN;
         };
         let Some(itl) = self.find(number) else { return TaskManagementOutcome::INCORRECT_LUN };
+        if row.authority == Authority::Change && !itl.may_change() {
+            return TaskManagementOutcome::NOT_AUTHORIZED;
+        }
         // One that waits for an operation of the unit's would keep the function from ending; the operation goes on.
         itl.unit.medium_operation().release(Some(self.identity.id));
         if function == Function::AbortTaskSet {

@@ -5,12 +5,14 @@
 
 use std::fmt::Write as _;
 
+use crate::authority::Authority;
 use crate::device_server::{
     Cdb, Handler, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log, medium,
     mode, ports, report, sanitize, thin, transfer, verify,
 };
 use crate::logical_unit::LogicalUnit;
 use crate::opcode::{self as op, service_action as sa};
+use crate::task_management;
 
 /// How a command passes the logical unit's atomic gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +138,7 @@ pub struct Operation {
     /// Bits of byte 1 that are ignored: obsolete, and still sent by some.
     tolerated: u8,
     kind: Kind,
+    authority: Authority,
     offered: Offered,
     handler: Handler,
 }
@@ -149,6 +152,7 @@ const fn row(
     section: &'static str,
     usage: &'static [u8],
     kind: Kind,
+    authority: Authority,
     handler: Handler,
 ) -> Operation {
     Operation {
@@ -159,6 +163,7 @@ const fn row(
         usage,
         tolerated: 0,
         kind,
+        authority,
         offered: Offered::Always,
         handler,
     }
@@ -206,6 +211,29 @@ impl Operation {
             _ => false,
         };
         if asks_for_nothing { Access::Free } else { self.kind.access }
+    }
+
+    /// Authority that the row states.
+    pub(crate) fn authority(&self) -> Authority {
+        self.authority
+    }
+
+    /// Authority that this command needs. Some need less than their row states, because they change nothing or give up what is the
+    /// nexus's own: START STOP UNIT that neither loads nor ejects, PREVENT ALLOW MEDIUM REMOVAL that allows, and REGISTER with the
+    /// new key 0 and for nobody else, which ends the nexus's own registration.
+    pub(crate) fn authority_of(&self, cdb: &Cdb, data_out: &[u8]) -> Authority {
+        const LOEJ: u8 = 0x02;
+        const POWER_CONDITION: u8 = 0xF0;
+        const PREVENT: u8 = 0x03;
+        let changes = match (self.opcode, self.service_action) {
+            (op::START_STOP_UNIT, _) => cdb.has(4, LOEJ) && !cdb.has(4, POWER_CONDITION),
+            (op::PREVENT_ALLOW_MEDIUM_REMOVAL, _) => cdb.has(4, PREVENT),
+            (op::PERSISTENT_RESERVE_OUT, Some(sa::REGISTER | sa::REGISTER_AND_IGNORE_EXISTING_KEY)) => {
+                !access::unregisters_own(data_out)
+            }
+            _ => true,
+        };
+        if changes { self.authority } else { Authority::Observe }
     }
 
     pub(crate) fn reach(&self) -> Reach {
@@ -266,81 +294,82 @@ const OLD_FUA_NV: u8 = 0x03;
 /// The same, and RARC, which is only advice.
 const OLD_FUA_NV_RARC: u8 = 0x07;
 
+use Authority::{Change, ChangeAll, Observe};
 use Handler::{Nexus, Unit};
 
 /// All supported operations, by operation code and service action.
 #[rustfmt::skip]
 pub static OPERATIONS: &[Operation] = &[
-    row("TEST UNIT READY", "SPC-4 6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Unit(medium::test_unit_ready)),
-    row("REQUEST SENSE", "SPC-4 6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Unit(identify::request_sense)),
-    row("FORMAT UNIT", "SBC-4 5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Unit(format::format_unit)),
-    row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Unit(transfer::read_6)),
-    row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Unit(transfer::write_6)),
-    row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Unit(identify::inquiry)),
-    row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Unit(mode::select_6)),
-    row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
-    row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
-    row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(mode::sense_6)),
-    row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Unit(medium::start_stop_unit)),
-    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Unit(diagnostic::receive_diagnostic_results)),
-    row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Unit(diagnostic::send_diagnostic)),
-    row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Unit(medium::prevent_allow)),
-    row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Unit(identify::read_capacity_10)),
-    row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(transfer::read_10)).tolerating(OLD_FUA_NV_RARC),
-    row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(transfer::write_10)).tolerating(OLD_FUA_NV),
-    row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Unit(verify::write_and_verify_10)),
-    row("VERIFY (10)", "SBC-4", &[op::VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(verify::verify_10)),
-    row("PRE-FETCH (10)", "SBC-4", &[op::PRE_FETCH_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Unit(transfer::pre_fetch_10)),
-    row("SYNCHRONIZE CACHE (10)", "SBC-4", &[op::SYNCHRONIZE_CACHE_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], FLUSH, Unit(transfer::synchronize_cache_10)).tolerating(0x05),
-    row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], READ, Unit(report::read_defect_data_10)),
-    row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::write_same_10)),
-    row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Unit(thin::unmap)).offered(Offered::Thin),
-    row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::overwrite_all)).acting(),
-    row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin),
-    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Unit(sanitize::exit_failure_mode)).acting(),
-    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Unit(log::log_sense)),
-    row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Unit(mode::select_10)),
-    row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::reserve)),
-    row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Unit(access::release)),
-    row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], DESCRIBE, Unit(mode::sense_10)),
-    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::read_keys)).acting(),
-    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::read_reservation)).acting(),
-    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::report_capabilities)).acting(),
-    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::read_full_status)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Unit(access::persistent_reserve_out)).acting(),
-    row("EXTENDED COPY (LID1)", "SPC-4 6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Unit(extended_copy::extended_copy)).acting(),
-    row("RECEIVE COPY STATUS (LID1)", "SPC-4 6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::copy_status)).acting(),
-    row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::receive_data)).acting(),
-    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::operating_parameters)).acting(),
-    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Unit(copy_results::failed_segment_details)).acting(),
-    row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
-    row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
-    row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),
-    row("ORWRITE (16)", "SBC-4", &[op::ORWRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::orwrite)).tolerating(OLD_FUA_NV),
-    row("WRITE AND VERIFY (16)", "SBC-4", &[op::WRITE_AND_VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(verify::write_and_verify_16)),
-    row("VERIFY (16)", "SBC-4", &[op::VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(verify::verify_16)),
-    row("PRE-FETCH (16)", "SBC-4", &[op::PRE_FETCH_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::pre_fetch_16)),
-    row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Unit(transfer::synchronize_cache_16)).tolerating(0x05),
-    row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(thin::write_same_16)),
-    row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites),
-    row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Unit(identify::read_capacity_16)).acting(),
-    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Unit(thin::get_lba_status)).acting(),
-    row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Nexus(identify::report_luns)),
-    row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Unit(ports::report_groups)).acting(),
-    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Unit(report::supported_operation_codes)).acting(),
-    row("SET TARGET PORT GROUPS", "SPC-4 6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, Unit(ports::set_groups)).acting(),
-    row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
-    row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
-    row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Unit(verify::write_and_verify_12)),
-    row("VERIFY (12)", "SBC-4", &[op::VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Unit(verify::verify_12)),
-    row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Unit(report::read_defect_data_12)),
+    row("TEST UNIT READY", "SPC-4 6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Observe, Unit(medium::test_unit_ready)),
+    row("REQUEST SENSE", "SPC-4 6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Observe, Unit(identify::request_sense)),
+    row("FORMAT UNIT", "SBC-4 5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Change, Unit(format::format_unit)),
+    row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_6)),
+    row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_6)),
+    row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Unit(identify::inquiry)),
+    row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Change, Unit(mode::select_6)),
+    row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)),
+    row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)),
+    row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_6)),
+    row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Change, Unit(medium::start_stop_unit)),
+    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(diagnostic::receive_diagnostic_results)),
+    row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Observe, Unit(diagnostic::send_diagnostic)),
+    row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Change, Unit(medium::prevent_allow)),
+    row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_10)),
+    row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_10)).tolerating(OLD_FUA_NV_RARC),
+    row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_10)).tolerating(OLD_FUA_NV),
+    row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Change, Unit(verify::write_and_verify_10)),
+    row("VERIFY (10)", "SBC-4", &[op::VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(verify::verify_10)),
+    row("PRE-FETCH (10)", "SBC-4", &[op::PRE_FETCH_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::pre_fetch_10)),
+    row("SYNCHRONIZE CACHE (10)", "SBC-4", &[op::SYNCHRONIZE_CACHE_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_10)).tolerating(0x05),
+    row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], READ, Observe, Unit(report::read_defect_data_10)),
+    row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::write_same_10)),
+    row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::unmap)).offered(Offered::Thin),
+    row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::overwrite_all)).acting(),
+    row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin),
+    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Change, Unit(sanitize::exit_failure_mode)).acting(),
+    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Observe, Unit(log::log_sense)),
+    row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Change, Unit(mode::select_10)),
+    row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)),
+    row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)),
+    row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_10)),
+    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_keys)).acting(),
+    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_reservation)).acting(),
+    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::report_capabilities)).acting(),
+    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_full_status)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("EXTENDED COPY (LID1)", "SPC-4 6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Observe, Unit(extended_copy::extended_copy)).acting(),
+    row("RECEIVE COPY STATUS (LID1)", "SPC-4 6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::copy_status)).acting(),
+    row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::receive_data)).acting(),
+    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::operating_parameters)).acting(),
+    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::failed_segment_details)).acting(),
+    row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
+    row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
+    row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),
+    row("ORWRITE (16)", "SBC-4", &[op::ORWRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::orwrite)).tolerating(OLD_FUA_NV),
+    row("WRITE AND VERIFY (16)", "SBC-4", &[op::WRITE_AND_VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_16)),
+    row("VERIFY (16)", "SBC-4", &[op::VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_16)),
+    row("PRE-FETCH (16)", "SBC-4", &[op::PRE_FETCH_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::pre_fetch_16)),
+    row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_16)).tolerating(0x05),
+    row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(thin::write_same_16)),
+    row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites),
+    row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_16)).acting(),
+    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Observe, Unit(thin::get_lba_status)).acting(),
+    row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
+    row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
+    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
+    row("SET TARGET PORT GROUPS", "SPC-4 6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, ChangeAll, Unit(ports::set_groups)).acting(),
+    row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
+    row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
+    row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_12)),
+    row("VERIFY (12)", "SBC-4", &[op::VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_12)),
+    row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Observe, Unit(report::read_defect_data_12)),
 ];
 
 /// No row has this operation code.
@@ -391,10 +420,11 @@ pub fn find(opcode: u8, byte_1: u8) -> Result<&'static Operation, NotFound> {
     with_opcode(opcode).iter().find(|row| row.service_action == action).ok_or(NotFound::ServiceAction)
 }
 
-/// The table for the documentation.
+/// The tables for the documentation: operations, and task management functions.
 pub fn markdown() -> String {
-    let mut page =
-        String::from("| opcode | service action | command | defined in | notes |\n|---|---|---|---|---|\n");
+    let mut page = String::from(
+        "| opcode | service action | command | defined in | who may | notes |\n|---|---|---|---|---|---|\n",
+    );
     for row in OPERATIONS {
         let action = row.service_action.map_or_else(|| "–".to_owned(), |action| format!("{action:02X}h"));
         let notes = match (row.offered, row.kind.passage) {
@@ -403,9 +433,17 @@ pub fn markdown() -> String {
             (Offered::Always, Passage::Exclusive) => "atomic",
             (Offered::Always, _) => "",
         };
+        let who = row.authority.in_words();
         // Writing to a `String` cannot fail.
-        let _ =
-            writeln!(page, "| {:02X}h | {action} | {} | {} | {notes} |", row.opcode, row.name, row.section);
+        let _ = writeln!(
+            page,
+            "| {:02X}h | {action} | {} | {} | {who} | {notes} |",
+            row.opcode, row.name, row.section
+        );
+    }
+    page.push_str("\n| task management function | defined in | who may |\n|---|---|---|\n");
+    for row in task_management::FUNCTIONS {
+        let _ = writeln!(page, "| {} | {} | {} |", row.name, row.section, row.authority.in_words());
     }
     page
 }
@@ -457,6 +495,7 @@ mod tests {
 
     #[test]
     fn the_documentation_has_a_line_for_each() {
-        assert_eq!(markdown().lines().count(), OPERATIONS.len() + 2);
+        let (functions, heads) = (task_management::FUNCTIONS.len(), 5);
+        assert_eq!(markdown().lines().count(), OPERATIONS.len() + functions + heads);
     }
 }

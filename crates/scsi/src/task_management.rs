@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lunway_block::Io;
 
+use crate::authority::Authority;
 use crate::logical_unit::LogicalUnit;
 
 /// A task management function.
@@ -24,6 +25,48 @@ pub enum TaskManagementFunction {
     TargetWarmReset,
     /// The same, and the transport then ends every session (RFC 7143 §11.5.1).
     TargetColdReset,
+}
+
+/// One supported task management function.
+#[derive(Clone, Copy, Debug)]
+pub struct ManagementFunction {
+    /// The function.
+    pub function: TaskManagementFunction,
+    /// The standard's name.
+    pub name: &'static str,
+    /// Where the standard defines it.
+    pub section: &'static str,
+    /// What the nexus must be allowed to do.
+    pub authority: Authority,
+}
+
+const fn row(
+    function: TaskManagementFunction,
+    name: &'static str,
+    section: &'static str,
+    authority: Authority,
+) -> ManagementFunction {
+    ManagementFunction { function, name, section, authority }
+}
+
+use Authority::{Change, ChangeAll, Observe};
+use TaskManagementFunction as Function;
+
+/// All supported task management functions. What aborts commands of the requesting nexus alone is everybody's; the others take
+/// away commands and state of other nexuses.
+#[rustfmt::skip]
+pub static FUNCTIONS: &[ManagementFunction] = &[
+    row(Function::AbortTask, "ABORT TASK", "SAM-5 7.2", Observe),
+    row(Function::AbortTaskSet, "ABORT TASK SET", "SAM-5 7.3", Observe),
+    row(Function::ClearTaskSet, "CLEAR TASK SET", "SAM-5 7.5", Change),
+    row(Function::LogicalUnitReset, "LOGICAL UNIT RESET", "SAM-5 7.7", Change),
+    row(Function::TargetWarmReset, "TARGET WARM RESET", "RFC 7143 11.5.1", ChangeAll),
+    row(Function::TargetColdReset, "TARGET COLD RESET", "RFC 7143 11.5.1", ChangeAll),
+];
+
+/// The row of a function; `None`: it is not supported.
+pub(crate) fn find(function: TaskManagementFunction) -> Option<&'static ManagementFunction> {
+    FUNCTIONS.iter().find(|row| row.function == function)
 }
 
 /// The service response.

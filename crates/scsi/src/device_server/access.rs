@@ -124,6 +124,11 @@ mod flag {
     pub(super) const SPEC_I_PT: u8 = 0x08;
 }
 
+/// The parameter list of a REGISTER that removes registrations of the sender alone, and so takes nothing from other nexuses.
+pub(crate) fn unregisters_own(list: &[u8]) -> bool {
+    u64_at(list, 8) == Some(0) && u8_at(list, 20).is_some_and(|flags| flags & flag::SPEC_I_PT == 0)
+}
+
 /// A PERSISTENT RESERVE OUT command with its parameter list.
 struct Request {
     command: Command,
@@ -237,7 +242,12 @@ impl Request {
         Ok(ports)
     }
 
-    fn register<'a>(&'a self, key: Option<u64>) -> Register<'a> {
+    /// APTPL of a registration. It concerns all registrations of the unit: a nexus that may only give up its own leaves it as it is.
+    fn aptpl_of_registration(&self, in_force: bool) -> Result<bool, Sense> {
+        if self.command.itl.may_change() { self.aptpl(20) } else { Ok(in_force) }
+    }
+
+    fn register<'a>(&'a self, key: Option<u64>, in_force: &Persistent) -> Register<'a> {
         let own = self.sender().relative_target_port;
         let mut target_ports = vec![own];
         if self.u8(20) & flag::ALL_TG_PT != 0 {
@@ -248,7 +258,7 @@ impl Request {
             sender: self.sender(),
             key,
             new_key: self.argument(),
-            aptpl: self.aptpl(20),
+            aptpl: self.aptpl_of_registration(in_force.aptpl()),
             initiator_ports: self.spec_i_pt().then(|| self.specified()),
             target_ports,
         }
@@ -281,8 +291,8 @@ impl Request {
             return Err(Sense::invalid_parameter(20).into());
         }
         match self.action {
-            sa::REGISTER => persistent.register(self.register(Some(key))),
-            sa::REGISTER_AND_IGNORE_EXISTING_KEY => persistent.register(self.register(None)),
+            sa::REGISTER => persistent.register(self.register(Some(key), persistent)),
+            sa::REGISTER_AND_IGNORE_EXISTING_KEY => persistent.register(self.register(None, persistent)),
             sa::REGISTER_AND_MOVE => persistent.register_and_move(Move {
                 sender,
                 key,

@@ -27,6 +27,7 @@ use std::task::{Context, Poll, Waker};
 
 use lunway_block::{Buf, Io, SharedBuf};
 
+use crate::authority::Authority;
 use crate::block_error::response_of;
 use crate::field::{u16_at, u32_at, u64_at};
 use crate::gate;
@@ -95,6 +96,8 @@ pub(crate) struct Command {
     /// The units that a copy manager may reach: all that the nexus sees. Empty for other commands.
     pub(crate) reachable: Vec<Arc<ItlNexus>>,
     operation: &'static Operation,
+    /// The nexus may change what concerns the whole target; only asked where that is needed.
+    may_change_all: bool,
 }
 
 impl Command {
@@ -106,11 +109,13 @@ impl Command {
     fn refusal(&self) -> Option<Response> {
         let attention = !self.operation.runs_with_unit_attention() && !self.itl.pending().is_empty();
         let obstacles = self.unit().obstacles() | self.itl.obstacles();
-        if attention || obstacles != 0 { self.obstructed(attention, obstacles) } else { None }
+        // A nexus that may not write meets the obstacle PROTECTED.
+        let target_wide = self.operation.authority() == Authority::ChangeAll;
+        if attention || obstacles != 0 || target_wide { self.obstructed(attention, obstacles) } else { None }
     }
 
-    /// In the order of SAM-5 5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the
-    /// port, the medium and its protection let the command through.
+    /// In the order of SAM-5 5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the nexus has the
+    /// authority, and whether the port, the medium and its protection let the command through.
     #[cold]
     fn obstructed(&self, attention: bool, obstacles: u8) -> Option<Response> {
         if attention && let Some(condition) = self.itl.pending().take_reset() {
@@ -122,7 +127,19 @@ impl Command {
         if attention && let Some(condition) = self.itl.pending().take() {
             return Some(condition.sense().into());
         }
+        if self.is_denied() {
+            return Some(Sense::illegal(AdditionalSense::NO_ACCESS_RIGHTS).into());
+        }
         closed(&self.itl, self.operation, obstacles)
+    }
+
+    /// The nexus lacks the authority to change state. What writes to the medium is refused as write protected, by [`closed`].
+    fn is_denied(&self) -> bool {
+        match self.operation.authority_of(&self.cdb, &self.data_out) {
+            Authority::Observe => false,
+            Authority::Change => !self.itl.may_change() && !self.operation.writes(),
+            Authority::ChangeAll => !self.may_change_all,
+        }
     }
 
     /// The first `len` bytes of data-out, which the CDB promises: a parameter list. Shorter is a mistake of the
@@ -231,7 +248,8 @@ pub(crate) fn execute(
         return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
     }
     let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
-    let command = Command { itl, cdb, data_out, reachable, operation };
+    let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();
+    let command = Command { itl, cdb, data_out, reachable, operation, may_change_all };
     match (operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
         (Passage::Shared, false) => run_shared(command),
@@ -240,7 +258,18 @@ pub(crate) fn execute(
             drop(gate::exclusive(command.unit().clone()).await);
             command.run().await
         }),
-        (Passage::Exclusive, _) | (Passage::Shared, true) => settle(async move {
+        (Passage::Exclusive, false) => match command.refusal() {
+            // Refused before others have to wait for it: it is asked again when it is inside.
+            Some(refusal) => {
+                let d_sense = command.unit().mode().descriptor_sense();
+                Io::Ready(in_format(refusal, d_sense))
+            }
+            None => settle(async move {
+                let _pass = gate::exclusive(command.unit().clone()).await;
+                command.run().await
+            }),
+        },
+        (Passage::Exclusive | Passage::Shared, true) => settle(async move {
             let _pass = gate::exclusive(command.unit().clone()).await;
             command.run().await
         }),

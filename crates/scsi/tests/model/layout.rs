@@ -92,6 +92,23 @@ impl Layout {
         }
     }
 
+    /// Changes what all nexuses share, other than blocks: not for a nexus that may not write. Only what is the nexus's own it may
+    /// give up: RELEASE, PREVENT ALLOW MEDIUM REMOVAL that allows, and its registration.
+    pub(crate) fn changes_state(&self, cdb: &[u8], data: &[u8]) -> bool {
+        match self.command {
+            Command::ModeSelect | Command::Reserve => true,
+            Command::StartStop => cdb[4] & 0xF2 == 0x02,
+            Command::PreventAllow => cdb[4] & 3 != 0,
+            Command::ReserveOut => {
+                let registers = matches!(cdb[1] & 0x1F, 0 | 6);
+                let gives_up = data.len() >= 24 && data[8..16] == [0; 8] && data[20] & 0x08 == 0;
+                !(registers && gives_up)
+            }
+            Command::Sanitize => self.action == Some(0x1F),
+            _ => false,
+        }
+    }
+
     /// Bits are set that mean nothing. Of CONTROL only NACA counts (SAM-5 5.2).
     pub(crate) fn has_reserved_bits(&self, cdb: &[u8]) -> bool {
         let last = self.fields.len() - 1;

@@ -210,7 +210,8 @@ impl World {
         };
         let _ = self.initiators[nexus].nexus.task_management(Lun::new(lun).0, function);
         match what {
-            // Who does not see everything may not reset everything.
+            // A nexus that may not write resets nothing, one that does not see everything not everything.
+            _ if self.initiators[nexus].view.read_only => {}
             Management::TargetReset
                 if self.attached.iter().all(|lun| self.initiators[nexus].itls.contains_key(lun)) =>
             {
@@ -382,6 +383,9 @@ impl World {
         actual: &Response,
     ) -> Outcome {
         let protected = self.protected(nexus, lun);
+        if self.initiators[nexus].view.read_only && layout.changes_state(cdb, data) {
+            return refuse(&[(5, 0x2002)]);
+        }
         let unit = &mut self.units[usize::from(lun)];
         if layout.medium && !unit.medium {
             return refuse(&[(2, 0x3A00), (2, 0x3A01), (2, 0x3A02)]);
