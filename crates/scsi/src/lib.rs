@@ -65,6 +65,7 @@ mod target;
 mod task_management;
 mod transport_id;
 mod unit_attention;
+mod working_memory;
 
 pub use authority::Authority;
 pub use capacity::ReadCapacity;
@@ -76,7 +77,7 @@ pub use logical_unit::{LogicalUnit, LogicalUnitOptions};
 pub use lun::{Lun, LunAddress, LunList};
 pub use lun_view::LunView;
 pub use medium_operation::Background;
-pub use nexus::{Nexus, PortPair};
+pub use nexus::{Nexus, PortPair, TaskOptions};
 pub use port_group::{AccessState, PortGroup};
 pub use reservation::{RegistrationSummary, ReservationSummary, ReservationType};
 pub use response::Response;
@@ -89,3 +90,4 @@ pub use task_management::{
     TaskManagementResponse,
 };
 pub use unit_attention::UnitAttention;
+pub use working_memory::working_memory;

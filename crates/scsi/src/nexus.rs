@@ -27,6 +27,23 @@ pub struct PortPair {
     pub relative_target_port: u16,
 }
 
+/// What a transport says of a command beside its CDB and data.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskOptions {
+    /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5 8.6.3).
+    pub ordered: bool,
+    /// Bytes of data-in that the transport can deliver. READ reads no more than the blocks that these are in;
+    /// [`Response::wanted_in`] still says what the CDB asks for.
+    pub data_in_max: usize,
+}
+
+impl Default for TaskOptions {
+    /// Simple, and all of its data.
+    fn default() -> Self {
+        Self { ordered: false, data_in_max: usize::MAX }
+    }
+}
+
 /// What all I_T_L nexuses of one I_T nexus share.
 #[derive(Debug)]
 pub(crate) struct NexusIdentity {
@@ -196,19 +213,26 @@ impl Nexus {
     /// the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual count
     /// that the transport makes of [`Response::wanted_out`] tells the initiator.
     pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
-        self.execute_as(lun, cdb, data_out, false)
+        self.execute_task(lun, cdb, data_out, TaskOptions::default())
     }
 
     /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all that it is
     /// given later: a command with the attribute ORDERED (SAM-5 8.6.3).
     pub fn execute_ordered(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
-        self.execute_as(lun, cdb, data_out, true)
+        self.execute_task(lun, cdb, data_out, TaskOptions { ordered: true, ..TaskOptions::default() })
     }
 
-    fn execute_as(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf, ordered: bool) -> Io<Response> {
+    /// Executes one command as the transport has it.
+    pub fn execute_task(
+        &self,
+        lun: [u8; 8],
+        cdb: &[u8],
+        data_out: SharedBuf,
+        options: TaskOptions,
+    ) -> Io<Response> {
         match Lun(lun).address() {
             LunAddress::Unit(number) => match self.find(number) {
-                Some(itl) => device_server::execute(self, itl, cdb, data_out, ordered),
+                Some(itl) => device_server::execute(self, itl, cdb, data_out, options),
                 None => Io::Ready(device_server::execute_without_unit(self, cdb, false)),
             },
             LunAddress::ReportLuns => Io::Ready(device_server::execute_without_unit(self, cdb, true)),

@@ -88,7 +88,7 @@ impl TargetConnection {
     /// Answers a command. One that has been aborted in the meantime is ignored.
     pub fn complete(&mut self, id: TaskId, completion: Completion) {
         let Some(task) = self.end_task(id) else {
-            return self.aborted.retain(|(aborted, _)| *aborted != id);
+            return self.aborted_task_completed(id);
         };
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;

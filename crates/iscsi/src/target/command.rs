@@ -4,7 +4,7 @@ use lunway_block::Buf;
 
 use super::answer::IscsiSense;
 use super::retained::in_run;
-use super::task::{Collection, Solicited, Task, TaskId, TaskState};
+use super::task::{AbortedTask, Collection, Solicited, Task, TaskId, TaskState};
 use super::{
     Aborted, Before, Command, IMMEDIATE_MAX, Phase, TargetConnection, TargetEvent, TaskManagementId,
 };
@@ -40,12 +40,33 @@ impl TargetConnection {
     pub(super) fn immediate_data_buffer(&self, head: &Head) -> Buf {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let want = (command.expected_data_transfer_length.get() as usize).min(self.config.data_out_max);
-        let fits = self.reserved + want <= self.config.data_out_budget;
+        let fits = self.reserved + want <= self.data_out_budget();
         Buf::for_overwrite(if command.is_write() && want > head.data_len && fits {
             want
         } else {
             head.data_len
         })
+    }
+
+    /// This connection's part of the session's budget.
+    fn data_out_budget(&self) -> usize {
+        let connections = self.negotiated().map_or(1, |negotiated| negotiated.max_connections.max(1));
+        self.config.data_out_budget / usize::from(connections)
+    }
+
+    /// The data of a request that is held until its turn: no more than has come, and none that the request cannot use.
+    pub(super) fn data_of_held(&self, head: &Head, data: Data) -> Option<Data> {
+        let first_burst = self.negotiated().map_or(0, |negotiated| negotiated.first_burst_length as usize);
+        let opcode = pdu::BasicHeader::of(&head.bhs).opcode.opcode();
+        match opcode {
+            // It fails by its length alone.
+            pdu::Opcode::SCSI_COMMAND if head.data_len > first_burst => None,
+            pdu::Opcode::SCSI_COMMAND if data.buf.len() > head.data_len => {
+                Some(Data { buf: Buf::copy_of(&data.buf[..head.data_len]), ..data })
+            }
+            pdu::Opcode::TASK_MANAGEMENT_REQUEST | pdu::Opcode::LOGOUT_REQUEST => None,
+            _ => Some(data),
+        }
     }
 
     pub(super) fn scsi_command(&mut self, head: &Head, data: Buf) {
@@ -56,7 +77,10 @@ impl TargetConnection {
             _ if self.tasks.find(initiator_task_tag).is_some() || initiator_task_tag == RESERVED_TAG => {
                 Err(RejectReason::TASK_IN_PROGRESS)
             }
-            _ if !numbered && self.immediate_tasks == IMMEDIATE_MAX => {
+            // RFC 7143 §4.2.2.1: the window does not bound them, so the target may refuse them.
+            _ if !numbered
+                && (self.immediate_tasks >= IMMEDIATE_MAX || !self.has_room_for(head.data_len)) =>
+            {
                 Err(RejectReason::IMMEDIATE_COMMAND_REJECT)
             }
             segments => segments.ok_or(RejectReason::INVALID_PDU_FIELD),
@@ -90,6 +114,10 @@ impl TargetConnection {
         });
         if !numbered {
             self.immediate_tasks += 1;
+            if let Some(entry) = self.tasks.get_mut(task) {
+                entry.reserved = head.data_len;
+                self.reserved += head.data_len;
+            }
         }
         if command.is_read() && command.is_write() {
             return self.fail(task, IscsiSense::InvalidOperationCode);
@@ -124,8 +152,8 @@ impl TargetConnection {
         if let Some(entry) = self.tasks.get_mut(task) {
             entry.state = TaskState::Collecting(collection);
             if has_space {
+                self.reserved += want - entry.reserved.min(want);
                 entry.reserved = want;
-                self.reserved += want;
             }
         }
         // Unsolicited data is on its way, budget or not: FirstBurstLength bounds it.
@@ -173,13 +201,12 @@ impl TargetConnection {
         if after > end || (transfer_tag != RESERVED_TAG && pdu.is_final() != (after == end)) {
             return fault(IscsiSense::IncorrectAmountOfData);
         }
-        if task.reserved < collection.want {
-            // Unsolicited data that the budget had no room for in advance: FirstBurstLength bounds what can come.
-            let mut whole = Buf::for_overwrite(collection.want);
-            whole[..collection.have].copy_from_slice(&collection.buf[..collection.have]);
-            collection.buf = whole;
-            let more = collection.want - std::mem::replace(&mut task.reserved, collection.want);
-            self.reserved += more;
+        if collection.buf.len() < end {
+            // Unsolicited data that the budget had no room for in advance. FirstBurstLength bounds what can come, so there is
+            // room for that and not for all of the command's data.
+            let mut first_burst = Buf::for_overwrite(end);
+            first_burst[..collection.have].copy_from_slice(&collection.buf[..collection.have]);
+            collection.buf = first_burst;
         }
         Ok((id, std::mem::take(&mut collection.buf), at))
     }
@@ -256,13 +283,14 @@ impl TargetConnection {
 
     /// Takes space for all of a task's data from the budget. A task on its own always gets it.
     fn reserve(&mut self, id: TaskId) -> bool {
+        let budget = self.data_out_budget();
         let Some(task) = self.tasks.get_mut(id) else { return true };
         let TaskState::Collecting(collection) = &mut task.state else { return true };
-        if task.reserved == collection.want {
+        if task.reserved >= collection.want && collection.buf.len() >= collection.want {
             return true;
         }
         let others = self.reserved - task.reserved;
-        if others > 0 && others + collection.want > self.config.data_out_budget {
+        if others > 0 && others + collection.want > budget {
             return false;
         }
         let mut whole = Buf::for_overwrite(collection.want);
@@ -271,6 +299,11 @@ impl TargetConnection {
         self.reserved = others + collection.want;
         task.reserved = collection.want;
         true
+    }
+
+    /// Whether the budget has room for `bytes` more. On its own a command always has.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        bytes == 0 || self.reserved == 0 || self.reserved + bytes <= self.data_out_budget()
     }
 
     /// Sends as many R2Ts as the initiator allows (RFC 7143 §11.8).
@@ -348,6 +381,7 @@ impl TargetConnection {
             cdb: task.cdb.clone(),
             data_out: data.freeze(),
             expected_length: task.expected_length,
+            data_in_max: if task.read { task.expected_length } else { 0 },
         };
         self.events.push_back(TargetEvent::Command(command));
     }
@@ -355,12 +389,23 @@ impl TargetConnection {
     /// Takes a task out of all books; gives it back to be answered, or not.
     pub(super) fn end_task(&mut self, id: TaskId) -> Option<Task> {
         let task = self.tasks.remove(id)?;
-        if task.numbered {
+        self.free_place(task.numbered);
+        self.free_memory(task.reserved);
+        Some(task)
+    }
+
+    /// A command occupies the window, or the number of immediate commands, no longer.
+    fn free_place(&mut self, numbered: bool) {
+        if numbered {
             self.numbering.finished();
         } else {
             self.immediate_tasks -= 1;
         }
-        self.reserved -= task.reserved;
+    }
+
+    /// Gives bytes back to the budget, and lets commands go on that waited for them.
+    fn free_memory(&mut self, bytes: usize) {
+        self.reserved -= bytes;
         while let Some(&next) = self.unreserved.front() {
             if !self.reserve(next) {
                 break;
@@ -368,16 +413,15 @@ impl TargetConnection {
             self.unreserved.pop_front();
             self.solicit(next);
         }
-        Some(task)
     }
 
     /// Gives up the task that ABORT TASK names. It will not be answered.
     // RFC 7143 [4.2.2.1-3, 7.11-3]
     pub fn abort_task(&mut self, referenced_task_tag: u32) -> Aborted {
-        let earlier = self.aborted.iter().rfind(|(_, tag)| *tag == referenced_task_tag);
+        let earlier = self.aborted.iter().rfind(|task| task.initiator_task_tag == referenced_task_tag);
         match (self.tasks.find(referenced_task_tag), earlier) {
             (Some(id), _) => self.abort(id),
-            (None, Some((id, _))) => Aborted::Executing(*id),
+            (None, Some(task)) => Aborted::Executing(task.id),
             (None, None) => Aborted::NotFound,
         }
     }
@@ -424,13 +468,54 @@ impl TargetConnection {
         if let Some(index) = queued {
             self.events.remove(index);
         }
-        match self.end_task(id) {
-            Some(Task { state: TaskState::Executing, initiator_task_tag, .. }) if queued.is_none() => {
-                self.aborted.push((id, initiator_task_tag));
-                Aborted::Executing(id)
-            }
-            _ => Aborted::Dropped,
+        let executing = |task: &mut Task| queued.is_none() && matches!(task.state, TaskState::Executing);
+        if self.tasks.get_mut(id).is_some_and(executing)
+            && let Some(task) = self.tasks.remove(id)
+        {
+            self.leave_to_driver(id, &task);
+            return Aborted::Executing(id);
         }
+        self.end_task(id);
+        Aborted::Dropped
+    }
+
+    /// An aborted task has the memory of its data until the driver completes it. Its place in the window is free at once, so that
+    /// a device that hangs does not close the window for others; not so where that would let the initiator fill memory by
+    /// sending and aborting.
+    fn leave_to_driver(&mut self, id: TaskId, task: &Task) {
+        let unsolicited = match task.write {
+            true => {
+                (task.expected_length as usize).min(self.config.data_out_max).saturating_sub(task.reserved)
+            }
+            false => 0,
+        };
+        let few = self.aborted.len() < usize::from(self.config.command_window);
+        let frees_place = few && self.has_room_for(unsolicited);
+        let mut reserved = task.reserved;
+        if frees_place {
+            self.free_place(task.numbered);
+            reserved += unsolicited;
+            self.reserved += unsolicited;
+        }
+        let place = (!frees_place).then_some(task.numbered);
+        let initiator_task_tag = task.initiator_task_tag;
+        self.aborted.push(AbortedTask { id, initiator_task_tag, reserved, place });
+    }
+
+    /// The driver has completed an aborted task.
+    pub(super) fn aborted_task_completed(&mut self, id: TaskId) {
+        let Some(at) = self.aborted.iter().position(|task| task.id == id) else { return };
+        let AbortedTask { reserved, place, .. } = self.aborted.swap_remove(at);
+        if let Some(numbered) = place {
+            let (expected, maximum) = self.numbering.window();
+            self.free_place(numbered);
+            if numbered && maximum == expected.wrapping_sub(1) && matches!(self.phase, Phase::FullFeature(_))
+            {
+                // No answer will tell the initiator that the window is open again.
+                self.tell_window();
+            }
+        }
+        self.free_memory(reserved);
     }
 }
 

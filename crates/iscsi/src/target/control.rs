@@ -196,11 +196,19 @@ impl TargetConnection {
     // RFC 7143 [11.19-3, 11.19.1-1, 11.19.3-1]
     pub(super) fn ping(&mut self) {
         // RFC 7143 [7.4.3-1]
-        if self.is_discovery() {
-            return;
+        if !self.is_discovery() {
+            self.unsolicited_nop_in(PING_TAG);
         }
+    }
+
+    /// Tells the command window by a NOP-In that wants no answer.
+    pub(super) fn tell_window(&mut self) {
+        self.unsolicited_nop_in(RESERVED_TAG);
+    }
+
+    fn unsolicited_nop_in(&mut self, target_transfer_tag: u32) {
         let mut pdu = NopIn::new();
-        pdu.target_transfer_tag = PING_TAG.into();
+        pdu.target_transfer_tag = target_transfer_tag.into();
         pdu.stat_sn = self.stat_sn.into();
         let (exp_cmd_sn, max_cmd_sn) = self.numbering.window();
         pdu.exp_cmd_sn = exp_cmd_sn.into();

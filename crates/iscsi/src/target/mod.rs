@@ -50,7 +50,7 @@ pub use answer::Completion;
 pub use control::{LogoutId, TaskManagementId, TextId};
 pub use session::SharedSession;
 pub use task::TaskId;
-use task::TaskTable;
+use task::{AbortedTask, TaskTable};
 
 /// MaxRecvDataSegmentLength that holds until login is over (RFC 7143 §13.12).
 const LOGIN_DATA_MAX: usize = 8192;
@@ -71,7 +71,9 @@ pub struct TargetConnectionConfig {
     pub command_window: u16,
     /// Most bytes collected for one command; what a command expects beyond it is not asked for.
     pub data_out_max: usize,
-    /// Bytes that all commands still being collected may occupy together. One command is always let through.
+    /// Bytes that the data of all commands may occupy together which the target asked for, in a session: each of its
+    /// connections has an equal part. One command is always let through. What comes unasked is bounded by the window and
+    /// FirstBurstLength instead.
     pub data_out_budget: usize,
     /// From the connection to full feature phase.
     pub login_timeout: Duration,
@@ -111,6 +113,8 @@ pub struct Command {
     pub data_out: SharedBuf,
     /// Expected Data Transfer Length of either direction, bytes.
     pub expected_length: u32,
+    /// Bytes of data-in that the initiator has room for: the expected length of a read, else 0.
+    pub data_in_max: u32,
 }
 
 /// What the driver must know or decide.
@@ -142,7 +146,6 @@ pub enum TargetEvent {
         cid: u16,
     },
     /// Another connection of the session holds requests whose turn it is now: let it [`resume`](TargetConnection::resume).
-    /// Comes after the commands that are to be executed first.
     Wake(u16),
     /// Answer with `respond_targets`.
     SendTargets {
@@ -211,10 +214,14 @@ pub enum Before {
 ///
 /// Several rounds of 1 and 2 may come before 3: that is what makes batches. After [`TargetEvent::Closing`] only 3 is left.
 ///
+/// A driver that cannot begin another command yet leaves it where it is ([`next_command`](Self::next_command)) and takes
+/// [`poll_urgent_event`](Self::poll_urgent_event) instead, so that pings, task management and logout never wait for commands.
+///
 /// # Promises
 ///
-/// Whatever the peer sends, memory stays below `data_out_budget` + window × FirstBurstLength + one receive buffer, not
-/// counting what is queued for sending: the driver stops reading while [`unsent`](Self::unsent) is large.
+/// Whatever the peer sends, memory stays below `data_out_budget` + window × the longer of FirstBurstLength and
+/// MaxRecvDataSegmentLength + one receive buffer, not counting what is queued for sending: the driver stops reading while
+/// [`unsent`](Self::unsent) is large. Data of aborted commands counts until the driver has completed them.
 // RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,
@@ -229,8 +236,8 @@ pub struct TargetConnection {
     held: Vec<Held>,
     tasks: TaskTable,
     immediate_tasks: usize,
-    /// Aborted tasks that the driver has not completed yet, with their tags: whoever aborts one again has to wait as well.
-    aborted: Vec<(TaskId, u32)>,
+    /// Aborted tasks that the driver has not completed yet: who aborts one again has to wait as well.
+    aborted: Vec<AbortedTask>,
     /// Bytes of `data_out_budget` in use.
     reserved: usize,
     /// Tasks that wait for budget before they may ask for data.
@@ -286,6 +293,21 @@ impl TargetConnection {
     /// What happened next.
     pub fn poll_event(&mut self) -> Option<TargetEvent> {
         self.events.pop_front()
+    }
+
+    /// The command that [`poll_event`](Self::poll_event) gives next, if it is one.
+    pub fn next_command(&self) -> Option<&Command> {
+        match self.events.front() {
+            Some(TargetEvent::Command(command)) => Some(command),
+            _ => None,
+        }
+    }
+
+    /// What happened next, commands aside: they stay in their order. With a full window the search passes all of it, which
+    /// costs less than a PDU does.
+    pub fn poll_urgent_event(&mut self) -> Option<TargetEvent> {
+        let at = self.events.iter().position(|event| !matches!(event, TargetEvent::Command(_)))?;
+        self.events.remove(at)
     }
 
     /// Appends slices of what must be sent next, as long as there are less than `max` in all.
@@ -472,7 +494,7 @@ impl TargetConnection {
         }
     }
 
-    fn hold(&mut self, held: Held) {
+    fn hold(&mut self, mut held: Held) {
         let most = match self.numbering {
             Numbering::Own(_) if self.retention.is_none() => HELD_MAX,
             // One of each number, and an immediate function for each.
@@ -481,6 +503,7 @@ impl TargetConnection {
         if self.held.len() >= most {
             return self.close(CloseReason::Protocol("too many commands out of order".into()));
         }
+        held.data = held.data.take().and_then(|data| self.data_of_held(&held.head, data));
         self.held.push(held);
     }
 

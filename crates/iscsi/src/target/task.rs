@@ -97,6 +97,17 @@ pub(super) struct Task {
     pub(super) state: TaskState,
 }
 
+/// What an aborted task still occupies while the driver has it.
+#[derive(Debug)]
+pub(super) struct AbortedTask {
+    pub(super) id: TaskId,
+    pub(super) initiator_task_tag: u32,
+    /// Bytes of the connection's Data-Out budget.
+    pub(super) reserved: usize,
+    /// Its place in the command window (`true`) or among the immediate commands, where it has it still.
+    pub(super) place: Option<bool>,
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,

@@ -1,6 +1,9 @@
 //! SCSI commands that are unlike the usual ones.
 
-use lunway_iscsi::pdu::{Ahs, AhsType, Opcode, RejectReason, ScsiCommand, TextRequest};
+use lunway_iscsi::pdu::{
+    Ahs, AhsType, Opcode, RejectReason, ScsiCommand, TaskManagementFunction, TextRequest,
+};
+use lunway_iscsi::target::{TargetConnectionConfig, TargetEvent};
 
 use crate::wire::*;
 
@@ -97,4 +100,58 @@ fn the_longest_data_segment_may_change_in_full_feature_phase_and_nothing_else_ma
     let data_in = answers_to(&mut pair, &read, &[]);
     let lengths: Vec<u8> = data_in.iter().map(|(_, pdu)| pdu[6]).collect();
     assert_eq!(lengths, [2, 2], "two segments of 512 bytes");
+}
+
+#[test]
+fn commands_that_are_sent_and_aborted_keep_their_memory_until_the_device_has_ended_them() {
+    let configure = |config: &mut TargetConnectionConfig| {
+        config.data_out_budget = 20_000;
+        config.command_window = 3;
+    };
+    let mut pair = Setup { configure, ..Setup::default() }.log_in();
+    pair.hold = true;
+    let mut sent = 0;
+    while sent < 20 && pair.initiator.can_submit() {
+        pair.submit(write(sent, 0, &[1; 9000]));
+        pair.run();
+        pair.initiator.manage_task(100 + sent, TaskManagementFunction::ABORT_TASK, [0; 8], Some(sent));
+        pair.run();
+        sent += 1;
+    }
+    // Two fit into the budget; the others keep their places until the window is closed.
+    assert_eq!((sent, pair.held.len()), (5, 5));
+    for command in std::mem::take(&mut pair.held) {
+        pair.execute(command);
+    }
+    pair.run();
+    assert!(pair.initiator.can_submit(), "the window is open again, and nobody told the initiator");
+    pair.hold = false;
+    pair.submit(read(50, 0, 100));
+    pair.run();
+    assert_eq!(pair.completed.len(), 1);
+}
+
+#[test]
+fn pings_and_task_management_go_past_commands_that_the_driver_cannot_begin() {
+    let mut pair = Setup::default().log_in();
+    pair.submit(read(1, 0, 100));
+    pair.initiator.ping();
+    pair.initiator.manage_task(50, TaskManagementFunction::ABORT_TASK, [0; 8], Some(1));
+    let mut slices = Vec::new();
+    pair.initiator.gather(&mut slices, 1000);
+    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+    pair.initiator.sent(bytes.len());
+    let mut left = &bytes[..];
+    while !left.is_empty() {
+        let [mut first, _] = pair.target.receive_space();
+        let n = first.len().min(left.len());
+        first[..n].copy_from_slice(&left[..n]);
+        pair.target.received(n);
+        left = &left[n..];
+    }
+    assert!(pair.target.next_command().is_some());
+    let urgent = pair.target.poll_urgent_event();
+    assert!(matches!(urgent, Some(TargetEvent::TaskManagement { .. })), "{urgent:?}");
+    assert!(pair.target.poll_urgent_event().is_none() && pair.target.next_command().is_some());
+    assert!(pair.target.unsent() > 0, "the ping is answered");
 }

@@ -34,7 +34,7 @@ pub(crate) mod descriptor {
 }
 
 /// Bytes copied at a time: bounds the memory of a copy, whatever its length.
-const CHUNK: u64 = 1 << 20;
+pub(crate) const CHUNK: u64 = 1 << 20;
 const HEADER: usize = 16;
 
 /// A copy source or destination.

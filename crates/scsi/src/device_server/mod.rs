@@ -32,7 +32,7 @@ use crate::block_error::response_of;
 use crate::field::{u16_at, u32_at, u64_at};
 use crate::gate;
 use crate::logical_unit::{LogicalUnit, obstacle};
-use crate::nexus::{ItlNexus, Nexus};
+use crate::nexus::{ItlNexus, Nexus, TaskOptions};
 use crate::opcode;
 use crate::operations::{self, NotFound, Operation, Passage};
 use crate::response::Response;
@@ -93,6 +93,8 @@ pub(crate) struct Command {
     pub(crate) itl: Arc<ItlNexus>,
     pub(crate) cdb: Cdb,
     pub(crate) data_out: SharedBuf,
+    /// Bytes of data-in that the transport can deliver.
+    pub(crate) data_in_max: usize,
     /// The units that a copy manager may reach: all that the nexus sees. Empty for other commands.
     pub(crate) reachable: Vec<Arc<ItlNexus>>,
     operation: &'static Operation,
@@ -232,7 +234,7 @@ pub(crate) fn execute(
     itl: Arc<ItlNexus>,
     cdb: &[u8],
     data_out: SharedBuf,
-    ordered: bool,
+    options: TaskOptions,
 ) -> Io<Response> {
     let refuse = |itl: &ItlNexus, sense: Sense| {
         Io::Ready(in_format(sense.into(), itl.unit().mode().descriptor_sense()))
@@ -249,7 +251,8 @@ pub(crate) fn execute(
     }
     let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
     let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();
-    let command = Command { itl, cdb, data_out, reachable, operation, may_change_all };
+    let TaskOptions { ordered, data_in_max } = options;
+    let command = Command { itl, cdb, data_out, data_in_max, reachable, operation, may_change_all };
     match (operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
         (Passage::Shared, false) => run_shared(command),

@@ -17,7 +17,7 @@ pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 /// zero: 32 MiB, or 256 MiB on a disk of 4 KiB sectors.
 pub(crate) const WRITE_SAME_BLOCKS_MAX: u64 = 65_535;
 /// Bytes of pattern written at a time.
-const PATTERN_CHUNK: usize = 1 << 20;
+pub(crate) const PATTERN_CHUNK: usize = 1 << 20;
 /// Bytes whose extents are asked for at a time, and how often: an answer may end early, the initiator asks on from there.
 const STATUS_WINDOW: u64 = 1 << 30;
 const STATUS_WINDOWS_MAX: u32 = 64;

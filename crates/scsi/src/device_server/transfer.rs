@@ -79,8 +79,17 @@ fn read(command: &Command, blocks: Blocks) -> Answer {
     let geometry = unit.geometry();
     let (offset, len) = blocks.transferred(command, &geometry)?;
     let sector = geometry.logical_sector;
-    Ok(unit.device().read(offset, Buf::for_overwrite(len)).map(move |done| match done {
-        Ok(buf) => Response::data(buf.freeze()),
+    // What the transport cannot deliver is not read: no command takes more memory than its initiator has room for.
+    let part = if command.data_in_max < len {
+        command.data_in_max.next_multiple_of(sector as usize).min(len)
+    } else {
+        len
+    };
+    if part == 0 {
+        return Ok(Io::Ready(Response { wanted_in: len as u64, ..Response::good() }));
+    }
+    Ok(unit.device().read(offset, Buf::for_overwrite(part)).map(move |done| match done {
+        Ok(buf) => Response { wanted_in: len as u64, ..Response::data(buf.freeze()) },
         Err(error) => response_of(&error, sector),
     }))
 }

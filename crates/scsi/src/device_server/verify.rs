@@ -8,7 +8,7 @@ use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
 /// Bytes read at a time: a verification needs the data only for a moment, whatever its length.
-const CHUNK: usize = 512 << 10;
+pub(crate) const CHUNK: usize = 512 << 10;
 
 /// What the medium is compared with (BYTCHK, SBC-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 /// What peers can make this process spend.
 ///
 /// In the worst case the memory is about `sessions × session_memory_mib`, plus 64 KiB for each connection that is not
-/// logged in.
+/// logged in, and 16 MiB for each connection with error recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Sessions at the same time, not counting those for discovery. One more is told "out of resources".
     pub sessions: usize,
-    /// Connections that a session may have (MaxConnections, RFC 7143 §13.2).
+    /// Connections that a session may have (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Some
+    /// initiators offer several and are better off with one: more than one is for those that are known to use them well.
     pub connections_per_session: u16,
     /// Connections that have not logged in. One more, and the oldest of them is closed.
     pub connections_before_login: usize,
@@ -24,7 +25,8 @@ pub struct Limits {
     pub login_timeout_s: u64,
     /// Commands in flight in a session: the window that initiators are told.
     pub command_window: u16,
-    /// Memory for data in flight in one session, MiB: half for what initiators write, half for what they read.
+    /// Memory for data in flight in one session, MiB: a quarter for what the target asked for, a quarter for commands that the
+    /// devices have, half for what initiators may send unasked.
     pub session_memory_mib: usize,
     /// Seconds of silence after which an initiator is pinged (NOP-In); 0: never.
     pub nop_interval_s: u64,

@@ -28,7 +28,7 @@ use lunway_block::Io;
 use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId};
-use lunway_scsi::Response;
+use lunway_scsi::{LogicalUnitOptions, Response, TaskOptions};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
@@ -46,7 +46,7 @@ pub(crate) use session::Session;
 /// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice that. The
 /// kernel takes 1024.
 const SLICES_MAX: usize = 256;
-/// Answers that may wait for the socket, bytes. While there are more, nothing is read and executed: a peer that does not
+/// Answers that may wait for the socket, bytes. While there are more, nothing is read and no command begun: a peer that does not
 /// take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in the
 /// cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
@@ -67,8 +67,11 @@ const ROUNDS_MAX: u32 = 16;
 ///
 /// and when there is nothing left to do waits for the socket, `work`, orders of other connections, or the timer.
 ///
-/// Promises: at most [`UNSENT_MAX`] and one command of answers are queued; at most `executing_max` bytes are with the device
-/// and one command; commands that the device has are never dropped in the middle: when the connection ends,
+/// What a peer sends is read as long as it takes its answers. Above the bounds only commands wait, in the protocol core, whose
+/// window bounds them; pings, task management, text and logout are answered.
+///
+/// Promises: at most [`UNSENT_MAX`] and what the devices had are queued as answers; at most `bytes_executing_max` bytes of
+/// buffers for commands are with the devices, or one command's; commands that the device has are never dropped in the middle: when the connection ends,
 /// [`finish`](Self::finish) waits for them before the nexus goes and the session's name becomes free.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -165,7 +168,7 @@ impl Connection {
         let mut rounds = 0;
         loop {
             if self.readable
-                && !self.is_held_back()
+                && self.reads()
                 && let Err(end) = self.receive()
             {
                 return end;
@@ -188,7 +191,7 @@ impl Connection {
             if let Some(end) = self.ended() {
                 return end;
             }
-            let more = !self.is_held_back() && (self.readable || self.eventful);
+            let more = self.readable && self.reads() || self.eventful && self.executes();
             if !more {
                 self.wait().await;
                 rounds = 0;
@@ -203,12 +206,24 @@ impl Connection {
         }
     }
 
-    /// Whether reading and executing have to wait.
-    fn is_held_back(&self) -> bool {
-        self.core.unsent() > UNSENT_MAX
-            || self.bytes_executing > self.bytes_executing_max
-            || self.mute
-            || self.ending.is_some()
+    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_MAX`] for what is answered at
+    /// once: only a peer that does not take its answers is read no further.
+    fn reads(&self) -> bool {
+        self.core.unsent() <= UNSENT_MAX && !self.mute && self.ending.is_none()
+    }
+
+    /// Whether the next event may be taken.
+    fn executes(&self) -> bool {
+        !self.mute && self.ending.is_none() && !self.is_stalled()
+    }
+
+    /// Whether the next command has to wait for memory: that of answers which are not sent, or of commands with the devices.
+    fn is_stalled(&self) -> bool {
+        self.core.next_command().is_some_and(|command| {
+            self.core.unsent() > UNSENT_MAX
+                || self.bytes_executing > 0
+                    && self.bytes_executing + memory_of(command) > self.bytes_executing_max
+        })
     }
 
     /// One read. What comes short of the space was all that there was: the runtime is told so, which saves the system call
@@ -238,11 +253,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Carries out what the core says, until that is all or too much is under way.
+    /// Carries out what the core says, until that is all; where too much is under way, what is not a command.
     fn execute(&mut self) {
-        while !self.is_held_back() {
-            let Some(event) = self.core.poll_event() else {
-                self.eventful = false;
+        while !self.mute && self.ending.is_none() {
+            let stalled = self.is_stalled();
+            let event = if stalled { self.core.poll_urgent_event() } else { self.core.poll_event() };
+            let Some(event) = event else {
+                self.eventful = stalled;
                 return;
             };
             match event {
@@ -292,10 +309,12 @@ impl Connection {
             return;
         };
         let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };
-        let answer = match command.attribute {
-            TaskAttribute::ORDERED => nexus.execute_ordered(command.lun, &command.cdb, command.data_out),
-            _ => nexus.execute(command.lun, &command.cdb, command.data_out),
+        let bytes = memory_of(&command);
+        let options = TaskOptions {
+            ordered: command.attribute == TaskAttribute::ORDERED,
+            data_in_max: command.data_in_max as usize,
         };
+        let answer = nexus.execute_task(command.lun, &command.cdb, command.data_out, options);
         match answer {
             Io::Ready(response) => {
                 counters.answered(nexus, to, &response);
@@ -303,7 +322,6 @@ impl Connection {
             }
             Io::Pending(response) => {
                 let counted = counters.queued(nexus, to);
-                let bytes = command.expected_length as usize;
                 self.commands_executing += 1;
                 self.bytes_executing += bytes;
                 self.push_work(Work::Command { task: command.task, bytes, counted, response });
@@ -395,6 +413,13 @@ impl Connection {
             Order::AbortTasks { scope, done } => self.abort_for_another(scope, done),
         }
     }
+}
+
+/// The bytes of buffers that a command takes beside its data-out, which the protocol core counts: what the initiator has room
+/// for, as no command reads more, and what the device server needs of its own.
+fn memory_of(command: &Command) -> usize {
+    (command.data_in_max as usize).min(LogicalUnitOptions::MAX_TRANSFER as usize)
+        + lunway_scsi::working_memory(&command.cdb, command.data_out.len())
 }
 
 fn completion(response: Response) -> Completion {

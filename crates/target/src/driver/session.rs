@@ -41,6 +41,8 @@ impl Connection {
         });
         self.shared.metrics.login(true);
         if let (Some(logged_in), Some(_)) = (self.core.logged_in(), &session.target) {
+            // The bound is the session's.
+            self.bytes_executing_max /= usize::from(logged_in.negotiated.max_connections.max(1));
             let summary = SessionSummary::new(logged_in, self.ends.peer, self.ends.local);
             self.ticket.handle.describe(summary.clone());
             session.counters = Some(self.shared.metrics.open(summary));

@@ -49,11 +49,11 @@ impl Connection {
             self.order(order);
             news = true;
         }
-        // While held back the socket is not asked, else its readiness would wake us in a loop.
-        if !self.readable && !self.is_held_back() {
+        // While it is not read the socket is not asked, else its readiness would wake us in a loop.
+        if !self.readable && self.reads() {
             self.readable = self.stream.poll_read_ready(cx).is_ready();
         }
-        news |= self.readable && !self.is_held_back();
+        news |= self.readable && self.reads();
         if self.core.unsent() > 0 && !self.mute {
             self.writable = self.writable || self.stream.poll_write_ready(cx).is_ready();
             news |= self.writable;
@@ -77,11 +77,11 @@ impl Connection {
         news
     }
 
-    /// Lets the core do what is due. While we wait for our own devices we do not read, so that an answer to a ping would
-    /// not be seen: then the peer is not blamed for its silence. It is while it does not take its answers.
+    /// Lets the core do what is due. While the session waits for the end of another it is not read, so that an answer to a ping
+    /// would not be seen: then the peer is not blamed for its silence. It is while it does not take its answers.
     fn handle_timeout(&mut self, now: Instant) {
         self.postponed = None;
-        if self.mute || self.bytes_executing > self.bytes_executing_max {
+        if self.mute {
             self.postponed = Some(now + POSTPONEMENT);
             return;
         }

@@ -18,6 +18,8 @@ use crate::shared::{Serving, Target};
 
 /// File descriptors that are not connections: devices, sockets that listen, runtimes.
 const DESCRIPTORS_RESERVED: usize = 256;
+/// Least FirstBurstLength and MaxRecvDataSegmentLength that are offered, bytes: the default that RFC 7143 §13.12 has for the latter.
+const UNSOLICITED_MIN: usize = 8192;
 /// Fewest connections before login, however few descriptors there are.
 const BEFORE_LOGIN_MIN: usize = 16;
 
@@ -52,28 +54,61 @@ pub(super) fn serving(config: &Config, limits: Limits, targets: BTreeMap<String,
         targets,
         limits,
         connection: connection(config),
-        bytes_executing_max: memory_of_a_direction(&limits),
+        bytes_executing_max: Memory::of(&limits).executing,
     }
 }
 
-/// Half for what initiators write, half for what they read, bytes each.
-fn memory_of_a_direction(limits: &Limits) -> usize {
-    (limits.session_memory_mib << 20) / 2
+/// What the memory of a session is for, bytes. Each of the two budgets has room for at least one command of the longest transfer,
+/// on each connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    /// For data that the target asked for by R2T.
+    solicited: usize,
+    /// For buffers of commands that the devices have.
+    executing: usize,
+    /// For data that comes with a command, or right after it, of each command of the window.
+    unsolicited: usize,
+    /// Connections that the budgets can be divided among.
+    connections: usize,
+}
+
+impl Memory {
+    /// A quarter for R2Ts, a quarter for the devices, and what is left for a window full of unsolicited data, as that cannot be
+    /// refused once the window is told.
+    fn of(limits: &Limits) -> Self {
+        const TRANSFER: usize = LogicalUnitOptions::MAX_TRANSFER as usize;
+        let whole = limits.session_memory_mib << 20;
+        let budget = (whole / 4).max(TRANSFER);
+        let window = usize::from(limits.command_window.max(1));
+        // RFC 7143 §13.12, §13.14: both lengths are whole words here, and what login needs at least.
+        let unsolicited = (whole.saturating_sub(2 * budget) / window)
+            .clamp(UNSOLICITED_MIN, Parameters::default().first_burst_length as usize);
+        Self {
+            solicited: budget,
+            executing: budget,
+            unsolicited: unsolicited & !511,
+            connections: budget / TRANSFER,
+        }
+    }
 }
 
 fn connection(config: &Config) -> TargetConnectionConfig {
     let limits = &config.limits;
+    let memory = Memory::of(limits);
+    let connections = u16::try_from(memory.connections).unwrap_or(u16::MAX);
     TargetConnectionConfig {
         parameters: Parameters {
             header_digest: config.header_digest.into(),
             data_digest: config.data_digest.into(),
             error_recovery_level: 1,
-            max_connections: limits.connections_per_session,
+            max_connections: limits.connections_per_session.min(connections),
+            max_recv_data_segment_length: memory.unsolicited as u32,
+            first_burst_length: memory.unsolicited as u32,
             ..Parameters::default()
         },
         command_window: limits.command_window,
         data_out_max: LogicalUnitOptions::MAX_TRANSFER as usize,
-        data_out_budget: memory_of_a_direction(limits),
+        data_out_budget: memory.solicited,
         login_timeout: Duration::from_secs(limits.login_timeout_s),
         nop_interval: Duration::from_secs(limits.nop_interval_s),
         nop_timeout: Duration::from_secs(limits.nop_timeout_s),
@@ -112,6 +147,22 @@ fn fit(limits: Limits, descriptors: usize) -> Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_session_may_take_is_what_is_promised() {
+        for session_memory_mib in [16, 17, 32, 64, 100, 1024] {
+            for command_window in [1, 16, 128] {
+                let limits = Limits { session_memory_mib, command_window, ..Limits::default() };
+                let Memory { solicited, executing, unsolicited, connections } = Memory::of(&limits);
+                let least = usize::from(command_window) * UNSOLICITED_MIN;
+                let sum = solicited + executing + usize::from(command_window) * unsolicited;
+                assert!(sum <= (session_memory_mib << 20).max((16 << 20) + least), "{limits:?}");
+                assert!(solicited / connections >= 8 << 20 && unsolicited.is_multiple_of(512));
+            }
+        }
+        let default = Memory::of(&Limits::default());
+        assert_eq!((default.solicited, default.unsolicited, default.connections), (16 << 20, 256 << 10, 2));
+    }
 
     #[test]
     fn connections_before_login_fit_into_the_file_descriptors() {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 mod access;
+mod back_pressure;
 mod changing;
 mod hostile;
 mod isns;

@@ -25,6 +25,9 @@ struct Many {
     cmd_sn: u32,
 }
 
+/// Several connections are off unless somebody wants them.
+const SEVERAL: &str = "[limits]\nconnections_per_session = 4\nsession_memory_mib = 128";
+
 /// A PDU from the target.
 struct Answer {
     header: [u8; HEADER_LEN],
@@ -47,7 +50,7 @@ impl Many {
         let mut leading = Client::log_in(daemon.address, connection(0, 0)).unwrap();
         leading.flush();
         let logged_in = leading.core.logged_in().unwrap();
-        assert_eq!(logged_in.negotiated.max_connections, 4, "the default of the daemon");
+        assert_eq!(logged_in.negotiated.max_connections, 4);
         let (tsih, stream) = (logged_in.tsih, leading.stream);
         let mut session = Self { streams: vec![stream], tsih, cmd_sn: 1 };
         (1..connections).for_each(|cid| session.join(daemon, cid));
@@ -162,7 +165,7 @@ fn release_soon(daemon: &Daemon) -> std::thread::JoinHandle<()> {
 fn two_to_four_connections_write_and_read_each_others_data_in_any_order() {
     const BLOCKS: u16 = 8;
     for connections in 2..=4u16 {
-        let daemon = Daemon::start("");
+        let daemon = Daemon::start(SEVERAL);
         let mut session = Many::log_in(&daemon, connections);
         let count = usize::from(connections);
         for round in 0..20u32 {
@@ -193,7 +196,7 @@ fn two_to_four_connections_write_and_read_each_others_data_in_any_order() {
 // shows RFC 7143 [7.1.4.3-4]
 #[test]
 fn a_connection_that_breaks_takes_its_session_with_it_and_the_others_are_told() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 3);
     session.streams[1].shutdown(Shutdown::Both).unwrap();
     for other in [0, 2] {
@@ -208,7 +211,7 @@ fn a_connection_that_breaks_takes_its_session_with_it_and_the_others_are_told() 
 // shows RFC 7143 [11.14.5-1, 11.15-1]
 #[test]
 fn a_connection_that_is_logged_out_leaves_its_session_and_lost_commands_are_reported() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 3);
     assert_eq!(session.log_out(2, LogoutReason::CLOSE_CONNECTION, 2), LogoutResult::CLOSED);
     assert!(session.receive(2).is_none());
@@ -237,7 +240,7 @@ fn a_connection_that_is_logged_out_leaves_its_session_and_lost_commands_are_repo
 // shows RFC 7143 [11.15-1]
 #[test]
 fn a_session_that_is_logged_out_over_one_connection_ends_on_all() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 2);
     assert_eq!(session.log_out(1, LogoutReason::CLOSE_SESSION, 0), LogoutResult::CLOSED);
     assert!(session.receive(0).is_none() && session.receive(1).is_none());
@@ -247,7 +250,7 @@ fn a_session_that_is_logged_out_over_one_connection_ends_on_all() {
 // shows RFC 7143 [6.3.4-1, 6.3.1-2]
 #[test]
 fn a_connection_whose_number_is_used_again_is_replaced_and_the_session_goes_on() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 4);
     session.join(&daemon, 3);
     assert!(session.receive(3).is_none(), "the old connection is closed");
@@ -260,7 +263,7 @@ fn a_connection_whose_number_is_used_again_is_replaced_and_the_session_goes_on()
 // shows RFC 7143 [9.2-7, 4.4.3-2, 6.3.1-2]
 #[test]
 fn only_the_sessions_own_initiator_may_add_connections_and_only_as_many_as_agreed() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let session = Many::log_in(&daemon, 4);
     let refused = |login| match Client::log_in(daemon.address, login) {
         Err(CloseReason::LoginFailed(error)) => error.to_string(),
@@ -282,7 +285,7 @@ fn only_the_sessions_own_initiator_may_add_connections_and_only_as_many_as_agree
 
 #[test]
 fn a_task_on_another_connection_is_aborted_and_waited_for() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 2);
     daemon.slow.hold();
     let mut read = command(1, 0x42, 0, 1);
@@ -303,7 +306,7 @@ fn a_task_on_another_connection_is_aborted_and_waited_for() {
 // shows RFC 7143 [7.11-2]
 #[test]
 fn a_task_that_never_came_counts_as_received_when_it_is_aborted() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 2);
     let missing = session.number();
     let mut after = command(0, 2, 0, 1);
@@ -321,7 +324,7 @@ fn a_task_that_never_came_counts_as_received_when_it_is_aborted() {
 // shows RFC 7143 [4.2.3.3-6, 11.6.1-2]
 #[test]
 fn a_lun_reset_ends_the_tasks_of_all_connections_but_not_later_ones() {
-    let daemon = Daemon::start("");
+    let daemon = Daemon::start(SEVERAL);
     let mut session = Many::log_in(&daemon, 3);
     daemon.slow.hold();
     for connection in [1, 2] {

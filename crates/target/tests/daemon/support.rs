@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "this is all test")]
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -269,14 +269,33 @@ impl Client {
             if let Some(event) = self.core.poll_event() {
                 return Some(event);
             }
-            let [mut first, _] = self.core.receive_space();
-            match self.stream.read(&mut first) {
-                Ok(0) => return None,
-                Ok(bytes) => self.core.received(bytes),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("waiting for the target: {error}"),
+            if !self.receive() {
+                return None;
             }
         }
+    }
+
+    /// Answers a ping if one comes within the socket's timeout.
+    pub(crate) fn answer_pings(&mut self) {
+        let [mut first, _] = self.core.receive_space();
+        match self.stream.read(&mut first) {
+            Ok(bytes) => self.core.received(bytes),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => panic!("waiting for the target: {error}"),
+        }
+        self.flush();
+    }
+
+    /// One read from the socket; `false` when the target has closed the connection.
+    pub(crate) fn receive(&mut self) -> bool {
+        let [mut first, _] = self.core.receive_space();
+        match self.stream.read(&mut first) {
+            Ok(0) => return false,
+            Ok(bytes) => self.core.received(bytes),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return false,
+            Err(error) => panic!("waiting for the target: {error}"),
+        }
+        true
     }
 
     /// The next event that is no completion.

@@ -1,0 +1,160 @@
+//! What one session can make the daemon allocate: alone in its process, because it measures the process's memory.
+
+#![expect(clippy::unwrap_used, reason = "this is all test")]
+
+#[path = "daemon/support.rs"]
+#[expect(dead_code, reason = "the daemon's other tests use the rest")]
+mod support;
+
+use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lunway_iscsi::pdu::{self, DataOut, HEADER_LEN, NopOut, ScsiCommand, TaskManagementRequest};
+use support::{Client, Daemon, cdb10};
+
+/// `session_memory_mib` unless set otherwise, and what the allocator, sockets and the test itself take.
+const PROMISED: usize = 64 << 20;
+const OTHERS: usize = 32 << 20;
+/// Blocks of the longest transfer.
+const BLOCKS: u16 = 16384;
+const TRANSFER: u32 = 8 << 20;
+const IMMEDIATE: u8 = 0x40;
+const FINAL_READ: u8 = 0xc0;
+const FINAL_WRITE: u8 = 0xa0;
+/// A write whose unsolicited data is to come.
+const WRITE: u8 = 0x20;
+
+/// Resident memory of this process, bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// A session whose PDUs the test makes itself.
+struct Attacker {
+    client: Client,
+    cmd_sn: u32,
+    tag: u32,
+}
+
+impl Attacker {
+    fn new(daemon: &Daemon, isid: u8) -> Self {
+        let mut attacker = Self { client: daemon.log_in_as(isid).ready(), cmd_sn: 0, tag: 0x4000_0000 };
+        attacker.cmd_sn = attacker.ping();
+        attacker
+    }
+
+    fn send(&mut self, header: &[u8; HEADER_LEN], data: &[u8]) {
+        let mut bytes = header.to_vec();
+        bytes[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+        bytes.extend_from_slice(data);
+        self.client.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Sends a command, and gives its tag.
+    fn command(&mut self, flags: u8, cdb: &[u8], expected: u32, data: &[u8]) -> u32 {
+        let mut command = ScsiCommand::new();
+        self.tag += 1;
+        command.flags = flags;
+        command.lun = 0x0001_0000_0000_0000.into();
+        command.initiator_task_tag = self.tag.into();
+        command.expected_data_transfer_length = expected.into();
+        command.cmd_sn = self.cmd_sn.into();
+        command.cdb[..cdb.len()].copy_from_slice(cdb);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.send(&pdu::to_bytes(&command), data);
+        self.tag
+    }
+
+    /// Pings and gives ExpCmdSN. Answers to anything else are passed over.
+    fn ping(&mut self) -> u32 {
+        let mut ping = NopOut::new();
+        ping.opcode.0 |= IMMEDIATE;
+        ping.initiator_task_tag = 0x7777_7777.into();
+        ping.cmd_sn = self.cmd_sn.into();
+        self.send(&pdu::to_bytes(&ping), &[]);
+        loop {
+            let mut header = [0; HEADER_LEN];
+            self.client.stream.read_exact(&mut header).unwrap();
+            let len = usize::from(header[5]) << 16 | usize::from(header[6]) << 8 | usize::from(header[7]);
+            self.client.stream.read_exact(&mut vec![0; len.next_multiple_of(4)]).unwrap();
+            if header[16..20] == [0x77; 4] {
+                return u32::from_be_bytes([header[28], header[29], header[30], header[31]]);
+            }
+        }
+    }
+}
+
+/// What the process grew by while a session did something to a device that hangs.
+fn growth(what: &str, isid: u8, attack: impl FnOnce(&mut Attacker)) {
+    let daemon = Daemon::start("");
+    let mut attacker = Attacker::new(&daemon, isid);
+    daemon.slow.hold();
+    let before = resident();
+    attack(&mut attacker);
+    attacker.ping();
+    // What the daemon reads it has soon.
+    let (mut most, start) = (0, Instant::now());
+    while start.elapsed() < Duration::from_millis(300) {
+        most = most.max(resident().saturating_sub(before));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let waiting = daemon.slow.waiting.load(Ordering::SeqCst);
+    daemon.slow.release();
+    assert!(most < PROMISED + OTHERS, "{what}: {} MiB, {waiting} commands with the device", most >> 20);
+}
+
+#[test]
+fn a_session_takes_no_more_memory_than_is_promised_whatever_it_sends() {
+    let (read, write) = (cdb10(0x28, 0, BLOCKS), cdb10(0x2a, 0, BLOCKS));
+    growth("reads without room for their data", 1, |attacker| {
+        for _ in 0..120 {
+            attacker.command(FINAL_READ, &read, 0, &[]);
+        }
+    });
+    growth("reads", 2, |attacker| {
+        for _ in 0..120 {
+            attacker.command(FINAL_READ, &read, TRANSFER, &[]);
+        }
+    });
+    growth("verifications", 3, |attacker| {
+        for _ in 0..120 {
+            attacker.command(0x80, &cdb10(0x2f, 0, BLOCKS), 0, &[]);
+        }
+    });
+    growth("writes that begin and do not go on", 4, |attacker| {
+        for _ in 0..120 {
+            let tag = attacker.command(WRITE, &write, TRANSFER, &[]);
+            let mut data = DataOut::new();
+            data.initiator_task_tag = tag.into();
+            attacker.send(&pdu::to_bytes(&data), &[7; 512]);
+        }
+    });
+    growth("writes that are aborted and sent again", 5, |attacker| {
+        let data = vec![7; 256 << 10];
+        let blocks = u16::try_from(data.len() / 512).unwrap();
+        for _ in 0..1000 {
+            // The window closes, and what is outside of it is ignored.
+            let tag = attacker.command(FINAL_WRITE, &cdb10(0x2a, 0, blocks), data.len() as u32, &data);
+            let mut abort = TaskManagementRequest::new();
+            abort.opcode.0 |= IMMEDIATE;
+            abort.flags = 0x81;
+            abort.lun = 0x0001_0000_0000_0000.into();
+            abort.initiator_task_tag = (tag | 0x2000_0000).into();
+            abort.referenced_task_tag = tag.into();
+            abort.cmd_sn = attacker.cmd_sn.into();
+            attacker.send(&pdu::to_bytes(&abort), &[]);
+            attacker.ping();
+        }
+    });
+    growth("writes out of order", 6, |attacker| {
+        let data = vec![7; 4096];
+        // The first one never comes.
+        attacker.cmd_sn += 1;
+        for _ in 0..16 {
+            attacker.command(FINAL_WRITE, &write, TRANSFER, &data);
+        }
+    });
+}
