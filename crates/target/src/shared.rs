@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use lunway_iscsi::login::{ChapAuth, LoggedIn, LoginAsk, LoginGrant, LoginRefusal, SessionType};
 use lunway_iscsi::pdu::LoginStatus;
-use lunway_iscsi::target::{SharedSession, TargetConnectionConfig};
+use lunway_iscsi::target::TargetConnectionConfig;
 use lunway_iscsi::text::to_hexadecimal;
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, ScsiTarget};
@@ -19,7 +19,7 @@ use crate::driver::Session;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::portal::PortalTable;
-use crate::registry::{Handle, Refusal, Registry, SessionKey, Ticket};
+use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Ticket};
 use crate::server::LunSummary;
 use crate::source::{Denials, LoginThrottle};
 
@@ -118,7 +118,7 @@ pub(crate) enum Admission {
     /// As a session of its own.
     Lead(LoginGrant),
     /// As one more connection of this session.
-    Join(LoginGrant, SharedSession),
+    Join(LoginGrant, Joinable),
 }
 
 /// What all connections share: locked for a moment when sessions come and go, never for I/O.
@@ -210,13 +210,13 @@ impl Shared {
     }
 
     /// Turns a connection whose login has succeeded into a session, or one more connection of a session that it `joins`. With
-    /// it come the connections whose place it takes: nothing may happen on the new one before they have ended. `shared` is
+    /// it come the connections whose place it takes: nothing may happen on the new one before they have ended. `joinable` is
     /// what others need to join.
     pub(crate) fn establish(
         &self,
         logged_in: &LoggedIn,
         joins: bool,
-        shared: Option<SharedSession>,
+        joinable: Option<Joinable>,
         ticket: &mut Ticket,
     ) -> Result<(Session, Vec<Arc<Handle>>), Refusal> {
         let initiator = logged_in.initiator_name.clone();
@@ -231,7 +231,7 @@ impl Shared {
                 let joined = ticket.join(&key, logged_in.tsih, logged_in.cid)?;
                 (joined.nexus, joined.leaving)
             }
-            false => (None, ticket.establish(key, logged_in.cid, shared)?),
+            false => (None, ticket.establish(key, logged_in.cid, joinable)?),
         };
         Ok((Session { nexus, counters: None, initiator, target: Some(target) }, predecessors))
     }

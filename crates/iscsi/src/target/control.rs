@@ -8,7 +8,7 @@ use super::session::{Numbering, SharedSession};
 use super::{Before, Phase, TargetConnection, TargetEvent};
 use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::keys::{Key, ResultFunction, ValueType};
-use crate::login::{LoginGrant, LoginRefusal, LoginReply, SessionType, TargetStep};
+use crate::login::{LoggedIn, LoginGrant, LoginRefusal, LoginReply, SessionType, TargetStep};
 use crate::pdu::{
     self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginRequest, LoginStatus, LogoutReason,
     LogoutRequest, LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, RejectReason,
@@ -114,6 +114,13 @@ impl TargetConnection {
             self.numbering = session.join(login.cid());
             self.answer_login(|login| login.join(grant, session.leading()));
         }
+    }
+
+    /// Answers [`TargetEvent::Login`] of a connection that takes the place of the only one of a session with MaxConnections=1
+    /// (RFC 7143 §6.3.4): this one may go on. As [`join_login`](Self::join_login); the numbering begins anew with the CmdSN of the
+    /// Login Request, as no other connection can bring an earlier one.
+    pub fn reinstate_login(&mut self, grant: LoginGrant, leading: &LoggedIn) {
+        self.answer_login(|login| login.join(grant, leading));
     }
 
     /// Answers [`TargetEvent::Login`]: this one may not.

@@ -35,6 +35,10 @@ impl Config {
         if let Some(cores) = self.cores.filter(|cores| !(1..=1024).contains(cores)) {
             return Err(self.wrong("cores", &cores, "1 to 1024 are possible"));
         }
+        if self.error_recovery_level > 1 {
+            let value = self.error_recovery_level;
+            return Err(self.wrong("error_recovery_level", &value, "0 and 1 are possible"));
+        }
         self.check_limits()?;
         if let Some(api) = &self.api {
             self.check_api(api)?;

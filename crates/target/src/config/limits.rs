@@ -41,7 +41,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             sessions: 256,
-            connections_per_session: 4,
+            connections_per_session: 1,
             connections_before_login: 1024,
             logins_per_second: 50,
             login_timeout_s: 15,

@@ -39,6 +39,7 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// state_dir = "/var/lib/lunway"             # keeps what must outlive the process: reservations with APTPL, saved mode pages
 /// header_digest = "allow"                   # CRC32C: "never", "allow" if the initiator wants it, or "require"
 /// data_digest = "allow"
+/// error_recovery_level = 0                  # 1: initiators may ask for lost PDUs again (RFC 7143 chapter 7)
 ///
 /// [[portal_group]]                          # `listen` is portal group 1; others are target ports of their own
 /// tag = 2
@@ -105,6 +106,10 @@ pub struct Config {
     /// What initiators get that ask for CRC32C over data.
     #[serde(default)]
     pub data_digest: Digest,
+    /// Most that initiators get that offer error recovery (ErrorRecoveryLevel, RFC 7143 §13.20): 0 or 1. Some offer all there is
+    /// and are better off without.
+    #[serde(default)]
+    pub error_recovery_level: u8,
     /// What a peer can make this process spend.
     #[serde(default)]
     pub limits: Limits,
@@ -248,6 +253,7 @@ impl Default for Config {
             cores: None,
             state_dir: None,
             machine_id: None,
+            error_recovery_level: 0,
             header_digest: Digest::default(),
             data_digest: Digest::default(),
             limits: Limits::default(),

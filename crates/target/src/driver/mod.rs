@@ -35,7 +35,7 @@ use tokio::time::Sleep;
 
 use crate::metrics::{Addressed, SessionCounters};
 use crate::polling::Polling;
-use crate::registry::{Handle, Order, Ticket};
+use crate::registry::{Handle, Joinable, Order, Ticket};
 use crate::shared::{Admission, Ends, Shared};
 use end::End;
 use task_management::Waiter;
@@ -276,15 +276,23 @@ impl Connection {
                 TargetEvent::Login(ask) => {
                     match self.shared.decide(&ask, self.ends, &mut self.ticket) {
                         Ok(Admission::Lead(grant)) => self.core.grant_login(grant),
-                        Ok(Admission::Join(grant, session)) => self.core.join_login(grant, &session),
+                        Ok(Admission::Join(grant, Joinable::Connections(session))) => {
+                            self.core.join_login(grant, &session);
+                        }
+                        Ok(Admission::Join(grant, Joinable::Replacement(leading))) => {
+                            self.core.reinstate_login(grant, &leading);
+                        }
                         Err(refusal) => self.core.refuse_login(refusal),
                     }
                     self.asked = Some(Box::new(ask));
                 }
                 TargetEvent::LoggedIn(logged_in) => {
                     let joins = self.asked.as_ref().is_some_and(|ask| ask.tsih != 0);
-                    let shared_session = self.core.session().cloned();
-                    match self.shared.establish(&logged_in, joins, shared_session, &mut self.ticket) {
+                    let joinable = match self.core.session() {
+                        Some(session) => Joinable::Connections(session.clone()),
+                        None => Joinable::Replacement(logged_in.clone()),
+                    };
+                    match self.shared.establish(&logged_in, joins, Some(joinable), &mut self.ticket) {
                         Ok((session, predecessors)) => self.begin(session, predecessors),
                         Err(_) => {
                             self.mute = true;

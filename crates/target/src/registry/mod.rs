@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use lunway_iscsi::login::LoggedIn;
 use lunway_iscsi::pdu::{Isid, LoginStatus};
 use lunway_iscsi::target::SharedSession;
 use lunway_scsi::Nexus;
@@ -96,14 +97,33 @@ struct Session {
     tsih: u16,
     /// At least one.
     connections: Vec<Member>,
-    /// What further connections need; `None` where MaxConnections is 1.
-    shared: Option<SharedSession>,
+    /// What a further connection needs; `None`: there is none.
+    joinable: Option<Joinable>,
     /// Once it is open.
     nexus: Option<Arc<Nexus>>,
     /// Nobody joins any longer.
     over: bool,
     /// Another session has its place. It is still here because it is still ending.
     replaced: bool,
+}
+
+/// What a connection that joins a session needs.
+#[derive(Clone, Debug)]
+pub(crate) enum Joinable {
+    /// Its numbering, shared by several connections.
+    Connections(SharedSession),
+    /// With MaxConnections=1 the login that made it: a connection can only take the place of the one that is there.
+    Replacement(Box<LoggedIn>),
+}
+
+impl Joinable {
+    /// The login that made the session.
+    pub(crate) fn leading(&self) -> &LoggedIn {
+        match self {
+            Self::Connections(session) => session.leading(),
+            Self::Replacement(leading) => leading,
+        }
+    }
 }
 
 /// A connection in its session.
@@ -121,15 +141,14 @@ impl Session {
     }
 
     /// Whether a connection with this number may come in.
-    fn admits(&self, cid: u16) -> Result<&SharedSession, Refusal> {
-        match &self.shared {
+    fn admits(&self, cid: u16) -> Result<&Joinable, Refusal> {
+        let others = self.connections.iter().filter(|member| member.cid != cid).count();
+        match &self.joinable {
             _ if self.over || self.nexus.is_none() => Err(Refusal::NoSession),
-            None => Err(Refusal::TooManyConnections),
-            Some(shared) => {
-                let others = self.connections.iter().filter(|member| member.cid != cid).count();
-                let most = usize::from(shared.leading().negotiated.max_connections);
-                if others < most { Ok(shared) } else { Err(Refusal::TooManyConnections) }
+            Some(joinable) if others < usize::from(joinable.leading().negotiated.max_connections) => {
+                Ok(joinable)
             }
+            _ => Err(Refusal::TooManyConnections),
         }
     }
 }
@@ -224,7 +243,7 @@ impl Registry {
 
     /// The session that a connection may join: RFC 7143 §6.3.1 has initiator, ISID, target and TSIH agree. One that has the
     /// number of a connection which is there takes its place (§6.3.4).
-    pub(crate) fn find(&self, key: &SessionKey, tsih: u16, cid: u16) -> Result<SharedSession, Refusal> {
+    pub(crate) fn find(&self, key: &SessionKey, tsih: u16, cid: u16) -> Result<Joinable, Refusal> {
         self.lock().find(key, tsih)?.1.admits(cid).cloned()
     }
 
@@ -321,7 +340,7 @@ impl Ticket {
         &mut self,
         key: SessionKey,
         cid: u16,
-        shared: Option<SharedSession>,
+        joinable: Option<Joinable>,
     ) -> Result<Vec<Arc<Handle>>, Refusal> {
         let mut guard = self.registry.lock();
         let inner = &mut *guard;
@@ -342,7 +361,7 @@ impl Ticket {
         });
         inner.by_key.insert(key.clone(), id);
         let connections = vec![Member { cid, handle: Arc::clone(&self.handle), departed: false }];
-        let session = Session { key, tsih, connections, shared, nexus: None, over: false, replaced: false };
+        let session = Session { key, tsih, connections, joinable, nexus: None, over: false, replaced: false };
         inner.sessions.insert(id, session);
         self.session = Some(id);
         drop(guard);

@@ -100,7 +100,7 @@ fn connection(config: &Config) -> TargetConnectionConfig {
         parameters: Parameters {
             header_digest: config.header_digest.into(),
             data_digest: config.data_digest.into(),
-            error_recovery_level: 1,
+            error_recovery_level: config.error_recovery_level,
             max_connections: limits.connections_per_session.min(connections),
             max_recv_data_segment_length: memory.unsolicited as u32,
             first_burst_length: memory.unsolicited as u32,

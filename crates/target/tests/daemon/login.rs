@@ -187,3 +187,26 @@ fn a_login_that_takes_too_long_is_closed() {
     assert_eq!(std::io::Read::read(&mut stream, &mut [0; 8]).unwrap(), 0);
     assert!(start.elapsed() >= Duration::from_millis(900));
 }
+
+#[test]
+fn an_initiator_that_offers_everything_gets_one_connection_and_no_error_recovery() {
+    let everything = |max_outstanding_r2t| InitiatorLoginConfig {
+        parameters: Parameters {
+            max_connections: 32,
+            error_recovery_level: 2,
+            max_outstanding_r2t,
+            ..Parameters::default()
+        },
+        ..login(1)
+    };
+    let agreed = |daemon: &Daemon, offered| {
+        let client = Client::log_in(daemon.address, everything(offered)).unwrap();
+        let negotiated = &client.core.logged_in().unwrap().negotiated;
+        (negotiated.max_connections, negotiated.error_recovery_level, negotiated.max_outstanding_r2t)
+    };
+    let daemon = Daemon::start("");
+    assert_eq!(agreed(&daemon, 8), (1, 0, 8));
+    assert_eq!(agreed(&daemon, 65535), (1, 0, 16), "the offer is followed up to a limit");
+    let limits = "error_recovery_level = 1\n[limits]\nconnections_per_session = 2";
+    assert_eq!(agreed(&Daemon::start(limits), 8), (2, 1, 1));
+}

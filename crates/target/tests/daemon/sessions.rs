@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use lunway_iscsi::CloseReason;
+use lunway_iscsi::login::InitiatorLoginConfig;
+
 use crate::support::*;
 
 // shows RFC 7143 [6.3.5-1, 4.4.3-1, 7.15-2]
@@ -37,6 +40,25 @@ fn a_new_session_begins_only_after_the_old_ones_writes_have_ended() {
     daemon.slow.release();
     let mut new = login.join().unwrap().ready();
     assert_eq!(new.read(1, 0, 1), pattern(1, 1));
+}
+
+// shows RFC 7143 [6.3.4-1]
+#[test]
+fn the_connection_of_a_session_with_one_is_replaced_by_a_login_with_its_number() {
+    let daemon = Daemon::start("");
+    let mut old = daemon.log_in().ready();
+    old.write(0, 0, &pattern(1, 1));
+    let tsih = old.core.logged_in().unwrap().tsih;
+    let again = |cid| InitiatorLoginConfig { tsih, cid, ..login(1) };
+    let Err(CloseReason::LoginFailed(error)) = Client::log_in(daemon.address, again(1)).map(|_| ()) else {
+        panic!("a second connection where one was agreed")
+    };
+    assert!(error.to_string().contains("too many connections"), "{error}");
+    let mut new = Client::log_in(daemon.address, again(0)).unwrap();
+    old.assert_closed();
+    // It is the same nexus: no unit attention.
+    assert_eq!(new.read(0, 0, 1), pattern(1, 1));
+    assert_eq!((new.core.logged_in().unwrap().tsih, daemon.server().sessions()), (tsih, 1));
 }
 
 // shows RFC 7143 [7.14-2]
@@ -92,10 +114,15 @@ fn an_initiator_is_not_given_up_because_a_device_is_slow() {
     );
     let mut client = daemon.log_in().ready();
     daemon.slow.hold();
-    // More than the session may have with its devices, so that the daemon stops reading.
+    // More than the session may have with its devices.
     let reads: Vec<_> = (0..8).map(|_| client.submit_read(1, 0, 4096)).collect();
-    daemon.slow.await_waiting(5);
-    std::thread::sleep(Duration::from_millis(3500));
+    daemon.slow.await_waiting(4);
+    let start = std::time::Instant::now();
+    client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    while start.elapsed() < Duration::from_millis(3500) {
+        client.answer_pings();
+    }
+    client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
     daemon.slow.release();
     for read in reads {
         assert_eq!(client.wait(read).status, 0);
