@@ -6,10 +6,12 @@
 use std::fmt::Write as _;
 
 use crate::authority::Authority;
+use crate::device_server::transfer::Blocks;
 use crate::device_server::{
     Cdb, Handler, access, atomic, copy_results, diagnostic, extended_copy, format, identify, log, medium,
     mode, ports, report, sanitize, thin, transfer, verify,
 };
+use crate::gate::Claim;
 use crate::logical_unit::LogicalUnit;
 use crate::opcode::{self as op, service_action as sa};
 use crate::task_management;
@@ -19,9 +21,11 @@ use crate::task_management;
 pub(crate) enum Passage {
     /// Does not touch the medium.
     None,
-    /// Together with others.
+    /// Together with all others that are not alone: it touches no blocks that another could change under it.
+    Unit,
+    /// Together with others on its blocks.
     Shared,
-    /// Alone.
+    /// Alone on its blocks.
     Exclusive,
 }
 
@@ -113,8 +117,10 @@ const SWITCH: Kind = Kind { reach: Reach::Unavailable, access: Access::Write, ..
 /// No reservation keeps counters from who wants to read them (SPC-4 table 65).
 const COUNTERS: Kind = Kind { access: Access::Free, ..DESCRIBE };
 const PERSISTENT: Kind = Kind { access: Access::Persistent, reach: Reach::Standby, ..FREE };
-const FLUSH: Kind = Kind { access: Access::Write, ..READ };
-const WRITE: Kind = Kind { writes: true, ..FLUSH };
+/// Questions about the medium rather than its blocks' contents.
+const SURVEY: Kind = Kind { passage: Passage::Unit, ..READ };
+const FLUSH: Kind = Kind { passage: Passage::Unit, access: Access::Write, ..READ };
+const WRITE: Kind = Kind { access: Access::Write, writes: true, ..READ };
 const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
 /// SANITIZE and FORMAT UNIT pass the gate by themselves: who waits for their end must not keep it closed. They look at an
 /// operation under way or failed by themselves, too.
@@ -197,6 +203,23 @@ impl Operation {
 
     pub(crate) fn passage(&self) -> Passage {
         self.kind.passage
+    }
+
+    /// The blocks that this command claims at the gate.
+    pub(crate) fn claim(&self, cdb: &Cdb, data_out: &[u8]) -> Claim {
+        if !matches!(self.kind.passage, Passage::Shared | Passage::Exclusive) {
+            return Claim::Nothing;
+        }
+        let blocks = match (self.opcode, self.usage.len()) {
+            (op::UNMAP, _) => return thin::claim_of_unmap(data_out),
+            (op::COMPARE_AND_WRITE, _) => atomic::blocks_of_compare_and_write(cdb),
+            (op::WRITE_ATOMIC_16, _) => atomic::blocks_of_write_atomic(cdb),
+            (_, 6) => Blocks::of_6(cdb),
+            (_, 10) => Blocks::of_10(cdb),
+            (_, 12) => Blocks::of_12(cdb),
+            (_, _) => Blocks::of_16(cdb),
+        };
+        Claim::blocks(blocks.lba, blocks.count.into())
     }
 
     /// What reservations do to this command. Two commands are refused only where they ask for more than nothing
@@ -319,9 +342,9 @@ pub static OPERATIONS: &[Operation] = &[
     row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_10)).tolerating(OLD_FUA_NV),
     row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Change, Unit(verify::write_and_verify_10)),
     row("VERIFY (10)", "SBC-4", &[op::VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(verify::verify_10)),
-    row("PRE-FETCH (10)", "SBC-4", &[op::PRE_FETCH_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::pre_fetch_10)),
+    row("PRE-FETCH (10)", "SBC-4", &[op::PRE_FETCH_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], SURVEY, Observe, Unit(transfer::pre_fetch_10)),
     row("SYNCHRONIZE CACHE (10)", "SBC-4", &[op::SYNCHRONIZE_CACHE_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_10)).tolerating(0x05),
-    row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], READ, Observe, Unit(report::read_defect_data_10)),
+    row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], SURVEY, Observe, Unit(report::read_defect_data_10)),
     row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::write_same_10)),
     row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::unmap)).offered(Offered::Thin),
     row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::overwrite_all)).acting(),
@@ -355,12 +378,12 @@ pub static OPERATIONS: &[Operation] = &[
     row("ORWRITE (16)", "SBC-4", &[op::ORWRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::orwrite)).tolerating(OLD_FUA_NV),
     row("WRITE AND VERIFY (16)", "SBC-4", &[op::WRITE_AND_VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_16)),
     row("VERIFY (16)", "SBC-4", &[op::VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_16)),
-    row("PRE-FETCH (16)", "SBC-4", &[op::PRE_FETCH_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::pre_fetch_16)),
+    row("PRE-FETCH (16)", "SBC-4", &[op::PRE_FETCH_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], SURVEY, Observe, Unit(transfer::pre_fetch_16)),
     row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_16)).tolerating(0x05),
     row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(thin::write_same_16)),
     row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites),
     row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_16)).acting(),
-    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Observe, Unit(thin::get_lba_status)).acting(),
+    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(thin::get_lba_status)).acting(),
     row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
     row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
     row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
@@ -369,7 +392,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
     row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_12)),
     row("VERIFY (12)", "SBC-4", &[op::VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_12)),
-    row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], READ, Observe, Unit(report::read_defect_data_12)),
+    row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(report::read_defect_data_12)),
 ];
 
 /// No row has this operation code.

@@ -331,8 +331,8 @@ pub(crate) fn persistent_reserve_out(command: Command) -> Answer {
 }
 
 /// What PREEMPT AND ABORT does after PREEMPT (SPC-4 5.13.11.2.6): the preempted nexuses may no longer prevent removal, and
-/// none of their commands has an effect after this. The transports drop what they have; the gate then lets nobody in
-/// until those inside have left, which also waits for commands whose transport cannot drop them.
+/// none of their commands has an effect after this. The transports drop what they have; then all that is inside the gate
+/// has to leave, which also waits for commands whose transport cannot drop them. What comes meanwhile meets the new reservation.
 async fn abort_preempted(command: &Command, preempted: &[&PortPair]) {
     let unit = command.unit();
     let itls = unit.itl_nexuses();
@@ -346,5 +346,5 @@ async fn abort_preempted(command: &Command, preempted: &[&PortPair]) {
     for end in ends {
         end.await;
     }
-    drop(gate::exclusive(unit.clone()).await);
+    gate::drained(unit.clone()).await;
 }

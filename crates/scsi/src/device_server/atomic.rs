@@ -1,10 +1,10 @@
-//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC. Each runs alone behind the atomic gate.
+//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC. Each is alone on its blocks, by the atomic gate.
 
 use lunway_block::Buf;
 
 use super::transfer::{Blocks, whole_blocks};
 use super::verify::{first_difference, miscompare};
-use super::{Answer, Command, failure, stepwise};
+use super::{Answer, Cdb, Command, failure, stepwise};
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
 
@@ -13,8 +13,16 @@ const FUA: u8 = 0x08;
 /// Most blocks of one COMPARE AND WRITE: what its one-byte field can say.
 pub(crate) const COMPARE_AND_WRITE_MAX: u8 = 255;
 
+pub(crate) fn blocks_of_compare_and_write(cdb: &Cdb) -> Blocks {
+    Blocks { lba: cdb.u64(2), count: cdb.u8(13).into() }
+}
+
+pub(crate) fn blocks_of_write_atomic(cdb: &Cdb) -> Blocks {
+    Blocks { lba: cdb.u64(2), count: cdb.u16(12).into() }
+}
+
 pub(crate) fn compare_and_write(command: Command) -> Answer {
-    let blocks = Blocks { lba: command.cdb.u64(2), count: command.cdb.u8(13).into() };
+    let blocks = blocks_of_compare_and_write(&command.cdb);
     let geometry = command.unit().geometry();
     let (offset, len) = blocks.transferred(&command, &geometry)?;
     let wanted = 2 * len;
@@ -52,7 +60,7 @@ pub(crate) fn orwrite(command: Command) -> Answer {
 }
 
 pub(crate) fn write_atomic_16(command: Command) -> Answer {
-    let blocks = Blocks { lba: command.cdb.u64(2), count: command.cdb.u16(12).into() };
+    let blocks = blocks_of_write_atomic(&command.cdb);
     let geometry = command.unit().geometry();
     let (offset, len) = blocks.transferred(&command, &geometry)?;
     stepwise(async move {

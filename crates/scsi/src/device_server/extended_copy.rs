@@ -13,7 +13,7 @@ use crate::copy_record::{
     Copying, DESCRIPTORS_LEN_MAX, Refused, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGET_DESCRIPTOR, TARGETS_MAX,
 };
 use crate::field::{u8_at, u16_at, u32_at, u64_at};
-use crate::gate;
+use crate::gate::{self, Claim};
 use crate::nexus::ItlNexus;
 use crate::opcode;
 use crate::response::Response;
@@ -208,13 +208,19 @@ fn check(itl: &ItlNexus, opcode: u8) -> Result<(), Failure> {
     if refusal_of(itl, &cdb).is_some() { Err(Failure::Refused) } else { Ok(()) }
 }
 
+/// The blocks in which these bytes lie.
+fn claim(geometry: &Geometry, offset: u64, len: u64) -> Claim {
+    let sector = u64::from(geometry.logical_sector);
+    Claim::blocks(offset / sector, (offset + len).div_ceil(sector) - offset / sector)
+}
+
 /// Bytes of the source, whatever blocks they lie in.
 async fn read(party: &Party, offset: u64, len: u64) -> Result<SharedBuf, Failure> {
     let unit = party.itl.unit();
     let sector = u64::from(unit.geometry().logical_sector);
     let start = offset / sector * sector;
     let end = (offset + len).next_multiple_of(sector);
-    let _pass = gate::shared(unit.clone()).await;
+    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len)).await;
     check(&party.itl, opcode::READ_16)?;
     let buf = unit.device().read(start, Buf::for_overwrite((end - start) as usize)).await?;
     let skipped = (offset - start) as usize;
@@ -224,14 +230,14 @@ async fn read(party: &Party, offset: u64, len: u64) -> Result<SharedBuf, Failure
 /// Writes whole blocks of the destination.
 async fn write(party: &Party, offset: u64, data: SharedBuf) -> Result<(), Failure> {
     let unit = party.itl.unit();
-    let _pass = gate::shared(unit.clone()).await;
+    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, data.len() as u64)).await;
     check(&party.itl, opcode::WRITE_16)?;
     Ok(unit.device().write(offset, data, unit.durability(false)).await?)
 }
 
 async fn write_zeroes(party: &Party, offset: u64, len: u64, zeroing: Zeroing) -> Result<(), Failure> {
     let unit = party.itl.unit();
-    let _pass = gate::shared(unit.clone()).await;
+    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len)).await;
     check(&party.itl, opcode::WRITE_16)?;
     unit.device().write_zeroes(offset, len, zeroing).await?;
     if unit.durability(false) == Durability::Stable {
@@ -289,7 +295,7 @@ async fn copy_sparse(
         return copy(copying, source, destination, range).await;
     }
     let extents = {
-        let _pass = gate::shared(source.itl.unit().clone()).await;
+        let _pass = gate::shared(source.itl.unit().clone(), Claim::Nothing).await;
         check(&source.itl, opcode::READ_16)?;
         source.itl.unit().device().extents(range.source, range.len).await?
     };

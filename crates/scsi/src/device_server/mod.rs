@@ -255,7 +255,7 @@ pub(crate) fn execute(
     let command = Command { itl, cdb, data_out, data_in_max, reachable, operation, may_change_all };
     match (operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
-        (Passage::Shared, false) => run_shared(command),
+        (Passage::Unit | Passage::Shared, false) => run_shared(command),
         // It changes nothing on the medium, or passes the gate by itself: it has to wait, and nobody for it.
         (Passage::None, true) => settle(async move {
             drop(gate::exclusive(command.unit().clone()).await);
@@ -268,11 +268,12 @@ pub(crate) fn execute(
                 Io::Ready(in_format(refusal, d_sense))
             }
             None => settle(async move {
-                let _pass = gate::exclusive(command.unit().clone()).await;
+                let claim = operation.claim(&command.cdb, &command.data_out);
+                let _pass = gate::exclusive_on(command.unit().clone(), claim).await;
                 command.run().await
             }),
         },
-        (Passage::Exclusive | Passage::Shared, true) => settle(async move {
+        (Passage::Exclusive | Passage::Shared | Passage::Unit, true) => settle(async move {
             let _pass = gate::exclusive(command.unit().clone()).await;
             command.run().await
         }),
@@ -283,9 +284,11 @@ pub(crate) fn execute(
 /// What it borrows from is kept by the nexus's own count: the unit's is shared by all cores.
 fn run_shared(command: Command) -> Io<Response> {
     let itl = command.itl.clone();
-    let Some(pass) = itl.unit().gate().try_shared() else {
-        return Io::pending(async move {
-            let _pass = gate::shared(itl.unit().clone()).await;
+    let claim = command.operation.claim(&command.cdb, &command.data_out);
+    let Some(pass) = itl.unit().gate().try_shared(&claim) else {
+        // Stands in line now, as the order in which commands come is theirs inside.
+        return settle(async move {
+            let _pass = gate::shared(itl.unit().clone(), claim).await;
             command.run().await
         });
     };

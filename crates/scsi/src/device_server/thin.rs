@@ -5,6 +5,7 @@ use lunway_block::{Buf, Durability, Io, Zeroing};
 use super::transfer::Blocks;
 use super::{Answer, Command, failure, parameter_data, stepwise};
 use crate::field::{u16_at, u32_at, u64_at};
+use crate::gate::Claim;
 use crate::lba_status::{LbaStatus, Provisioning};
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
@@ -24,10 +25,23 @@ const STATUS_WINDOWS_MAX: u32 = 64;
 /// Most descriptors of one GET LBA STATUS.
 const STATUS_DESCRIPTORS_MAX: usize = 1024;
 
+/// Bytes before the descriptors of UNMAP, and of each.
+const UNMAP_HEADER: usize = 8;
+const UNMAP_DESCRIPTOR: usize = 16;
+
+/// The blocks that a parameter list of UNMAP names, as far as it can be one.
+pub(crate) fn claim_of_unmap(list: &[u8]) -> Claim {
+    let descriptors = list.get(UNMAP_HEADER..).unwrap_or(&[]).chunks_exact(UNMAP_DESCRIPTOR);
+    Claim::ranges(descriptors.take(UNMAP_DESCRIPTORS_MAX as usize).map(|descriptor| {
+        let lba = u64_at(descriptor, 0).unwrap_or(0);
+        lba..lba.saturating_add(u32_at(descriptor, 8).unwrap_or(0).into())
+    }))
+}
+
 /// Validates every descriptor before the first is done, so that a refused command has changed nothing.
 pub(crate) fn unmap(command: Command) -> Answer {
-    const HEADER: usize = 8;
-    const DESCRIPTOR: usize = 16;
+    const HEADER: usize = UNMAP_HEADER;
+    const DESCRIPTOR: usize = UNMAP_DESCRIPTOR;
     let len = usize::from(command.cdb.u16(7));
     if len == 0 {
         return Ok(Io::Ready(Response::good()));

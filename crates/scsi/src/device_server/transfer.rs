@@ -30,7 +30,7 @@ impl Blocks {
     }
 
     /// 21 bits of address; a count of 0 means 256.
-    fn of_6(cdb: &Cdb) -> Self {
+    pub(crate) fn of_6(cdb: &Cdb) -> Self {
         let count = match cdb.u8(4) {
             0 => 256,
             count => count.into(),

@@ -104,7 +104,7 @@ pub(crate) fn verify_16(command: Command) -> Answer {
     verify(command, blocks)
 }
 
-/// Runs alone behind the atomic gate: another write between the two steps would be told as a miscompare.
+/// Is alone on its blocks: another write between the two steps would be told as a miscompare.
 fn write_and_verify(command: Command, blocks: Blocks) -> Answer {
     let comparison = Comparison::of(&command)?;
     if comparison == Comparison::OneBlock {

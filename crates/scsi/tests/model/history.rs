@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 /// Blocks of the disk.
-pub(crate) const BLOCKS: usize = 4;
+pub(crate) const BLOCKS: usize = 6;
 
 /// What each block holds: one number, again and again.
 pub(crate) type Values = [u64; BLOCKS];
@@ -44,7 +44,12 @@ impl Event {
         }
     }
 
-    /// It happens at one moment, and no other command is half done then (SBC-4 4.27 and 5.3: "without interruption").
+    fn overlaps(&self, other: &Self) -> bool {
+        self.first < other.first + other.len() && other.first < self.first + self.len()
+    }
+
+    /// It happens at one moment, and no other command on its blocks is half done then (SBC-4 4.27 and 5.3: "without
+    /// interruption").
     fn alone(&self) -> bool {
         !matches!(self.effect, Effect::Read(_) | Effect::Write(_))
     }
@@ -102,7 +107,6 @@ impl Search<'_> {
         if !self.seen.insert((values, done.clone())) {
             return false;
         }
-        let half_done = (0..done.len()).any(|index| done[index] != 0 && !self.is_done(done, index));
         for index in 0..done.len() {
             let event = &self.events[index];
             let waits = |other: usize| {
@@ -112,7 +116,12 @@ impl Search<'_> {
                 continue;
             }
             if event.alone() {
-                if !half_done && let Some(values) = event.whole(values) {
+                let half_done = |other: usize| {
+                    done[other] != 0 && !self.is_done(done, other) && self.events[other].overlaps(event)
+                };
+                if !(0..done.len()).any(half_done)
+                    && let Some(values) = event.whole(values)
+                {
                     done[index] = (1 << event.len()) - 1;
                     if self.go(values, done) {
                         return true;
@@ -153,23 +162,38 @@ mod tests {
     fn two_exchanges_of_the_same_value_cannot_both_succeed() {
         let exchange = |new| Effect::Exchange { old: vec![0], new: vec![new], differs: None };
         let both = [event(0..9, exchange(1)), event(1..8, exchange(2))];
-        assert!(!is_explained(&both, [0; BLOCKS], [2, 0, 0, 0]));
+        assert!(!is_explained(&both, [0; BLOCKS], [2, 0, 0, 0, 0, 0]));
         let late = Effect::Exchange { old: vec![0], new: vec![2], differs: Some(0) };
-        assert!(is_explained(&[event(0..9, exchange(1)), event(1..8, late)], [0; BLOCKS], [1, 0, 0, 0]));
+        assert!(is_explained(
+            &[event(0..9, exchange(1)), event(1..8, late)],
+            [0; BLOCKS],
+            [1, 0, 0, 0, 0, 0]
+        ));
     }
 
     #[test]
     fn a_read_sees_an_ordinary_write_by_halves_and_never_an_atomic_one() {
         let half = || event(0..9, Effect::Read(vec![1, 0]));
-        let end = [1, 1, 0, 0];
+        let end = [1, 1, 0, 0, 0, 0];
         assert!(is_explained(&[half(), event(1..8, Effect::Write(vec![1, 1]))], [0; BLOCKS], end));
         assert!(!is_explained(&[half(), event(1..8, Effect::WriteAlone(vec![1, 1]))], [0; BLOCKS], end));
+    }
+
+    /// Block 1 is read before the first, block 0 after the last of three commands that came one after the other.
+    #[test]
+    fn a_read_of_other_blocks_may_be_half_done_when_an_atomic_command_happens() {
+        let at = |first, time, effect| Event { first, effect, time };
+        let read = at(0, 0..9, Effect::Read(vec![7, 0]));
+        let write = at(1, 1..2, Effect::Write(vec![1, 1]));
+        let exchange = Effect::Exchange { old: vec![1, 0], new: vec![2, 2], differs: None };
+        let events = [read, write, at(2, 3..4, exchange), at(0, 5..6, Effect::Write(vec![7]))];
+        assert!(is_explained(&events, [0; BLOCKS], [7, 1, 2, 2, 0, 0]));
     }
 
     #[test]
     fn what_was_answered_before_comes_before() {
         let (first, second) = (event(0..1, Effect::Write(vec![1])), event(2..3, Effect::Write(vec![2])));
-        assert!(!is_explained(&[first.clone(), second.clone()], [0; BLOCKS], [1, 0, 0, 0]));
-        assert!(is_explained(&[first, second], [0; BLOCKS], [2, 0, 0, 0]));
+        assert!(!is_explained(&[first.clone(), second.clone()], [0; BLOCKS], [1, 0, 0, 0, 0, 0]));
+        assert!(is_explained(&[first, second], [0; BLOCKS], [2, 0, 0, 0, 0, 0]));
     }
 }

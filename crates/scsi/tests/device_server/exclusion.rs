@@ -1,0 +1,265 @@
+//! Atomic commands exclude others from their blocks, and from no more.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, pass_on};
+use lunway_memory::RamDisk;
+use lunway_scsi::cdb::{self, TransferFlags};
+use lunway_scsi::{LogicalUnitOptions, Nexus, Response, Status};
+
+use crate::support::{SECTOR, SECTORS, serve};
+
+const NONE: TransferFlags = TransferFlags::NONE;
+
+/// What a device is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Flush,
+    Read(u64),
+}
+
+/// A RAM disk that does not answer what it is told to hold.
+struct Holding {
+    disk: RamDisk,
+    held: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl Holding {
+    fn new() -> Self {
+        let disk = RamDisk::new(SECTORS * SECTOR as u64, SECTOR as u32).expect("a small disk");
+        Self { disk, held: Arc::default() }
+    }
+
+    fn hold(&self, asked: Asked) {
+        self.held.lock().expect("not poisoned").push(asked);
+    }
+
+    fn let_go(&self) {
+        self.held.lock().expect("not poisoned").clear();
+    }
+
+    fn after<T: Send + 'static>(&self, asked: Asked, answer: Io<T>) -> Io<T> {
+        let held = self.held.clone();
+        if !held.lock().expect("not poisoned").contains(&asked) {
+            return answer;
+        }
+        Io::pending(async move {
+            // The test polls; nobody has to be woken.
+            poll_fn(|_| {
+                if held.lock().expect("not poisoned").contains(&asked) {
+                    Poll::Pending
+                } else {
+                    Poll::Ready(())
+                }
+            })
+            .await;
+            match answer {
+                Io::Ready(answer) => answer,
+                Io::Pending(answer) => answer.await,
+            }
+        })
+    }
+}
+
+impl BlockDevice for Holding {
+    pass_on!(disk: unmap, write_zeroes, extents, resize, on_resize);
+
+    fn geometry(&self) -> Geometry {
+        Geometry { volatile_cache: true, ..self.disk.geometry() }
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+        self.after(Asked::Read(offset / SECTOR as u64), self.disk.read(offset, buf))
+    }
+
+    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
+        self.disk.write(offset, data, durability)
+    }
+
+    fn flush(&self) -> Io<Result<(), BlockError>> {
+        self.after(Asked::Flush, self.disk.flush())
+    }
+}
+
+/// A command that was sent.
+struct Sent(Result<Response, Pin<Box<dyn Future<Output = Response> + Send>>>);
+
+impl Sent {
+    fn new(nexus: &Nexus, cdb: &[u8], data: &[u8]) -> Self {
+        let mut sent = match nexus.execute([0; 8], cdb, Buf::copy_of(data).freeze()) {
+            Io::Ready(response) => Self(Ok(response)),
+            Io::Pending(pending) => Self(Err(pending)),
+        };
+        sent.look();
+        sent
+    }
+
+    fn look(&mut self) -> Option<Status> {
+        if let Err(pending) = &mut self.0
+            && let Poll::Ready(response) = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            self.0 = Ok(response);
+        }
+        self.0.as_ref().ok().map(|response| response.status)
+    }
+
+    fn is_good(&mut self) -> bool {
+        match self.look() {
+            None => false,
+            Some(status) => {
+                assert_eq!(status, Status::GOOD);
+                true
+            }
+        }
+    }
+}
+
+struct Rig {
+    disk: Arc<Holding>,
+    nexuses: [Arc<Nexus>; 2],
+}
+
+fn rig() -> Rig {
+    let disk = Arc::new(Holding::new());
+    let options = LogicalUnitOptions { atomic_writes: Some(true), ..LogicalUnitOptions::default() };
+    let (target, _unit) = serve(disk.clone(), options);
+    let nexuses = ["one,i,0x1", "other,i,0x1"].map(|name| {
+        let nexus = target.open_nexus(name, 1, lunway_scsi::LunView::ALL);
+        let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
+        nexus
+    });
+    Rig { disk, nexuses }
+}
+
+/// Changes a block of zeroes into one of zeroes.
+fn compare_and_write(nexus: &Nexus, lba: u64) -> Sent {
+    Sent::new(nexus, &cdb::compare_and_write(lba, 1, NONE), &[0; 2 * SECTOR])
+}
+
+fn read(nexus: &Nexus, lba: u64, count: u32) -> Sent {
+    Sent::new(nexus, &cdb::read16(lba, count, NONE), &[])
+}
+
+const FLUSH: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn a_read_does_not_wait_for_a_compare_and_write_elsewhere_nor_that_for_a_flush() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    disk.hold(Asked::Flush);
+    let mut flush = Sent::new(&one, &FLUSH, &[]);
+    assert!(!flush.is_good());
+    // The heartbeat of a cluster file system.
+    assert!(compare_and_write(&other, 8).is_good(), "a flush touches no blocks");
+    assert!(read(&other, 100, 8).is_good() && read(&other, 8, 1).is_good());
+    disk.let_go();
+    assert!(flush.is_good());
+}
+
+#[test]
+fn a_compare_and_write_that_hangs_holds_up_its_blocks_only() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    disk.hold(Asked::Read(8));
+    let mut hanging = compare_and_write(&one, 8);
+    assert!(!hanging.is_good());
+    assert!(read(&other, 0, 8).is_good() && read(&other, 9, 8).is_good());
+    assert!(compare_and_write(&other, 9).is_good());
+    assert!(Sent::new(&other, &cdb::write16(0, 8, NONE), &[1; 8 * SECTOR]).is_good());
+    assert!(Sent::new(&other, &FLUSH, &[]).is_good());
+    let mut waiting = [
+        read(&other, 4, 5),
+        Sent::new(&other, &cdb::write16(8, 1, NONE), &[2; SECTOR]),
+        compare_and_write(&other, 8),
+    ];
+    assert!(waiting.iter_mut().all(|sent| sent.look().is_none()));
+    assert!(read(&one, 20, 8).is_good(), "those that wait are in nobody's way");
+    disk.let_go();
+    assert!(hanging.is_good());
+    assert!(waiting[0].is_good() && waiting[1].is_good());
+    assert_eq!(waiting[2].look(), Some(Status::CHECK_CONDITION), "it came after the write");
+}
+
+#[test]
+fn a_compare_and_write_waits_for_what_is_on_its_blocks_and_for_nothing_else() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    disk.hold(Asked::Read(8));
+    disk.hold(Asked::Read(100));
+    let (mut here, mut elsewhere) = (read(&one, 8, 4), read(&one, 100, 4));
+    let mut waiting = compare_and_write(&other, 11);
+    assert!(waiting.look().is_none());
+    assert!(compare_and_write(&other, 12).is_good() && compare_and_write(&other, 7).is_good());
+    let mut behind = read(&one, 11, 1);
+    assert!(behind.look().is_none(), "in the order in which they came");
+    disk.held.lock().expect("not poisoned").retain(|asked| *asked == Asked::Read(100));
+    assert!(here.is_good() && waiting.is_good() && behind.is_good());
+    assert!(elsewhere.look().is_none());
+    disk.let_go();
+    assert!(elsewhere.is_good());
+}
+
+#[test]
+fn unmapped_ranges_are_excluded_one_by_one() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    disk.hold(Asked::Read(1000));
+    let mut hanging = compare_and_write(&one, 1000);
+    assert!(hanging.look().is_none());
+    let unmap = |ranges: &[(u64, u32)]| {
+        let mut list = vec![0; 8];
+        for (lba, count) in ranges {
+            list.extend(lba.to_be_bytes());
+            list.extend(count.to_be_bytes());
+            list.extend([0; 4]);
+        }
+        let len = list.len() as u16;
+        list[0..2].copy_from_slice(&(len - 2).to_be_bytes());
+        list[2..4].copy_from_slice(&(len - 8).to_be_bytes());
+        Sent::new(&other, &cdb::unmap(len), &list)
+    };
+    assert!(unmap(&[(0, 8), (2000, 8)]).is_good(), "around it");
+    let mut waiting = unmap(&[(0, 8), (1000, 8)]);
+    assert!(waiting.look().is_none());
+    disk.let_go();
+    assert!(hanging.is_good() && waiting.is_good());
+}
+
+#[test]
+fn preempt_and_abort_waits_for_older_commands_and_holds_up_no_younger_ones() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    let reserve_out = |nexus: &Nexus, action: u8, key: u64, argument: u64| {
+        let mut list = [key.to_be_bytes(), argument.to_be_bytes()].concat();
+        list.resize(24, 0);
+        Sent::new(nexus, &[0x5F, action, 0x05, 0, 0, 0, 0, 0, 24, 0], &list)
+    };
+    for (nexus, key) in [(&one, 1), (&other, 2)] {
+        assert!(reserve_out(nexus, 0, 0, key).is_good());
+    }
+    disk.hold(Asked::Read(100));
+    let mut older = read(&one, 100, 1);
+    let mut preempting = reserve_out(&other, 5, 2, 1);
+    assert!(older.look().is_none() && preempting.look().is_none());
+    assert!(read(&other, 0, 8).is_good() && compare_and_write(&other, 8).is_good());
+    disk.let_go();
+    assert!(older.is_good() && preempting.is_good());
+}
+
+#[test]
+fn an_ordered_command_still_waits_for_all_and_all_for_it() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    disk.hold(Asked::Read(100));
+    let mut elsewhere = read(&one, 100, 1);
+    let cdb = cdb::read16(0, 1, NONE);
+    let Io::Pending(mut ordered) = other.execute_ordered([0; 8], &cdb, SharedBuf::default()) else {
+        panic!("an older command is not done")
+    };
+    let mut younger = read(&one, 200, 1);
+    assert!(younger.look().is_none() && elsewhere.look().is_none());
+    disk.let_go();
+    assert!(elsewhere.is_good());
+    assert!(younger.look().is_none());
+    let done = ordered.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(done, Poll::Ready(response) if response.status == Status::GOOD));
+    drop(ordered);
+    assert!(younger.is_good());
+}
