@@ -8,6 +8,7 @@ tag = 2
 listen = ["$PORTAL_2"]
 [[target]]
 name = "$IQN"
+open = true
 [[target.portal_group]]
 tag = 1
 state = "active-optimized"

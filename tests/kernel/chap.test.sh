@@ -6,6 +6,7 @@ echo "battery staple 12" >/host/target.secret
 serve <<TOML
 [[target]]
 name = "$IQN"
+open = true
 [[target.chap]]
 user = "guest"
 secret_file = "initiator.secret"

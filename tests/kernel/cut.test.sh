@@ -4,6 +4,7 @@
 serve <<TOML
 [[target]]
 name = "$IQN"
+open = true
 [[target.lun]]
 id = 0
 device = "ram:64M"

@@ -6,6 +6,7 @@ serve <<TOML
 state_dir = "state"
 [[target]]
 name = "$IQN"
+open = true
 [[target.lun]]
 id = 0
 device = "reserved.img"

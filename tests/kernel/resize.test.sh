@@ -6,6 +6,7 @@ serve <<TOML
 socket = "lunway.sock"
 [[target]]
 name = "$IQN"
+open = true
 [[target.lun]]
 id = 0
 device = "ram:64M"

@@ -5,6 +5,7 @@ truncate -s 64M /host/disk.img
 serve <<TOML
 [[target]]
 name = "$IQN"
+open = true
 [[target.lun]]
 id = 0
 device = "disk.img"

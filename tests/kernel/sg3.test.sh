@@ -5,6 +5,7 @@ serve <<TOML
 state_dir = "state"
 [[target]]
 name = "$IQN"
+open = true
 [[target.lun]]
 id = 0
 device = "ram:64M"

@@ -3,7 +3,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -115,10 +117,33 @@ fn serve_says_what_it_serves_and_ends_when_asked() {
 }
 
 #[test]
+fn one_line_serves_at_once_and_says_that_anybody_may_write_unless_that_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = secret_file(folder.path(), "s", "sesame open now");
+    let chap = format!("host:{secret}");
+    let says = |more: &[&str]| {
+        let mut command = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:8M"]);
+        let mut child = command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let shown: Vec<_> =
+            lines.by_ref().map_while(Result::ok).take_while(|line| !line.contains("lun 0")).collect();
+        let address = shown[0].strip_prefix("listening on ").unwrap().to_owned();
+        let discovered = outcome(&["discover", &format!("iscsi://{address}")]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(discovered.1.contains(IQN), "{discovered:?}");
+        shown.join("\n")
+    };
+    assert!(says(&[]).contains("open: anybody who reaches it may read and write; --chap"));
+    assert!(!says(&["--open"]).contains("anybody"));
+    assert!(!says(&["--chap", &chap]).contains("anybody"));
+}
+
+#[test]
 fn a_configuration_file_serves_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("lunway.toml");
-    let text = "listen = [\"127.0.0.1:3260\"]\n[[target]]\nname = \"iqn.2026-11.com.example:file\"\n[[target.lun]]\nid = 4\ndevice = \"ram:1M\"\n";
+    let text = "listen = [\"127.0.0.1:3260\"]\n[[target]]\nname = \"iqn.2026-11.com.example:file\"\nopen = true\n[[target.lun]]\nid = 4\ndevice = \"ram:1M\"\n";
     fs::write(&config, text).unwrap();
     let served = Served::start(&["-c", config.to_str().unwrap(), "--lun", "0=ram:2M"]);
     let list = json(&["discover", &format!("iscsi://{}", served.address), "--json"]);
@@ -128,7 +153,7 @@ fn a_configuration_file_serves_the_same() {
     let (code, _, stderr) = outcome(&["serve", "-c", config.to_str().unwrap()]);
     assert_eq!(code, 2);
     assert!(
-        stderr.contains("lunway.toml") && stderr.contains("line 6") && stderr.contains("devise"),
+        stderr.contains("lunway.toml") && stderr.contains("line 7") && stderr.contains("devise"),
         "{stderr}"
     );
 }
@@ -245,7 +270,7 @@ fn no_secret_is_shown_anywhere() {
     let (html, json_file, config) = (path("report.html"), path("report.json"), path("lunway.toml"));
     fs::write(
         &config,
-        format!("[[target]]\nname = \"{IQN}\"\n[[target.lun]]\nid = 0\ndevice = \"{wrong}\"\n"),
+        format!("[[target]]\nname = \"{IQN}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"{wrong}\"\n"),
     )
     .unwrap();
     let bench = ["--rw", "read", "--time", "100ms", "--html", &html, "--json", &json_file];

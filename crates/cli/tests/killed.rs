@@ -243,7 +243,7 @@ fn after_a_kill_at_any_moment_configuration_and_reservations_are_those_before_or
     fs::create_dir(&state_dir).unwrap();
     let text = format!(
         "# kept over every kill\nlisten = [\"127.0.0.1:0\"]\ncores = 1\nstate_dir = {state_dir:?}\n\n\
-         [[target]]\nname = \"{IQN}\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n"
+         [[target]]\nname = \"{IQN}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n"
     );
     fs::write(&file, text).unwrap();
     let mut config = Either { known: read_config(&file), making: None };

@@ -132,7 +132,7 @@ struct Storage(#[expect(dead_code, reason = "it is there to be dropped")] Runnin
 
 impl Storage {
     fn serve(network: &Network, device: &str) -> Self {
-        let mut command = lunway(&["serve", "--iqn", IQN, "--lun", &format!("0={device}")]);
+        let mut command = lunway(&["serve", "--iqn", IQN, "--open", "--lun", &format!("0={device}")]);
         for lane in 0..LANES {
             command.args(["--listen", &format!("10.99.{lane}.1:3260")]);
         }

@@ -26,6 +26,7 @@ listen = [\"127.0.0.1:0\"]   # here
 cores = 1
 [[target]]
 name = \"iqn.2026-11.com.example:disk\"
+open = true
 [[target.lun]]
 id = 0
 device = \"ram:1M\"
@@ -114,7 +115,20 @@ fn a_target_is_added_drained_and_removed() {
     let daemon = Daemon::start();
     let name = "iqn.2026-11.com.example:second";
     support::secret_file(daemon.folder.path(), "s", "sesame open now");
-    daemon.run(&["target", "add", name, "--alias", "two", "--chap", "host:s"]);
+    let added = daemon.run(&["target", "add", name, "--alias", "two", "--chap", "host:s"]);
+    assert!(added.contains(&format!("nobody may log in to target {name}")), "{added}");
+    let access = |what: &str| {
+        let list = daemon.run(&["target", "list"]);
+        assert!(list.lines().any(|line| line.contains(name) && line.contains(what)), "{what}: {list}");
+    };
+    access("nobody");
+    let plan = daemon.run(&["target", "set", name, "--open", "--dry-run"]);
+    assert!(plan.contains("every CHAP user may log in"), "{plan}");
+    access("nobody");
+    daemon.run(&["target", "set", name, "--open"]);
+    access("everybody");
+    let plan = daemon.run(&["target", "set", name, "--no-open", "--dry-run"]);
+    assert!(plan.contains("nobody may log in to target") && plan.contains("any more"), "{plan}");
     daemon.run(&["target", "set", name, "--chap", "other:s", "--no-chap", "host"]);
     daemon.run(&["target", "disable", name]);
     let list: Value = serde_json::from_str(&daemon.run(&["target", "list", "--json"])).unwrap();

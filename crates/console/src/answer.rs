@@ -20,6 +20,9 @@ pub struct Applied {
     pub persisted: bool,
     /// What is different; empty if everything was so already.
     pub changes: Vec<Line>,
+    /// What it means for initiators, a sentence each: sessions that are logged out, targets that nobody or everybody may log in
+    /// to from now on.
+    pub effects: Vec<String>,
 }
 
 /// One difference.

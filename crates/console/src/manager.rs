@@ -99,6 +99,7 @@ impl Manager {
             let mut applied = this.apply(ask, put, false).await?;
             if !ask.dry_run {
                 this.source.took(text);
+                this.server.log_access_warnings();
             }
             // It came from there.
             applied.persisted = this.source.file().is_some();
@@ -172,7 +173,13 @@ impl Manager {
             changes.push(Line { kind: Kind::Changed, place, key, from, to, text });
         }
         // The device itself keeps its size.
-        Ok(Applied { generation, dry_run: ask.dry_run, persisted: !ask.dry_run, changes })
+        Ok(Applied {
+            generation,
+            dry_run: ask.dry_run,
+            persisted: !ask.dry_run,
+            changes,
+            effects: Vec::new(),
+        })
     }
 
     async fn apply(
@@ -205,6 +212,7 @@ impl Manager {
                 dry_run: ask.dry_run,
                 persisted: kept && !ask.dry_run,
                 changes: changed.changes.iter().map(Line::from).collect(),
+                effects: changed.effects,
             }),
             Err(error) => Err(no.unwrap_or_else(|| refused(error))),
         }

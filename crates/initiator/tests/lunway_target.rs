@@ -33,7 +33,7 @@ fn secret_file(secret: &str) -> NamedTempFile {
 /// Serves 32 MiB RAM disks: LUN 0 with 512, LUN 3 with 4096 bytes a sector; `extra` goes into the target's table.
 async fn serve(extra: &str) -> (Server, SocketAddr) {
     let config = format!(
-        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n{extra}\n\
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n{extra}\n\
          [[target.lun]]\nid = 0\ndevice = \"512\"\n[[target.lun]]\nid = 3\ndevice = \"4096\"\n"
     );
     let open: OpenDevice = Arc::new(|text, _| {

@@ -132,7 +132,7 @@ async fn serve() -> Server {
 /// The storage behind both cables, whose far ends are here.
 async fn start() -> Server {
     let config = format!(
-        "listen = [\"10.9.0.2\", \"10.9.1.2\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n\
+        "listen = [\"10.9.0.2\", \"10.9.1.2\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n\
          [[target.lun]]\nid = 0\ndevice = \"ram:16M\"\n"
     );
     let open: OpenDevice = Arc::new(|_, _| {

@@ -33,7 +33,7 @@ async fn serve(name: &str) -> (Server, [SocketAddr; 2]) {
 /// Its serial number is the target's name, so that it stays the same disk when it is served elsewhere.
 async fn serve_at(name: &str, [one, other]: [SocketAddr; 2]) -> (Server, [SocketAddr; 2]) {
     start(&format!(
-        "listen = [\"{one}\", \"{other}\"]\ncores = 1\n[[target]]\nname = \"{name}\"\n\
+        "listen = [\"{one}\", \"{other}\"]\ncores = 1\n[[target]]\nname = \"{name}\"\nopen = true\n\
          [[target.lun]]\nid = 0\ndevice = \"ram\"\nserial = \"{name}\"\n"
     ))
     .await
@@ -43,7 +43,7 @@ async fn serve_at(name: &str, [one, other]: [SocketAddr; 2]) -> (Server, [Socket
 async fn serve_on(machine: &str, serial: &str) -> (Server, [SocketAddr; 2]) {
     start(&format!(
         "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\nmachine_id = \"{machine}\"\n\
-         [[target]]\nname = \"{NAME}\"\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n{serial}\n"
+         [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n{serial}\n"
     ))
     .await
 }
@@ -204,7 +204,7 @@ async fn disks_of_one_name_on_two_machines_are_two_disks_unless_they_have_one_se
 async fn a_lane_to_a_standby_port_is_open_from_the_first_and_used_when_the_storage_makes_it_active() {
     let (server, portals) = start(&format!(
         "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[portal_group]]\ntag = 2\nlisten = [\"127.0.0.2:0\"]\n\
-         [[target]]\nname = \"{NAME}\"\n[[target.portal_group]]\ntag = 1\n\
+         [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.portal_group]]\ntag = 1\n\
          [[target.portal_group]]\ntag = 2\nstate = \"standby\"\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
     ))
     .await;

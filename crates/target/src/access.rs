@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use lunway_scsi::LunView;
 
-use crate::config::AccessRule;
+use crate::config::{AccessRule, TargetConfig};
 
 /// What the rules of a target say about somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,34 +24,47 @@ pub(crate) struct Asker<'a> {
     pub(crate) from: IpAddr,
 }
 
-/// Decides by the first rule that matches. Without rules whoever got this far may do everything; with some, who matches
-/// none may do nothing.
+/// Who may log in to a target: its rules, and whether it is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gate<'a> {
+    rules: &'a [AccessRule],
+    /// An initiator that matches no rule may do everything.
+    open: bool,
+}
+
+impl<'a> From<&'a TargetConfig> for Gate<'a> {
+    fn from(target: &'a TargetConfig) -> Self {
+        Self { rules: &target.acl, open: target.open }
+    }
+}
+
+/// Decides by the first rule that matches; an initiator that matches none may do everything where the target is open, and
+/// nothing where it is not. An empty list of rules is no exception.
 ///
 /// `user` is the CHAP user that was proven; none matches no rule that names users.
-pub(crate) fn decide(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>) -> Access {
-    if rules.is_empty() {
-        return Access::Granted(LunView::ALL);
-    }
+pub(crate) fn decide(gate: Gate<'_>, asker: Asker<'_>, user: Option<&str>) -> Access {
     let of_user = |rule: &AccessRule| {
         // RFC 7143 [9.2-6]
         rule.users.is_empty() || user.is_some_and(|user| rule.users.iter().any(|known| known == user))
     };
-    match rules.iter().find(|rule| matches(rule, asker) && of_user(rule)) {
+    match gate.rules.iter().find(|rule| matches(rule, asker) && of_user(rule)) {
         Some(rule) if !rule.deny => Access::Granted(LunView {
             luns: rule.luns.as_ref().map(|luns| luns.iter().copied().collect()),
             read_only: rule.read_only,
         }),
-        _ => Access::Denied,
+        Some(_) => Access::Denied,
+        None if gate.open => Access::Granted(LunView::ALL),
+        None => Access::Denied,
     }
 }
 
 /// The users who may not log in from there, if they prove to be who they say: what is known before they have.
 pub(crate) fn barred<'a>(
-    rules: &[AccessRule],
+    gate: Gate<'_>,
     asker: Asker<'_>,
     users: impl Iterator<Item = &'a str>,
 ) -> Vec<String> {
-    let denied = |user: &&str| decide(rules, asker, Some(user)) == Access::Denied;
+    let denied = |user: &&str| decide(gate, asker, Some(user)) == Access::Denied;
     users.filter(denied).map(str::to_owned).collect()
 }
 
@@ -94,6 +107,14 @@ mod tests {
         Asker { initiator, from: from.parse().unwrap() }
     }
 
+    fn closed(rules: &[AccessRule]) -> Gate<'_> {
+        Gate { rules, open: false }
+    }
+
+    fn open(rules: &[AccessRule]) -> Gate<'_> {
+        Gate { rules, open: true }
+    }
+
     const HOST: &str = "iqn.2026-11.com.example:host-1";
 
     #[test]
@@ -120,14 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_everything_is_allowed_and_with_rules_what_matches_none_is_not() {
-        assert_eq!(decide(&[], asker(HOST, "10.0.0.1"), None), Access::Granted(LunView::ALL));
-        let rules = [rule("initiators = [\"iqn.2026-11.com.example:other\"]")];
-        assert_eq!(decide(&rules, asker(HOST, "10.0.0.1"), None), Access::Denied);
-        assert_eq!(
-            decide(&rules, asker("IQN.2026-11.com.example:OTHER", "10.0.0.1"), None),
-            Access::Granted(LunView::ALL)
-        );
+    fn what_matches_no_rule_is_refused_also_where_there_are_none_unless_the_target_is_open() {
+        assert_eq!(decide(closed(&[]), asker(HOST, "10.0.0.1"), None), Access::Denied);
+        assert_eq!(decide(open(&[]), asker(HOST, "10.0.0.1"), None), Access::Granted(LunView::ALL));
+        let rules = [rule("initiators = [\"iqn.2026-11.com.example:other\"]\nread_only = true")];
+        assert_eq!(decide(closed(&rules), asker(HOST, "10.0.0.1"), None), Access::Denied);
+        assert_eq!(decide(open(&rules), asker(HOST, "10.0.0.1"), None), Access::Granted(LunView::ALL));
+        for gate in [closed(&rules), open(&rules)] {
+            let other = decide(gate, asker("IQN.2026-11.com.example:OTHER", "10.0.0.1"), None);
+            assert_eq!(other, Access::Granted(LunView { luns: None, read_only: true }));
+        }
+        let deny = [rule("from = [\"10.0.0.1/32\"]\ndeny = true")];
+        assert_eq!(decide(open(&deny), asker(HOST, "10.0.0.1"), None), Access::Denied);
+        assert_eq!(decide(open(&deny), asker(HOST, "10.0.0.2"), None), Access::Granted(LunView::ALL));
     }
 
     #[test]
@@ -137,7 +163,7 @@ mod tests {
             rule("from = [\"10.0.0.0/8\", \"fd00::/8\"]\nluns = [0, 2]"),
             rule("read_only = true"),
         ];
-        let of = |from: &str| decide(&rules, asker(HOST, from), None);
+        let of = |from: &str| decide(closed(&rules), asker(HOST, from), None);
         let some = LunView { luns: Some(BTreeSet::from([0, 2])), read_only: false };
         assert_eq!(of("10.0.0.13"), Access::Denied);
         assert_eq!(of("10.0.0.14"), Access::Granted(some.clone()));
@@ -149,7 +175,7 @@ mod tests {
     #[test]
     fn a_rule_with_users_is_for_those_who_have_proven_to_be_one() {
         let rules = [rule("users = [\"admin\"]"), rule("users = [\"backup\"]\nread_only = true")];
-        let of = |user| decide(&rules, asker(HOST, "10.0.0.1"), user);
+        let of = |user| decide(closed(&rules), asker(HOST, "10.0.0.1"), user);
         assert_eq!(of(Some("admin")), Access::Granted(LunView::ALL));
         assert_eq!(of(Some("backup")), Access::Granted(LunView { luns: None, read_only: true }));
         assert_eq!(of(Some("other")), Access::Denied);
@@ -162,7 +188,7 @@ mod tests {
             rule("users = [\"mallory\"]\ndeny = true"),
             rule("users = [\"admin\"]\nfrom = [\"10.0.0.0/8\"]"),
         ];
-        let barred = |from: &str| barred(&rules, asker(HOST, from), ["mallory", "admin"].into_iter());
+        let barred = |from: &str| barred(closed(&rules), asker(HOST, from), ["mallory", "admin"].into_iter());
         assert_eq!(barred("10.0.0.1"), ["mallory"]);
         assert_eq!(barred("192.0.2.1"), ["mallory", "admin"]);
     }

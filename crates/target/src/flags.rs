@@ -19,13 +19,15 @@ pub struct Flags {
     pub mutual_chap: Option<String>,
     /// `--lun ID=DEVICE[,sector=4096][,physical-sector=4096][,read-only][,removable][,serial=S]`.
     pub luns: Vec<String>,
+    /// `--open`: the same without it, but said on purpose.
+    pub open: bool,
     /// `--cores N`.
     pub cores: Option<usize>,
 }
 
 impl Config {
     /// Adds what the command line says: `listen` and `cores` take the place of the file's; any of the others describe
-    /// one target more.
+    /// one target more, which is open: flags have no rules, and what they start is to be used at once.
     pub fn with_flags(mut self, flags: &Flags) -> Result<Self, ConfigError> {
         if !flags.listen.is_empty() {
             let portals = flags.listen.iter();
@@ -44,6 +46,7 @@ impl Config {
             None => default_name(),
         };
         let target = TargetConfig {
+            open: true,
             chap: flags.chap.iter().map(|text| chap_flag("--chap", text)).collect::<Result<_, _>>()?,
             mutual_chap: flags
                 .mutual_chap
@@ -59,6 +62,10 @@ impl Config {
             || !target.luns.is_empty()
         {
             self.targets.push(target);
+        } else if flags.open {
+            let why =
+                "it belongs to the target that --lun describes; targets of a file have `open = true` there";
+            return Err(flag_error("--open", "true", why));
         }
         Ok(self)
     }
@@ -139,6 +146,7 @@ mod tests {
         config.check().unwrap();
         assert_eq!(config.listen, ["127.0.0.1:0".parse().unwrap()]);
         assert_eq!(config.targets[0].name.as_str(), "iqn.2026-11.com.example:f");
+        assert!(config.targets[0].open);
         let [first, second] = &config.targets[0].luns[..] else { panic!("two LUNs") };
         assert_eq!((first.id, first.device.as_written(), first.read_only), (0, "ram:1G", false));
         assert_eq!(
@@ -157,6 +165,7 @@ mod tests {
         let config = file.with_flags(&flags).unwrap();
         config.check().unwrap();
         assert_eq!((config.targets.len(), config.cores), (2, Some(2)));
+        assert_eq!((config.targets[0].open, config.targets[1].open), (false, true));
         assert_eq!(config.listen, ["[::1]:3260".parse().unwrap()]);
     }
 
@@ -174,6 +183,7 @@ mod tests {
                 "--listen = \"192.0.2.256\"",
             ),
             (Flags { iqn: Some("disk".to_owned()), ..Flags::default() }, "--iqn = \"disk\""),
+            (Flags { open: true, ..Flags::default() }, "--open = \"true\": it belongs to the target"),
         ] {
             let message = Config::default().with_flags(&flags).unwrap_err().to_string();
             assert!(message.starts_with("the command line: ") && message.contains(part), "{message}");

@@ -13,7 +13,7 @@ use lunway_iscsi::text::to_hexadecimal;
 use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, ScsiTarget};
 
-use crate::access::{self, Access, Asker};
+use crate::access::{self, Access, Asker, Gate};
 use crate::config::{FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
@@ -36,7 +36,7 @@ pub(crate) struct Ends {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) config: TargetConfig,
-    /// `None`: everybody may log in.
+    /// `None`: nothing has to be proven.
     pub(crate) auth: Option<ChapAuth>,
     pub(crate) scsi: Arc<ScsiTarget>,
 }
@@ -50,19 +50,28 @@ impl Target {
 
     /// How to get in from there: `None` inside means without proof. An error is what the initiator is told.
     fn entrance(&self, asker: Asker<'_>) -> Result<Option<ChapAuth>, LoginStatus> {
-        let rules = &self.config.acl;
+        let gate = Gate::from(&self.config);
         let Some(auth) = &self.auth else {
-            return match access::decide(rules, asker, None) {
+            return match access::decide(gate, asker, None) {
                 Access::Granted(_) => Ok(None),
                 Access::Denied => Err(LoginStatus::AUTHORIZATION_FAILURE),
             };
         };
         let users = auth.accounts.iter().map(|account| account.user.as_str());
-        let barred = access::barred(rules, asker, users);
+        let barred = access::barred(gate, asker, users);
         if barred.len() == auth.accounts.len() {
             return Err(LoginStatus::AUTHORIZATION_FAILURE);
         }
         Ok(Some(ChapAuth { barred, ..auth.clone() }))
+    }
+
+    /// What an initiator that has logged in through a portal of `group` may see and do as things are now; denied as well where
+    /// the target is disabled or not offered by that group.
+    pub(crate) fn access_of(&self, initiator: &str, from: IpAddr, user: Option<&str>, group: u16) -> Access {
+        match self.config.enabled && self.is_offered_by(group) {
+            true => self.access(Asker { initiator, from }, user),
+            false => Access::Denied,
+        }
     }
 
     /// What who has logged in may see and do as things are now. Whoever would not get in any more, because there is
@@ -73,7 +82,7 @@ impl Target {
         if self.auth.is_some() && !user.is_some_and(is_known) {
             return Access::Denied;
         }
-        access::decide(&self.config.acl, asker, user)
+        access::decide(Gate::from(&self.config), asker, user)
     }
 
     /// Its logical units as initiators see them.
@@ -240,11 +249,8 @@ impl Shared {
     pub(crate) fn admit(&self, logged_in: &LoggedIn, ends: Ends) -> Option<(Arc<Target>, LunView)> {
         let serving = self.serving();
         let target = serving.target(logged_in.target_name.as_deref()?)?;
-        if !target.config.enabled || !target.is_offered_by(portal_group(logged_in)) {
-            return None;
-        }
-        let asker = Asker { initiator: &logged_in.initiator_name, from: ends.peer.ip() };
-        match target.access(asker, logged_in.user.as_deref()) {
+        let (initiator, user) = (&logged_in.initiator_name, logged_in.user.as_deref());
+        match target.access_of(initiator, ends.peer.ip(), user, portal_group(logged_in)) {
             Access::Granted(view) => Some((Arc::clone(target), view)),
             Access::Denied => None,
         }

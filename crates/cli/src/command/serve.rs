@@ -11,7 +11,7 @@ use lunway_block::size::HumanSize;
 use lunway_console::{Console, Endpoint, ListenError, Sockets, Source};
 use lunway_target::{
     ApiConfig, Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError,
-    TargetSummary,
+    TargetConfig, TargetSummary,
 };
 use serde_json::json;
 
@@ -49,6 +49,10 @@ pub(crate) struct Serve {
     /// Prove to initiators who we are, if they ask
     #[arg(long, value_name = "USER:SECRETFILE")]
     mutual_chap: Option<String>,
+    /// Let in every initiator that reaches the target, or with --chap every one that proves to be a user. The target of these flags
+    /// is open also without it; with it nothing is said about that
+    #[arg(long)]
+    open: bool,
     /// Serve this device under this number
     #[arg(
         long,
@@ -82,6 +86,7 @@ impl Serve {
             chap: self.chap,
             mutual_chap: self.mutual_chap,
             luns: self.lun,
+            open: self.open,
             cores: self.cores,
         };
         let read = match &self.save {
@@ -100,7 +105,8 @@ impl Serve {
             let server = Arc::new(start(config).await?);
             let managed = sockets.path().map(Path::to_owned);
             let console = Console::start(sockets, Arc::clone(&server), source).map_err(Failure::failed)?;
-            match announce(&server, &console, managed.as_deref(), json) {
+            let told = Announcement { managed: managed.as_deref(), json, meant_open: self.open };
+            match announce(&server, &console, &told) {
                 // Nobody listens any more: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 announced => announced?,
@@ -189,8 +195,18 @@ fn status(server: &Server) -> String {
     format!("serving {luns} LUN(s) of {} target(s) on {} portal(s)", targets.len(), server.addresses().len())
 }
 
-fn announce(server: &Server, console: &Console, managed: Option<&Path>, json: bool) -> Result<(), Failure> {
+/// What is said about a server that has begun, besides what it serves.
+struct Announcement<'a> {
+    /// The Unix socket that it is managed on.
+    managed: Option<&'a Path>,
+    json: bool,
+    /// `--open`: that anybody may write needs no words.
+    meant_open: bool,
+}
+
+fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Result<(), Failure> {
     let targets = server.targets();
+    let Announcement { managed, json, meant_open } = *told;
     if json {
         let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
         let targets: Vec<_> = targets.iter().map(target_json).collect();
@@ -203,6 +219,10 @@ fn announce(server: &Server, console: &Console, managed: Option<&Path>, json: bo
     for target in &targets {
         let chap = if target.authenticated { ", CHAP required" } else { "" };
         lines.push(format!("target {}{chap}", target.name));
+        let config = server.config();
+        if let Some(config) = config.target(&target.name).filter(|_| !meant_open) {
+            lines.extend(access(config));
+        }
         for lun in &target.luns {
             let read_only = if lun.read_only { ", read-only" } else { "" };
             let size = HumanSize(lun.size);
@@ -221,6 +241,21 @@ fn announce(server: &Server, console: &Console, managed: Option<&Path>, json: bo
     terminal::print(&lines.join("\n"))
 }
 
+/// Who may log in to a target, where that is nobody or anybody.
+fn access(target: &TargetConfig) -> Option<String> {
+    match (target.lets_somebody_in(), target.open && target.chap.is_empty()) {
+        (false, _) => Some(
+            "  nobody may log in: add access rules (lunway acl add), or open it (open = true, lunway target set --open)"
+                .to_owned(),
+        ),
+        (true, true) => Some(
+            "  open: anybody who reaches it may read and write; --chap USER:SECRETFILE or access rules let in fewer"
+                .to_owned(),
+        ),
+        (true, false) => None,
+    }
+}
+
 fn target_json(target: &TargetSummary) -> serde_json::Value {
     let luns: Vec<_> = target
         .luns
@@ -231,5 +266,7 @@ fn target_json(target: &TargetSummary) -> serde_json::Value {
             })
         })
         .collect();
-    json!({ "name": target.name, "alias": target.alias, "authenticated": target.authenticated, "luns": luns })
+    json!({
+        "name": target.name, "alias": target.alias, "authenticated": target.authenticated, "open": target.open, "luns": luns,
+    })
 }

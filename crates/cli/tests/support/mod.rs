@@ -129,7 +129,7 @@ pub(crate) struct Served {
 impl Served {
     /// Starts it with these arguments besides `--listen`, and waits until it is ready.
     pub(crate) fn start<S: AsRef<str>>(arguments: &[S]) -> Self {
-        let mut command = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN]);
+        let mut command = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN, "--open"]);
         command.args(arguments.iter().map(AsRef::as_ref));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

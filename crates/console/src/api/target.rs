@@ -67,7 +67,7 @@ struct LunAnswer {
 struct ChapUsers {
     /// The generation of the configuration.
     generation: u64,
-    /// Those that may log in; none: nobody has to authenticate.
+    /// Those that initiators must prove to be one of; none: nothing has to be proven.
     users: Vec<ChapUser>,
 }
 
@@ -76,7 +76,7 @@ struct ChapUsers {
 struct Rules {
     /// The generation of the configuration.
     generation: u64,
-    /// The first that matches decides; none: whoever authenticates may do everything.
+    /// The first that matches decides; an initiator that matches none is let in only if the target is open.
     rules: Vec<AccessRule>,
 }
 
@@ -161,7 +161,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             CHAP,
-            "Let a CHAP user in no longer. Without any user nobody has to authenticate.",
+            "Let a CHAP user in no longer. Without any user nothing has to be proven.",
             delete(delete_chap),
         )
         .query(REMOVAL)
@@ -185,7 +185,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             RULE,
-            "Remove the access rule of this name. Without any rule everybody may do everything.",
+            "Remove the access rule of this name. Initiators that match none of the others are let in only if the target is open.",
             delete(delete_rule),
         )
         .query(REMOVAL)

@@ -89,6 +89,26 @@ async fn a_dry_run_says_what_would_be_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_dry_run_says_in_words_who_may_log_in_then() {
+    let daemon = Daemon::start().await;
+    let target = format!("/v1/targets/{TARGET}");
+    let closed = daemon.put(&format!("{target}?dry_run=true"), json!({ "open": false })).await.unwrap();
+    let nobody = format!(
+        "nobody may log in to target {TARGET} any more: no access rule lets an initiator in, and it is not open"
+    );
+    assert_eq!(closed["effects"], json!([nobody]));
+    daemon.put(&format!("{target}/acl/all"), json!({ "read_only": true })).await.unwrap();
+    let ruled = daemon.put(&target, json!({ "open": false })).await.unwrap();
+    let sentence = format!("initiators that match no access rule may not log in to target {TARGET} any more");
+    assert_eq!(ruled["effects"], json!([sentence]));
+    let emptied = daemon.delete(&format!("{target}/acl/all?dry_run=true")).await.unwrap();
+    assert_eq!(emptied["effects"], json!([nobody]));
+    let opened = daemon.put(&target, json!({ "open": true })).await.unwrap();
+    assert!(opened["effects"][0].as_str().unwrap().starts_with("everybody may log in to target"), "{opened}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
 async fn a_change_of_another_generation_is_refused() {
     let daemon = Daemon::start().await;
     let alias = |generation| format!("/v1/targets/{TARGET}?generation={generation}");

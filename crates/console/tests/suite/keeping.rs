@@ -62,7 +62,7 @@ async fn a_file_with_an_error_is_not_served_and_the_error_says_where_it_is() {
     let daemon = Daemon::start().await;
     fs::write(daemon.path(), FILE.replace("id = 0", "id = \"x\"")).unwrap();
     let (status, sentence) = daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap_err();
-    assert!(status == 422 && sentence.contains("lunway.toml, line 9, id"), "{status} {sentence}");
+    assert!(status == 422 && sentence.contains("lunway.toml, line 10, id"), "{status} {sentence}");
     assert_eq!(daemon.get("/v1/health").await["generation"], 1);
     daemon.stop().await;
 }

@@ -22,6 +22,7 @@ cores = 1
 
 [[target]]
 name = \"iqn.2026-11.com.example:a\"   # do not rename
+open = true
 
 [[target.lun]]
 id = 0

@@ -55,7 +55,7 @@ impl Target {
         program: &Path,
     ) -> Result<Self, RunError> {
         let mut arguments: Vec<String> =
-            ["serve", "--json", "--no-api", "--iqn", IQN].map(str::to_owned).to_vec();
+            ["serve", "--json", "--no-api", "--open", "--iqn", IQN].map(str::to_owned).to_vec();
         let cards = network.host(host)?.cards().map(|(_, address)| SocketAddr::new(address, PORT));
         for portal in cards.chain(teams.iter().flat_map(|team| team.portals(host))) {
             arguments.extend(["--listen".to_owned(), portal.to_string()]);

@@ -72,7 +72,7 @@ async fn the_target() {
     use std::io::{Read, Write};
     let path = std::env::var_os(FILE).expect("it is started by the test");
     let config = format!(
-        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n\
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n\
          [[target.lun]]\nid = 0\ndevice = \"file\"\n"
     );
     let open: OpenDevice = Arc::new(move |_, _| {

@@ -51,12 +51,13 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// [[target]]
 /// name = "iqn.2026-11.com.example:disks"
 /// alias = "the fast ones"
+/// open = false                              # true: initiators that match no rule below may do everything
 ///
 /// [[target.portal_group]]                   # access states (ALUA); default: every group, active-optimized
 /// tag = 2
 /// state = "active-non-optimized"
 ///
-/// [[target.acl]]                            # with any of these, the first that matches decides
+/// [[target.acl]]                            # the first that matches decides; without any, and without `open`, nothing gets in
 /// initiators = ["iqn.2026-11.com.example:host-*"]
 /// from = ["192.0.2.0/24"]
 /// luns = [0]

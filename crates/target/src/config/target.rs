@@ -26,7 +26,11 @@ pub struct TargetConfig {
     /// Where initiators are sent instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redirect: Option<Redirect>,
-    /// Who may log in; empty: everybody.
+    /// Initiators that match no rule of `acl` may log in, and see and do everything: every initiator that reaches the target,
+    /// or with `chap` every initiator that proves to be one of its users. `false`: only those that a rule lets in.
+    #[serde(default, skip_serializing_if = "is_no")]
+    pub open: bool,
+    /// CHAP users: initiators must prove to be one of them; empty: nothing has to be proven.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chap: Vec<ChapUser>,
     /// How the target proves itself to initiators that ask for it.
@@ -35,8 +39,8 @@ pub struct TargetConfig {
     /// The portal groups that offer it, with their access states; empty: all of them, active/optimized.
     #[serde(default, rename = "portal_group", skip_serializing_if = "Vec::is_empty")]
     pub portal_groups: Vec<TargetPortalGroup>,
-    /// Who may do what; empty: whoever authenticates may do everything. The first rule that matches decides, and who
-    /// matches none is refused.
+    /// Access rules: the first that matches an initiator decides; an initiator that matches none is let in only if the target
+    /// is `open`. Without rules and without `open` no initiator may log in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acl: Vec<AccessRule>,
     /// Its logical units.
@@ -45,19 +49,25 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// An enabled target with nothing in it.
+    /// An enabled target with nothing in it, which lets in no initiator.
     pub fn new(name: IscsiName) -> Self {
         Self {
             name,
             alias: None,
             enabled: true,
             redirect: None,
+            open: false,
             chap: Vec::new(),
             mutual_chap: None,
             portal_groups: Vec::new(),
             acl: Vec::new(),
             luns: Vec::new(),
         }
+    }
+
+    /// Whether at least one initiator could log in: the target is open, or has a rule that does not deny.
+    pub fn lets_somebody_in(&self) -> bool {
+        self.open || self.acl.iter().any(|rule| !rule.deny)
     }
 
     /// The logical unit with this number.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::error::{ChangeError, StartError};
 use super::lun::{Lun, Succession};
-use super::{Luns, Server, all_ended, settings};
+use super::{Luns, Server, all_ended, effects, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, TargetConfig};
 use crate::portal::{Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
@@ -44,6 +44,9 @@ pub struct Changed {
     pub generation: u64,
     /// What is different; empty: nothing, and then the generation is the same as before.
     pub changes: Vec<Change>,
+    /// What it means for initiators, a sentence each: sessions that have to go, targets that nobody or everybody may log in to
+    /// now.
+    pub effects: Vec<String>,
 }
 
 /// What only changes touch.
@@ -119,9 +122,12 @@ impl Server {
         }
         let prepared = self.prepare(&transaction.luns, &new).await?;
         changes.extend(prepared.secrets.iter().cloned());
+        let made = !options.dry_run;
+        let (before, sessions) = (self.shared.serving(), self.shared.registry.summaries());
+        let effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
         if changes.is_empty() || options.dry_run {
             discard(prepared).await;
-            return Ok(Changed { generation, changes });
+            return Ok(Changed { generation, changes, effects });
         }
         if let Some(persist) = options.persist
             && let Err(error) = persist(&new)
@@ -138,8 +144,11 @@ impl Server {
         for change in &changes {
             tracing::info!(generation, "{change}");
         }
+        for effect in &effects {
+            tracing::warn!(generation, "{effect}");
+        }
         self.commit(&mut transaction.luns, prepared, &new).await;
-        Ok(Changed { generation, changes })
+        Ok(Changed { generation, changes, effects })
     }
 
     /// Gets everything that `new` needs. Of what is served nothing changes.

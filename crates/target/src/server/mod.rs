@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | [`Server`]: start, stop, and what is served |
 //! | `change.rs` | another configuration while it runs |
+//! | `effects.rs` | what that means for initiators, in words |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
 //! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `settings.rs` | what connections need of a configuration |
@@ -11,6 +12,7 @@
 //! | `summary.rs`, `error.rs` | what is said about it |
 
 mod change;
+mod effects;
 mod error;
 mod lun;
 mod opening;
@@ -133,7 +135,7 @@ impl Server {
         let registrar = config.isns.as_ref().map(|isns| Registrar::start(isns.server, Arc::clone(&shared)));
         let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
-        Ok(Self {
+        let server = Self {
             shared,
             maker,
             transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
@@ -141,7 +143,16 @@ impl Server {
             workers,
             listeners,
             registrar,
-        })
+        };
+        server.log_access_warnings();
+        Ok(server)
+    }
+
+    /// Logs a warning for each target that lets in no initiator, and for each that every initiator may write to.
+    pub fn log_access_warnings(&self) {
+        for warning in self.config().targets.iter().filter_map(effects::warning) {
+            tracing::warn!("{warning}");
+        }
     }
 
     fn current(&self) -> std::sync::MutexGuard<'_, Current> {
@@ -192,6 +203,7 @@ impl Server {
             name: target.config.name.to_string(),
             alias: target.config.alias.clone(),
             enabled: target.config.enabled,
+            open: target.config.open,
             authenticated: target.auth.is_some(),
             sessions: self.shared.registry.sessions_with(target.config.name.as_str()),
             luns: target.luns(),

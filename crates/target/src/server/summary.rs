@@ -16,6 +16,8 @@ pub struct TargetSummary {
     pub alias: Option<String>,
     /// Initiators may log in.
     pub enabled: bool,
+    /// Initiators that match no access rule may log in.
+    pub open: bool,
     /// Initiators must authenticate.
     pub authenticated: bool,
     /// Sessions now.

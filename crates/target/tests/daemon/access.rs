@@ -8,7 +8,7 @@ use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoginError};
 use lunway_iscsi::pdu::{AsyncEvent, LoginStatus};
 use lunway_iscsi::{CloseReason, SendTargets};
-use lunway_target::AccessRule;
+use lunway_target::{AccessRule, ChangeOptions, Config};
 
 use crate::support::*;
 
@@ -17,7 +17,7 @@ const OTHER: &str = "iqn.2026-11.com.example:other";
 /// A daemon whose target has these rules.
 fn daemon_with(rules: &str) -> Daemon {
     Daemon::start_with(&format!(
-        "[[target]]\nname = \"{TARGET}\"\n{rules}\n{}[[target]]\nname = \"{OTHER}\"\n",
+        "[[target]]\nname = \"{TARGET}\"\n{rules}\n{}[[target]]\nname = \"{OTHER}\"\nopen = true\n",
         luns()
     ))
 }
@@ -108,6 +108,95 @@ fn a_rule_that_changes_changes_what_sessions_see_and_ends_those_that_may_not_be(
     assert!(matches!(client.other_event(), Some(InitiatorEvent::Closing(CloseReason::LoggedOut))));
     daemon.await_sessions(0);
     assert_eq!(refusal(daemon.address, login(1)), LoginError::AuthorizationFailed);
+}
+
+/// What a change would mean, and everything stays as it is.
+fn tried(daemon: &Daemon, edit: impl FnOnce(&mut Config)) -> Vec<String> {
+    let edit = |config: &mut Config| {
+        edit(config);
+        Ok(())
+    };
+    let options = ChangeOptions { dry_run: true, ..ChangeOptions::default() };
+    daemon.runtime.block_on(daemon.server().change(edit, options)).unwrap().effects
+}
+
+#[test]
+fn a_target_whose_last_rule_is_removed_lets_in_nobody() {
+    let daemon = daemon_with("[[target.acl]]\ninitiators = [\"*\"]");
+    let client = daemon.log_in();
+    let peer = client.stream.local_addr().unwrap();
+    let emptied = |config: &mut Config| config.targets[0].acl.clear();
+    assert_eq!(
+        tried(&daemon, emptied),
+        [
+            format!(
+                "nobody may log in to target {TARGET} any more: no access rule lets an initiator in, and it is not open"
+            ),
+            format!("1 session would be logged out of target {TARGET}: {INITIATOR} ({peer})"),
+        ]
+    );
+    assert_eq!(daemon.server().sessions(), 1);
+    let changed = daemon.change(emptied).unwrap();
+    let last = format!("1 session is logged out of target {TARGET}: {INITIATOR} ({peer})");
+    assert_eq!(changed.effects.last(), Some(&last));
+    drop(client);
+    daemon.await_sessions(0);
+    assert_eq!(refusal(daemon.address, login(2)), LoginError::AuthorizationFailed);
+    assert_eq!(discovered(&daemon, INITIATOR), [OTHER]);
+}
+
+#[test]
+fn a_target_without_rules_that_is_not_open_lets_in_nobody_not_even_its_users() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "the secret of one").unwrap();
+    let chap = format!("[[target.chap]]\nuser = \"one\"\nsecret_file = {:?}", file.path());
+    let daemon = daemon_with(&chap);
+    let as_one = || InitiatorLoginConfig {
+        chap: Some(InitiatorChap {
+            account: ChapAccount {
+                user: "one".to_owned(),
+                secret: Secret::new("the secret of one").unwrap(),
+            },
+            algorithms: ChapAlgorithm::OFFER.to_vec(),
+            mutual: None,
+        }),
+        ..login(1)
+    };
+    assert_eq!(refusal(daemon.address, as_one()), LoginError::AuthorizationFailed);
+    let opened = daemon.change(|config| config.targets[0].open = true).unwrap();
+    assert!(opened.effects[0].starts_with("every CHAP user may log in to target"), "{:?}", opened.effects);
+    assert!(Client::log_in(daemon.address, as_one()).is_ok());
+    assert_eq!(refusal(daemon.address, login(2)), LoginError::AuthenticationFailed);
+}
+
+#[test]
+fn the_first_rule_of_an_open_target_logs_out_only_those_that_match_none_once_it_is_not_open() {
+    let daemon = daemon_with("open = true");
+    let mut kept = daemon.log_in().ready();
+    let stranger = "iqn.2026-11.com.example:stranger";
+    let login_of_stranger = || InitiatorLoginConfig { isid: [0x80, 0, 0, 0, 0, 2], ..as_initiator(stranger) };
+    let mut other = Client::log_in(daemon.address, login_of_stranger()).unwrap().ready();
+    let only_host = || vec![rule(&format!("initiators = [\"{INITIATOR}\"]"))];
+
+    let first = daemon.change(|config| config.targets[0].acl = only_host()).unwrap();
+    assert_eq!(first.effects, [""; 0], "who matches no rule is let in as before");
+    other.write(0, 0, &pattern(1, 3));
+
+    let closed = |config: &mut Config| config.targets[0].open = false;
+    let peer = other.stream.local_addr().unwrap();
+    let (unmatched, leaves) = (
+        format!("initiators that match no access rule may not log in to target {TARGET} any more"),
+        format!("1 session would be logged out of target {TARGET}: {stranger} ({peer})"),
+    );
+    assert_eq!(tried(&daemon, closed), [unmatched, leaves]);
+    daemon.change(closed).unwrap();
+    let Some(InitiatorEvent::AsyncMessage(message)) = other.other_event() else { panic!("a message") };
+    assert_eq!(message.event, AsyncEvent::LOGOUT_REQUEST);
+    drop(other);
+    daemon.await_sessions(1);
+    kept.write(0, 0, &pattern(1, 4));
+    assert!(!kept.was_told_anything(), "the session that matches goes on");
+    assert_eq!(refusal(daemon.address, login_of_stranger()), LoginError::AuthorizationFailed);
 }
 
 // shows RFC 7143 [9.2-6]

@@ -100,7 +100,7 @@ fn daemon_change(daemon: &Daemon) {
 #[test]
 fn memory_of_another_size_keeps_what_it_holds_and_initiators_hear_of_it() {
     let daemon = Daemon::start_with(&format!(
-        "[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n[[target.lun]]\nid = 1\ndevice = \"ram:1M\"\n"
+        "[[target]]\nname = \"{TARGET}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n[[target.lun]]\nid = 1\ndevice = \"ram:1M\"\n"
     ));
     let mut client = daemon.log_in().ready();
     client.write(0, 0, &pattern(4, 7));
@@ -175,8 +175,10 @@ fn nothing_changed_is_no_change_and_a_trial_changes_nothing() {
 
 #[test]
 fn a_target_that_goes_asks_its_sessions_to_log_out_and_others_stay() {
-    let more = format!("[[target]]\nname = \"{OTHER}\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n");
-    let daemon = Daemon::start_with(&format!("[[target]]\nname = \"{TARGET}\"\n{}{more}", luns()));
+    let more =
+        format!("[[target]]\nname = \"{OTHER}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"\n");
+    let daemon =
+        Daemon::start_with(&format!("[[target]]\nname = \"{TARGET}\"\nopen = true\n{}{more}", luns()));
     let mut stays = daemon.log_in().ready();
     let mut login = login(2);
     login.target_name = Some(OTHER.to_owned());

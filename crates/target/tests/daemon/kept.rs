@@ -80,7 +80,7 @@ fn a_daemon_does_not_serve_a_disk_whose_reservations_are_damaged() {
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let text = format!(
-        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"{}\"\n[[target]]\nname = \"{TARGET}\"\n{}",
+        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"{}\"\n[[target]]\nname = \"{TARGET}\"\nopen = true\n{}",
         dir.path().display(),
         luns()
     );

@@ -40,7 +40,7 @@ fn daemon_with_chap() -> (Daemon, [tempfile::NamedTempFile; 2]) {
     });
     let [one, two] = files.each_ref().map(|file| file.path().display().to_string());
     let text = format!(
-        "[[target]]\nname = \"{TARGET}\"\n[[target.chap]]\nuser = \"host\"\nsecret_file = \"{one}\"\n\
+        "[[target]]\nname = \"{TARGET}\"\nopen = true\n[[target.chap]]\nuser = \"host\"\nsecret_file = \"{one}\"\n\
          [target.mutual_chap]\nuser = \"disks\"\nsecret_file = \"{two}\"\n{}",
         luns()
     );
@@ -122,8 +122,9 @@ fn one_session_more_than_allowed_is_out_of_resources() {
 // shows RFC 7143 [C-10]
 #[test]
 fn discovery_tells_names_and_real_ports() {
-    let text =
-        format!("[[target]]\nname = \"{TARGET}\"\n[[target]]\nname = \"iqn.2026-11.com.example:more\"\n");
+    let text = format!(
+        "[[target]]\nname = \"{TARGET}\"\nopen = true\n[[target]]\nname = \"iqn.2026-11.com.example:more\"\nopen = true\n"
+    );
     let daemon = Daemon::start_with(&text);
     let mut client =
         Client::log_in(daemon.address, InitiatorLoginConfig { target_name: None, ..login(1) }).unwrap();

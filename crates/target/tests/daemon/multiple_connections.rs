@@ -346,7 +346,7 @@ fn a_lun_reset_ends_the_tasks_of_all_connections_but_not_later_ones() {
 // shows RFC 7143 [11.13.5-1]
 #[test]
 fn a_target_that_has_moved_sends_initiators_there_and_one_out_of_service_says_so() {
-    let more = |line: &str| format!("[[target]]\nname = \"{TARGET}\"\n{line}\n{}", luns());
+    let more = |line: &str| format!("[[target]]\nname = \"{TARGET}\"\nopen = true\n{line}\n{}", luns());
     for (permanent, words) in [(false, "for now"), (true, "for good")] {
         let line = format!("redirect = {{ to = \"[2001:db8::1]:3261\", permanent = {permanent} }}");
         let daemon = Daemon::start_with(&more(&line));

@@ -78,8 +78,11 @@ fn start_error(text: &str) -> StartError {
 #[test]
 fn an_address_in_use_is_named_with_what_to_do() {
     let daemon = Daemon::start("");
-    let message = start_error(&format!("listen = [\"{}\"]\n[[target]]\nname = \"{TARGET}\"", daemon.address))
-        .to_string();
+    let message = start_error(&format!(
+        "listen = [\"{}\"]\n[[target]]\nname = \"{TARGET}\"\nopen = true",
+        daemon.address
+    ))
+    .to_string();
     assert!(
         message.contains(&daemon.address.to_string()) && message.contains("another program"),
         "{message}"
@@ -89,7 +92,7 @@ fn an_address_in_use_is_named_with_what_to_do() {
 #[test]
 fn a_device_that_cannot_be_opened_is_named_with_its_lun() {
     let text = format!(
-        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nid = 5\ndevice = \"tape\"\n"
+        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\nopen = true\n[[target.lun]]\nid = 5\ndevice = \"tape\"\n"
     );
     let message = start_error(&text).to_string();
     assert_eq!(message, format!("target {TARGET}, lun 5, device tape: no such device here"));

@@ -124,7 +124,7 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// One target on two cores, and `more` lines of configuration before it.
     pub(crate) fn start(more: &str) -> Self {
-        let text = format!("{more}\n[[target]]\nname = \"{TARGET}\"\n{}", luns());
+        let text = format!("{more}\n[[target]]\nname = \"{TARGET}\"\nopen = true\n{}", luns());
         Self::start_with(&text)
     }
 

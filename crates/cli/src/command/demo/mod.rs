@@ -140,6 +140,7 @@ impl Demonstration {
             listen: vec!["127.0.0.1:0".to_owned()],
             iqn: Some(NAME.to_owned()),
             luns: vec![format!("0=ram:{size}"), format!("1=ram:{size},sector=4096")],
+            open: true,
             ..Flags::default()
         };
         let config = Config::default().with_flags(&flags).map_err(Failure::failed)?;

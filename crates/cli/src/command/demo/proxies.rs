@@ -43,6 +43,7 @@ pub(super) async fn act(reason: &str, cancel: &Cancel) -> Result<Act, Failure> {
         listen: vec!["127.0.0.1:0".to_owned()],
         iqn: Some(NAME.to_owned()),
         luns: vec![format!("0=ram:{SIZE}")],
+        open: true,
         ..Flags::default()
     };
     let config = Config::default().with_flags(&flags).map_err(Failure::failed)?;

@@ -11,7 +11,8 @@ use crate::terminal;
 /// List, add and remove the rules for who may do what with a target.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first rule that matches an initiator decides; who matches none is refused; without any rule everybody is let in.
+The first rule that matches an initiator decides. An initiator that matches none is refused, also where there are no rules,
+unless the target is open (lunway target set TARGET --open).
 
 Examples:
   lunway acl add iqn.2026-11.com.example:disks host-1 --initiator iqn.2026-11.com.example:host-1 --luns 0,2
@@ -35,7 +36,7 @@ enum Verb {
     },
     /// Add a rule, or replace the one of this name
     Add(Box<Add>),
-    /// Remove a rule. With the last one everybody is let in
+    /// Remove a rule. Initiators that match none of the others are refused, unless the target is open
     Remove {
         /// The target's name
         #[arg(value_name = "TARGET")]
@@ -141,6 +142,6 @@ fn table(answer: &Value) -> String {
         ]
     };
     let rows: Vec<_> = rows(answer, "rules").iter().enumerate().map(row).collect();
-    let none = "no rules: whoever authenticates may do everything";
+    let none = "no rules: only an open target lets initiators in (lunway target list)";
     terminal::table(["#", "RULE", "INITIATORS", "FROM", "USERS", "LUNS", "MAY"], &rows, none)
 }

@@ -130,6 +130,7 @@ impl Changing {
 /// What was changed, for a person.
 fn changes(answer: &Value) -> String {
     let mut lines: Vec<_> = rows(answer, "changes").iter().map(|change| text(change, "text")).collect();
+    lines.extend(rows(answer, "effects").iter().filter_map(Value::as_str).map(terminal::clean));
     let (dry_run, persisted) = (answer["dry_run"] == true, answer["persisted"] == true);
     match (lines.is_empty(), dry_run) {
         (true, _) => lines.push("nothing to change".to_owned()),

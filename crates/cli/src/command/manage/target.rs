@@ -14,7 +14,8 @@ use crate::terminal;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway target add iqn.2026-11.com.example:disks --alias 'the fast ones'
+  lunway target add iqn.2026-11.com.example:disks --alias 'the fast ones'    # lets in nobody before `lunway acl add`
+  lunway target add iqn.2026-11.com.example:scratch --open     # everybody who reaches it may read and write
   lunway target set iqn.2026-11.com.example:disks --chap host-1:/etc/lunway/host-1.secret
   lunway target disable iqn.2026-11.com.example:disks        # drain it: initiators are asked to log out
   lunway target remove iqn.2026-11.com.example:disks --dry-run")]
@@ -62,6 +63,12 @@ struct Set {
     /// Tell them that this is for good
     #[arg(long, requires = "redirect")]
     permanent: bool,
+    /// Let in initiators that match no access rule: all that reach it, or with CHAP users all that prove to be one
+    #[arg(long)]
+    open: bool,
+    /// Let in only initiators that match an access rule
+    #[arg(long, conflicts_with = "open")]
+    no_open: bool,
     /// Let this user in (CHAP), or name another file for the secret
     #[arg(long, value_name = "USER:SECRETFILE")]
     chap: Vec<String>,
@@ -112,6 +119,7 @@ impl Set {
             Ok(json!({ "user": user, "secret_file": daemon.file(&file) }))
         };
         let mut body = given([
+            ("open", (self.open || self.no_open).then(|| json!(self.open))),
             ("alias", self.alias.as_ref().map(|alias| or_null(alias, json!(alias)))),
             (
                 "redirect",
@@ -187,14 +195,19 @@ fn table(answer: &Value) -> String {
             (true, false) => "enabled",
         };
         let chap = if status["authenticated"] == true { "CHAP" } else { "" };
-        let rules = rows(config, "acl").len();
+        let access = match (config["open"] == true, rows(config, "acl").len()) {
+            (true, 0) => "everybody".to_owned(),
+            (true, rules) => format!("{rules} rules, else everybody"),
+            (false, 0) => "nobody".to_owned(),
+            (false, rules) => format!("{rules} rules"),
+        };
         [
             text(config, "name"),
             state.to_owned(),
             rows(status, "luns").len().to_string(),
             text(status, "sessions"),
             chap.to_owned(),
-            if rules == 0 { "everybody".to_owned() } else { format!("{rules} rules") },
+            access,
             text(config, "alias"),
         ]
     };
