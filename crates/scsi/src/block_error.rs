@@ -8,18 +8,63 @@ use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::status::Status;
 
-/// Device server: what to answer when the device failed. `sector` is the logical block's size, for INFORMATION.
-pub fn response_of(error: &BlockError, sector: u32) -> Response {
+/// What the device server asked of the device: a failure is named after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Reading, or asking about, these bytes.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Writing, zeroing or unmapping these bytes.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Making durable what was written, wherever that was.
+    Flush,
+}
+
+impl Step {
+    /// The medium did not do it.
+    fn failed(self) -> Sense {
+        let code = match self {
+            Self::Read { .. } => AdditionalSense::UNRECOVERED_READ_ERROR,
+            Self::Write { .. } | Self::Flush => AdditionalSense::WRITE_ERROR,
+        };
+        Sense::new(SenseKey::MEDIUM_ERROR, code)
+    }
+
+    /// The block that INFORMATION tells for a failure at this byte: the first that failed of those that the step was about (SBC-4
+    /// 4.18.1). A device that fails in larger pieces may name a byte before them.
+    fn failed_block(self, at: u64, sector: u32) -> Option<u64> {
+        match self {
+            Self::Read { offset, len } | Self::Write { offset, len } => {
+                (at < offset.saturating_add(len)).then(|| at.max(offset) / u64::from(sector.max(1)))
+            }
+            Self::Flush => None,
+        }
+    }
+}
+
+/// Device server: what to answer when the device failed in a step. `sector` is the logical block's size, for INFORMATION, which is
+/// valid only where it is known which block failed.
+pub fn response_of(error: &BlockError, step: Step, sector: u32) -> Response {
     use AdditionalSense as Code;
-    let lba = |offset: u64| offset / u64::from(sector.max(1));
     match error {
         BlockError::Busy => Response::status(Status::BUSY),
         BlockError::ReservationConflict => Response::status(Status::RESERVATION_CONFLICT),
         BlockError::OutOfRange { .. } => Sense::illegal(Code::LBA_OUT_OF_RANGE).into(),
         BlockError::Misaligned { .. } => Sense::illegal(Code::INVALID_FIELD_IN_CDB).into(),
-        BlockError::Medium { offset } => Sense::new(SenseKey::MEDIUM_ERROR, Code::UNRECOVERED_READ_ERROR)
-            .with_information(lba(*offset))
-            .into(),
+        BlockError::Medium { offset } => {
+            Sense { information: step.failed_block(*offset, sector), ..step.failed() }.into()
+        }
+        // The operating system said no; it does not say to which block.
+        BlockError::Io { .. } => step.failed().into(),
         // SBC-3 4.7.3.6: no information about when space will be there again, so it is the permanent form.
         BlockError::NoSpace => Sense::new(SenseKey::DATA_PROTECT, Code::SPACE_ALLOCATION_FAILED).into(),
         BlockError::ReadOnly => Sense::new(SenseKey::DATA_PROTECT, Code::WRITE_PROTECTED).into(),
@@ -113,9 +158,46 @@ mod tests {
             BlockError::Aborted,
             BlockError::Unsupported,
         ] {
-            let response = response_of(&error, 512);
+            let step = Step::Read { offset: REQUEST.offset, len: REQUEST.len };
+            let response = response_of(&error, step, 512);
             assert_eq!(result_of(response.status, response.sense.as_deref(), REQUEST), Err(error));
         }
+    }
+
+    #[test]
+    fn a_failure_is_named_after_what_failed_and_tells_the_block_where_that_is_known() {
+        const READ: Step = Step::Read { offset: 4096, len: 8192 };
+        const WRITE: Step = Step::Write { offset: 4096, len: 8192 };
+        let medium = |offset| BlockError::Medium { offset };
+        let io = BlockError::Io { kind: io::ErrorKind::PermissionDenied, message: String::new() };
+        for (error, step, code, information) in [
+            (medium(5120), READ, AdditionalSense::UNRECOVERED_READ_ERROR, Some(10)),
+            (medium(5120), WRITE, AdditionalSense::WRITE_ERROR, Some(10)),
+            (medium(12_287), WRITE, AdditionalSense::WRITE_ERROR, Some(23)),
+            (medium(0), WRITE, AdditionalSense::WRITE_ERROR, Some(8)),
+            (medium(12_288), WRITE, AdditionalSense::WRITE_ERROR, None),
+            (medium(0), Step::Flush, AdditionalSense::WRITE_ERROR, None),
+            (io.clone(), READ, AdditionalSense::UNRECOVERED_READ_ERROR, None),
+            (io.clone(), WRITE, AdditionalSense::WRITE_ERROR, None),
+            (io, Step::Flush, AdditionalSense::WRITE_ERROR, None),
+        ] {
+            let sense = response_of(&error, step, 512).sense.expect("sense data");
+            let told = (sense.key, sense.code, sense.information);
+            assert_eq!(told, (SenseKey::MEDIUM_ERROR, code, information), "{error:?} in {step:?}");
+            for d_sense in [false, true] {
+                let bytes = sense.to_bytes(d_sense);
+                assert_eq!(Sense::parse(&bytes).map(|sense| sense.information), Some(information));
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_beyond_32_bits_is_told_in_descriptor_format_only() {
+        let step = Step::Write { offset: 1 << 42, len: 512 };
+        let sense =
+            response_of(&BlockError::Medium { offset: 1 << 42 }, step, 512).sense.expect("sense data");
+        assert_eq!(sense.to_bytes(false)[0] & 0x80, 0, "VALID");
+        assert_eq!(Sense::parse(&sense.to_bytes(true)).and_then(|sense| sense.information), Some(1 << 33));
     }
 
     #[test]

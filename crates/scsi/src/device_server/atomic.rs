@@ -5,6 +5,7 @@ use lunway_block::Buf;
 use super::transfer::{Blocks, whole_blocks};
 use super::verify::{first_difference, miscompare};
 use super::{Answer, Cdb, Command, failure, stepwise};
+use crate::block_error::Step;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
 
@@ -32,14 +33,17 @@ pub(crate) fn compare_and_write(command: Command) -> Answer {
     }
     stepwise(async move {
         let unit = command.unit();
-        let fail = |error| failure(unit, &error);
-        let medium = unit.device().read(offset, Buf::for_overwrite(len)).await.map_err(fail)?;
+        let reading = Step::Read { offset, len: len as u64 };
+        let writing = Step::Write { offset, len: len as u64 };
+        let medium = unit.device().read(offset, Buf::for_overwrite(len)).await;
+        let medium = medium.map_err(|error| failure(unit, reading, &error))?;
         if let Some(at) = first_difference(&medium, &command.data_out[..len]) {
             return Err(Response { wanted_out: wanted as u64, ..miscompare(at) });
         }
         let new = command.data_out.slice(len..wanted);
         let durability = unit.durability(command.cdb.has(1, FUA));
-        unit.device().write(offset, new, durability).await.map_err(fail)?;
+        let written = unit.device().write(offset, new, durability).await;
+        written.map_err(|error| failure(unit, writing, &error))?;
         Ok(Response::took(wanted as u64))
     })
 }
@@ -50,11 +54,14 @@ pub(crate) fn orwrite(command: Command) -> Answer {
     stepwise(async move {
         let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector);
         let unit = command.unit();
-        let fail = |error| failure(unit, &error);
-        let mut medium = unit.device().read(offset, Buf::for_overwrite(data.len())).await.map_err(fail)?;
+        let reading = Step::Read { offset, len: len as u64 };
+        let writing = Step::Write { offset, len: len as u64 };
+        let medium = unit.device().read(offset, Buf::for_overwrite(data.len())).await;
+        let mut medium = medium.map_err(|error| failure(unit, reading, &error))?;
         medium.iter_mut().zip(&*data).for_each(|(byte, bits)| *byte |= bits);
         let durability = unit.durability(command.cdb.has(1, FUA));
-        unit.device().write(offset, medium.freeze(), durability).await.map_err(fail)?;
+        let written = unit.device().write(offset, medium.freeze(), durability).await;
+        written.map_err(|error| failure(unit, writing, &error))?;
         Ok(Response::took(len as u64))
     })
 }
@@ -73,7 +80,8 @@ pub(crate) fn write_atomic_16(command: Command) -> Answer {
         let unit = command.unit();
         let durability = unit.durability(command.cdb.has(1, FUA));
         let written = unit.device().write(offset, data, durability).await;
-        written.map_err(|error| failure(unit, &error))?;
+        let writing = Step::Write { offset, len: len as u64 };
+        written.map_err(|error| failure(unit, writing, &error))?;
         Ok(Response::took(len as u64))
     })
 }

@@ -3,6 +3,7 @@
 use lunway_block::Io;
 
 use super::{Answer, Command, failure, stepwise};
+use crate::block_error::Step;
 use crate::logical_unit::obstacle;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
@@ -35,7 +36,7 @@ pub(crate) fn start_stop_unit(command: Command) -> Answer {
     stepwise(async move {
         let unit = command.unit();
         if flush {
-            unit.device().flush().await.map_err(|error| failure(unit, &error))?;
+            unit.device().flush().await.map_err(|error| failure(unit, Step::Flush, &error))?;
         }
         if load_or_eject && unit.set_obstacle(obstacle::NO_MEDIUM, !start) && start {
             unit.establish(UnitAttention::MediumChanged, Some(&command.itl));

@@ -25,10 +25,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use lunway_block::{Buf, Io, SharedBuf};
+use lunway_block::{BlockError, Buf, Io, SharedBuf};
 
 use crate::authority::Authority;
-use crate::block_error::response_of;
+use crate::block_error::{Step, response_of};
 use crate::field::{u16_at, u32_at, u64_at};
 use crate::gate;
 use crate::logical_unit::{LogicalUnit, obstacle};
@@ -375,7 +375,7 @@ pub(crate) fn stepwise(future: impl Future<Output = Result<Response, Response>> 
     Ok(settle(async move { future.await.unwrap_or_else(|refusal| refusal) }))
 }
 
-/// The response to an error of the device behind `unit`.
-pub(crate) fn failure(unit: &LogicalUnit, error: &lunway_block::BlockError) -> Response {
-    response_of(error, unit.geometry().logical_sector)
+/// The response to an error of the device behind `unit` in a step of a command.
+pub(crate) fn failure(unit: &LogicalUnit, step: Step, error: &BlockError) -> Response {
+    response_of(error, step, unit.geometry().logical_sector)
 }

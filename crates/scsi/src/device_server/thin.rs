@@ -4,6 +4,7 @@ use lunway_block::{Buf, Durability, Io, Zeroing};
 
 use super::transfer::Blocks;
 use super::{Answer, Command, failure, parameter_data, stepwise};
+use crate::block_error::Step;
 use crate::field::{u16_at, u32_at, u64_at};
 use crate::gate::Claim;
 use crate::lba_status::{LbaStatus, Provisioning};
@@ -71,7 +72,7 @@ pub(crate) fn unmap(command: Command) -> Answer {
     stepwise(async move {
         for (offset, len) in ranges {
             let done = command.unit().device().unmap(offset, len).await;
-            done.map_err(|error| failure(command.unit(), &error))?;
+            done.map_err(|error| failure(command.unit(), Step::Write { offset, len }, &error))?;
         }
         Ok(Response::took(len as u64))
     })
@@ -111,13 +112,13 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
     }
     stepwise(async move {
         let unit = command.unit();
-        let fail = |error| failure(unit, &error);
+        let fail = |error| failure(unit, Step::Write { offset, len }, &error);
         let zeroes = without_data || command.data_out.iter().all(|&byte| byte == 0);
         if zeroes {
             let zeroing = if unmap { Zeroing::MayUnmap } else { Zeroing::KeepAllocated };
             unit.device().write_zeroes(offset, len, zeroing).await.map_err(fail)?;
             if unit.durability(false) == Durability::Stable {
-                unit.device().flush().await.map_err(fail)?;
+                unit.device().flush().await.map_err(|error| failure(unit, Step::Flush, &error))?;
             }
             return Ok(Response::took(wanted as u64));
         }
@@ -155,7 +156,8 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
             if len == 0 || status.is_full(descriptors_max) {
                 break;
             }
-            let extents = unit.device().extents(at, len).await.map_err(|error| failure(unit, &error))?;
+            let extents = unit.device().extents(at, len).await;
+            let extents = extents.map_err(|error| failure(unit, Step::Read { offset: at, len }, &error))?;
             for extent in extents {
                 // Fully provisioned: every block is mapped (SBC-4 4.7.2), whatever the device leaves out below.
                 let provisioning =

@@ -3,7 +3,7 @@
 use lunway_block::{Buf, Geometry, Io, SharedBuf};
 
 use super::{Answer, Cdb, Command, failure};
-use crate::block_error::response_of;
+use crate::block_error::{Step, response_of};
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
 
@@ -90,7 +90,7 @@ fn read(command: &Command, blocks: Blocks) -> Answer {
     }
     Ok(unit.device().read(offset, Buf::for_overwrite(part)).map(move |done| match done {
         Ok(buf) => Response { wanted_in: len as u64, ..Response::data(buf.freeze()) },
-        Err(error) => response_of(&error, sector),
+        Err(error) => response_of(&error, Step::Read { offset, len: part as u64 }, sector),
     }))
 }
 
@@ -102,7 +102,7 @@ fn write(command: Command, blocks: Blocks, fua: bool) -> Answer {
     let unit = command.itl.unit();
     Ok(unit.device().write(offset, data, unit.durability(fua)).map(move |done| match done {
         Ok(()) => Response::took(len as u64),
-        Err(error) => response_of(&error, sector),
+        Err(error) => response_of(&error, Step::Write { offset, len: len as u64 }, sector),
     }))
 }
 
@@ -131,7 +131,7 @@ fn read_maybe_stable(command: Command, blocks: fn(&Cdb) -> Blocks) -> Answer {
     let flushed = command.unit().device().flush();
     Ok(flushed.then(move |flushed| match flushed {
         Ok(()) => read(&command, blocks).unwrap_or_else(Io::Ready),
-        Err(error) => Io::Ready(failure(command.unit(), &error)),
+        Err(error) => Io::Ready(failure(command.unit(), Step::Flush, &error)),
     }))
 }
 
@@ -178,7 +178,7 @@ fn synchronize_cache(command: &Command, blocks: Blocks) -> Answer {
     let sector = geometry.logical_sector;
     Ok(unit.device().flush().map(move |done| match done {
         Ok(()) => Response::good(),
-        Err(error) => response_of(&error, sector),
+        Err(error) => response_of(&error, Step::Flush, sector),
     }))
 }
 

@@ -4,6 +4,7 @@ use lunway_block::{Buf, Durability};
 
 use super::transfer::{Blocks, whole_blocks};
 use super::{Answer, Command, failure, stepwise};
+use crate::block_error::Step;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
@@ -74,7 +75,8 @@ fn verify(command: Command, blocks: Blocks) -> Answer {
         while done < len {
             let chunk = CHUNK.min(len - done);
             let read = device.read(offset + done as u64, Buf::for_overwrite(chunk)).await;
-            let medium = read.map_err(|error| failure(command.unit(), &error))?;
+            let step = Step::Read { offset, len: len as u64 };
+            let medium = read.map_err(|error| failure(command.unit(), step, &error))?;
             let difference = match comparison {
                 Comparison::Readable => None,
                 Comparison::Data => first_difference(&medium, &data[done..done + chunk]).map(|at| done + at),
@@ -114,14 +116,17 @@ fn write_and_verify(command: Command, blocks: Blocks) -> Answer {
     let (offset, len) = blocks.transferred(&command, &geometry)?;
     stepwise(async move {
         let data = whole_blocks(command.data_out.clone(), len, geometry.logical_sector);
-        let fail = |error| failure(command.unit(), &error);
+        let (reading, writing) =
+            (Step::Read { offset, len: len as u64 }, Step::Write { offset, len: len as u64 });
         let device = command.unit().device();
         // What is verified is what is on the medium.
-        device.write(offset, data.clone(), Durability::Stable).await.map_err(fail)?;
+        let written = device.write(offset, data.clone(), Durability::Stable).await;
+        written.map_err(|error| failure(command.unit(), writing, &error))?;
         let mut done = 0;
         while done < data.len() {
             let chunk = CHUNK.min(data.len() - done);
-            let medium = device.read(offset + done as u64, Buf::for_overwrite(chunk)).await.map_err(fail)?;
+            let medium = device.read(offset + done as u64, Buf::for_overwrite(chunk)).await;
+            let medium = medium.map_err(|error| failure(command.unit(), reading, &error))?;
             if comparison == Comparison::Data
                 && let Some(at) = first_difference(&medium, &data[done..done + chunk])
             {

@@ -1,5 +1,6 @@
 //! The device server from outside: CDBs in, responses out, read with the initiator's types.
 
+mod device_errors;
 mod exclusion;
 mod extended_copy;
 mod identity;
