@@ -106,7 +106,7 @@ const CONTROL: Kind = Kind { access: Access::Write, ..FREE };
 const INSPECT: Kind = Kind { reach: Reach::Standby, ..CONTROL };
 /// A self-test reads the medium.
 const DIAGNOSE: Kind = Kind { medium: true, ..INSPECT };
-/// REPORT SUPPORTED OPERATION CODES is not on the standard's list for standby and may be taken: a host that finds the unit
+/// REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS are not on the standard's list for standby and may be taken: a host that finds the unit
 /// through such a port would otherwise never learn what it can do. What they tell does not change while the medium is taken.
 const DESCRIBE: Kind = Kind { access: Access::Read, beside_medium_operation: true, ..INSPECT };
 /// The same reason: without its size, a disk found through a port in standby is one without a medium.
@@ -387,6 +387,7 @@ pub static OPERATIONS: &[Operation] = &[
     row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
     row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
     row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
+    row("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", "SPC-4 6.36", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_task_management_functions)).acting(),
     row("SET TARGET PORT GROUPS", "SPC-4 6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, ChangeAll, Unit(ports::set_groups)).acting(),
     row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
     row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),

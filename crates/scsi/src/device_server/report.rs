@@ -1,4 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES and READ DEFECT DATA: what the device can do and how it is.
+//! REPORT SUPPORTED OPERATION CODES, REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS and READ DEFECT DATA: what the device can do and how it
+//! is.
 
 use lunway_block::Io;
 
@@ -7,6 +8,7 @@ use crate::field::put;
 use crate::logical_unit::LogicalUnit;
 use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
 use crate::sense::Sense;
+use crate::task_management::{FUNCTIONS, TaskManagementFunction};
 
 /// REPORTING OPTIONS (SPC-4 6.35.1).
 mod option {
@@ -87,6 +89,42 @@ fn one(row: Option<&Operation>, timeouts: bool) -> Vec<u8> {
         bytes.extend(timeouts_descriptor());
     }
     bytes
+}
+
+/// Bits for the functions of [`FUNCTIONS`] (SPC-4 6.36); no timeouts are told (TMFTMOV is 0), as their time is the device's.
+pub(crate) fn supported_task_management_functions(command: Command) -> Answer {
+    const REPD: u8 = 0x80;
+    const BASIC: usize = 4;
+    const EXTENDED: usize = 16;
+    let allocation = command.cdb.u32(6) as usize;
+    if allocation < BASIC {
+        return Err(Sense::invalid_cdb_field(6, 7).into());
+    }
+    let len = if command.cdb.has(2, REPD) { EXTENDED } else { BASIC };
+    let mut bytes = [0; EXTENDED];
+    bytes[0] = FUNCTIONS.iter().fold(0, |bits, row| bits | support_bit(row.function));
+    bytes[3] = (len - BASIC) as u8;
+    Ok(Io::Ready(parameter_data(&bytes[..len], allocation)))
+}
+
+/// The bit of byte 0 that says that a function is supported. Byte 1 is for QUERY functions and I_T NEXUS RESET, which iSCSI has
+/// other ways for.
+fn support_bit(function: TaskManagementFunction) -> u8 {
+    const ATS: u8 = 0x80;
+    const ATSS: u8 = 0x40;
+    const CACAS: u8 = 0x20;
+    const CTSS: u8 = 0x10;
+    const LURS: u8 = 0x08;
+    /// Obsolete since SAM-4; iSCSI has kept the function.
+    const TRS: u8 = 0x02;
+    match function {
+        TaskManagementFunction::AbortTask => ATS,
+        TaskManagementFunction::AbortTaskSet => ATSS,
+        TaskManagementFunction::ClearAca => CACAS,
+        TaskManagementFunction::ClearTaskSet => CTSS,
+        TaskManagementFunction::LogicalUnitReset => LURS,
+        TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset => TRS,
+    }
 }
 
 /// An empty list in the format that was asked for: a virtual disk has no grown and no primary defects.

@@ -43,6 +43,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("READ CAPACITY (10)",                                       "aRR"),
     ("READ CAPACITY (16)",                                       "aRR"),
     ("REPORT SUPPORTED OPERATION CODES",                         "aRR"),
+    ("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",               "aRR"),
 
     ("TEST UNIT READY",                                          "RRR"),
     ("FORMAT UNIT",                                              "RRR"),

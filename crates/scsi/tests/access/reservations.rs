@@ -35,6 +35,7 @@ const COMMANDS: &[Row] = &[
     ("RECEIVE COPY STATUS (LID1)",                 None, "AAAAA C"),
     ("REPORT LUNS",                                None, "AAAAA A"),
     ("REPORT SUPPORTED OPERATION CODES",           None, "ACAAC C"),
+    ("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", None, "ACAAC C"),
     ("REPORT TARGET PORT GROUPS",                  None, "AAAAA A"),
     ("REQUEST SENSE",                              None, "AAAAA A"),
     ("LOG SENSE",                                  None, "AAAAA A"),

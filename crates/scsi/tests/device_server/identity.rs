@@ -6,7 +6,8 @@ use lunway_scsi::vpd::{
     BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages, UnitSerialNumber, page,
 };
 use lunway_scsi::{
-    AdditionalSense, Inquiry, LogicalUnitOptions, Lun, LunList, ReadCapacity, Status, UnitAttention, cdb,
+    AdditionalSense, Inquiry, LogicalUnitOptions, Lun, LunList, ReadCapacity, Sense, Status,
+    TaskManagementFunction, TaskManagementResponse, UnitAttention, cdb,
 };
 
 #[test]
@@ -132,4 +133,34 @@ fn every_reported_operation_is_reported_alone_too() {
     }
     let unknown = host.good(&[0xA3, 0x0C, 1, 0xEE, 0, 0, 0, 0, 1, 0, 0, 0], &[]).data_in;
     assert_eq!(unknown[1] & 7, 1);
+}
+
+/// Both lengths say of each function what asking for it comes to.
+#[test]
+fn supported_task_management_functions_are_those_that_are_carried_out() {
+    use TaskManagementFunction as Function;
+    let rig = Rig::new();
+    let host = rig.login("host");
+    let basic = host.good(&[0xA3, 0x0D, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[]).data_in;
+    let extended = host.good(&[0xA3, 0x0D, 0x80, 0, 0, 0, 0, 0, 1, 0, 0, 0], &[]).data_in;
+    assert_eq!((basic.len(), extended.len(), basic[3], extended[3]), (4, 16, 0, 12));
+    assert_eq!((&basic[..3], extended[4] & 1), (&extended[..3], 0), "no timeouts are told");
+    for (bit, functions) in [
+        (0x80, &[Function::AbortTask][..]),
+        (0x40, &[Function::AbortTaskSet]),
+        (0x20, &[Function::ClearAca]),
+        (0x10, &[Function::ClearTaskSet]),
+        (0x08, &[Function::LogicalUnitReset]),
+        (0x02, &[Function::TargetWarmReset, Function::TargetColdReset]),
+    ] {
+        for &function in functions {
+            let response = host.0.task_management(Lun::new(0).0, function).response;
+            let supported = response != TaskManagementResponse::NotSupported;
+            assert_eq!(basic[0] & bit != 0, supported, "{function:?}");
+        }
+    }
+    assert_eq!((basic[0] & 0x05, basic[1]), (0, 0), "no QUERY functions, no I_T NEXUS RESET");
+    host.hears(UnitAttention::Reset);
+    let short = host.refused(&[0xA3, 0x0D, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0], &[]);
+    assert_eq!(short, Sense { descriptor_format: false, ..Sense::invalid_cdb_field(6, 7) });
 }

@@ -72,6 +72,7 @@ pub(crate) const OPERATIONS: &[Row] = &[
     ("REPORT LUNS",                                              "", "", ""),
     ("REPORT TARGET PORT GROUPS",                                "", "", ""),
     ("REPORT SUPPORTED OPERATION CODES",                         "", "", ""),
+    ("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",               "", "", ""),
     ("SET TARGET PORT GROUPS",                                   "attention inventory kept ports removal use", "", ""),
     ("READ (12)",                                                "", "", ""),
     ("WRITE (12)",                                               "data", "", ""),
