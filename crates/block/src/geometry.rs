@@ -13,6 +13,11 @@ pub struct Geometry {
     pub physical_sector: u32,
     /// Transfers of this length, so aligned, go best; 0: no preference.
     pub optimal_transfer: u32,
+    /// Transfers that begin and end at multiples of this, counted from `first_aligned`, need no work beside their own; 0: no more than
+    /// `physical_sector` says.
+    pub transfer_granularity: u32,
+    /// Where the first whole physical sector begins: of a disk that was partitioned by its emulation, not at 0.
+    pub first_aligned: u32,
     /// Callers should not exceed this in one operation; 0: no limit.
     pub max_transfer: u32,
     /// Space is allocated when written, and `unmap` gives it back.
@@ -37,6 +42,8 @@ impl Geometry {
             logical_sector: 512,
             physical_sector: 512,
             optimal_transfer: 0,
+            transfer_granularity: 0,
+            first_aligned: 0,
             max_transfer: 0,
             thin: false,
             unmap_granularity: 0,

@@ -118,7 +118,7 @@ impl Handle {
         offset: u64,
         mut buf: Buf,
     ) -> Result<Buf, BlockError> {
-        let mut waiting = pieces(0..buf.len() as u64, shape.transfer_max.into());
+        let mut waiting = shape.pieces(offset, buf.len() as u64);
         let mut running = FuturesUnordered::new();
         loop {
             while running.len() < PIECES_IN_FLIGHT
@@ -146,7 +146,7 @@ impl Handle {
         fua: bool,
     ) -> Result<(), BlockError> {
         let (handle, data) = (&self, &data);
-        to_the_end(pieces(0..data.len() as u64, shape.transfer_max.into()), |range| async move {
+        to_the_end(shape.pieces(offset, data.len() as u64), |range| async move {
             let piece = data.slice(range.start as usize..range.end as usize);
             handle.write(&shape, offset + range.start, piece, fua)?.await.map(drop)
         })
@@ -163,7 +163,7 @@ impl Handle {
     ) -> Result<(), BlockError> {
         let sector = u64::from(shape.geometry.logical_sector);
         let command = &command;
-        to_the_end(pieces(range, u64::from(blocks_max) * sector), |range| async move {
+        to_the_end(pieces(range, u64::from(blocks_max) * sector, shape.boundary()), |range| async move {
             let len = range.end - range.start;
             let (cdb, data_out) = command(range.start / sector, (len / sector) as u32);
             let request = shape.request(range.start, len);
@@ -198,7 +198,7 @@ impl Handle {
         }
         let zeroes = Buf::zeroed((range.end - range.start).min(shape.transfer_max.into()) as usize).freeze();
         let (handle, zeroes) = (&self, &zeroes);
-        to_the_end(pieces(range, shape.transfer_max.into()), |range| async move {
+        to_the_end(pieces(range, shape.transfer_max.into(), shape.boundary()), |range| async move {
             let piece = zeroes.slice(0..(range.end - range.start) as usize);
             handle.write(&shape, range.start, piece, false)?.await.map(drop)
         })
@@ -307,7 +307,7 @@ async fn to_the_end<F: Future<Output = Result<(), BlockError>>>(
 /// Of two errors the one that says less about what may have happened, or may happen yet.
 fn less_certain(one: BlockError, other: BlockError) -> BlockError {
     let doubt = |error: &BlockError| match error {
-        BlockError::Gone { .. } => 0,
+        BlockError::Gone { .. } | BlockError::Busy => 0,
         BlockError::Timeout { .. } => 1,
         BlockError::Aborted => 3,
         _ => 2,
@@ -315,12 +315,35 @@ fn less_certain(one: BlockError, other: BlockError) -> BlockError {
     if doubt(&other) > doubt(&one) { other } else { one }
 }
 
-/// `range` in pieces of at most `len_max` bytes.
-fn pieces(range: Range<u64>, len_max: u64) -> impl Iterator<Item = Range<u64>> {
+impl Shape {
+    /// What lies between two places on the disk at which a request is cut, and where the first of them is: the least that the unit
+    /// writes without reading first, and at least the 4 KiB of file systems and media.
+    fn boundary(&self) -> (u64, u64) {
+        let least = u64::from(self.geometry.physical_sector).max(4096);
+        (least, u64::from(self.geometry.first_aligned) % least)
+    }
+
+    /// An operation of `len` bytes at `offset` in pieces that one command may carry, counted from its beginning.
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let all = pieces(offset..offset.saturating_add(len), self.transfer_max.into(), self.boundary());
+        all.map(move |piece| piece.start - offset..piece.end - offset)
+    }
+}
+
+/// `range` in pieces of at most `len_max` bytes, cut at multiples of the first number behind the second one. Where a piece is too
+/// short to reach the next such place it is cut where it ends.
+fn pieces(
+    range: Range<u64>,
+    len_max: u64,
+    (distance, first): (u64, u64),
+) -> impl Iterator<Item = Range<u64>> {
     let step = len_max.max(1);
     let mut at = range.start;
     std::iter::from_fn(move || {
-        let end = at.saturating_add(step).min(range.end);
+        let most = at.saturating_add(step);
+        let place = most.checked_sub(first).map(|behind| first + behind / distance.max(1) * distance.max(1));
+        let end =
+            if most >= range.end { range.end } else { place.filter(|&place| place > at).unwrap_or(most) };
         let piece = (at < end).then_some(at..end);
         at = end;
         piece
@@ -333,11 +356,21 @@ mod tests {
 
     #[test]
     fn pieces_cover_the_range_and_none_is_too_long() {
-        assert_eq!(pieces(0..10, 4).collect::<Vec<_>>(), [0..4, 4..8, 8..10]);
-        assert!(pieces(3..7, 4).eq(std::iter::once(3..7)));
-        assert_eq!(pieces(5..5, 4).count(), 0);
+        let anywhere = (1, 0);
+        assert_eq!(pieces(0..10, 4, anywhere).collect::<Vec<_>>(), [0..4, 4..8, 8..10]);
+        assert!(pieces(3..7, 4, anywhere).eq(std::iter::once(3..7)));
+        assert_eq!(pieces(5..5, 4, anywhere).count(), 0);
         let end = u64::MAX;
-        assert!(pieces(end - 2..end, u64::MAX).eq(std::iter::once(end - 2..end)));
+        assert!(pieces(end - 2..end, u64::MAX, anywhere).eq(std::iter::once(end - 2..end)));
+    }
+
+    #[test]
+    fn pieces_are_cut_between_blocks_where_one_may_be_as_long_as_a_block() {
+        let cut = |range, len_max, boundary| pieces(range, len_max, boundary).collect::<Vec<_>>();
+        assert_eq!(cut(3..30, 10, (4, 0)), [3..12, 12..20, 20..30]);
+        assert_eq!(cut(3..30, 10, (4, 3)), [3..11, 11..19, 19..27, 27..30]);
+        assert_eq!(cut(1..9, 3, (8, 0)), [1..4, 4..7, 7..9], "no room for a whole block");
+        assert_eq!(cut(0..6, 3, (8, 5)), [0..3, 3..6]);
     }
 
     #[test]
@@ -346,7 +379,7 @@ mod tests {
         let results = [Err(gone), Err(BlockError::Aborted), Err(BlockError::Timeout { millis: 1 }), Ok(())];
         let ended = std::cell::Cell::new(0);
         let (results, ended) = (&results, &ended);
-        let all = to_the_end(pieces(0..4, 1), |range| async move {
+        let all = to_the_end(pieces(0..4, 1, (1, 0)), |range| async move {
             ended.set(ended.get() + 1);
             results[range.start as usize].clone()
         });

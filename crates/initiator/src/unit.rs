@@ -347,6 +347,8 @@ impl Facts {
             logical_sector: sector,
             physical_sector: sector << capacity.physical_exponent.min(8),
             optimal_transfer: limits.map_or(0, |limits| bytes(limits.optimal_transfer)),
+            transfer_granularity: limits.map_or(0, |limits| bytes(limits.optimal_granularity.into())),
+            first_aligned: bytes(capacity.lowest_aligned.into()),
             max_transfer: transfer_max,
             thin,
             unmap_granularity: if by_unmap || unmap_zeroes { bytes(granularity) } else { 0 },

@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use lunway_multipath::{Direction, LaneShape, NoLane, Piece, Pieces, Policy, Port, Request, Scheduler, Use};
+use lunway_multipath::{
+    Boundaries, Direction, LaneShape, NoLane, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
+};
 
 /// Requests that are in flight together. The clock is read twice for so many calls, so that it does not count.
 const DEPTH: u64 = 64;
@@ -52,7 +54,14 @@ fn measure(lanes: u32, len: u64, time: Duration) -> Result<(f64, f64), NoLane> {
     while placing + finishing < time {
         let before = Instant::now();
         for _ in 0..DEPTH {
-            let request = Request { direction: Direction::Read, offset, len, divisible: true, align: 4096 };
+            let request = Request {
+                direction: Direction::Read,
+                offset,
+                len,
+                divisible: true,
+                block: 4096,
+                cut: Boundaries::every(4096),
+            };
             scheduler.place(&request, now, &mut pieces)?;
             in_flight.extend(pieces.iter().map(|piece| (Duration::ZERO, *piece)));
             offset += len;

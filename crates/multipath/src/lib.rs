@@ -39,6 +39,6 @@ pub use fate::Fate;
 pub use health::{Failback, Flap, LaneState};
 pub use lane::{Access, Lane, LaneEvent, LaneListener};
 pub use scheduler::{
-    Direction, LaneFigures, LaneId, LaneShape, NoLane, Piece, Pieces, Policy, Port, Request, Scheduler,
-    UnknownPolicy, Use,
+    Boundaries, Direction, LaneFigures, LaneId, LaneShape, NoLane, Piece, Pieces, Policy, Port, Request,
+    Scheduler, UnknownPolicy, Use,
 };

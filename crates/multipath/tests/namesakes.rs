@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use lunway_block::size::parse_size;
-use lunway_multipath::{Access, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use};
+use lunway_multipath::{
+    Access, Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
+};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/policies.md");
 
@@ -54,7 +56,7 @@ fn play(table: &str) {
         };
         let request = |direction, offset: &str, len: &str| {
             let (offset, len) = (parse_size(offset).unwrap(), parse_size(len).unwrap());
-            Request { direction, offset, len, divisible: true, align: 512 }
+            Request { direction, offset, len, divisible: true, block: 512, cut: Boundaries::every(512) }
         };
         let request = match what {
             ["read", offset, len] => request(Direction::Read, offset, len),
@@ -116,7 +118,14 @@ fn a_change_of_policy_finds_the_account_of_what_is_in_flight() {
     for lane in 0..2 {
         scheduler.set_use(lane, Use::Active, Duration::ZERO);
     }
-    let read = Request { direction: Direction::Read, offset: 0, len: 65536, divisible: true, align: 512 };
+    let read = Request {
+        direction: Direction::Read,
+        offset: 0,
+        len: 65536,
+        divisible: true,
+        block: 512,
+        cut: Boundaries::every(512),
+    };
     let place = |scheduler: &mut Scheduler| {
         let mut pieces = Pieces::new();
         scheduler.place(&read, Duration::ZERO, &mut pieces).unwrap();

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use lunway_multipath::{Access, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use};
+use lunway_block::Geometry;
+use lunway_multipath::{
+    Access, Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
+};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Place { direction: Direction, offset: u64, len: u64, divisible: bool, align: u32 },
+    Place { direction: Direction, offset: u64, len: u64, divisible: bool, cut: Boundaries },
     Finish { which: usize, ok: bool },
     Use { lane: usize, usage: Use },
     Access { lane: usize, access: Access },
@@ -38,9 +41,18 @@ fn request() -> impl Strategy<Value = Step> {
         (1_u64..64).prop_map(|n| n << 18),
         1_u64..1 << 33
     ];
-    let align = prop_oneof![Just(1_u32), Just(512), Just(4096), Just(1 << 20), Just(12_345), Just(0)];
-    (direction, 0_u64..1 << 40, len, any::<bool>(), align).prop_map(
-        |(direction, offset, len, divisible, align)| Step::Place { direction, offset, len, divisible, align },
+    let step = prop_oneof![Just(1_u32), Just(512), Just(4096), Just(1 << 20), Just(12_345), Just(0)];
+    let first = prop_oneof![3 => Just(0_u32), 1 => Just(3584), 1 => 0_u32..1 << 20];
+    // Requests begin at sectors, not at the places where they may be cut.
+    let offset = (0_u64..1 << 31).prop_map(|sector| sector * 512);
+    (direction, offset, len, any::<bool>(), step, first).prop_map(
+        |(direction, offset, len, divisible, step, first)| Step::Place {
+            direction,
+            offset,
+            len,
+            divisible,
+            cut: Boundaries { step, first },
+        },
     )
 }
 
@@ -86,16 +98,23 @@ fn story() -> impl Strategy<Value = (Vec<LaneShape>, Policy, Vec<Step>)> {
 }
 
 /// Checks what was placed against what was asked.
-fn check_cover(pieces: &[Piece], direction: Direction, len: u64, divisible: bool, align: u32) {
+fn check_cover(pieces: &[Piece], request: &Request) {
+    let Request { direction, offset, len, divisible, cut, .. } = *request;
     assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), len);
     assert!(pieces.iter().all(|piece| piece.direction == direction));
     if pieces.len() > 1 {
         assert!(divisible && pieces.iter().all(|piece| piece.len > 0), "{pieces:?}");
     }
-    let mut begin = 0;
-    for piece in pieces {
-        assert_eq!(begin % u64::from(align.max(1)), 0, "{pieces:?}");
-        begin += piece.len;
+    // Every piece begins and ends at a boundary of the disk, but for the request's own begin and end.
+    let mut at = offset;
+    for piece in pieces.iter().take(pieces.len().saturating_sub(1)) {
+        at += piece.len;
+        let behind = at.checked_sub(cut.first.into());
+        assert_eq!(
+            behind.map(|behind| behind % u64::from(cut.step.max(1))),
+            Some(0),
+            "{request:?}: {pieces:?}"
+        );
     }
 }
 
@@ -111,16 +130,16 @@ proptest! {
         let mut pieces = Pieces::new();
         for step in steps {
             match step {
-                Step::Place { direction, offset, len, divisible, align } => {
+                Step::Place { direction, offset, len, divisible, cut } => {
                     let usable = |lane: usize| states[lane].0 != Use::Out && states[lane].1.is_active();
-                    let request = Request { direction, offset, len, divisible, align };
+                    let request = Request { direction, offset, len, divisible, block: 512, cut };
                     let placed = scheduler.place(&request, now, &mut pieces);
                     prop_assert_eq!(placed.is_ok(), (0..lanes.len()).any(usable));
                     if placed.is_err() {
                         prop_assert!(pieces.is_empty());
                         continue;
                     }
-                    check_cover(&pieces, direction, len, divisible, align);
+                    check_cover(&pieces, &request);
                     let sound = (0..lanes.len()).any(|lane| usable(lane) && !states[lane].2);
                     for piece in pieces.iter() {
                         prop_assert!(usable(piece.lane), "{:?} is out", piece);
@@ -175,8 +194,8 @@ proptest! {
         scheduler.set_use(lane, Use::Active, Duration::ZERO);
         let mut pieces = Pieces::new();
         for step in steps {
-            let Step::Place { direction, offset, len, divisible, align } = step else { continue };
-            let request = Request { direction, offset, len, divisible, align };
+            let Step::Place { direction, offset, len, divisible, cut } = step else { continue };
+            let request = Request { direction, offset, len, divisible, block: 512, cut };
             scheduler.place(&request, Duration::ZERO, &mut pieces).unwrap();
             prop_assert_eq!(pieces.iter().map(|piece| (piece.lane, piece.len)).collect::<Vec<_>>(), vec![(lane, len)]);
         }
@@ -202,7 +221,8 @@ fn reserves_carry_nothing_while_an_active_lane_is_left() {
                     offset: i << 22,
                     len: 4 << 20,
                     divisible: true,
-                    align: 512,
+                    block: 512,
+                    cut: Boundaries::every(512),
                 };
                 scheduler.place(&request, Duration::from_millis(i), &mut pieces).unwrap();
                 lanes.extend(pieces.iter().map(|piece| piece.lane));
@@ -231,7 +251,8 @@ fn on_a_disk_with_little_to_do_a_far_lane_is_tried_seldom() {
             offset: second << 20,
             len: 4096,
             divisible: true,
-            align: 4096,
+            block: 4096,
+            cut: Boundaries::every(4096),
         };
         scheduler.place(&request, now, &mut pieces).unwrap();
         let piece = *pieces.iter().next().unwrap();
@@ -246,7 +267,14 @@ fn on_a_disk_with_little_to_do_a_far_lane_is_tried_seldom() {
 #[test]
 fn without_a_lane_nothing_is_placed() {
     let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false)]), Policy::Adaptive);
-    let request = Request { direction: Direction::Write, offset: 0, len: 4096, divisible: true, align: 512 };
+    let request = Request {
+        direction: Direction::Write,
+        offset: 0,
+        len: 4096,
+        divisible: true,
+        block: 512,
+        cut: Boundaries::every(512),
+    };
     assert!(scheduler.place(&request, Duration::ZERO, &mut Pieces::new()).is_err());
     assert!(
         Scheduler::new(&[], Policy::RoundRobin).place(&request, Duration::ZERO, &mut Pieces::new()).is_err()
@@ -265,8 +293,14 @@ fn a_new_lane_and_one_that_returns_begin_with_128_kib_and_double() {
     // Reads 4 MiB and says what the second lane had of it. Every lane takes 100 µs and 8 ns for each byte.
     let mut read = |scheduler: &mut Scheduler| {
         let mut pieces = Pieces::new();
-        let request =
-            Request { direction: Direction::Read, offset: 0, len: 4 << 20, divisible: true, align: 4096 };
+        let request = Request {
+            direction: Direction::Read,
+            offset: 0,
+            len: 4 << 20,
+            divisible: true,
+            block: 4096,
+            cut: Boundaries::every(4096),
+        };
         scheduler.place(&request, now, &mut pieces).unwrap();
         let end = |piece: &Piece| piece.placed_at + Duration::from_nanos(100_000 + piece.len * 8);
         let mut pieces = pieces.to_vec();
@@ -286,4 +320,19 @@ fn a_new_lane_and_one_that_returns_begin_with_128_kib_and_double() {
         scheduler.set_use(1, Use::Out, Duration::ZERO);
         (0..5).for_each(|_| assert_eq!(read(&mut scheduler), 0));
     }
+}
+
+#[test]
+fn a_disk_is_cut_at_its_granularity_or_physical_blocks_and_never_within_4_kib() {
+    let plain = Geometry::plain(1 << 30);
+    assert_eq!(Boundaries::of(&plain), Boundaries::every(4096), "512 bytes throughout");
+    let physical = Geometry { physical_sector: 16384, ..plain };
+    assert_eq!(Boundaries::of(&physical), Boundaries::every(16384));
+    let told = |transfer_granularity| Geometry { transfer_granularity, ..physical };
+    assert_eq!(Boundaries::of(&told(65536)), Boundaries::every(65536));
+    for strange in [512, 16384 + 512, 65535 * 512] {
+        assert_eq!(Boundaries::of(&told(strange)), Boundaries::every(16384), "{strange}");
+    }
+    let shifted = Geometry { physical_sector: 4096, first_aligned: 7 * 512, ..plain };
+    assert_eq!(Boundaries::of(&shifted), Boundaries { step: 4096, first: 3584 });
 }

@@ -32,7 +32,7 @@ impl ReadCapacity {
             last_lba: geometry.sectors().saturating_sub(1),
             block_len: geometry.logical_sector,
             physical_exponent: per_physical.ilog2().min(15) as u8,
-            lowest_aligned: 0,
+            lowest_aligned: (geometry.first_aligned / geometry.logical_sector.max(1)).min(0x3FFF) as u16,
             provisioning_managed: geometry.thin,
             unmapped_zeroes: geometry.thin && geometry.unmap_zeroes,
             protected: false,

@@ -18,8 +18,8 @@ use super::unflushed::Unflushed;
 use super::{Options, Unproven, WhenNone};
 use crate::health::Health;
 use crate::{
-    Access, Direction, Fate, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request, Scheduler,
-    Use,
+    Access, Boundaries, Direction, Fate, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request,
+    Scheduler, Use,
 };
 
 /// What all operations of a device share: the lanes, and one lock around what is known of them.
@@ -58,7 +58,8 @@ pub(super) struct Core {
     pub(super) waiting: u64,
     /// Whether acknowledged writes may be in a cache.
     pub(super) volatile: bool,
-    align: u32,
+    block: u32,
+    cut: Boundaries,
     clock: Clock,
     /// Operations that lanes have.
     in_flight: u32,
@@ -142,7 +143,8 @@ impl Core {
         }
         let (offset, len) = (operation.range().start, operation.bytes());
         let now = self.clock.read(self.in_flight, len);
-        let request = Request { direction: O::DIRECTION, offset, len, divisible, align: self.align };
+        let (direction, block, cut) = (O::DIRECTION, self.block, self.cut);
+        let request = Request { direction, offset, len, divisible, block, cut };
         self.scheduler.place(&request, now, &mut self.pieces).map_err(|_| Obstacle::NoLane)?;
         self.in_flight += self.pieces.len() as u32;
         Ok(())
@@ -230,7 +232,8 @@ impl Shared {
             pieces: Pieces::default(),
             waiting: 0,
             volatile: shape.agreed().volatile_cache,
-            align: shape.agreed().physical_sector,
+            block: shape.agreed().physical_sector,
+            cut: Boundaries::of(&shape.agreed()),
             clock: Clock::new(started),
             in_flight: 0,
             orders: Orders::default(),
@@ -351,7 +354,8 @@ impl Shared {
     fn adopt_shape(&self) {
         let agreed = self.shape.agreed();
         let mut core = self.lock();
-        (core.volatile, core.align) = (agreed.volatile_cache, agreed.physical_sector);
+        (core.volatile, core.block) = (agreed.volatile_cache, agreed.physical_sector);
+        core.cut = Boundaries::of(&agreed);
     }
 
     /// An operation failed over a lane. Says what that means for it; the lane's reputation suffers where it says itself that it is well.

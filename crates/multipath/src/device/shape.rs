@@ -94,6 +94,8 @@ fn join(one: Geometry, other: Geometry) -> Geometry {
         logical_sector: one.logical_sector,
         physical_sector: one.physical_sector.max(other.physical_sector),
         optimal_transfer: one.optimal_transfer.max(other.optimal_transfer),
+        transfer_granularity: one.transfer_granularity.max(other.transfer_granularity),
+        first_aligned: one.first_aligned.max(other.first_aligned),
         max_transfer: limit(one.max_transfer, other.max_transfer),
         thin: one.thin || other.thin,
         unmap_granularity: one.unmap_granularity.max(other.unmap_granularity),

@@ -385,7 +385,7 @@ impl Adaptive {
             let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0 && self.has_rested(lane, d);
             shares.push(Share { lane, start, backlog, rate, limit, probe, len: 0 });
         }
-        if let Some(alone) = shares.divide(request.len, u64::from(request.align)) {
+        if let Some(alone) = shares.divide(request.offset, request.len, request.cut) {
             let end = request.offset.saturating_add(request.len);
             pieces.push(self.put(alone, request.direction, request.len, end, now, load));
             return;

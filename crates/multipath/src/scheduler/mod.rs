@@ -15,7 +15,7 @@ mod team;
 use std::time::Duration;
 
 pub use policy::{Policy, UnknownPolicy};
-pub use request::{Direction, Piece, Pieces, Request};
+pub use request::{Boundaries, Direction, Piece, Pieces, Request};
 
 use crate::Access;
 use adaptive::Adaptive;
@@ -96,7 +96,7 @@ pub struct LaneFigures {
 ///
 /// # Promises
 ///
-/// Pieces cover the request without gap or overlap, in order, and begin at multiples of `align`. No piece is on a lane that is out. When
+/// Pieces cover the request without gap or overlap, in order, and are cut at the request's [`Boundaries`] only. No piece is on a lane that is out. When
 /// all pieces are finished nothing is in flight, whatever happened to policies and lanes meanwhile.
 ///
 /// # The parts

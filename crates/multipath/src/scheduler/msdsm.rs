@@ -76,7 +76,7 @@ impl Msdsm {
     fn stays(&self, request: &Request, load: &Load) -> bool {
         let head = &load.lanes[self.head];
         // Its condition is: first block >= last block of what was placed there last. The last block itself counts.
-        let sequential = request.offset.saturating_add(u64::from(request.align)) >= head.last_end;
+        let sequential = request.offset.saturating_add(u64::from(request.block)) >= head.last_end;
         match request.direction {
             Direction::Read => sequential,
             Direction::Write => sequential && head.flow.data() + request.len <= LEAST_BLOCKS_CACHE,

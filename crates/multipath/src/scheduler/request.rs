@@ -3,6 +3,8 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use lunway_block::Geometry;
+
 use super::LaneId;
 
 /// Which way the data of a request goes. A wire carries both at once.
@@ -27,9 +29,51 @@ pub struct Request {
     pub len: u64,
     /// Whether it may be cut into pieces that go over several lanes.
     pub divisible: bool,
-    /// Pieces begin at multiples of this from the request's beginning, bytes: the block, or what the storage likes better. The logical
-    /// block where nothing else is known: `least-blocks` takes it for that.
-    pub align: u32,
+    /// Block of the disk, bytes: `least-blocks` takes a request that begins with the last block of the one before for its sequel.
+    pub block: u32,
+    /// Where it may be cut.
+    pub cut: Boundaries,
+}
+
+/// Places on the disk at which a request may be cut: `first`, and every `step` bytes behind it.
+///
+/// A piece that begins or ends inside a physical block makes the storage read that block, change a part of it and write it back, twice
+/// for each cut; and two lanes then change the same block at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boundaries {
+    /// Distance of two places, bytes; 0 counts as 1.
+    pub step: u32,
+    /// The first one, bytes from the beginning of the disk.
+    pub first: u32,
+}
+
+/// Least distance of two cuts, bytes: the block of file systems, of page caches and of the media behind most disks, also of disks that
+/// claim sectors of 512 bytes throughout.
+const STEP_MIN: u32 = 4096;
+/// Longest distance that a disk is believed, bytes. Between cuts that are further apart hardly a request could be divided, and
+/// bridges that fill the field with ones claim 32 MiB.
+const STEP_MAX: u32 = 1 << 20;
+
+impl Boundaries {
+    /// Multiples of `step`.
+    pub fn every(step: u32) -> Self {
+        Self { step, first: 0 }
+    }
+
+    /// Those of a disk: what it says of its transfers (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 6.6.4), else its physical blocks, and
+    /// never less than 4 KiB; from the first aligned block on (LOWEST ALIGNED LOGICAL BLOCK ADDRESS, SBC-4 5.20.2).
+    pub fn of(geometry: &Geometry) -> Self {
+        let least = geometry.physical_sector.max(geometry.logical_sector).max(STEP_MIN);
+        let told = geometry.transfer_granularity;
+        let step = if told.is_multiple_of(least) && (least..=STEP_MAX).contains(&told) { told } else { least };
+        Self { step, first: geometry.first_aligned % step }
+    }
+
+    /// The last place at or before `at`; 0 where there is none.
+    pub(super) fn before(self, at: u64) -> u64 {
+        let (step, first) = (u64::from(self.step.max(1)), u64::from(self.first));
+        at.checked_sub(first).map_or(0, |behind| first + behind / step * step)
+    }
 }
 
 /// A request, or a part of one, on its lane: in flight from [`place`](super::Scheduler::place) until it is given to

@@ -1,7 +1,7 @@
 //! How much of a large request each lane takes.
 
 use super::LaneId;
-use super::request::Pieces;
+use super::request::{Boundaries, Pieces};
 
 /// Requests of this size are cut where it helps.
 pub(super) const WORTH_CUTTING: u64 = 256 << 10;
@@ -59,11 +59,12 @@ impl Shares {
     /// Divides `len` bytes so that all parts end together. Returns the lane that should take everything instead, if cutting gains nothing.
     ///
     /// Like water that is poured into vessels whose floors are the lanes' backlogs and whose widths are their rates: those too high stay
-    /// dry, all others have one level, which is the time at which all end. Parts begin at multiples of `align`.
+    /// dry, all others have one level, which is the time at which all end. Parts meet at the
+    /// boundaries `cut` of the disk, on which the request begins `at`.
     ///
     /// While every lane has a queue to work on, whole requests keep them all busy, and cost fewer commands; so it cuts only when some
     /// lane would soon be idle.
-    pub(super) fn divide(&mut self, len: u64, align: u64) -> Option<LaneId> {
+    pub(super) fn divide(&mut self, at: u64, len: u64, cut: Boundaries) -> Option<LaneId> {
         let shares = &mut self.shares[..self.count];
         let anchor = anchor(shares, len)?;
         // It shows what it is good for by what it takes anyway. Were it tried, the rest would go to those that are worse.
@@ -84,8 +85,9 @@ impl Shares {
         if !learning && end > whole * (1.0 - LEAST_GAIN) {
             return Some(alone);
         }
-        round(shares, len, align);
-        None
+        round(shares, at, len, cut);
+        // Between boundaries far apart there may be no place to cut.
+        (shares.iter().filter(|share| share.len > 0).count() < 2).then_some(alone)
     }
 }
 
@@ -149,14 +151,16 @@ fn pour(shares: &mut [Share], anchor: usize, len: u64) {
     shares[anchor].len += left;
 }
 
-/// Makes all parts but the last end at multiples of `align`.
-fn round(shares: &mut [Share], len: u64, align: u64) {
-    let align = align.max(1);
+/// Makes all parts but the last end at a boundary of the disk.
+fn round(shares: &mut [Share], at: u64, len: u64, cut: Boundaries) {
     let mut end = 0;
     let mut ideal = 0;
     for share in shares.iter_mut() {
         ideal += share.len;
-        let to = if ideal >= len { len } else { ideal / align * align };
+        let to = match ideal >= len {
+            true => len,
+            false => cut.before(at.saturating_add(ideal)).saturating_sub(at),
+        };
         share.len = to - end;
         end = to;
     }

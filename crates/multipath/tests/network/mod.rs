@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use lunway_multipath::{Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use};
+use lunway_multipath::{
+    Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
+};
 
 pub(crate) const MICRO: u64 = 1_000;
 pub(crate) const MILLI: u64 = 1_000_000;
@@ -301,7 +303,14 @@ impl<'a> Run<'a> {
         let number = parents.len() as u64;
         let read = (number + 1) * work.reads / 100 > number * work.reads / 100;
         let direction = if read { Direction::Read } else { Direction::Write };
-        let request = Request { direction, offset: *offset, len: work.size, divisible: true, align: 4096 };
+        let request = Request {
+            direction,
+            offset: *offset,
+            len: work.size,
+            divisible: true,
+            block: 4096,
+            cut: Boundaries::every(4096),
+        };
         *offset = (*offset + work.size) % (1 << 40);
         let mut pieces = Pieces::new();
         scheduler.place(&request, Duration::from_nanos(self.now), &mut pieces).unwrap();

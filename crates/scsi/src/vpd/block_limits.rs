@@ -56,7 +56,9 @@ impl BlockLimits {
         Self {
             write_same_needs_count: true,
             compare_and_write_max: transfer_max.try_into().unwrap_or(COMPARE_AND_WRITE_MAX),
-            optimal_granularity: (geometry.physical_sector / sector).try_into().unwrap_or(0),
+            optimal_granularity: (geometry.physical_sector.max(geometry.transfer_granularity) / sector)
+                .try_into()
+                .unwrap_or(0),
             transfer_max,
             optimal_transfer: optimal.min(transfer_max),
             prefetch_max: 0,

@@ -11,9 +11,9 @@ use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
-use lunway_multipath::Policy;
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
 use lunway_multipath::plan::{Plan, PlanKind};
+use lunway_multipath::{Boundaries, Policy};
 use serde_json::{Value, json};
 
 use self::lanes::Lanes;
@@ -122,11 +122,22 @@ impl Paths {
                 let mut document = plan_document(&name, plan, policy);
                 document["size"] = json!(geometry.size);
                 document["sector"] = json!(geometry.logical_sector);
+                let Boundaries { step, first } = Boundaries::of(&geometry);
+                document["cut"] = json!({ "every": step, "from": first });
                 document["lanes"] = lanes.document(plan);
                 terminal::print_json(&document)?;
             } else {
-                let shape =
-                    format!("{}, sectors of {} bytes", HumanSize(geometry.size), geometry.logical_sector);
+                let cut = match Boundaries::of(&geometry) {
+                    Boundaries { step: 0..=4096, first: 0 } => String::new(),
+                    Boundaries { step, first: 0 } => {
+                        format!(", cut at multiples of {}", HumanSize(step.into()))
+                    }
+                    Boundaries { step, first } => {
+                        format!(", cut at {first} bytes and every {} behind", HumanSize(step.into()))
+                    }
+                };
+                let (size, sector) = (HumanSize(geometry.size), geometry.logical_sector);
+                let shape = format!("{size}, sectors of {sector} bytes{cut}");
                 let blocks = [head(&name, plan, policy, Some(shape)), lanes.state_table(), warnings(plan)];
                 match &screen {
                     Some(screen) => screen.draw(&joined(&blocks)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lunway_multipath::plan::{Plan, PlannedLane};
-use lunway_multipath::{Direction, Pieces, Policy, Request, Scheduler, Use};
+use lunway_multipath::{Boundaries, Direction, Pieces, Policy, Request, Scheduler, Use};
 use serde_json::{Value, json};
 
 use crate::terminal;
@@ -24,8 +24,14 @@ pub(super) fn first_lanes(plan: &Plan, policy: Policy) -> Vec<usize> {
     let mut lanes = Vec::new();
     for n in 0..READS {
         let len = u64::from(LEN);
-        let request =
-            Request { direction: Direction::Read, offset: n * len, len, divisible: true, align: 4096 };
+        let request = Request {
+            direction: Direction::Read,
+            offset: n * len,
+            len,
+            divisible: true,
+            block: 4096,
+            cut: Boundaries::every(4096),
+        };
         if scheduler.place(&request, Duration::from_micros(n), &mut pieces).is_ok() {
             lanes.extend(pieces.iter().map(|piece| piece.lane + 1));
         }
