@@ -322,6 +322,59 @@ fn a_new_lane_and_one_that_returns_begin_with_128_kib_and_double() {
     }
 }
 
+/// A disk of two lanes, the first of them far away, after some reads and writes over both. Gives the time.
+fn a_far_lane_and_a_near_one(scheduler: &mut Scheduler) -> Duration {
+    scheduler.set_use(0, Use::Active, Duration::ZERO);
+    scheduler.set_use(1, Use::Active, Duration::ZERO);
+    let mut now = Duration::ZERO;
+    for n in 0..100_u64 {
+        let direction = if n % 2 == 0 { Direction::Read } else { Direction::Write };
+        now = answer(scheduler, direction, 4096, now).1;
+    }
+    now
+}
+
+/// Places a request alone, and answers it: over the first lane after 20 ms, over the second one after 0.3 ms.
+fn answer(scheduler: &mut Scheduler, direction: Direction, len: u64, now: Duration) -> (usize, Duration) {
+    let mut pieces = Pieces::new();
+    let request =
+        Request { direction, offset: 0, len, divisible: true, block: 4096, cut: Boundaries::every(4096) };
+    scheduler.place(&request, now, &mut pieces).unwrap();
+    let piece = pieces[0];
+    let end = now + Duration::from_micros(if piece.lane == 0 { 20_000 } else { 300 });
+    scheduler.finished(&piece, end, true);
+    (piece.lane, end)
+}
+
+#[test]
+fn a_flush_is_never_a_trial_of_a_lane_and_takes_the_one_that_writes_are_quick_on() {
+    let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false), (1, 1, 1, false)]), Policy::Adaptive);
+    let mut now = a_far_lane_and_a_near_one(&mut scheduler);
+    // Reads rest: what is known of the far lane gets old.
+    for n in 0..200 {
+        now += Duration::from_millis(100);
+        let lane;
+        (lane, now) = answer(&mut scheduler, Direction::Other, 0, now);
+        assert_eq!(lane, 1, "flush {n}");
+        if n % 4 == 0 {
+            now = answer(&mut scheduler, Direction::Write, 4096, now).1;
+        }
+    }
+}
+
+#[test]
+fn a_flush_takes_no_lane_that_has_just_returned_and_shown_nothing() {
+    let mut scheduler = Scheduler::new(&shapes(&[(0, 0, 1, false), (1, 1, 1, false)]), Policy::Adaptive);
+    let mut now = a_far_lane_and_a_near_one(&mut scheduler);
+    scheduler.set_use(0, Use::Out, now);
+    scheduler.set_use(0, Use::Active, now);
+    for _ in 0..20 {
+        let lane;
+        (lane, now) = answer(&mut scheduler, Direction::Other, 0, now);
+        assert_eq!(lane, 1);
+    }
+}
+
 #[test]
 fn a_disk_is_cut_at_its_granularity_or_physical_blocks_and_never_within_4_kib() {
     let plain = Geometry::plain(1 << 30);

@@ -62,7 +62,7 @@ struct Lane {
     recent: [u64; 2],
 }
 
-/// Estimates are kept for reads and writes; what has no data is judged by the reads.
+/// Estimates are kept for reads and writes.
 fn index(direction: Direction) -> usize {
     usize::from(direction == Direction::Write)
 }
@@ -145,8 +145,13 @@ impl Adaptive {
         load: &mut Load,
         pieces: &mut Pieces,
     ) {
-        let (d, at) = (index(request.direction), nanoseconds(now));
-        let on_wire = if request.direction == Direction::Other { 0 } else { request.len };
+        let end = request.offset.saturating_add(request.len);
+        if request.direction == Direction::Other {
+            let lane = self.choose_without_data(nanoseconds(now), roster, load);
+            pieces.push(self.put(lane, request.direction, request.len, end, now, load));
+            return;
+        }
+        let (d, at, on_wire) = (index(request.direction), nanoseconds(now), request.len);
         if on_wire >= FOR_THE_TEAM && at >= self.teams_until[d] {
             self.choose_team(d, at, roster, load);
         }
@@ -154,7 +159,6 @@ impl Adaptive {
             return self.divide(request, d, now, load, pieces);
         }
         let lane = self.choose(on_wire, d, at, roster, load);
-        let end = request.offset.saturating_add(request.len);
         pieces.push(self.put(lane, request.direction, request.len, end, now, load));
     }
 
@@ -253,6 +257,28 @@ impl Adaptive {
         let estimate = &self.lanes[lane].estimates[d];
         let own = load.lanes[lane].flow.bytes[d] as f64 * estimate.pace;
         estimate.base + self.queue(lane, len, d, load) + own * 0.125 + estimate.late(at)
+    }
+
+    /// Takes the lane for a command without data: a flush, an unmap.
+    ///
+    /// It is placed by what small writes cost, whose way to the medium it shares, and by what reads do where no write has shown it. It is
+    /// never a trial: its answer teaches nothing, so that it would be one again and again, and callers wait for flushes.
+    fn choose_without_data(&self, at: u64, roster: &Roster, load: &Load) -> LaneId {
+        let cost = |&lane: &LaneId| {
+            let [read, write] = &self.lanes[lane].estimates;
+            let shows = |estimate: &&Estimate| estimate.sampled_at != 0 && !estimate.knows_no_base();
+            let shown = [write, read].into_iter().find(shows);
+            let base = shown.map_or(0.0, |estimate| estimate.base);
+            let d = index(Direction::Write);
+            (shown.is_none(), base + self.queue(lane, 0, d, load) + write.late(at))
+        };
+        let mut best = (roster.candidates[0], (true, f64::INFINITY));
+        for (lane, cost) in roster.candidates.iter().map(|lane| (*lane, cost(lane))) {
+            if (cost.0, cost.1) < best.1 {
+                best = (lane, cost);
+            }
+        }
+        best.0
     }
 
     /// Takes one lane for a whole request.
