@@ -54,6 +54,7 @@ pub struct IscsiDevice {
 impl IscsiDevice {
     /// Opens the logical unit that `url` names. The device lives as long as the runtime this is called on.
     pub async fn open(url: IscsiUrl, options: OpenOptions) -> Result<Self, OpenError> {
+        let options = options.with_timers_of(&url);
         let Some(target) = url.target.clone() else {
             return Err(OpenError::NoTarget { portal: url.portal() });
         };

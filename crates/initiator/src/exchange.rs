@@ -49,10 +49,11 @@ impl Answer {
     /// Whether the command may succeed later.
     fn is_transient(&self) -> bool {
         matches!(self.status, Status::BUSY | Status::TASK_SET_FULL)
-            || self.is_not_ready_for([
-                AdditionalSense::BECOMING_READY,
-                AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION,
-            ])
+            || self.status == Status::CHECK_CONDITION
+                && self.sense.as_ref().is_some_and(|sense| {
+                    let transition = AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION;
+                    sense.becomes_ready() || sense.key == SenseKey::NOT_READY && sense.code == transition
+                })
     }
 
     /// Whether only the port that was asked is in the way.

@@ -79,6 +79,7 @@ pub async fn discover(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<Targe
 /// Asks a target for its logical units, and the one that `url` names for all it tells. Looks only: nothing is written,
 /// no mode is changed.
 pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection, OpenError> {
+    let options = &options.clone().with_timers_of(url);
     if url.target.is_none() {
         return Err(OpenError::NoTarget { portal: url.portal() });
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunway_iscsi::pdu::Isid;
 
-use crate::{Detours, KnownDisk, SharedObserver, Silence};
+use crate::{Detours, IscsiUrl, KnownDisk, SharedObserver, Silence};
 
 /// Limits and times of a device. The defaults are those of the field where it has some.
 ///
@@ -21,6 +21,9 @@ use crate::{Detours, KnownDisk, SharedObserver, Silence};
 /// - what was not sent, and what comes while there is no session, fails at once with [`Gone`](lunway_block::BlockError::Gone), and has
 ///   not happened; so does what a port that is not active refuses;
 /// - the device goes on trying for ever.
+///
+/// What a target is too busy for (BUSY, TASK SET FULL, NOT READY for a reason that passes) fails with
+/// [`Busy`](lunway_block::BlockError::Busy) after 100 ms, and has not happened: elsewhere it is sent again until `command_timeout` is over.
 ///
 /// And a command that the target itself has ended without carrying it out is a [`Timeout`](lunway_block::BlockError::Timeout): as after
 /// an abort that was confirmed, it may have happened in part, and nothing of it happens any more. An operation of several commands
@@ -101,6 +104,15 @@ impl OpenOptions {
             cache_survives_power_on: true,
             ..Self::default()
         }
+    }
+
+    /// With the times that an address sets. Nothing waits for a lost connection where nothing did.
+    pub(crate) fn with_timers_of(mut self, url: &IscsiUrl) -> Self {
+        self.command_timeout = url.command_timeout.unwrap_or(self.command_timeout);
+        if !self.fails_fast() {
+            self.replacement_timeout = url.replacement_timeout.unwrap_or(self.replacement_timeout);
+        }
+        self
     }
 
     /// Whether nothing waits for a lost connection.

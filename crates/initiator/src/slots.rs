@@ -1,6 +1,7 @@
 //! The commands that somebody waits for.
 
 use std::task::Waker;
+use std::time::Instant;
 
 use lunway_block::{BlockError, Buf, SharedBuf};
 use lunway_iscsi::Cdb;
@@ -107,6 +108,8 @@ pub(crate) struct Entry {
     pub(crate) since: u64,
     /// How often the target has sent it back.
     pub(crate) refusals: u32,
+    /// When a busy target first did.
+    pub(crate) put_off: Option<Instant>,
     /// Whether a target may have executed it.
     pub(crate) was_sent: bool,
     /// Of a flush: the number of writes that it makes durable.
@@ -202,6 +205,7 @@ mod tests {
             born: 0,
             since: 0,
             refusals: 0,
+            put_off: None,
             was_sent: true,
             covers: 0,
             spoiled: None,

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
+
+use lunway_block::duration::{ExactDuration, parse_duration};
 
 use lunway_iscsi::chap::{ChapAccount, Secret};
 
@@ -15,6 +18,10 @@ pub const SECRET_VARIABLE: &str = "LUNWAY_CHAP_SECRET";
 
 /// Longest secret file that is read, bytes: a secret has 255 at most, the rest is room for a line end.
 const SECRET_FILE_MAX: u64 = 1024;
+
+/// Times that an address may set: below, a busy network would look dead, and zero means something else to a device.
+const TIMER_MIN: Duration = Duration::from_millis(100);
+const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Largest logical unit number of flat space addressing (SAM-5 4.7.7.3).
 const LUN_MAX: u16 = 0x3FFF;
@@ -35,6 +42,8 @@ const LUN_MAX: u16 = 0x3FFF;
 /// | `header_digest`, `data_digest` | `crc32c` insists on a CRC32C, `none` (as without the key) on none |
 /// | `initiator` | our iSCSI name |
 /// | `from` | local IP address to connect from, which chooses the network path |
+/// | `command_timeout` | how long one command may take: a time such as `30s`, from 100 ms to 24 h |
+/// | `replacement_timeout` | how long I/O waits for a lost connection to come back: the same |
 ///
 /// The user's secret is looked for in the address, then `secret_file`, then the environment's
 /// `LUNWAY_CHAP_SECRET`. Percent signs are decoded in the target and in values; not in `user%secret`, where the
@@ -62,6 +71,10 @@ pub struct IscsiUrl {
     pub initiator: Option<String>,
     /// Local address to connect from.
     pub from: Option<IpAddr>,
+    /// How long one command may take.
+    pub command_timeout: Option<Duration>,
+    /// How long I/O waits for a lost connection to come back.
+    pub replacement_timeout: Option<Duration>,
 }
 
 /// Why an address cannot be used.
@@ -102,7 +115,7 @@ pub enum UrlError {
     /// A key that is not in the table, or has no value.
     #[error(
         "`{0}` is no key of an iSCSI address; there are secret_file, target_user, target_password, \
-         target_secret_file, header_digest, data_digest, initiator, from, each written as key=value"
+         target_secret_file, header_digest, data_digest, initiator, from, command_timeout, replacement_timeout, each written as key=value"
     )]
     Key(String),
     /// A digest that is not known.
@@ -116,6 +129,18 @@ pub enum UrlError {
     /// Not an IP address.
     #[error("`{0}` is no local IP address, as in ?from=192.0.2.20")]
     From(String),
+    /// Not a time that can be set.
+    #[error(
+        "{key} cannot be `{value}`: it is a time from {} to {}, as in ?{key}=30s",
+        ExactDuration(TIMER_MIN),
+        ExactDuration(TIMER_MAX)
+    )]
+    Timer {
+        /// Which key.
+        key: &'static str,
+        /// What it said.
+        value: String,
+    },
     /// A user, and nothing to prove it with.
     #[error(
         "there is no CHAP secret for user `{0}`: put it into the environment variable {SECRET_VARIABLE}, or into a \
@@ -183,6 +208,8 @@ impl IscsiUrl {
             data_digest: false,
             initiator: None,
             from: None,
+            command_timeout: None,
+            replacement_timeout: None,
         };
         let keys = url.read_query(query)?;
 
@@ -232,6 +259,10 @@ impl IscsiUrl {
                 "from" => {
                     let bare = value.trim_start_matches('[').trim_end_matches(']');
                     self.from = Some(bare.parse().map_err(|_| UrlError::From(value.clone()))?);
+                }
+                "command_timeout" => self.command_timeout = Some(timer("command_timeout", &value)?),
+                "replacement_timeout" => {
+                    self.replacement_timeout = Some(timer("replacement_timeout", &value)?);
                 }
                 _ => return Err(UrlError::Key(key.to_owned())),
             }
@@ -358,6 +389,11 @@ fn digest(key: &'static str, value: &str) -> Result<bool, UrlError> {
     }
 }
 
+fn timer(key: &'static str, value: &str) -> Result<Duration, UrlError> {
+    let time = parse_duration(value).ok().filter(|time| (TIMER_MIN..=TIMER_MAX).contains(time));
+    time.ok_or_else(|| UrlError::Timer { key, value: value.to_owned() })
+}
+
 fn account(user: &str, secret: &str) -> Result<ChapAccount, UrlError> {
     let secret = Secret::new(secret)
         .map_err(|error| UrlError::Secret { user: user.to_owned(), why: error.to_string() })?;
@@ -409,7 +445,8 @@ mod tests {
     fn a_whole_address_comes_apart() {
         let url = parse(
             "iscsi://joe%s3cret%41@192.0.2.10:3261/iqn.2004-01.org.example%3Adisk/7?header_digest=CRC32C\
-             &data_digest=none&initiator=iqn.2004-01.org.example:me&from=192.0.2.20",
+             &data_digest=none&initiator=iqn.2004-01.org.example:me&from=192.0.2.20&command_timeout=10s\
+             &replacement_timeout=2m",
         )
         .unwrap();
         assert_eq!((url.host.as_str(), url.port, url.lun), ("192.0.2.10", 3261, Some(7)));
@@ -418,6 +455,8 @@ mod tests {
         assert!(url.header_digest && !url.data_digest);
         assert_eq!(url.initiator.as_deref(), Some("iqn.2004-01.org.example:me"));
         assert_eq!(url.from, Some("192.0.2.20".parse().unwrap()));
+        let (ten, two) = (Duration::from_secs(10), Duration::from_secs(120));
+        assert_eq!((url.command_timeout, url.replacement_timeout), (Some(ten), Some(two)));
         assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3261/iqn.2004-01.org.example:disk/7");
     }
 
@@ -460,6 +499,9 @@ mod tests {
         assert_eq!(parse("iscsi://h?colour=red"), Err(UrlError::Key("colour".into())));
         assert_eq!(parse("iscsi://h?from=here"), Err(UrlError::From("here".into())));
         assert!(matches!(parse("iscsi://h?data_digest=md5"), Err(UrlError::Digest { .. })));
+        for time in ["command_timeout=0s", "command_timeout=5", "replacement_timeout=25h"] {
+            assert!(matches!(parse(&format!("iscsi://h?{time}")), Err(UrlError::Timer { .. })), "{time}");
+        }
         assert_eq!(parse("iscsi://u@h"), Err(UrlError::NoSecret("u".into())));
         assert_eq!(parse("iscsi://%s@h"), Err(UrlError::NoUser));
         assert!(matches!(parse("iscsi://u%@h"), Err(UrlError::Secret { .. })));

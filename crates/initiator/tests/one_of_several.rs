@@ -387,6 +387,30 @@ async fn what_the_target_itself_ended_is_over_and_not_unknown() {
 }
 
 #[tokio::test]
+async fn a_target_that_stays_busy_says_so_within_a_tenth_of_a_second_as_another_way_may_not_be() {
+    let busy: [fn() -> Act; 5] = [
+        || Act::Status(0x08),
+        || Act::Status(0x28),
+        || Act::Sense(2, 4, 1),
+        || Act::Sense(2, 4, 7),
+        || Act::Sense(2, 4, 0x14),
+    ];
+    for act in busy {
+        let disk = Disk::new(64, 8);
+        let device = open(disk.serve().await, OpenOptions::fail_fast()).await;
+        disk.script(move |cdb| if [READ, WRITE].contains(&cdb[0]) { act() } else { Act::Execute });
+        let start = Instant::now();
+        assert_eq!(device.read(0, Buf::zeroed(512)).await.unwrap_err(), BlockError::Busy);
+        assert_eq!(device.write(0, sectors(1), Durability::Volatile).await, Err(BlockError::Busy));
+        // A tenth of a second each, on a machine that has time; 30 s each where it is waited for.
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        let refused = disk.refused.load(Ordering::Relaxed);
+        assert!((4..=64).contains(&refused), "it was given time, and not asked without pause: {refused}");
+        device.close().await;
+    }
+}
+
+#[tokio::test]
 async fn a_port_that_is_not_active_says_so_before_it_refuses() {
     for (ascq, state) in
         [(0x0A, AccessState::Transitioning), (0x0B, AccessState::Standby), (0x0C, AccessState::Unavailable)]

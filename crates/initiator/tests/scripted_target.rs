@@ -144,6 +144,10 @@ async fn busy_full_attention_and_aborted_are_tried_again() {
         Act::Status(0x40),
         Act::Sense(6, 0x3F, 0x0E),
         Act::Sense(11, 0, 0),
+        Act::Sense(2, 0x04, 0x01),
+        Act::Sense(2, 0x04, 0x07),
+        Act::Sense(2, 0x04, 0x0A),
+        Act::Sense(2, 0x04, 0x14),
     ] {
         let disk = Disk::new(64, 8);
         let device = open(&disk, quick()).await;

@@ -9,6 +9,8 @@ pub enum Fate {
     Answered,
     /// It was never sent: it may go down another lane at once.
     NotDone,
+    /// The disk or the port would not take it now: it was not done, and may go down another lane at once.
+    Busy,
     /// It may have happened, and cannot happen any more: it may go down another lane at once.
     Over,
     /// It may have happened, or may happen yet: a write must wait until the lane's session is
@@ -21,6 +23,7 @@ impl Fate {
     pub fn of(error: &BlockError) -> Self {
         match error {
             BlockError::Gone { .. } => Self::NotDone,
+            BlockError::Busy => Self::Busy,
             // Aborted by request after it was late, and the abort was confirmed.
             BlockError::Timeout { .. } => Self::Over,
             BlockError::Aborted => Self::Unknown,

@@ -32,8 +32,8 @@ pub mod plan;
 mod scheduler;
 
 pub use device::{
-    LaneStatus, MultipathDevice, Options, QUEUE_BYTES, QUEUE_TIME, SETTLE_TIME, SettingError, Unproven,
-    WhenNone,
+    BUSY_TIME, LaneStatus, MultipathDevice, Options, QUEUE_BYTES, QUEUE_FOREVER, QUEUE_TIME, SETTLE_TIME,
+    SettingError, Unproven, WhenNone,
 };
 pub use fate::Fate;
 pub use health::{Failback, Flap, LaneState};

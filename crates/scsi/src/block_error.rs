@@ -117,7 +117,8 @@ fn error_of(sense: &Sense, request: Request) -> BlockError {
     let Request { offset, len, size, sector } = request;
     match (sense.key, sense.code) {
         (SenseKey::UNIT_ATTENTION, _) => BlockError::Busy,
-        (SenseKey::NOT_READY, Code::BECOMING_READY | Code::ASYMMETRIC_ACCESS_TRANSITION) => BlockError::Busy,
+        (SenseKey::NOT_READY, Code::ASYMMETRIC_ACCESS_TRANSITION) => BlockError::Busy,
+        _ if sense.becomes_ready() => BlockError::Busy,
         (SenseKey::NOT_READY, _) | (_, Code::LOGICAL_UNIT_NOT_SUPPORTED) => {
             BlockError::Gone { why: sense.to_string() }
         }

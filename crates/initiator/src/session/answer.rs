@@ -24,6 +24,10 @@ const ABORTED_MAX: u32 = 4;
 /// First and last wait for a busy target.
 const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
+/// How long a command is put off by a target that is busy, where there is another way to the disk: longer than a queue takes to have room
+/// again, and short beside what a busy port costs who waits for it.
+const PUT_OFF_MAX: Duration = Duration::from_millis(100);
+
 impl State {
     /// The target has answered a command.
     pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
@@ -76,6 +80,9 @@ impl State {
                 self.answer(token, Outcome::Executed { status, sense, data_in, received });
             }
             Verdict::Again => self.retry(token, data_in, None),
+            Verdict::Later(wait) if self.is_put_off_too_long(token, now, wait) => {
+                self.fail(token, BlockError::Busy);
+            }
             Verdict::Later(wait) => self.retry(token, data_in, Some(now + wait)),
         }
     }
@@ -119,7 +126,7 @@ impl State {
                     let passes = access == AccessState::Transitioning;
                     if passes && !self.fails_fast { later } else { Verdict::Final }
                 }
-                Some(sense) if sense.key == SenseKey::NOT_READY && is_transient(sense.code) => later,
+                Some(sense) if sense.becomes_ready() => later,
                 Some(sense)
                     if sense.key == SenseKey::ABORTED_COMMAND && idempotent && refusals < ABORTED_MAX =>
                 {
@@ -133,6 +140,15 @@ impl State {
             entry.refusals += 1;
         }
         verdict
+    }
+
+    /// Whether a command that may go elsewhere would be put off for too long if it waited once more. What asks after this very session
+    /// waits.
+    fn is_put_off_too_long(&mut self, token: u64, now: Instant, wait: Duration) -> bool {
+        let fails_fast = self.fails_fast;
+        let Some(entry) = self.slots.get_mut(token) else { return false };
+        let so_far = now.saturating_duration_since(*entry.put_off.get_or_insert(now));
+        fails_fast && entry.effect != Effect::Query && so_far + wait > PUT_OFF_MAX
     }
 
     fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
@@ -191,11 +207,6 @@ enum Verdict {
     Final,
     Again,
     Later(Duration),
-}
-
-/// In progress of becoming ready: it passes.
-fn is_transient(code: AdditionalSense) -> bool {
-    code == AdditionalSense::BECOMING_READY
 }
 
 /// The state of a target port that refuses a command for it: 04/0A to 04/0C (SPC-4 5.16.2.4).

@@ -368,6 +368,7 @@ impl State {
             born: self.clock.tick,
             since: self.clock.tick,
             refusals: 0,
+            put_off: None,
             was_sent: false,
             covers: self.cache.written,
             spoiled: None,

@@ -52,6 +52,8 @@ pub struct Disk {
     pub isids: Mutex<Vec<lunway_iscsi::pdu::Isid>>,
     pub logouts: AtomicUsize,
     pub aborts: AtomicUsize,
+    /// Commands that were answered with a status or sense data as told.
+    pub refused: AtomicUsize,
     /// Commands that wait for all older ones.
     pub ordered: AtomicUsize,
     pub answers_aborts: Mutex<bool>,
@@ -74,6 +76,7 @@ impl Disk {
             isids: Mutex::default(),
             logouts: AtomicUsize::new(0),
             aborts: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
             ordered: AtomicUsize::new(0),
             answers_aborts: Mutex::new(true),
             identity: Mutex::new([0x60, 1, 2, 3, 4, 5, 6, 7]),
@@ -223,6 +226,8 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                     let now = disk.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
                     disk.most_in_flight.fetch_max(now, Ordering::Relaxed);
                     let act = (disk.script.lock().unwrap())(&command.cdb);
+                    let refused = matches!(act, Act::Status(_) | Act::Sense(..));
+                    disk.refused.fetch_add(usize::from(refused), Ordering::Relaxed);
                     let completion = match act {
                         Act::Execute => disk.execute(&command),
                         Act::Ignore => continue,

@@ -28,7 +28,9 @@ use crate::{Lane, LaneEvent, LaneId, LaneListener, LaneShape, Policy, Use};
 use attempt::start;
 use core::{Placed, Shared};
 use operation::{Clear, Divisible, Extents, Operation, Read, Write};
-pub use options::{Options, QUEUE_BYTES, QUEUE_TIME, SETTLE_TIME, SettingError, Unproven, WhenNone};
+pub use options::{
+    BUSY_TIME, Options, QUEUE_BYTES, QUEUE_FOREVER, QUEUE_TIME, SETTLE_TIME, SettingError, Unproven, WhenNone,
+};
 use retry::Retry;
 use split::start_split;
 pub use status::LaneStatus;
@@ -41,6 +43,8 @@ pub use status::LaneStatus;
 /// # What is tried again, and when
 ///
 /// - An answer of the disk is final, whatever it says: every lane would bring the same. A reservation conflict is such an answer.
+/// - What a lane was too busy for (BUSY, TASK SET FULL, NOT READY for a while) goes to another lane, and that one is suspect. What all
+///   are too busy for is tried until [`Options::busy`] is over, with pauses.
 /// - What was not sent, or cannot happen any more, goes to another lane at once. So do reads and flushes of any fate.
 /// - **A change of unknown outcome is not sent again until the session that it went into is settled** ([`LaneEvent::Settled`]): before
 ///   that it may still come, after newer data. Not even its caller gets past that: where the wait ended with an error,

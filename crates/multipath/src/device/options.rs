@@ -11,6 +11,13 @@ use crate::{Failback, Flap, Policy};
 /// How long an operation waits for a lane, unless said otherwise: as long as an initiator with one path waits for its session.
 pub const QUEUE_TIME: Duration = Duration::from_secs(30);
 
+/// How long an operation waits that shall never fail: as long as any machine runs. A time that can be added to any other.
+pub const QUEUE_FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// How long an operation that the disk is too busy for is tried, unless said otherwise: as long as one command may take over a
+/// single path.
+pub const BUSY_TIME: Duration = Duration::from_secs(30);
+
 /// How much may wait, bytes, unless said otherwise: two seconds of a gigabit link.
 pub const QUEUE_BYTES: u64 = 256 << 20;
 
@@ -25,6 +32,8 @@ pub struct Options {
     pub policy: Policy,
     /// What happens to operations when no lane is left.
     pub when_none: WhenNone,
+    /// How long an operation that the disk is too busy for is tried at least, over whichever lanes.
+    pub busy: Duration,
     /// How long a change of unknown outcome waits for the proof that its lost session is dead, counted from the loss.
     pub settle: Duration,
     /// What happens to it when no proof has come by then.
@@ -43,6 +52,7 @@ impl Default for Options {
         Self {
             policy: Policy::Adaptive,
             when_none: WhenNone::default(),
+            busy: BUSY_TIME,
             settle: SETTLE_TIME,
             unproven: Unproven::default(),
             failback: Failback::default(),
@@ -90,7 +100,7 @@ impl WhenNone {
     pub(super) fn patience(self) -> Duration {
         match self {
             Self::Fail => QUEUE_TIME,
-            Self::Queue { time, .. } => time,
+            Self::Queue { time, .. } => time.min(QUEUE_FOREVER),
         }
     }
 

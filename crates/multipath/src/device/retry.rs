@@ -24,13 +24,14 @@ const CHARGE_MIN: u64 = 4096;
 ///
 /// | what is known ([`Fate`]) | reads, flushes | what changes data |
 /// |---|---|---|
-/// | not done; over | again at once | again at once |
+/// | not done; busy; over | again at once | again at once |
 /// | unknown | again at once | again once the lane's session is settled, by proof or by time and barrier |
 ///
 /// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a second, so
 /// another is taken if there is one. All waiting ends at one deadline, counted from the first trouble, to which the time to settle is added
 /// where a session has to be settled; what then need not wait is still tried as often as there are lanes. The error says whether the operation
-/// may have happened (`Timeout`) or not (`Gone`; `Busy` where only an older change was in the way). While an operation waits, its bytes count
+/// may have happened (`Timeout`) or not (`Gone`; `Busy` where the disk was, or only an older change was in the way). What a lane was too busy
+/// for is tried as long as a single path would try it, at least. While an operation waits, its bytes count
 /// against the queue's limit.
 pub(super) struct Retry {
     shared: Arc<Shared>,
@@ -40,6 +41,8 @@ pub(super) struct Retry {
     failures: usize,
     /// An attempt may have happened.
     maybe: bool,
+    /// The last one found the disk busy.
+    busy: bool,
 }
 
 /// A place in the queue, given back when it is dropped.
@@ -72,7 +75,7 @@ impl Retry {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let since = Instant::now();
         let deadline = since + shared.when_none.patience();
-        Self { shared, since, deadline, failures: 0, maybe: false }
+        Self { shared, since, deadline, failures: 0, maybe: false, busy: false }
     }
 
     /// Goes on with an operation that could not be sent.
@@ -111,7 +114,11 @@ impl Retry {
     async fn learn<O: Operation>(&mut self, flown: Flown<O>) -> Result<O, BlockError> {
         let Flown { operation, flight, fate, .. } = flown;
         self.failures += 1;
-        self.maybe |= O::CHANGES && fate != Fate::NotDone;
+        self.maybe |= O::CHANGES && !matches!(fate, Fate::NotDone | Fate::Busy);
+        self.busy = fate == Fate::Busy;
+        if self.busy {
+            self.deadline = self.deadline.max(self.since + self.shared.busy);
+        }
         if O::CHANGES && fate == Fate::Unknown {
             self.settle(&operation, &flight).await?;
         }
@@ -220,6 +227,8 @@ impl Retry {
         match obstacle {
             _ if self.maybe => BlockError::Timeout { millis: self.since.elapsed().as_millis() as u64 },
             Obstacle::LateChange => BlockError::Busy,
+            // Whatever its lanes are now: it was the disk that would not take it.
+            Obstacle::NoLane if self.busy => BlockError::Busy,
             Obstacle::NoLane => self.shared.no_lane(),
         }
     }

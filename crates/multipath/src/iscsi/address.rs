@@ -11,7 +11,7 @@ use lunway_initiator::{IscsiUrl, UrlError};
 use percent_encoding::percent_decode_str;
 
 use crate::plan::{PlanKind, UnknownPlan};
-use crate::{Failback, Policy, Unproven, WhenNone};
+use crate::{Failback, Policy, QUEUE_FOREVER, Unproven, WhenNone};
 
 /// Most portals, local addresses and lanes that are read: more than any machine has cables.
 const NAMES_MAX: usize = 64;
@@ -21,7 +21,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(3600);
 
 /// The keys that make an address one of several paths.
 const KEYS: &str =
-    "portal, from (several), lane, plan, policy, failback, when_none, settle, unproven, key, weight";
+    "portal, from (several), lane, plan, policy, failback, queue, when_none, settle, unproven, key, weight";
 
 /// An `iscsi://` address: of one path, or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,8 @@ pub enum Address {
 /// | `plan` | `paired`, `balanced`, `mesh`, `redundant`, `explicit` |
 /// | `policy` | which lane an I/O takes: see [`Policy`] |
 /// | `failback` | when a lane that came back is used again: `immediate`, `manual`, or a time such as `30s` |
-/// | `when_none` | when no lane is left: `fail`, or `queue[:TIME[:SIZE]]`, which waits that long with at most that much |
+/// | `queue` | when no lane is left: how long I/O waits for one, and with how much at most: `TIME[:SIZE]`, `forever[:SIZE]`, or `fail` |
+/// | `when_none` | the same in other words: `fail`, or `queue[:TIME[:SIZE]]` |
 /// | `settle` | how long a lost session may take to be proven dead: a time such as `10s`, at most `1h` |
 /// | `unproven` | what then becomes of writes that were under way in it: `resend`, `fail` |
 /// | `key` | a reservation key, which is registered on every lane: `0x…` |
@@ -131,6 +132,17 @@ pub enum AddressError {
         "when_none cannot be `{0}`: it is fail, or queue with a time and a size, as in when_none=queue:30s:256M"
     )]
     WhenNone(String),
+    /// Not a way to queue.
+    #[error(
+        "queue cannot be `{0}`: it is fail, forever or a time, with a size behind them where wanted, as in queue=2m:256M"
+    )]
+    Queue(String),
+    /// A time that only a single path has.
+    #[error(
+        "replacement_timeout is for a single path: over several nothing waits for a lost one, and queue= says how long I/O waits when \
+         none is left"
+    )]
+    ReplacementTimeout,
     /// Not a time to settle.
     #[error("settle cannot be `{0}`: it is a time of at most 1h, as in settle=10s")]
     Settle(String),
@@ -182,6 +194,9 @@ impl Address {
         let query = others.join("&");
         let base =
             IscsiUrl::parse(&if query.is_empty() { rest.to_owned() } else { format!("{rest}?{query}") })?;
+        if base.replacement_timeout.is_some() {
+            return Err(AddressError::ReplacementTimeout);
+        }
         Ok(Self::Several(MultipathUrl {
             base,
             portals: draft.portals,
@@ -277,6 +292,7 @@ impl Draft {
                 once(&mut self.failback, failback, "failback")?;
             }
             "when_none" => once(&mut self.when_none, when_none(value)?, "when_none")?,
+            "queue" => once(&mut self.when_none, queue(value)?, "queue")?,
             "settle" => once(&mut self.settle, settle(value)?, "settle")?,
             "unproven" => {
                 let unproven =
@@ -337,18 +353,30 @@ fn when_none(value: &str) -> Result<WhenNone, AddressError> {
     let (word, rest) = value.split_once(':').unwrap_or((value, ""));
     match (word, rest) {
         ("fail", "") => Ok(WhenNone::Fail),
-        ("queue", rest) => {
-            let (time, size) = rest.split_once(':').unwrap_or((rest, ""));
-            let WhenNone::Queue { time: usual_time, bytes: usual_bytes } = WhenNone::default() else {
-                return Err(wrong());
-            };
-            let time: Duration =
-                if time.is_empty() { usual_time } else { parse_duration(time).map_err(|_| wrong())? };
-            let bytes = if size.is_empty() { usual_bytes } else { parse_size(size).map_err(|_| wrong())? };
-            Ok(WhenNone::Queue { time, bytes })
-        }
+        ("queue", rest) => time_and_size(rest).ok_or_else(wrong),
         _ => Err(wrong()),
     }
+}
+
+fn queue(value: &str) -> Result<WhenNone, AddressError> {
+    let queue = match value {
+        "fail" => Some(WhenNone::Fail),
+        _ => time_and_size(value).filter(|_| !value.is_empty()),
+    };
+    queue.ok_or_else(|| AddressError::Queue(value.to_owned()))
+}
+
+/// A queue of `[TIME][:SIZE]`.
+fn time_and_size(text: &str) -> Option<WhenNone> {
+    let (time, size) = text.split_once(':').unwrap_or((text, ""));
+    let WhenNone::Queue { time: usual_time, bytes: usual_bytes } = WhenNone::default() else { return None };
+    let time = match time {
+        "" => usual_time,
+        "forever" => QUEUE_FOREVER,
+        time => parse_duration(time).ok()?.min(QUEUE_FOREVER),
+    };
+    let bytes = if size.is_empty() { usual_bytes } else { parse_size(size).ok()? };
+    Some(WhenNone::Queue { time, bytes })
 }
 
 fn settle(value: &str) -> Result<Duration, AddressError> {
@@ -407,6 +435,7 @@ mod tests {
             "policy=round-robin",
             "failback=manual",
             "when_none=fail",
+            "queue=forever",
             "key=0x1",
             "weight=1",
         ] {
@@ -453,6 +482,23 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_is_a_time_or_for_ever_or_none() {
+        let mib = 1 << 20;
+        for (text, time, bytes) in [
+            ("queue=2m", Duration::from_secs(120), 256 * mib),
+            ("queue=2m:1M", Duration::from_secs(120), mib),
+            ("queue=forever", QUEUE_FOREVER, 256 * mib),
+            ("queue=forever:8M", QUEUE_FOREVER, 8 * mib),
+            ("when_none=queue:forever:8M", QUEUE_FOREVER, 8 * mib),
+        ] {
+            assert_eq!(several(text).when_none, Some(WhenNone::Queue { time, bytes }), "{text}");
+        }
+        assert_eq!(several("queue=fail").when_none, Some(WhenNone::Fail));
+        let timers = several("plan=mesh&command_timeout=5s").base.command_timeout;
+        assert_eq!(timers, Some(Duration::from_secs(5)), "for each lane");
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (query, part) in [
             ("portal=", "in `portal=`"),
@@ -469,6 +515,11 @@ mod tests {
             ("when_none=wait", "when_none cannot be `wait`"),
             ("when_none=queue:x", "queue:30s:256M"),
             ("when_none=fail:3", "when_none cannot be"),
+            ("queue=", "queue cannot be ``"),
+            ("queue=ever", "queue=2m:256M"),
+            ("queue=fail&when_none=fail", "is given twice"),
+            ("queue=1m&replacement_timeout=5s", "replacement_timeout is for a single path"),
+            ("plan=mesh&command_timeout=0s", "command_timeout cannot be `0s`"),
             ("settle=long", "settle cannot be `long`"),
             ("settle=2h", "at most 1h"),
             ("settle=1s&settle=2s", "`settle` is given twice"),

@@ -49,6 +49,7 @@ impl IscsiMultipath {
     pub async fn open(url: &MultipathUrl, options: &OpenOptions) -> Result<Self, OpenError> {
         let trusted = options.cache_survives_power_on;
         let options = lane_options(options);
+        let command_timeout = options.command_timeout;
         let machine = Machine::watch();
         let plan = plan_on(url, &options, &machine).await?;
         let team = Team::new(url, &plan, options);
@@ -62,6 +63,7 @@ impl IscsiMultipath {
         behaviour.policy = url.policy.unwrap_or(behaviour.policy);
         behaviour.failback = url.failback.unwrap_or(behaviour.failback);
         behaviour.when_none = url.when_none.unwrap_or(behaviour.when_none);
+        behaviour.busy = url.base.command_timeout.unwrap_or(command_timeout);
         behaviour.settle = url.settle.unwrap_or(behaviour.settle);
         behaviour.unproven = url.unproven.unwrap_or(behaviour.unproven);
         for (n, device) in connected {

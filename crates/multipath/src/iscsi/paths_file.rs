@@ -27,6 +27,7 @@ struct PathsFile {
     plan: Option<String>,
     policy: Option<String>,
     failback: Option<String>,
+    queue: Option<String>,
     when_none: Option<String>,
     settle: Option<String>,
     unproven: Option<String>,
@@ -40,6 +41,7 @@ struct PathsFile {
     header_digest: Option<String>,
     data_digest: Option<String>,
     initiator: Option<String>,
+    command_timeout: Option<String>,
 }
 
 /// Why a file does not describe a disk.
@@ -156,6 +158,7 @@ impl PathsFile {
             ("plan", &self.plan),
             ("policy", &self.policy),
             ("failback", &self.failback),
+            ("queue", &self.queue),
             ("when_none", &self.when_none),
             ("settle", &self.settle),
             ("unproven", &self.unproven),
@@ -164,6 +167,7 @@ impl PathsFile {
             ("header_digest", &self.header_digest),
             ("data_digest", &self.data_digest),
             ("initiator", &self.initiator),
+            ("command_timeout", &self.command_timeout),
         ];
         for (key, value) in words {
             if let Some(value) = value {
@@ -209,13 +213,16 @@ mod tests {
         let url = read(
             "target = \"iqn.2026-11.com.example:disk\"\nlun = 3\nportal = [\"192.0.2.10\", \"[2001:db8::1]:99\"]\n\
              from = [\"192.0.2.20\"]\nplan = \"redundant\"\nweight = [1, 2]\nuser = \"joe\"\nsecret_file = \"secret\"\n\
-             key = \"0x7\"\nsettle = \"5s\"\nunproven = \"fail\"\ndata_digest = \"crc32c\"\n",
+             key = \"0x7\"\nqueue = \"forever\"\ncommand_timeout = \"9s\"\nsettle = \"5s\"\nunproven = \"fail\"\ndata_digest = \"crc32c\"\n",
         )
         .unwrap();
         assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3260/iqn.2026-11.com.example:disk/3");
         assert_eq!(url.portals, [("2001:db8::1".to_owned(), 99)]);
         assert_eq!((url.plan, url.key, url.weights), (Some(PlanKind::Redundant), Some(7), vec![1, 2]));
         assert_eq!(url.settle, Some(std::time::Duration::from_secs(5)));
+        assert_eq!(url.base.command_timeout, Some(std::time::Duration::from_secs(9)));
+        let time = crate::QUEUE_FOREVER;
+        assert_eq!(url.when_none, Some(crate::WhenNone::Queue { time, bytes: crate::QUEUE_BYTES }));
         assert_eq!(url.unproven, Some(crate::Unproven::Fail));
         assert!(url.base.data_digest && url.base.account.is_some());
         assert_eq!(url.from.len(), 1);

@@ -436,6 +436,48 @@ async fn lanes_that_refuse_everything_are_not_asked_without_pause() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_lane_is_too_busy_for_goes_to_another_at_once_and_the_lane_is_suspect() {
+    let world = World::new(2);
+    let (started, write) = (Instant::now(), world.write(0));
+    world.next(0).await.unwrap().answer(Err(BlockError::Busy));
+    world.next(1).await.unwrap().answer(Ok(()));
+    assert_eq!((write.await.unwrap(), started.elapsed()), (Ok(()), Duration::ZERO));
+    assert_eq!(world.states(), [LaneState::Suspect, LaneState::Up]);
+    sleep(2 * SECOND).await;
+    assert_eq!(world.states(), [LaneState::Up, LaneState::Up]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_every_lane_is_too_busy_for_is_tried_with_pauses_for_the_time_of_a_command_and_busy_then() {
+    for when_none in [WhenNone::Fail, WhenNone::Queue { time: SECOND, bytes: MIB }] {
+        let world = World::with(2, Options { when_none, busy: 20 * SECOND, ..preferring_the_first() });
+        world.lanes.iter().for_each(|lane| lane.answer_at_once(Some(Err(BlockError::Busy))));
+        let (started, write, flush) = (Instant::now(), world.write(0), world.flush());
+        assert_eq!(write.await.unwrap(), Err(BlockError::Busy));
+        assert_eq!((flush.await.unwrap(), started.elapsed()), (Err(BlockError::Busy), 20 * SECOND));
+        let asked: Vec<_> = world.lanes.iter().map(|lane| lane.asked()).collect();
+        assert!(asked.iter().all(|&times| times > 10) && asked.iter().sum::<u64>() < 400, "{asked:?}");
+        let write = world.write(0);
+        sleep(10 * SECOND).await;
+        world.lanes.iter().for_each(|lane| lane.answer_at_once(Some(Ok(()))));
+        assert_eq!(write.await.unwrap(), Ok(()), "the disk is not busy any more");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_without_an_end_waits_for_days() {
+    let when_none = WhenNone::Queue { time: Duration::MAX, bytes: MIB };
+    let world = World::with(2, Options { when_none, ..preferring_the_first() });
+    world.lanes.iter().for_each(|lane| lane.lose(1));
+    let write = world.write(0);
+    sleep(7 * 24 * 3600 * SECOND).await;
+    world.has_none().await;
+    world.lanes[1].up(2);
+    world.next(1).await.unwrap().answer(Ok(()));
+    assert_eq!(write.await.unwrap(), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_lane_answers_at_once_is_answered_at_once() {
     let world = World::with(2, Options::default());
     world.lanes.iter().for_each(|lane| lane.answer_at_once(Some(Ok(()))));

@@ -209,7 +209,10 @@ impl SimLane {
         } else if session.random.percent(5) {
             return Io::ok(self.world.storage().execute(&effect));
         } else if session.random.percent(1) {
-            return gone("refused, for whatever reason");
+            return match session.next % 2 {
+                0 => Io::err(BlockError::Busy),
+                _ => gone("refused, for whatever reason"),
+            };
         }
         let (reply, answer) = oneshot::channel();
         let number = session.next;
