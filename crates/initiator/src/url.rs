@@ -275,6 +275,11 @@ impl IscsiUrl {
         portal_of(text)
     }
 
+    /// An iSCSI name, as it stands in an address (RFC 7143 §4.2.7).
+    pub fn parse_name(text: &str) -> Result<String, UrlError> {
+        iscsi_name(text.to_owned())
+    }
+
     /// `host:port`, with brackets where they belong.
     pub fn portal(&self) -> String {
         Self::portal_text(&self.host, self.port)

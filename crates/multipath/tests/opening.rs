@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability};
+use lunway_file::{FileDevice, FileOptions};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 use lunway_memory::RamDisk;
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl, OpenError};
@@ -49,10 +50,17 @@ async fn serve_on(machine: &str, serial: &str) -> (Server, [SocketAddr; 2]) {
 }
 
 async fn start(config: &str) -> (Server, [SocketAddr; 2]) {
-    let open: OpenDevice = Arc::new(|_, _| {
+    start_with(config, None).await
+}
+
+/// With this disk behind all that is served, or one in memory.
+async fn start_with(config: &str, disk: Option<Arc<dyn BlockDevice>>) -> (Server, [SocketAddr; 2]) {
+    let open: OpenDevice = Arc::new(move |_, _| {
+        let disk = disk.clone();
         Box::pin(async {
-            let disk = RamDisk::new(SIZE, 512).map_err(|error| error.to_string())?;
-            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
+            let plain = || RamDisk::new(SIZE, 512).map(|disk| Arc::new(disk) as Arc<dyn BlockDevice>);
+            let disk = disk.map_or_else(plain, Ok).map_err(|error| error.to_string())?;
+            Ok(disk.into())
         })
     });
     let server = Server::start(Config::from_toml(config, "test").unwrap(), open).await.expect("start");
@@ -163,6 +171,98 @@ async fn where_one_portal_is_named_the_target_is_asked_for_the_others() {
     assert_eq!(warned, [6]);
     disk.close().await;
     server.shutdown(Duration::from_secs(1)).await.unwrap();
+}
+
+/// One file, as an array has it: under a name of its own at each of its nodes.
+struct Nodes {
+    disk: Arc<FileDevice>,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Nodes {
+    fn new() -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(SIZE).unwrap();
+        // Opened once: a file is locked against other daemons.
+        let disk = FileDevice::open(file.path(), &FileOptions::default()).unwrap();
+        Self { disk: Arc::new(disk), _file: file }
+    }
+
+    async fn serve(&self, name: &str, portals: [SocketAddr; 2]) -> (Server, [SocketAddr; 2]) {
+        let [one, other] = portals;
+        let config = format!(
+            "listen = [\"{one}\", \"{other}\"]\ncores = 1\nmachine_id = \"{name}\"\n[[target]]\nname = \"{name}\"\n\
+             [[target.lun]]\nid = 0\ndevice = \"file\"\nserial = \"array-1\"\n"
+        );
+        start_with(&config, Some(self.disk.clone())).await
+    }
+}
+
+#[tokio::test]
+async fn one_disk_under_a_name_for_each_node_is_one_disk_and_either_node_may_fail() {
+    let nodes = Nodes::new();
+    let anywhere = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap());
+    let (one, ours) = nodes.serve(NAME, anywhere).await;
+    let (other, theirs) = nodes.serve(OTHER, anywhere).await;
+    let mut servers = [Some(one), Some(other)];
+    // Each node from each port: four lanes, two of each name.
+    let paths = format!(
+        "portal={}&portal={},{OTHER}&portal={},{OTHER}&from=127.0.0.3&from=127.0.0.4&plan=balanced",
+        ours[1], theirs[0], theirs[1]
+    );
+    let disk = open(&url(ours[0], &paths)).await.unwrap();
+    let lanes = until(&disk, all_up).await;
+    let named = lanes.iter().filter(|lane| lane.name.ends_with(&format!(",{OTHER}"))).count();
+    assert_eq!((lanes.len(), named), (4, 2), "{lanes:#?}");
+
+    let device = disk.device().clone();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ends = stop.clone();
+    // Eight places, each written and read again in turn: what is read is what was written last.
+    let work = tokio::spawn(async move {
+        let mut rounds = 0u64;
+        while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+            rounds += 1;
+            for place in 0..8 {
+                let byte = (rounds * 8 + place) as u8;
+                let data = Buf::copy_of(&[byte; 64 << 10]).freeze();
+                device.write(place << 20, data, Durability::Stable).await.unwrap();
+            }
+            for place in 0..8 {
+                let read = device.read(place << 20, Buf::zeroed(64 << 10)).await.unwrap();
+                let byte = (rounds * 8 + place) as u8;
+                assert!(read.iter().all(|found| *found == byte), "round {rounds}, place {place}");
+            }
+        }
+        rounds
+    });
+    for turn in 0..4 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let (node, portals, name) = [(0, ours, NAME), (1, theirs, OTHER)][turn % 2];
+        servers[node].take().unwrap().shutdown(Duration::ZERO).await.unwrap();
+        until(&disk, |lanes| lanes.iter().filter(|lane| lane.state == LaneState::Down).count() == 2).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        servers[node] = Some(nodes.serve(name, portals).await.0);
+        until(&disk, |lanes| lanes.iter().all(|lane| lane.state != LaneState::Down)).await;
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(work.await.unwrap() > 1);
+    disk.close().await;
+    for server in servers.into_iter().flatten() {
+        server.shutdown(Duration::from_secs(1)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn different_disks_under_different_names_are_refused() {
+    let ((one, [first, _]), (other, [_, behind])) = (serve(NAME).await, serve(OTHER).await);
+    let said = match open(&url(first, &format!("portal={behind},{OTHER}"))).await {
+        Ok(_) => panic!("they were opened"),
+        Err(error) => error.to_string(),
+    };
+    assert!(said.contains("do not lead to the same disk"), "{said}");
+    one.shutdown(Duration::from_secs(1)).await.unwrap();
+    other.shutdown(Duration::from_secs(1)).await.unwrap();
 }
 
 #[tokio::test]
@@ -297,10 +397,12 @@ async fn registered(portal: SocketAddr) -> Vec<u64> {
 #[tokio::test]
 async fn a_key_is_registered_on_every_lane_and_again_when_the_target_has_forgotten_it() {
     let (server, portals) = serve(NAME).await;
-    let disk =
-        open(&url(portals[0], &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF", portals[1])))
-            .await
-            .unwrap();
+    let disk = open(&url(
+        portals[0],
+        &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF", portals[1]),
+    ))
+    .await
+    .unwrap();
     until(&disk, all_up).await;
     assert_eq!(registered(portals[1]).await, [0xBEEF, 0xBEEF]);
     server.shutdown(Duration::from_secs(1)).await.unwrap();

@@ -35,16 +35,16 @@ pub enum Address {
 /// One disk over several paths, as an address says it.
 ///
 /// ```text
-/// iscsi://[user[%secret]@]host[:port]/target/lun?portal=H:P&portal=H:P&from=IP&from=IP&plan=paired&…
+/// iscsi://[user[%secret]@]host[:port]/target/lun?portal=H:P&portal=H:P,TARGET&from=IP&from=IP&plan=paired&…
 /// ```
 ///
 /// To the keys of [`IscsiUrl`], which go to every path, come:
 ///
 /// | key | is |
 /// |---|---|
-/// | `portal` | another portal, `host[:port]`; several times. Without it the target is asked for all it has |
+/// | `portal` | another portal, `host[:port]`, with the target's name behind a comma where it is another one there; several times. Without it the target is asked for all it has |
 /// | `from` | a local address to leave from; several times |
-/// | `lane` | a lane of an explicit plan, `from>host[:port][,weight=N][,reserve]`; several times |
+/// | `lane` | a lane of an explicit plan, `from>host[:port][,target][,weight=N][,reserve]`; several times |
 /// | `plan` | `paired`, `balanced`, `mesh`, `redundant`, `explicit` |
 /// | `policy` | which lane an I/O takes: see [`Policy`] |
 /// | `failback` | when a lane that came back is used again: `immediate`, `manual`, or a time such as `30s` |
@@ -58,8 +58,8 @@ pub enum Address {
 pub struct MultipathUrl {
     /// The first portal, and what is the same on all paths. Its `from` is not used.
     pub base: IscsiUrl,
-    /// More portals: host and port.
-    pub portals: Vec<(String, u16)>,
+    /// More portals.
+    pub portals: Vec<PortalName>,
     /// Local addresses to leave from; empty: those that reach a portal.
     pub from: Vec<IpAddr>,
     /// The lanes of an explicit plan.
@@ -82,13 +82,24 @@ pub struct MultipathUrl {
     pub weights: Vec<u32>,
 }
 
+/// A portal, as an address says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortalName {
+    /// Name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// The target's name there, where the portal was given one: arrays have a name for each port or node, and one disk behind all.
+    pub target: Option<String>,
+}
+
 /// A lane of an explicit plan, as an address says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneName {
     /// Local address.
     pub from: IpAddr,
-    /// Host and port.
-    pub portal: (String, u16),
+    /// Where it leads.
+    pub portal: PortalName,
     /// Its weight.
     pub weight: Option<u32>,
     /// Carries something only when no other is left.
@@ -114,7 +125,7 @@ pub enum AddressError {
     },
     /// Not a lane.
     #[error(
-        "`{0}` is no lane: it should be a local address and a portal, as in lane=192.0.2.20>192.0.2.10:3260, with \
+        "`{0}` is no lane: it should be a local address and a portal, as in lane=192.0.2.20>192.0.2.10:3260, with a target's name, \
          ,weight=0 to 100 and ,reserve behind them where wanted"
     )]
     Lane(String),
@@ -234,13 +245,25 @@ impl MultipathUrl {
         }
     }
 
+    /// The target's name at a portal, where it is not that of the address. Names have no upper case of their own (RFC 7143 §4.2.7.1).
+    pub(super) fn own_name(&self, portal: &PortalName) -> Option<String> {
+        let ours = self.base.target.as_deref().unwrap_or_default();
+        portal.target.clone().filter(|name| !name.eq_ignore_ascii_case(ours))
+    }
+
     /// The address of one lane, for the initiator.
-    pub(super) fn lane(&self, from: Option<IpAddr>, portal: std::net::SocketAddr) -> IscsiUrl {
+    pub(super) fn lane(
+        &self,
+        from: Option<IpAddr>,
+        portal: std::net::SocketAddr,
+        target: Option<&str>,
+    ) -> IscsiUrl {
         let host = match portal {
             std::net::SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
             _ => portal.ip().to_string(),
         };
-        IscsiUrl { host, port: portal.port(), from, ..self.base.clone() }
+        let target = target.map(str::to_owned).or_else(|| self.base.target.clone());
+        IscsiUrl { host, port: portal.port(), from, target, ..self.base.clone() }
     }
 }
 
@@ -254,7 +277,7 @@ impl fmt::Display for MultipathUrl {
 /// Keys as they were read.
 #[derive(Default)]
 struct Draft {
-    portals: Vec<(String, u16)>,
+    portals: Vec<PortalName>,
     from: Vec<IpAddr>,
     lanes: Vec<LaneName>,
     plan: Option<PlanKind>,
@@ -319,12 +342,17 @@ fn once<T>(place: &mut Option<T>, value: T, key: &'static str) -> Result<(), Add
     if place.replace(value).is_some() { Err(AddressError::Twice(key)) } else { Ok(()) }
 }
 
-fn portal(key: &'static str, value: &str) -> Result<(String, u16), AddressError> {
-    IscsiUrl::parse_portal(value).map_err(|source| {
+/// `host[:port][,target]`
+pub(super) fn portal(key: &'static str, value: &str) -> Result<PortalName, AddressError> {
+    let refused = |source| {
         // Behind a percent sign there may be the secret of someone who put a whole address here.
         let shown = value.split('%').next().unwrap_or_default().to_owned();
         AddressError::Portal { key, value: shown, source }
-    })
+    };
+    let (place, name) = value.split_once(',').map_or((value, None), |(place, name)| (place, Some(name)));
+    let (host, port) = IscsiUrl::parse_portal(place.trim()).map_err(refused)?;
+    let target = name.map(|name| IscsiUrl::parse_name(name.trim())).transpose().map_err(refused)?;
+    Ok(PortalName { host, port, target })
 }
 
 fn lane(value: &str) -> Result<LaneName, AddressError> {
@@ -417,6 +445,26 @@ mod tests {
         Address::parse(&format!("{BASE}?{query}")).unwrap_err().to_string()
     }
 
+    fn named(host: &str, port: u16, target: Option<&str>) -> PortalName {
+        PortalName { host: host.to_owned(), port, target: target.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_portal_may_have_the_disk_under_another_name() {
+        let url = several(
+            "portal=192.0.2.11,iqn.x:b&portal=[2001:db8::1]:99,iqn.x:c&portal=192.0.2.12,iqn.2026-11.com.example:DISK\
+             &portal=192.0.2.13",
+        );
+        let names: Vec<_> = url.portals.iter().map(|portal| url.own_name(portal)).collect();
+        assert_eq!(url.portals[0], named("192.0.2.11", 3260, Some("iqn.x:b")));
+        assert_eq!(names, [Some("iqn.x:b".to_owned()), Some("iqn.x:c".to_owned()), None, None]);
+        let lanes = several("lane=192.0.2.20>192.0.2.11:9,iqn.x:b,reserve").lanes;
+        assert_eq!((&lanes[0].portal, lanes[0].reserve), (&named("192.0.2.11", 9, Some("iqn.x:b")), true));
+        let address = url.lane(None, "192.0.2.11:3260".parse().unwrap(), Some("iqn.x:b"));
+        assert_eq!(address.to_string(), "iscsi://192.0.2.11:3260/iqn.x:b/0");
+        assert!(refused("portal=192.0.2.11,node-b").contains("`node-b` is no iSCSI name"));
+    }
+
     #[test]
     fn one_portal_and_none_of_the_keys_is_one_path() {
         for query in ["", "?from=192.0.2.20", "?header_digest=crc32c&from=192.0.2.20"] {
@@ -451,7 +499,7 @@ mod tests {
              &key=0xBEEF&weight=1,10",
         );
         assert!(url.base.data_digest && url.base.from.is_none());
-        assert_eq!(url.portals, [("192.0.2.11".to_owned(), 3261), ("2001:db8::1".to_owned(), 3260)]);
+        assert_eq!(url.portals, [named("192.0.2.11", 3261, None), named("2001:db8::1", 3260, None)]);
         let from: Vec<IpAddr> = vec!["192.0.2.20".parse().unwrap(), "2001:db8::2".parse().unwrap()];
         assert_eq!((url.from, url.plan), (from, Some(PlanKind::Redundant)));
         assert_eq!(url.policy, Some(Policy::LeastQueueDepth));
@@ -463,7 +511,7 @@ mod tests {
             several("lane=192.0.2.20%3E192.0.2.10&lane=[2001:db8::2]>[2001:db8::1]:9,reserve,weight=7").lanes;
         let lane = |from: &str, host: &str, port, weight, reserve| LaneName {
             from: from.parse().unwrap(),
-            portal: (host.to_owned(), port),
+            portal: named(host, port, None),
             weight,
             reserve,
         };
@@ -475,7 +523,7 @@ mod tests {
     fn a_lane_has_the_secrets_and_keys_of_the_whole() {
         let text = format!("{}?portal=192.0.2.11&header_digest=crc32c", BASE.replace("//", "//u%hunter2@"));
         let Ok(Address::Several(url)) = Address::parse(&text) else { panic!() };
-        let lane = url.lane(Some("192.0.2.20".parse().unwrap()), "192.0.2.11:3260".parse().unwrap());
+        let lane = url.lane(Some("192.0.2.20".parse().unwrap()), "192.0.2.11:3260".parse().unwrap(), None);
         assert_eq!((lane.portal().as_str(), lane.header_digest), ("192.0.2.11:3260", true));
         assert!(lane.account.is_some() && lane.lun == Some(0));
         assert!(!format!("{url:?} {url}").contains("hunter2"));

@@ -156,6 +156,13 @@ impl IscsiLane {
     pub(super) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
+    /// Whether a session of this lane can be reinstated over another one: a session is named by the target's name and its portal group,
+    /// and a group of the same tag under another name is another port.
+    pub(super) fn is_same_port(&self, other: &Self) -> bool {
+        let name = |lane: &Self| lane.url.target.as_ref().map(|name| name.to_ascii_lowercase());
+        self.group().is_some() && self.group() == other.group() && name(self) == name(other)
+    }
+
 
     /// Its own port is dead: the session ends, and the next one is tried for only now and then.
     pub(super) fn strand(&self, why: &str) {
@@ -301,5 +308,38 @@ fn access(state: AccessState) -> Access {
         AccessState::ActiveNonOptimized => Access::NonOptimized,
         AccessState::Standby => Access::Standby,
         AccessState::Unavailable | AccessState::Transitioning => Access::Unavailable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane(portal: &str, target: &str, group: Option<u16>) -> Arc<IscsiLane> {
+        let url = IscsiUrl::parse(&format!("iscsi://{portal}/{target}/0")).unwrap();
+        let planned = PlannedLane {
+            from: None,
+            near: None,
+            interface: None,
+            near_port: 0,
+            portal: portal.parse().unwrap(),
+            target: None,
+            far_port: 0,
+            group,
+            reserve: false,
+            weight: 1,
+            speed: None,
+            reason: String::new(),
+        };
+        IscsiLane::new(planned, url, None)
+    }
+
+    #[test]
+    fn a_session_is_reinstated_only_over_lanes_of_its_targets_name_and_portal_group() {
+        let own = lane("192.0.2.1:3260", "iqn.x:a", Some(1));
+        assert!(own.is_same_port(&lane("192.0.2.2:3260", "iqn.x:A", Some(1))));
+        assert!(!own.is_same_port(&lane("192.0.2.2:3260", "iqn.x:b", Some(1))), "another node");
+        assert!(!own.is_same_port(&lane("192.0.2.2:3260", "iqn.x:a", Some(2))), "another controller");
+        assert!(!own.is_same_port(&lane("192.0.2.2:3260", "iqn.x:a", None)), "nothing is known of it");
     }
 }

@@ -21,7 +21,7 @@ mod portals;
 mod reservation;
 mod watch;
 
-pub use address::{Address, AddressError, LaneName, MultipathUrl};
+pub use address::{Address, AddressError, LaneName, MultipathUrl, PortalName};
 pub use open::IscsiMultipath;
 pub use open_error::OpenError;
 pub use paths_file::PathsFileError;

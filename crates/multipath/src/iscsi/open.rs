@@ -133,8 +133,9 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
     let mut wish =
         Wish { kind: url.plan, from: url.from.clone(), weights: url.weights.clone(), lanes: Vec::new() };
     for lane in &url.lanes {
-        let portal = portals::resolve(&lane.portal, Some(lane.from)).await?;
-        wish.lanes.push(NamedLane { from: lane.from, portal, weight: lane.weight, reserve: lane.reserve });
+        let portal = portals::resolve(&lane.portal.host, lane.portal.port, Some(lane.from)).await?;
+        let (target, weight, reserve) = (url.own_name(&lane.portal), lane.weight, lane.reserve);
+        wish.lanes.push(NamedLane { from: lane.from, portal, target, weight, reserve });
     }
     let portals = if wish.lanes.is_empty() { portals::find(url, options).await? } else { Vec::new() };
     let local = Local::look(machine);
@@ -178,7 +179,7 @@ struct Team {
 impl Team {
     fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
         let lane = |planned: &crate::plan::PlannedLane| {
-            let address = url.lane(planned.from, planned.portal);
+            let address = url.lane(planned.from, planned.portal, planned.target.as_deref());
             IscsiLane::new(planned.clone(), address, url.key)
         };
         let lanes = plan.lanes.iter().map(lane).collect();
@@ -251,16 +252,14 @@ impl Team {
         Ok(device)
     }
 
-    /// Other ways to where a lane leads: the lanes of its portal group, first those that are up and share no port with it.
+    /// Other ways to where a lane leads: the lanes of its target's name and portal group, first those that are up and share no port with it.
     fn detours(&self, n: usize) -> Detours {
         let all: Vec<Weak<IscsiLane>> = self.lanes.iter().map(Arc::downgrade).collect();
         Detours::new(move || {
             let Some(own) = all[n].upgrade() else { return Vec::new() };
             let others = all.iter().enumerate().filter(|(other, _)| *other != n);
-            let mut others: Vec<_> = others
-                .filter_map(|(_, lane)| lane.upgrade())
-                .filter(|lane| own.group().is_some() && lane.group() == own.group())
-                .collect();
+            let mut others: Vec<_> =
+                others.filter_map(|(_, lane)| lane.upgrade()).filter(|lane| own.is_same_port(lane)).collect();
             others.sort_by_key(|lane| {
                 let same_near = lane.planned.near_port == own.planned.near_port;
                 let same_far = lane.planned.far_port == own.planned.far_port;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use super::address::{Address, AddressError, MultipathUrl};
+use super::address::{self, Address, AddressError, MultipathUrl};
 
 /// Largest file that is read, bytes.
 const FILE_MAX: u64 = 64 << 10;
@@ -145,13 +145,17 @@ impl PathsFile {
             None => String::new(),
         };
         // A portal is checked here, as what is wrong in it must not become another part of the address.
-        lunway_initiator::IscsiUrl::parse_portal(first).map_err(|source| PathsFileError::Address {
-            path: path.to_owned(),
-            source: AddressError::Portal { key: "portal", value: first.clone(), source },
-        })?;
+        let first = address::portal("portal", first)
+            .map_err(|source| PathsFileError::Address { path: path.to_owned(), source })?;
         let mut query = Vec::new();
         let mut add = |key: &str, value: &str| query.push(format!("{key}={}", escaped(value)));
-        more.iter().for_each(|portal| add("portal", portal));
+        for portal in more {
+            // The address has the first portal's name, where it has one; the others have the file's.
+            match &first.target {
+                Some(_) if !portal.contains(',') => add("portal", &format!("{portal},{}", self.target)),
+                _ => add("portal", portal),
+            }
+        }
         self.from.iter().for_each(|from| add("from", from));
         self.lane.iter().for_each(|lane| add("lane", lane));
         let words = [
@@ -185,7 +189,9 @@ impl PathsFile {
             let weights: Vec<_> = self.weight.iter().map(u32::to_string).collect();
             add("weight", &weights.join(","));
         }
-        Ok(format!("iscsi://{user}{first}/{}/{}?{}", escaped(&self.target), self.lun, query.join("&")))
+        let target = escaped(first.target.as_ref().unwrap_or(&self.target));
+        let host = if first.host.contains(':') { format!("[{}]", first.host) } else { first.host };
+        Ok(format!("iscsi://{user}{host}:{}/{target}/{}?{}", first.port, self.lun, query.join("&")))
     }
 }
 
@@ -217,7 +223,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3260/iqn.2026-11.com.example:disk/3");
-        assert_eq!(url.portals, [("2001:db8::1".to_owned(), 99)]);
+        assert_eq!((url.portals[0].host.as_str(), url.portals[0].port), ("2001:db8::1", 99));
         assert_eq!((url.plan, url.key, url.weights), (Some(PlanKind::Redundant), Some(7), vec![1, 2]));
         assert_eq!(url.settle, Some(std::time::Duration::from_secs(5)));
         assert_eq!(url.base.command_timeout, Some(std::time::Duration::from_secs(9)));
@@ -234,6 +240,19 @@ mod tests {
         assert_eq!((url.base.port, url.base.lun, url.portals.len()), (3260, Some(3), 0));
         let url = read(&format!("{LEAST}from = [\"192.0.2.20\"]\n")).unwrap();
         assert_eq!(url.from, ["192.0.2.20".parse::<std::net::IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn the_first_portal_of_a_file_may_have_a_name_of_its_own_too() {
+        let url =
+            read(&LEAST.replace(
+                "[\"192.0.2.10\"]",
+                "[\"192.0.2.10,iqn.x:a\", \"192.0.2.11\", \"192.0.2.12,iqn.x:a\"]",
+            ))
+            .unwrap();
+        assert_eq!(url.to_string(), "iscsi://192.0.2.10:3260/iqn.x:a/3");
+        let names: Vec<_> = url.portals.iter().map(|portal| url.own_name(portal)).collect();
+        assert_eq!(names, [Some("iqn.2026-11.com.example:disk".to_owned()), None]);
     }
 
     #[test]

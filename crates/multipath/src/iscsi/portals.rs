@@ -6,7 +6,7 @@ use std::time::Duration;
 use lunway_initiator::{IscsiUrl, OpenOptions, TargetRecord};
 use tokio::time::timeout;
 
-use super::address::MultipathUrl;
+use super::address::{MultipathUrl, PortalName};
 use super::open_error::OpenError;
 use crate::plan::Portal;
 
@@ -26,11 +26,14 @@ pub(super) async fn find(url: &MultipathUrl, options: &OpenOptions) -> Result<Ve
 
 /// Those that were named. One whose host has no address now is one less, if there is another.
 async fn named(url: &MultipathUrl) -> Result<Vec<Portal>, OpenError> {
-    let first = (url.base.host.clone(), url.base.port);
+    let first = PortalName { host: url.base.host.clone(), port: url.base.port, target: None };
     let (mut portals, mut failure) = (Vec::new(), None);
     for name in std::iter::once(&first).chain(&url.portals) {
-        match resolve(name, url.from.first().copied()).await {
-            Ok(address) => add(&mut portals, Portal { address, group: None, named: true }),
+        match resolve(&name.host, name.port, url.from.first().copied()).await {
+            Ok(address) => {
+                let target = url.own_name(name);
+                add(&mut portals, Portal { address, target, group: None, named: true });
+            }
             Err(error) => {
                 tracing::warn!("a portal is left out: {error}");
                 failure = Some(error);
@@ -60,11 +63,11 @@ async fn told(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, 
     let found = outcome.map_err(|source| OpenError::Discover { device: url.to_string(), source })?;
     let mut portals = Vec::new();
     for (address, group) in of_target(&found, url.base.target.as_deref().unwrap_or_default()) {
-        let Ok(name) = IscsiUrl::parse_portal(address) else { continue };
+        let Ok((host, port)) = IscsiUrl::parse_portal(address) else { continue };
         // A name that nothing resolves is one portal less.
-        let Ok(address) = resolve(&name, None).await else { continue };
+        let Ok(address) = resolve(&host, port, None).await else { continue };
         if is_reachable(address.ip()) {
-            add(&mut portals, Portal { address, group: Some(*group), named: false });
+            add(&mut portals, Portal { address, target: None, group: Some(*group), named: false });
         }
     }
     Ok(portals)
@@ -80,7 +83,8 @@ fn is_reachable(ip: IpAddr) -> bool {
 }
 
 fn add(portals: &mut Vec<Portal>, portal: Portal) {
-    if !portals.iter().any(|known| known.address == portal.address) {
+    let is_it = |known: &Portal| known.address == portal.address && known.target == portal.target;
+    if !portals.iter().any(is_it) {
         portals.push(portal);
     }
 }
@@ -91,15 +95,13 @@ fn of_target<'a>(found: &'a [TargetRecord], target: &str) -> &'a [(String, u16)]
 }
 
 /// The first address of a host, of the family of `from` where that is given.
-pub(super) async fn resolve(portal: &(String, u16), from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
-    let (host, port) = portal;
-    let failed = |why: String| OpenError::Resolve { host: host.clone(), why };
-    let found: Vec<SocketAddr> =
-        match timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), *port))).await {
-            Ok(Ok(addresses)) => addresses.collect(),
-            Ok(Err(error)) => return Err(failed(error.to_string())),
-            Err(_) => return Err(failed("no answer in time".to_owned())),
-        };
+pub(super) async fn resolve(host: &str, port: u16, from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
+    let failed = |why: String| OpenError::Resolve { host: host.to_owned(), why };
+    let found: Vec<SocketAddr> = match timeout(RESOLVE_TIME, tokio::net::lookup_host((host, port))).await {
+        Ok(Ok(addresses)) => addresses.collect(),
+        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Err(_) => return Err(failed("no answer in time".to_owned())),
+    };
     let fits = |address: &&SocketAddr| from.is_none_or(|from| from.is_ipv4() == address.is_ipv4());
     found.iter().find(fits).copied().ok_or_else(|| failed("it has no address".to_owned()))
 }

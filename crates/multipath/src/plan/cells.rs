@@ -84,12 +84,13 @@ fn route(portal: Portal, wish: &Wish, ground: &Ground<'_>, usable: &[LocalPort],
     }
 }
 
-/// Portals of different groups in turns, so that whoever takes the first few has taken of all: groups are often controllers.
+/// Portals of different groups, and of different names, in turns, so that whoever takes the first few has taken of all: groups are often controllers.
 fn spread_groups(portals: &mut Vec<Portal>) {
     let mut rest = std::mem::take(portals);
     while !rest.is_empty() {
         let mut seen = HashSet::new();
-        let (taken, left): (Vec<_>, Vec<_>) = rest.into_iter().partition(|portal| seen.insert(portal.group));
+        let (taken, left): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|portal| seen.insert((portal.target.clone(), portal.group)));
         portals.extend(taken);
         rest = left;
     }

@@ -95,7 +95,9 @@ fn pairs(kind: PlanKind, locals: usize, portals: usize) -> Vec<(usize, usize, bo
 fn idle(draft: &Draft, cells: &[Cell], reasons: &mut Vec<String>) {
     for cell in cells {
         let local = |port: &&LocalPort| !draft.lanes.iter().any(|lane| lane.near == Some(port.ip));
-        let portal = |portal: &&Portal| !draft.lanes.iter().any(|lane| lane.portal == portal.address);
+        let leads_to =
+            |lane: &PlannedLane, to: &Portal| lane.portal == to.address && lane.target == to.target;
+        let portal = |portal: &&Portal| !draft.lanes.iter().any(|lane| leads_to(lane, portal));
         let idle: Vec<_> = (cell.locals.iter().filter(local).map(LocalPort::title))
             .chain(cell.portals.iter().filter(portal).map(|portal| portal.address.to_string()))
             .collect();
@@ -112,8 +114,10 @@ fn idle(draft: &Draft, cells: &[Cell], reasons: &mut Vec<String>) {
 fn explicit(wish: &Wish, ground: &Ground<'_>) -> Result<Plan, PlanError> {
     let mut draft = Draft::default();
     for lane in &wish.lanes {
-        let known = ground.portals.iter().find(|portal| portal.address == lane.portal);
-        let portal = known.cloned().unwrap_or(Portal { address: lane.portal, group: None, named: true });
+        let is_it = |portal: &&Portal| portal.address == lane.portal && portal.target == lane.target;
+        let target = lane.target.clone();
+        let portal = ground.portals.iter().find(is_it).cloned();
+        let portal = portal.unwrap_or(Portal { address: lane.portal, target, group: None, named: true });
         draft.add(&ground.local(lane.from), &portal, true, lane.reserve, "named".to_owned());
     }
     let reasons = vec!["explicit, as the lanes were named one by one".to_owned()];
@@ -152,7 +156,9 @@ impl Draft {
     }
 
     fn add(&mut self, local: &LocalPort, portal: &Portal, bound: bool, reserve: bool, reason: String) {
-        let again = |lane: &PlannedLane| lane.near == Some(local.ip) && lane.portal == portal.address;
+        let again = |lane: &PlannedLane| {
+            lane.near == Some(local.ip) && lane.portal == portal.address && lane.target == portal.target
+        };
         if self.lanes.iter().any(again) {
             return;
         }
@@ -163,6 +169,7 @@ impl Draft {
             interface: (!local.interface.is_empty()).then(|| local.interface.clone()),
             near_port: *self.near.entry(local.key()).or_insert(nears),
             portal: portal.address,
+            target: portal.target.clone(),
             far_port: *self.far.entry(portal.address).or_insert(fars),
             group: portal.group,
             reserve,
@@ -183,8 +190,9 @@ impl Draft {
             return Err(PlanError::TooMany(self.lanes.len()));
         }
         for (n, lane) in self.lanes.iter_mut().enumerate() {
-            let is_it =
-                |named: &&super::NamedLane| lane.near == Some(named.from) && lane.portal == named.portal;
+            let is_it = |named: &&super::NamedLane| {
+                lane.near == Some(named.from) && lane.portal == named.portal && lane.target == named.target
+            };
             let own = wish.lanes.iter().find(is_it).and_then(|named| named.weight);
             lane.weight = own.or(wish.weights.get(n).copied()).unwrap_or(1);
         }

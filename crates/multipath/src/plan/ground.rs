@@ -31,6 +31,8 @@ pub struct LocalPort {
 pub struct Portal {
     /// Address and port.
     pub address: SocketAddr,
+    /// The name under which it has the disk, where that is not the address's: arrays have a name for each port or node.
+    pub target: Option<String>,
     /// Tag of its portal group (RFC 7143 §4.4.1), where the storage has told.
     pub group: Option<u16>,
     /// The user named it: it is not left out.

@@ -90,12 +90,14 @@ pub struct Wish {
 }
 
 /// A lane of an explicit plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedLane {
     /// Local address.
     pub from: IpAddr,
     /// Where it leads.
     pub portal: SocketAddr,
+    /// The target's name there, where it is not the address's.
+    pub target: Option<String>,
     /// Its weight.
     pub weight: Option<u32>,
     /// Carries something only when no other is left.
@@ -128,6 +130,8 @@ pub struct PlannedLane {
     pub near_port: u32,
     /// Where it leads.
     pub portal: SocketAddr,
+    /// The target's name there, where it is not the address's.
+    pub target: Option<String>,
     /// Number of the portal, among those of the plan.
     pub far_port: u32,
     /// Tag of its portal group, where it is known.
@@ -143,11 +147,12 @@ pub struct PlannedLane {
 }
 
 impl PlannedLane {
-    /// `LOCAL > PORTAL`, which is what it is called everywhere.
+    /// `LOCAL > PORTAL`, which is what it is called everywhere; with the target behind a comma where that has a name of its own there.
     pub fn name(&self) -> String {
-        match self.near {
-            Some(near) => format!("{near} > {}", self.portal),
-            None => format!("any > {}", self.portal),
+        let near = self.near.map_or("any".to_owned(), |near| near.to_string());
+        match &self.target {
+            Some(target) => format!("{near} > {},{target}", self.portal),
+            None => format!("{near} > {}", self.portal),
         }
     }
 

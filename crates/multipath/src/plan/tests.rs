@@ -21,7 +21,12 @@ fn local(interface: &str, network: &str) -> LocalPort {
 }
 
 fn portal(address: &str) -> Portal {
-    Portal { address: SocketAddr::new(address.parse().unwrap(), 3260), group: Some(1), named: false }
+    Portal {
+        address: SocketAddr::new(address.parse().unwrap(), 3260),
+        target: None,
+        group: Some(1),
+        named: false,
+    }
 }
 
 /// A machine whose kernel sends by the first card in the destination's subnet, else to 10.0.1.254.
@@ -298,17 +303,28 @@ fn a_port_without_a_carrier_or_an_address_that_is_not_there_is_planned_and_said(
 }
 
 #[test]
+fn portals_of_one_address_and_two_names_are_two_and_share_a_port() {
+    let mut setting = Setting::new(&TWO, &["10.0.1.10", "10.0.1.10"]).kind(PlanKind::Mesh);
+    setting.portals[1].target = Some("iqn.x:b".to_owned());
+    let plan = setting.plan();
+    let names: Vec<_> = plan.lanes.iter().map(PlannedLane::name).collect();
+    assert_eq!(names, ["10.0.1.1 > 10.0.1.10:3260", "10.0.1.1 > 10.0.1.10:3260,iqn.x:b"]);
+    assert_eq!(plan.lanes[0].far_port, plan.lanes[1].far_port);
+}
+
+#[test]
 fn explicit_lanes_are_those_that_were_named() {
     let mut setting = Setting::new(&TWO, &TWO_PORTALS);
     let lane = |from: &str, to: &str, weight, reserve| NamedLane {
         from: from.parse().unwrap(),
         portal: SocketAddr::new(to.parse().unwrap(), 3260),
+        target: None,
         weight,
         reserve,
     };
     let (first, second) =
         (lane("10.0.2.1", "10.0.1.10", None, false), lane("10.0.1.1", "10.0.2.10", Some(7), true));
-    setting.wish.lanes = vec![first, second, first];
+    setting.wish.lanes = vec![first.clone(), second, first];
     setting.wish.weights = vec![3, 4];
     let plan = setting.plan();
     assert_eq!((plan.kind, shown(&plan)), (PlanKind::Explicit, "2.1>1.10 (1.1>2.10)".to_owned()));
