@@ -7,6 +7,7 @@ mod back_pressure;
 mod changing;
 mod hostile;
 mod isns;
+mod isolation;
 mod kept;
 mod login;
 mod multiple_connections;
