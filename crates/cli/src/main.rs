@@ -13,6 +13,7 @@
 //! | `output` | results as text, JSON and pages, and where they go |
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
+//! | `protection` | a process that the kernel writes through: locked memory, OOM score, no I/O for memory |
 //! | `supervisor` | what systemd is told |
 
 mod arguments;
@@ -23,6 +24,7 @@ mod interrupt;
 mod logging;
 mod output;
 mod progress;
+mod protection;
 mod screen;
 mod secret;
 mod supervisor;

@@ -12,9 +12,14 @@ pub(crate) fn reloading() {
     tell(&[NotifyState::Reloading]);
 }
 
-/// The daemon ends, and may take as long as its initiators and devices.
-pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("asking initiators to log out")]);
+/// The daemon ends, and may take as long as its clients and devices.
+pub(crate) fn stopping(status: &str) {
+    tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
+}
+
+/// Whether there is one that wants to be told.
+pub(crate) fn is_there() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
 }
 
 fn tell(states: &[NotifyState<'_>]) {

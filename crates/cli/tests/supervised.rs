@@ -1,4 +1,6 @@
-//! `lunway serve` under a supervisor: what it says, when, and in what form it logs.
+//! `lunway serve` and `lunway attach` under a supervisor: what they say, when, in what form they log, and how they are protected.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod support;
 
@@ -38,6 +40,127 @@ fn systemd_hears_when_the_daemon_serves_and_when_it_ends() {
     assert_eq!((serving["level"].as_str(), serving["device"].as_str()), (Some("INFO"), Some("ram:1M")));
 }
 
+/// What runs `attach` with a notification socket; what it says there, and the process.
+fn attach(more: &[&str], notify: &Path) -> (UnixDatagram, std::process::Child) {
+    let socket = UnixDatagram::bind(notify).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = lunway(&["attach"]);
+    command.args(more).env("NOTIFY_SOCKET", notify).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    (socket, child)
+}
+
+fn hear(socket: &UnixDatagram) -> String {
+    let mut buffer = [0; 4096];
+    let len = socket.recv(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..len]).into_owned()
+}
+
+/// A line of `/proc/PID/FILE` that begins so; the rest of it.
+fn of_process(child: &std::process::Child, file: &str, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.unwrap_or_else(|| panic!("no {key} in {text}")).trim().to_owned()
+}
+
+/// Of each thread, whether `PR_SET_IO_FLUSHER` holds: `PF_MEMALLOC_NOIO` of the kernel's task flags (proc_pid_stat(5), field 9).
+fn flushers(child: &std::process::Child) -> Vec<bool> {
+    const PF_MEMALLOC_NOIO: u64 = 0x0008_0000;
+    let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let flags = threads.map(|thread| {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        // The name, which may hold anything, ends with the last parenthesis.
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(6).unwrap().parse::<u64>().unwrap()
+    });
+    flags.map(|flags| flags & PF_MEMALLOC_NOIO != 0).collect()
+}
+
+#[test]
+fn what_a_kernel_writes_through_waits_for_no_memory_and_is_not_killed_for_it() {
+    use rustix::thread::CapabilitySet;
+    let capabilities = rustix::thread::capabilities(None).unwrap().effective;
+    if !capabilities.contains(CapabilitySet::IPC_LOCK) {
+        return lunway_foreign::machine_lacks("CAP_IPC_LOCK, to lock memory");
+    }
+    // script/test-kernel looks, too, in its guest.
+    let may_all = capabilities.contains(CapabilitySet::SYS_RESOURCE);
+    if !may_all {
+        lunway_foreign::machine_lacks("CAP_SYS_RESOURCE, to be an I/O flusher that is not killed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let mount_point = folder.path().join("mounted");
+    std::fs::create_dir(&mount_point).unwrap();
+    let nbd = format!("unix:{}", folder.path().join("nbd").display());
+    let mut ways = vec![vec![disk.to_str().unwrap(), "--nbd", &nbd]];
+    if Path::new("/dev/fuse").exists() {
+        ways.push(vec![disk.to_str().unwrap(), "--fuse", mount_point.to_str().unwrap()]);
+    } else {
+        lunway_foreign::machine_lacks("/dev/fuse");
+    }
+    for (number, way) in ways.iter().enumerate() {
+        let (socket, mut child) = attach(way, &folder.path().join(format!("notify{number}")));
+        let ready = hear(&socket);
+        assert!(ready.contains("READY=1"), "{ready}");
+        if may_all {
+            assert!(flushers(&child).iter().all(|&is| is), "{way:?}: {:?}", flushers(&child));
+            assert_eq!(of_process(&child, "oom_score_adj", ""), "-1000", "{way:?}");
+        }
+        let locked = of_process(&child, "status", "VmLck:");
+        let locked: u64 = locked.trim_end_matches(" kB").parse().unwrap();
+        assert!(locked > 1000, "{way:?}: {locked} kB are locked");
+        let process = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+        assert!(hear(&socket).contains("STOPPING=1"));
+        assert!(wait(&mut child, PATIENCE).unwrap().success());
+    }
+}
+
+#[test]
+fn memory_that_is_itself_the_disk_is_neither_locked_nor_spared() {
+    let folder = tempfile::tempdir().unwrap();
+    let nbd = format!("unix:{}", folder.path().join("nbd").display());
+    let (socket, mut child) = attach(&["ram:1T", "--nbd", &nbd], &folder.path().join("notify"));
+    assert!(hear(&socket).contains("READY=1"));
+    assert_eq!(of_process(&child, "status", "VmLck:"), "0 kB");
+    assert_eq!(
+        of_process(&child, "oom_score_adj", ""),
+        std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim()
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn protection_that_cannot_be_had_is_a_line_of_the_log_that_says_what_gives_it() {
+    let Some(setpriv) = lunway_foreign::program("setpriv") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return lunway_foreign::machine_lacks("root, to take its privileges away");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    let nbd = format!("unix:{}", folder.path().join("nbd").display());
+    let mut command = Command::new(setpriv);
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(env!("CARGO_BIN_EXE_lunway"));
+    command.args(["attach", disk.to_str().unwrap(), "--nbd", &nbd]).env_remove("RUST_LOG");
+    let ready = || folder.path().join("nbd").exists();
+    let output = support::interrupted(command, ready);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    for (what, remedy) in [
+        ("PR_SET_IO_FLUSHER", "AmbientCapabilities=CAP_SYS_RESOURCE"),
+        ("oom_score_adj", "OOMScoreAdjust=-1000"),
+        ("memory cannot be locked", "LimitMEMLOCK=infinity"),
+    ] {
+        let lines: Vec<_> =
+            said.lines().filter(|line| line.contains(what) && line.contains("WARN")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(remedy), "{what}: {said}");
+    }
+}
+
 #[test]
 fn the_units_are_what_systemd_understands() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
@@ -54,10 +177,16 @@ fn the_units_are_what_systemd_understands() {
         .collect();
     std::fs::write(copies.path().join("lunway.service"), unit).unwrap();
     std::fs::copy(folder.join("lunway.socket"), copies.path().join("lunway.socket")).unwrap();
+    let unit = std::fs::read_to_string(folder.join("lunway-attach@.service")).unwrap();
+    assert!(unit.contains("/usr/local/bin/lunway attach ${DEVICE} $WAY $MORE"), "{unit}");
+    let unit = unit.replace("/usr/local/bin/lunway attach", "/bin/true");
+    // An instance is verified by its own name.
+    std::fs::write(copies.path().join("lunway-attach@data.service"), unit).unwrap();
     analyze.args(["--man=no", "verify"]);
-    analyze.args(["lunway.service", "lunway.socket"].map(|name| copies.path().join(name)));
+    let names = ["lunway.service", "lunway.socket", "lunway-attach@data.service"];
+    analyze.args(names.map(|name| copies.path().join(name)));
     let output = support::finish(analyze, PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let ours: Vec<_> = said.lines().filter(|line| line.contains("lunway.")).collect();
+    let ours: Vec<_> = said.lines().filter(|line| line.contains("lunway")).collect();
     assert!(output.status.success() && ours.is_empty(), "{said}");
 }

@@ -15,7 +15,8 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::interrupt::Requests;
-use crate::{device, terminal};
+use crate::protection::Protection;
+use crate::{device, supervisor, terminal};
 
 /// Give a device to other programs until Ctrl-C or SIGTERM.
 ///
@@ -66,12 +67,8 @@ impl Attach {
             direct: self.direct,
             ..OpenOptions::default()
         };
-        if self.fuse.is_some() {
-            // With a file system on the loop device the kernel may have to write through this process to get memory:
-            // what this process needs must not wait for that (`PR_SET_IO_FLUSHER`; threads inherit it). It takes
-            // CAP_SYS_RESOURCE, as setting up loop devices takes root.
-            let _ = rustix::process::configure_io_flusher_behavior(true);
-        }
+        // A kernel on this machine may write through this process: by a loop device on the file, or by nbd-client.
+        Protection::of_attached(&spec).apply();
         device::run(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
             let opened = device::open(&spec, &options).await?;
@@ -102,7 +99,12 @@ impl Attach {
         let server = Server::bind(address, export).await.map_err(Failure::failed)?;
         let uri = server.address().context("where does it listen?")?.uri(&name);
         self.announce("nbd", &uri, "", spec, opened)?;
-        server.serve(requests.next()).await.map_err(|error| lost(spec, &error))
+        supervisor::ready(&format!("serving {spec} at {uri}"));
+        let stop = async {
+            requests.next().await;
+            supervisor::stopping("finishing what is under way");
+        };
+        server.serve(stop).await.map_err(|error| lost(spec, &error))
     }
 
     async fn mount(
@@ -119,10 +121,12 @@ impl Attach {
         let mut mounted = Mounted::mount(opened.device.clone(), folder, name).map_err(Failure::failed)?;
         let file = mounted.file().display().to_string();
         self.announce("file", &file, &next_steps(&file, folder, opened), spec, opened)?;
+        supervisor::ready(&format!("{spec} is {file}"));
         tokio::select! {
             () = requests.next() => {}
             () = mounted.ended() => {}
         }
+        supervisor::stopping("waiting until the file is closed");
         let busy = || {
             eprintln!(
                 "{file} is in use: waiting until it is not; Ctrl-C again leaves at once, and what is not synced is lost"

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::interrupt::{Reloads, Requests};
+use crate::protection::Protection;
 use crate::{device, supervisor, terminal};
 
 /// How long initiators have to log out when the server ends.
@@ -94,6 +95,9 @@ impl Serve {
             None => Source::read(self.config.as_deref(), flags),
         };
         let (source, config) = read.map_err(config_failure)?;
+        if let Some(protection) = Protection::of_target(&config) {
+            protection.apply();
+        }
         device::run(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
             let mut reloads = Reloads::new().context("cannot wait for signals")?;
@@ -118,7 +122,7 @@ impl Serve {
                     () = reloads.next() => reload(&console, &server).await,
                 }
             }
-            supervisor::stopping();
+            supervisor::stopping("asking initiators to log out");
             let end = async {
                 // A change under way comes to its end first.
                 console.stop().await;
