@@ -27,4 +27,4 @@ mod transmission;
 mod wire;
 
 pub use export::Export;
-pub use server::{Address, AddressError, BindError, PORT, Server};
+pub use server::{Address, AddressError, BindError, Limits, PORT, Server};

@@ -1,16 +1,19 @@
 //! Listening, and the end.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use lunway_block::BlockError;
 use lunway_socket::{SocketName, UnixSocket};
-use tokio::net::{TcpListener, UnixListener};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -21,10 +24,6 @@ use crate::transmission::{End, Transmission};
 
 /// The port that is registered for the protocol.
 pub const PORT: u16 = 10809;
-/// Connections at the same time: clients that use several take four or eight each.
-const CONNECTIONS_MAX: usize = 64;
-/// How long a handshake may take. A client does it in a few round trips.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long clients have at the end to take their last replies.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after it failed, for want of file descriptors as a rule.
@@ -119,20 +118,62 @@ impl From<lunway_socket::BindError> for BindError {
     }
 }
 
+/// What clients may take, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at the same time. Clients that use several take four or eight each.
+    pub connections: usize,
+    /// Of these, from one address over TCP: no host alone keeps the others out.
+    pub connections_per_source: usize,
+    /// How long a handshake may take. A client does it in a few round trips.
+    pub handshake: Duration,
+    /// How long a TCP client may be silent below its program, whose kernel answers as long as it runs: it acknowledges neither replies nor
+    /// keep-alive probes. A client that takes no replies for as long, with its window closed, counts as silent too.
+    pub silence: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 64,
+            connections_per_source: 32,
+            handshake: Duration::from_secs(10),
+            // Longer than a switch or a spanning tree takes to come back (30 to 50 s), which a client survives.
+            silence: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Limits {
+    /// Has the kernel end the connection when its peer is silent. TCP_USER_TIMEOUT counts from the first byte or probe without
+    /// an acknowledgement, and probes begin after half of the time without traffic.
+    fn watch(&self, stream: &TcpStream) -> io::Result<()> {
+        let least = Duration::from_secs(1); // what the kernel counts probes in
+        let probes = TcpKeepalive::new()
+            .with_time((self.silence / 2).max(least))
+            .with_interval((self.silence / 6).max(least))
+            .with_retries(3);
+        let socket = SockRef::from(stream);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(self.silence))
+    }
+}
+
 enum Listener {
     Unix(UnixListener, SocketName),
     Tcp(TcpListener),
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Stream> {
+    /// The next connection, and over TCP where it comes from.
+    async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
         match self {
-            Self::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Unix(listener, _) => Ok((Stream::Unix(listener.accept().await?.0), None)),
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 // Replies are complete when they are written.
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok((Stream::Tcp(stream), Some(peer.ip().to_canonical())))
             }
         }
     }
@@ -145,6 +186,7 @@ impl Listener {
 pub struct Server {
     listener: Listener,
     export: Export,
+    limits: Limits,
 }
 
 impl Server {
@@ -161,7 +203,13 @@ impl Server {
                 Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
             }
         };
-        Ok(Self { listener, export })
+        Ok(Self { listener, export, limits: Limits::default() })
+    }
+
+    /// With other limits than the default ones.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Where it listens, with the port that the system chose where it was asked for any.
@@ -175,17 +223,38 @@ impl Server {
     /// Serves until `stop`, then finishes what is under way, answers it, and flushes the device. What this returns is the
     /// last flush.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), BlockError> {
-        let Self { listener, export } = self;
+        let Self { listener, export, limits } = self;
         let (stopping, _) = watch::channel(false);
         let mut connections = JoinSet::new();
+        // Connections of each source, which are no more than all of them.
+        let mut sources = HashMap::<IpAddr, usize>::new();
         let mut stop = std::pin::pin!(stop);
         loop {
             tokio::select! {
                 () = &mut stop => break,
-                Some(_) = connections.join_next(), if !connections.is_empty() => {}
-                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
-                    Ok(stream) => {
-                        connections.spawn(converse(stream, export.clone(), stopping.subscribe()));
+                Some(ended) = connections.join_next(), if !connections.is_empty() => {
+                    if let Ok(Some(source)) = ended && let Entry::Occupied(mut count) = sources.entry(source) {
+                        *count.get_mut() -= 1;
+                        if *count.get() == 0 {
+                            count.remove();
+                        }
+                    }
+                }
+                accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
+                    Ok((stream, source)) => {
+                        if let Some(source) = source {
+                            let count = sources.entry(source).or_default();
+                            if *count >= limits.connections_per_source {
+                                tracing::info!(%source, "refused: it has {count} connections");
+                                continue;
+                            }
+                            *count += 1;
+                        }
+                        let conversation = converse(stream, export.clone(), limits, stopping.subscribe());
+                        connections.spawn(async move {
+                            conversation.await;
+                            source
+                        });
                     }
                     Err(error) => {
                         tracing::warn!("cannot accept a connection: {error}");
@@ -208,10 +277,16 @@ impl Server {
 }
 
 /// One connection, to its end.
-async fn converse(mut stream: Stream, export: Export, mut stopping: watch::Receiver<bool>) {
+async fn converse(mut stream: Stream, export: Export, limits: Limits, mut stopping: watch::Receiver<bool>) {
     let name = export.name.clone();
+    if let Stream::Tcp(stream) = &stream
+        && let Err(error) = limits.watch(stream)
+    {
+        // It has gone already, as a rule.
+        return tracing::info!(export = name, "no connection: {error}");
+    }
     let shaken = tokio::select! {
-        shaken = tokio::time::timeout(HANDSHAKE_TIME, negotiate(&mut stream, &export)) => shaken,
+        shaken = tokio::time::timeout(limits.handshake, negotiate(&mut stream, &export)) => shaken,
         _ = stopping.wait_for(|stopping| *stopping) => return,
     };
     let agreed = match shaken {

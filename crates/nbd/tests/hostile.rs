@@ -10,9 +10,10 @@ use std::time::Duration;
 use lunway_block::BlockDevice;
 use lunway_block::decorate::Delay;
 use lunway_memory::RamDisk;
-use lunway_nbd::{Address, Export, Server};
+use lunway_nbd::{Address, Export, Limits, Server};
+use socket2::{SockFilter, SockRef};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -277,4 +278,86 @@ async fn a_socket_is_its_users_alone_and_a_name_that_somebody_else_took_is_left_
     served.stop.send(()).unwrap();
     served.task.await.unwrap();
     assert!(served.path.exists());
+}
+
+/// A server on TCP, which ends with the test.
+async fn on_tcp(limits: Limits) -> std::net::SocketAddr {
+    let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(64 << 20, 512).unwrap());
+    let export = Export { name: "disk".into(), description: String::new(), device };
+    let server = Server::bind(&"tcp:127.0.0.1:0".parse().unwrap(), export).await.unwrap().with_limits(limits);
+    let Address::Tcp(address) = server.address().unwrap() else { panic!("it listens on TCP") };
+    tokio::spawn(async { server.serve(std::future::pending()).await.unwrap() });
+    address
+}
+
+/// A connection from `127.0.0.HOST` in the transmission phase; an error where the server closes it instead.
+async fn from_host(host: u8, server: std::net::SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(([127, 0, 0, host], 0).into())?;
+    let mut stream = socket.connect(server).await?;
+    stream.read_exact(&mut [0; 18]).await?;
+    stream.write_u32(3).await?;
+    stream.write_all(&option(1, b"disk")).await?;
+    stream.read_exact(&mut [0; 10]).await?;
+    Ok(stream)
+}
+
+/// The host behind a client is gone: its kernel drops all that comes for it, by a packet filter that takes 0 bytes of each packet, and
+/// acknowledges nothing.
+fn die(stream: &TcpStream) {
+    SockRef::from(stream).attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]).unwrap();
+}
+
+/// A machine whose time is taken must not fail this; for ever does.
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn clients_that_died_without_a_word_make_room_whether_they_were_idle_or_owed_an_acknowledgement() {
+    let limits = Limits { silence: Duration::from_secs(2), ..Limits::default() };
+    let server = on_tcp(limits).await;
+    let mut dead = Vec::new();
+    for number in 0..limits.connections {
+        let mut stream = from_host(if number % 2 == 0 { 2 } else { 3 }, server).await.unwrap();
+        die(&stream);
+        if number % 4 < 2 {
+            stream.write_all(&request(READ, 0, 1, 0, 4096)).await.unwrap();
+        }
+        dead.push(stream);
+    }
+    let living = tokio::time::timeout(LONG, from_host(4, server));
+    living.await.expect("there is room again").unwrap();
+}
+
+#[tokio::test]
+async fn one_host_cannot_take_all_connections() {
+    let limits = Limits::default();
+    let server = on_tcp(limits).await;
+    let mut taken = Vec::new();
+    for _ in 0..limits.connections_per_source {
+        taken.push(from_host(2, server).await.unwrap());
+    }
+    let refused = tokio::time::timeout(LONG, from_host(2, server)).await.expect("it is told at once");
+    assert!(refused.is_err());
+    tokio::time::timeout(LONG, from_host(3, server)).await.expect("another host is served").unwrap();
+    // One that leaves makes room for the next.
+    drop(taken.pop());
+    let again = async { while from_host(2, server).await.is_err() {} };
+    tokio::time::timeout(LONG, again).await.expect("there is room again");
+}
+
+#[tokio::test]
+async fn clients_that_do_not_finish_the_handshake_make_room() {
+    let limits = Limits { handshake: Duration::from_millis(500), ..Limits::default() };
+    let server = on_tcp(limits).await;
+    let mut idle = Vec::new();
+    for number in 0..limits.connections {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 2 + number as u8 % 2], 0).into()).unwrap();
+        let mut stream = socket.connect(server).await.unwrap();
+        if number % 2 == 0 {
+            stream.write_all(&[0, 0]).await.unwrap();
+        }
+        idle.push(stream);
+    }
+    tokio::time::timeout(LONG, from_host(4, server)).await.expect("there is room again").unwrap();
 }
