@@ -172,6 +172,11 @@ impl SharedBuf {
         );
         Self { mem: self.mem.clone(), range: self.range.start + range.start..self.range.start + range.end }
     }
+
+    /// The memory that this handle keeps from going back to its pool, bytes: all of the buffer that it is a slice of.
+    pub fn pinned(&self) -> usize {
+        self.mem.as_ref().map_or(0, |mem| mem.capacity)
+    }
 }
 
 impl Drop for SharedBuf {
@@ -249,6 +254,7 @@ mod tests {
         let shared = Buf::copy_of(&bytes).freeze().slice(10..50);
         assert_eq!(&shared.slice(5..8)[..], &[15, 16, 17]);
         assert_eq!(shared.slice(40..40).len(), 0);
+        assert_eq!((shared.slice(5..8).pinned(), SharedBuf::default().pinned()), (SMALLEST, 0));
         assert_eq!(format!("{shared:?}"), "SharedBuf(40 bytes)");
     }
 

@@ -42,6 +42,22 @@ impl Space {
 /// Called with the new geometry after a device has changed its size.
 pub type ResizeCallback = Box<dyn Fn(Geometry) + Send + Sync>;
 
+/// What a device tells about writes that it acknowledged and that no flush has made durable yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheNews {
+    /// They may be lost; the next flush finds out, and succeeds if they are not.
+    InDoubt,
+    /// They are lost, as far as can be known. Flushes that are under way fail with [`BlockError::UnflushedLost`]; later ones cover what
+    /// is written from now on.
+    Lost {
+        /// See [`BlockError::UnflushedLost`].
+        reported: bool,
+    },
+}
+
+/// Called with news of a device's unflushed writes.
+pub type CacheCallback = Box<dyn Fn(CacheNews) + Send + Sync>;
+
 /// A random-access block volume.
 ///
 /// # Contract
@@ -115,6 +131,15 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Asks to be called after each change of size. A device of fixed size keeps nothing. The callback may come on any
     /// thread, and must not call `resize` or `on_resize` of the same device.
     fn on_resize(&self, callback: ResizeCallback) {
+        drop(callback);
+    }
+
+    /// Asks to be told when unflushed writes may be lost: **before** an operation is answered that was carried out after the loss. A device
+    /// that cannot lose them without failing keeps nothing. With a listener the loss is the listener's business: a flush that begins after
+    /// [`CacheNews::Lost`] does not fail for it again.
+    ///
+    /// The callback may come on any thread and with locks of the device held: it takes note, and calls no method of the device.
+    fn on_cache_news(&self, callback: CacheCallback) {
         drop(callback);
     }
 }

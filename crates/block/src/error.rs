@@ -65,6 +65,13 @@ pub enum BlockError {
     /// The operation was given up, by request or because its path was reset; whether it happened is not known.
     #[error("the operation was aborted")]
     Aborted,
+    /// A flush cannot vouch for what was written before it: the storage may have lost its volatile cache.
+    #[error("{}", unflushed_lost(*.reported))]
+    UnflushedLost {
+        /// The storage said that its power was off; otherwise every session with it has ended, and nothing proves that its cache
+        /// lived through that.
+        reported: bool,
+    },
     /// The device does not know the operation.
     #[error("the device does not support this operation")]
     Unsupported,
@@ -76,6 +83,17 @@ pub enum BlockError {
         /// What it said.
         message: String,
     },
+}
+
+fn unflushed_lost(reported: bool) -> &'static str {
+    match reported {
+        true => {
+            "the storage reported that its power was off while acknowledged writes were not flushed: they may be lost"
+        }
+        false => {
+            "all sessions with the storage have ended while acknowledged writes were not flushed: they may be lost"
+        }
+    }
 }
 
 impl From<io::Error> for BlockError {

@@ -49,7 +49,7 @@ pub mod spec;
 
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
 pub use caching::Caching;
-pub use device::{BlockDevice, Durability, ResizeCallback, Space, Zeroing};
+pub use device::{BlockDevice, CacheCallback, CacheNews, Durability, ResizeCallback, Space, Zeroing};
 pub use error::BlockError;
 pub use extent::{Extent, ExtentKind};
 pub use geometry::Geometry;

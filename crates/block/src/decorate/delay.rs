@@ -46,7 +46,7 @@ impl Delay {
 }
 
 impl BlockDevice for Delay {
-    pass_on!(inner: geometry, extents, space, paths, caching, on_resize);
+    pass_on!(inner: geometry, extents, space, paths, caching, on_resize, on_cache_news);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.delayed(self.inner.read(offset, buf))

@@ -68,7 +68,7 @@ fn first_hit(rule: &FaultRule, offset: u64, len: u64) -> Option<u64> {
 }
 
 impl BlockDevice for Fault {
-    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize);
+    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize, on_cache_news);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let len = buf.len() as u64;

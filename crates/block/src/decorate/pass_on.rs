@@ -16,7 +16,7 @@
 /// }
 ///
 /// impl BlockDevice for Forgetful {
-///     pass_on!(inner: geometry, read, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize);
+///     pass_on!(inner: geometry, read, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize, on_cache_news);
 ///
 ///     fn write(&self, _: u64, _: SharedBuf, _: Durability) -> Io<Result<(), BlockError>> {
 ///         Io::ok(())
@@ -97,6 +97,11 @@ macro_rules! pass_on {
     (@ $inner:ident on_resize) => {
         fn on_resize(&self, callback: $crate::ResizeCallback) {
             self.$inner.on_resize(callback);
+        }
+    };
+    (@ $inner:ident on_cache_news) => {
+        fn on_cache_news(&self, callback: $crate::CacheCallback) {
+            self.$inner.on_cache_news(callback);
         }
     };
     ($inner:ident: $($method:ident),+) => {

@@ -61,7 +61,7 @@ impl Rate {
 }
 
 impl BlockDevice for Rate {
-    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize);
+    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize, on_cache_news);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let bytes = buf.len();

@@ -23,7 +23,7 @@ impl ReadOnly {
 }
 
 impl BlockDevice for ReadOnly {
-    pass_on!(inner: read, flush, extents, space, paths, caching);
+    pass_on!(inner: read, flush, extents, space, paths, caching, on_cache_news);
 
     fn geometry(&self) -> Geometry {
         protected(self.inner.geometry())

@@ -133,7 +133,7 @@ impl Stats {
 }
 
 impl BlockDevice for Stats {
-    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize);
+    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize, on_cache_news);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.counted(|counters| &counters.read, buf.len() as u64, |inner| inner.read(offset, buf))

@@ -87,7 +87,7 @@ impl Silences {
 }
 
 impl BlockDevice for Watched {
-    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize);
+    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize, on_cache_news);
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.watched(self.inner.read(offset, buf))
