@@ -11,6 +11,7 @@ use lunway_file::FileDevice;
 use lunway_initiator::IscsiDevice;
 use lunway_memory::{NullDisk, RamDisk};
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
+use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 
 use crate::OpenError;
 
@@ -146,12 +147,17 @@ async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, Ope
             Address::One(address) => address,
             Address::Several(address) => return open_multipath(&address, device(), options).await,
         };
+    let keep_unflushed = address.keep_unflushed.unwrap_or(UNFLUSHED_MAX);
     let session = IscsiDevice::open(address, options.iscsi.clone())
         .await
         .map_err(|source| OpenError::Iscsi { device: device(), source })?;
     let session = Arc::new(session);
-    let opened =
-        Opened { device: session.clone(), session: Some(session), multipath: None, counters: Vec::new() };
+    let opened = Opened {
+        device: retaining(session.clone(), keep_unflushed, options),
+        session: Some(session),
+        multipath: None,
+        counters: Vec::new(),
+    };
     with_sector(opened, device(), options).await
 }
 
@@ -164,13 +170,24 @@ async fn open_multipath(
         .await
         .map_err(|source| OpenError::Multipath { device: device.clone(), source: Box::new(source) })?;
     let multipath = Arc::new(multipath);
+    let shared = if url.key.is_some() { 0 } else { UNFLUSHED_MAX };
+    let keep_unflushed = url.base.keep_unflushed.unwrap_or(shared);
     let opened = Opened {
-        device: multipath.device().clone(),
+        device: retaining(multipath.device().clone(), keep_unflushed, options),
         session: None,
         multipath: Some(multipath),
         counters: Vec::new(),
     };
     with_sector(opened, device, options).await
+}
+
+/// Writes again what the storage may have lost. A disk with a reservation key is shared, as a rule: what another host has written meanwhile
+/// would be overwritten, so nothing is kept unless the address says so.
+fn retaining(device: Arc<dyn BlockDevice>, bytes_max: u64, options: &OpenOptions) -> Arc<dyn BlockDevice> {
+    if bytes_max == 0 || options.read_only || options.iscsi.cache_survives_power_on {
+        return device;
+    }
+    Arc::new(RetainingDevice::new(device, bytes_max))
 }
 
 /// Only if it has the sectors that were asked for.

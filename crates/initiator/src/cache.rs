@@ -1,8 +1,6 @@
 //! What a power-on of the target costs.
 
-use std::io;
-
-use lunway_block::BlockError;
+use lunway_block::{BlockError, CacheCallback, CacheNews};
 use lunway_scsi::AdditionalSense;
 
 use crate::slots::{Effect, Slots};
@@ -20,7 +18,11 @@ pub(crate) fn is_power_on(code: AdditionalSense) -> bool {
 /// are unflushed, each flush that waits then, or else the next one, fails once and says so.
 ///
 /// Some targets report a power-on over every new session. With them, a lost connection alone makes a flush fail that
-/// had no reason to: the price of not being silent about the other case.
+/// had no reason to: the price of not being silent about the other case. Others (LIO) report none, whatever has happened to them.
+///
+/// With a listener, which has the writes and can write them again, both are made good: it is told of every new session that begins while
+/// acknowledged writes are unflushed, since nothing that a target says in one proves that it kept its cache; and only flushes that wait
+/// then fail.
 #[derive(Default)]
 pub(crate) struct Cache {
     pub(crate) volatile: bool,
@@ -31,27 +33,54 @@ pub(crate) struct Cache {
     pub(crate) flushed: u64,
     /// What the next flush must report.
     pub(crate) unreported: Option<BlockError>,
+    /// Told of losses, under the session's lock.
+    pub(crate) listener: Option<CacheCallback>,
 }
 
 impl Cache {
+    /// The target reports a power-on.
     pub(crate) fn power_on(&mut self, slots: &mut Slots) {
-        if self.volatile && !self.trusted && self.written > self.flushed {
-            let message =
-                "the target reported a power-on while acknowledged writes were not flushed: they may be lost";
-            tracing::error!("{message}");
-            self.spoil(BlockError::Io { kind: io::ErrorKind::Other, message: message.to_owned() }, slots);
-            self.flushed = self.written;
+        self.lose(true, slots);
+    }
+
+    /// A session follows one that was lost.
+    pub(crate) fn new_session(&mut self, slots: &mut Slots) {
+        if self.listener.is_some() {
+            self.lose(false, slots);
+        }
+    }
+
+    fn lose(&mut self, reported: bool, slots: &mut Slots) {
+        if !self.volatile || self.trusted || self.written <= self.flushed {
+            return;
+        }
+        self.flushed = self.written;
+        let error = BlockError::UnflushedLost { reported };
+        match &self.listener {
+            Some(listener) => {
+                spoil_flushes(&error, slots);
+                listener(CacheNews::Lost { reported });
+            }
+            None => {
+                tracing::error!("{error}");
+                self.spoil(error, slots);
+            }
         }
     }
 
     pub(crate) fn spoil(&mut self, error: BlockError, slots: &mut Slots) {
-        let mut heard = false;
-        for (_, entry) in slots.iter_unanswered().filter(|(_, entry)| entry.effect == Effect::Flush) {
-            entry.spoiled.get_or_insert_with(|| error.clone());
-            heard = true;
-        }
-        if !heard {
+        if !spoil_flushes(&error, slots) {
             self.unreported.get_or_insert(error);
         }
     }
+}
+
+/// Has the flushes fail that wait. Says whether there are any.
+fn spoil_flushes(error: &BlockError, slots: &mut Slots) -> bool {
+    let mut heard = false;
+    for (_, entry) in slots.iter_unanswered().filter(|(_, entry)| entry.effect == Effect::Flush) {
+        entry.spoiled.get_or_insert_with(|| error.clone());
+        heard = true;
+    }
+    heard
 }

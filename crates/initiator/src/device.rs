@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, PathSample,
-    ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, ExtentKind, Geometry, Io,
+    PathSample, ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_iscsi::Cdb;
 use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
@@ -38,7 +38,8 @@ use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, SessionEvent}
 ///
 /// What a target acknowledged into a volatile cache dies with its power. If it reports a power-on in a new session
 /// while acknowledged writes are unflushed, the flushes under way, or else the next one, fail once with
-/// [`BlockError::Io`]. Whoever needs more must write again what it wrote since the last good flush.
+/// [`BlockError::UnflushedLost`]. A listener ([`on_cache_news`](BlockDevice::on_cache_news)) hears of it first, and of every new session
+/// that begins while acknowledged writes are unflushed: `lunway_retain` writes them again.
 ///
 /// # The end
 ///
@@ -352,5 +353,9 @@ impl BlockDevice for IscsiDevice {
 
     fn on_resize(&self, callback: ResizeCallback) {
         self.unit.on_resize(callback);
+    }
+
+    fn on_cache_news(&self, callback: CacheCallback) {
+        self.session.lock().set_cache_listener(callback);
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lunway_block::duration::{ExactDuration, parse_duration};
-
+use lunway_block::size::parse_size;
 use lunway_iscsi::chap::{ChapAccount, Secret};
 
 /// The port that IANA gave to iSCSI (RFC 7143 §15).
@@ -44,6 +44,7 @@ const LUN_MAX: u16 = 0x3FFF;
 /// | `from` | local IP address to connect from, which chooses the network path |
 /// | `command_timeout` | how long one command may take: a time such as `30s`, from 100 ms to 24 h |
 /// | `replacement_timeout` | how long I/O waits for a lost connection to come back: the same |
+/// | `keep_unflushed` | how much of what is written and not flushed is kept, to be written again after the target lost it: a size such as `64M`, `0` for nothing |
 ///
 /// The user's secret is looked for in the address, then `secret_file`, then the environment's
 /// `LUNWAY_CHAP_SECRET`. Percent signs are decoded in the target and in values; not in `user%secret`, where the
@@ -75,6 +76,8 @@ pub struct IscsiUrl {
     pub command_timeout: Option<Duration>,
     /// How long I/O waits for a lost connection to come back.
     pub replacement_timeout: Option<Duration>,
+    /// How much of what is written and not flushed is kept, bytes; for whoever opens a device over this address.
+    pub keep_unflushed: Option<u64>,
 }
 
 /// Why an address cannot be used.
@@ -115,7 +118,8 @@ pub enum UrlError {
     /// A key that is not in the table, or has no value.
     #[error(
         "`{0}` is no key of an iSCSI address; there are secret_file, target_user, target_password, \
-         target_secret_file, header_digest, data_digest, initiator, from, command_timeout, replacement_timeout, each written as key=value"
+         target_secret_file, header_digest, data_digest, initiator, from, command_timeout, replacement_timeout, \
+         keep_unflushed, each written as key=value"
     )]
     Key(String),
     /// A digest that is not known.
@@ -140,6 +144,14 @@ pub enum UrlError {
         key: &'static str,
         /// What it said.
         value: String,
+    },
+    /// Not a size.
+    #[error("keep_unflushed cannot be `{value}`: {why}; it is a size such as ?keep_unflushed=64M, or 0")]
+    KeepUnflushed {
+        /// What it said.
+        value: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// A user, and nothing to prove it with.
     #[error(
@@ -210,6 +222,7 @@ impl IscsiUrl {
             from: None,
             command_timeout: None,
             replacement_timeout: None,
+            keep_unflushed: None,
         };
         let keys = url.read_query(query)?;
 
@@ -263,6 +276,11 @@ impl IscsiUrl {
                 "command_timeout" => self.command_timeout = Some(timer("command_timeout", &value)?),
                 "replacement_timeout" => {
                     self.replacement_timeout = Some(timer("replacement_timeout", &value)?);
+                }
+                "keep_unflushed" => {
+                    let bytes = parse_size(&value).map_err(|error| error.to_string());
+                    self.keep_unflushed =
+                        Some(bytes.map_err(|why| UrlError::KeepUnflushed { value: value.clone(), why })?);
                 }
                 _ => return Err(UrlError::Key(key.to_owned())),
             }
@@ -451,7 +469,7 @@ mod tests {
         let url = parse(
             "iscsi://joe%s3cret%41@192.0.2.10:3261/iqn.2004-01.org.example%3Adisk/7?header_digest=CRC32C\
              &data_digest=none&initiator=iqn.2004-01.org.example:me&from=192.0.2.20&command_timeout=10s\
-             &replacement_timeout=2m",
+             &replacement_timeout=2m&keep_unflushed=8M",
         )
         .unwrap();
         assert_eq!((url.host.as_str(), url.port, url.lun), ("192.0.2.10", 3261, Some(7)));
@@ -462,6 +480,9 @@ mod tests {
         assert_eq!(url.from, Some("192.0.2.20".parse().unwrap()));
         let (ten, two) = (Duration::from_secs(10), Duration::from_secs(120));
         assert_eq!((url.command_timeout, url.replacement_timeout), (Some(ten), Some(two)));
+        assert_eq!(url.keep_unflushed, Some(8 << 20));
+        assert_eq!(parse("iscsi://192.0.2.10?keep_unflushed=0").unwrap().keep_unflushed, Some(0));
+        assert!(matches!(parse("iscsi://192.0.2.10?keep_unflushed=x"), Err(UrlError::KeepUnflushed { .. })));
         assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3261/iqn.2004-01.org.example:disk/7");
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, discover, inspect};
+use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use tempfile::NamedTempFile;
 
 use support::{model, quick};
@@ -179,7 +180,7 @@ async fn digests_over_headers_and_data() {
 
 #[tokio::test]
 async fn killed_and_started_again_under_load_it_loses_nothing() {
-    let Some(mut tgt) = Tgt::start(&[]) else { return };
+    let Some(tgt) = Tgt::start(&[]) else { return };
     let device = Arc::new(tgt.open("", "").await.unwrap());
     let io = tokio::spawn({
         let device = device.clone();
@@ -189,6 +190,26 @@ async fn killed_and_started_again_under_load_it_loses_nothing() {
             }
         }
     });
+    crash_under(tgt, io).await;
+    device.close().await;
+}
+
+#[tokio::test]
+async fn killed_and_started_again_while_writes_are_retained_no_flush_fails() {
+    let Some(tgt) = Tgt::start(&[]) else { return };
+    let session = Arc::new(tgt.open("", "").await.unwrap());
+    let device = Arc::new(RetainingDevice::new(session.clone(), UNFLUSHED_MAX));
+    let io = tokio::spawn(async move {
+        for _ in 0..4 {
+            model::verified_io(device.clone(), 8, 400, |_| false).await;
+        }
+    });
+    crash_under(tgt, io).await;
+    session.close().await;
+}
+
+/// Kills it again and again while there is I/O.
+async fn crash_under(mut tgt: Tgt, io: tokio::task::JoinHandle<()>) {
     let mut crashes = 0;
     while !io.is_finished() && crashes < 3 {
         tokio::time::sleep(Duration::from_millis(60)).await;
@@ -202,5 +223,4 @@ async fn killed_and_started_again_under_load_it_loses_nothing() {
     }
     io.await.unwrap();
     assert!(crashes > 0);
-    device.close().await;
 }

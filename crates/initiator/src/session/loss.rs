@@ -78,6 +78,7 @@ impl State {
     pub(super) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
         self.portal_group = portal_group_of(&core);
         self.core = Some(core);
+        self.cache.new_session(&mut self.slots);
         self.cache.volatile = volatile;
         if !self.closing {
             self.refusing = None;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use lunway_block::{BlockError, PathSample, PathState};
+use lunway_block::{BlockError, CacheCallback, PathSample, PathState};
 use lunway_iscsi::initiator::{InitiatorConnection, Submission};
 use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
@@ -406,8 +406,11 @@ impl State {
 
     fn forget(&mut self, token: u64) -> Option<Entry> {
         let mut entry = self.slots.remove(token)?;
-        // What a flush was to report and nobody heard, the next one reports.
-        if let Some(error) = entry.spoiled.take() {
+        // What a flush was to report and nobody heard, the next one reports. Of a loss the listener has heard, where there is one.
+        let is_heard = |error: &BlockError| {
+            self.cache.listener.is_some() && matches!(error, BlockError::UnflushedLost { .. })
+        };
+        if let Some(error) = entry.spoiled.take().filter(|error| !is_heard(error)) {
             self.cache.unreported.get_or_insert(error);
         }
         Some(entry)
@@ -461,6 +464,11 @@ impl State {
         let round_trip = self.probe.as_ref().and_then(Probe::ask).and_then(|kernel| kernel.round_trip);
         let ping = self.core.as_ref().and(self.pings.last());
         PathSample { name, state, read_ios, read_bytes, write_ios, write_bytes, errors, round_trip, ping }
+    }
+
+    /// Has unflushed writes that may be lost told, by whoever has them and can write them again.
+    pub(crate) fn set_cache_listener(&mut self, listener: CacheCallback) {
+        self.cache.listener = Some(listener);
     }
 
     /// The unit's write cache was switched.

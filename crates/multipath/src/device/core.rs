@@ -4,17 +4,18 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lunway_block::BlockError;
 use lunway_block::duration::ExactDuration;
+use lunway_block::{BlockError, CacheCallback, CacheNews};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::clock::Clock;
+use super::flush::error;
 use super::late::LateChanges;
 use super::operation::{Divisible, Operation, Origin};
 use super::shape::Shape;
-use super::unflushed::Unflushed;
+use super::unflushed::{Cover, Unflushed, Worth};
 use super::{Options, Unproven, WhenNone};
 use crate::health::Health;
 use crate::{
@@ -25,7 +26,8 @@ use crate::{
 /// What all operations of a device share: the lanes, and one lock around what is known of them.
 ///
 /// The lock is taken once when an operation is sent and once when it is answered, for some tens of nanoseconds; everything that happens
-/// to lanes goes through it too. No lane is called, nothing is waited for and nobody is woken while it is held.
+/// to lanes goes through it too. No lane is called, nothing is waited for and nobody is woken while it is held, but listeners to
+/// [`CacheNews`], which do no more than take note.
 pub(super) struct Shared {
     core: Mutex<Core>,
     pub(super) lanes: Vec<Arc<dyn Lane>>,
@@ -65,6 +67,8 @@ pub(super) struct Core {
     /// Operations that lanes have.
     in_flight: u32,
     pub(super) orders: Orders,
+    /// Told of unflushed writes that may be lost.
+    cache_listeners: Vec<CacheCallback>,
 }
 
 /// What only the housekeeping does, because it calls lanes.
@@ -189,6 +193,43 @@ impl Core {
         }
     }
 
+    pub(super) fn add_cache_listener(&mut self, listener: CacheCallback) {
+        self.cache_listeners.push(listener);
+    }
+
+    fn tell_of_cache(&self, news: CacheNews) {
+        self.cache_listeners.iter().for_each(|listener| listener(news));
+    }
+
+    /// A lane has answered a flush.
+    pub(super) fn flush_answered(&mut self, origin: Origin, cover: Cover) -> Worth {
+        let worth = self.unflushed.flushed(origin.lane, origin.stamp, cover);
+        self.tell_of_loss();
+        worth
+    }
+
+    /// A flush fails for what is in doubt, and nothing dispels it.
+    pub(super) fn condemn(&mut self) -> BlockError {
+        let error = error(self.unflushed.condemn());
+        self.tell_of_loss();
+        error
+    }
+
+    /// In the same moment: no flush that begins later succeeds before it is told.
+    fn tell_of_loss(&mut self) {
+        if let Some(reported) = self.unflushed.take_given_up() {
+            self.tell_of_cache(CacheNews::Lost { reported });
+        }
+    }
+
+    /// A power-on is reported, or a session begins that follows a lost one. The doubt and the news of it are one: no flush comes between.
+    fn doubt_cache(&mut self, doubt: impl FnOnce(&mut Unflushed)) {
+        doubt(&mut self.unflushed);
+        if self.unflushed.is_in_doubt() {
+            self.tell_of_cache(CacheNews::InDoubt);
+        }
+    }
+
     pub(super) fn set_policy(&mut self, policy: Policy) {
         self.scheduler.set_policy(policy);
         self.health.set_preferred(match policy {
@@ -238,6 +279,7 @@ impl Shared {
             clock: Clock::new(started),
             in_flight: 0,
             orders: Orders::default(),
+            cache_listeners: Vec::new(),
         };
         core.set_policy(options.policy);
         Self {
@@ -305,12 +347,15 @@ impl Shared {
                 core.unflushed.up(id);
                 if before.1 > 0 {
                     core.orders.hurry = true;
+                    if !core.cache_listeners.is_empty() && !self.cache_survives_power_on {
+                        core.doubt_cache(Unflushed::renewed);
+                    }
                 }
             }
             // Where one port becomes active another often ceases to be.
             core.orders.hurry |= said.is_some() && matches!(event, LaneEvent::Access(_));
             if *event == LaneEvent::PowerOn && !self.cache_survives_power_on {
-                core.unflushed.power_on(id);
+                core.doubt_cache(|unflushed| unflushed.power_on(id));
             }
             if let LaneEvent::Spoiled { why } = event {
                 core.unflushed.spoil(why);

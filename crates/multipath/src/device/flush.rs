@@ -9,7 +9,7 @@ use super::attempt::start;
 use super::core::Shared;
 use super::operation::{Flush, Origin};
 use super::retry::Retry;
-use super::unflushed::{Cover, Worth};
+use super::unflushed::{Cover, Why, Worth};
 use crate::Fate;
 
 /// Makes every acknowledged write durable, over one lane: the cache is the logical unit's.
@@ -26,10 +26,10 @@ pub(super) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
     match answer {
         Io::Ready(Err(error)) => Io::err(error),
         Io::Ready(Ok(origin)) => {
-            let worth = shared.lock().unflushed.flushed(origin.lane, origin.stamp, cover);
+            let worth = shared.lock().flush_answered(origin, cover);
             match worth {
                 Worth::Good => Io::ok(()),
-                Worth::Bad(why) => Io::err(lost(why)),
+                Worth::Bad(why) => Io::err(error(why)),
                 Worth::Doubtful => Io::pending(conclude(shared, origin, cover)),
             }
         }
@@ -42,11 +42,11 @@ async fn conclude(shared: Arc<Shared>, mut origin: Origin, cover: Cover) -> Resu
     // A witness that does not answer is gone after one turn or the next.
     for _ in 0..=shared.lanes.len() {
         let (witness, stamp) = {
-            let unflushed = &mut shared.lock().unflushed;
-            match unflushed.flushed(origin.lane, origin.stamp, cover) {
+            let mut core = shared.lock();
+            match core.flush_answered(origin, cover) {
                 Worth::Good => return Ok(()),
-                Worth::Bad(why) => return Err(lost(why)),
-                Worth::Doubtful => (unflushed.witness(), unflushed.stamp()),
+                Worth::Bad(why) => return Err(error(why)),
+                Worth::Doubtful => (core.unflushed.witness(), core.unflushed.stamp()),
             }
         };
         let Some(lane) = witness else { break };
@@ -56,11 +56,14 @@ async fn conclude(shared: Arc<Shared>, mut origin: Origin, cover: Cover) -> Resu
             Err(_) => {}
         }
     }
-    let why = shared.lock().unflushed.condemn();
-    tracing::error!("{why}");
-    Err(lost(why))
+    let lost = shared.lock().condemn();
+    tracing::warn!("{lost}");
+    Err(lost)
 }
 
-fn lost(message: String) -> BlockError {
-    BlockError::Io { kind: io::ErrorKind::Other, message }
+pub(super) fn error(why: Why) -> BlockError {
+    match why {
+        Why::CacheLost { reported } => BlockError::UnflushedLost { reported },
+        Why::Spoiled(message) => BlockError::Io { kind: io::ErrorKind::Other, message },
+    }
 }

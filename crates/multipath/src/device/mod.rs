@@ -19,8 +19,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, PathSample, ResizeCallback,
-    SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, Geometry, Io, PathSample,
+    ResizeCallback, SharedBuf, Space, Zeroing,
 };
 use tokio::task::AbortHandle;
 
@@ -56,8 +56,9 @@ pub use status::LaneStatus;
 /// # Durability
 ///
 /// The cache is the logical unit's, so a flush goes over any one lane. A power-on that is reported while acknowledged writes are
-/// unflushed makes the flushes under way, or else exactly the next one, fail with [`BlockError::Io`], unless a session that lived through it
-/// proves that the power was not off. Whoever needs more must write again what it wrote since the last good flush.
+/// unflushed makes the flushes under way, or else exactly the next one, fail with [`BlockError::UnflushedLost`], unless a session that lived
+/// through it proves that the power was not off. A listener ([`on_cache_news`](BlockDevice::on_cache_news)) hears of the doubt at once, also of
+/// that which every session raises that follows a lost one, and of the loss: `lunway_retain` writes again what is lost.
 ///
 /// # Cost
 ///
@@ -241,6 +242,10 @@ impl BlockDevice for MultipathDevice {
 
     fn on_resize(&self, callback: ResizeCallback) {
         self.shared.shape.on_resize(callback);
+    }
+
+    fn on_cache_news(&self, callback: CacheCallback) {
+        self.shared.lock().add_cache_listener(callback);
     }
 }
 

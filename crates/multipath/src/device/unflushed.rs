@@ -41,7 +41,16 @@ pub(super) enum Worth {
     Doubtful,
     /// Acknowledged writes are lost, or may be: for this reason the flush fails, or one failed while it was under way, which covers the
     /// same.
-    Bad(String),
+    Bad(Why),
+}
+
+/// Why a flush fails although a lane has answered it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Nothing proves that the storage has kept its cache; `reported` if it has said that its power was off.
+    CacheLost { reported: bool },
+    /// An acknowledged write failed behind the cache; what the lane said.
+    Spoiled(String),
 }
 
 /// Writes that were acknowledged into a cache, and what a power-on of the storage means for them.
@@ -53,6 +62,9 @@ pub(super) enum Worth {
 /// doubt was sent, and that still answers after the report, proves that the power was never gone. So the flush that finds a doubt goes
 /// over such a lane: if it is answered there the doubt is gone, and if the session turns out to be dead too it was a power-on.
 ///
+/// Storage that reports no power-on at all (LIO) is found out in the same way: where there is somebody who can write again what is lost, each
+/// session that [follows](Self::renewed) a lost one is a doubt.
+///
 /// Pure. Moments are numbers of events ([`stamp`](Self::stamp)), which order sessions, writes and reports without a clock.
 #[derive(Debug)]
 pub(super) struct Unflushed {
@@ -62,18 +74,19 @@ pub(super) struct Unflushed {
     sessions: Vec<Session>,
     /// Of sessions that have ended.
     ended: Option<Dirty>,
-    /// When the last power-on was reported.
-    power_on: u64,
+    /// When writes last came into doubt: a power-on was reported, or a session began.
+    doubted: u64,
     /// Writes that were sent since then may be lost.
     doubt: Option<u64>,
+    /// A power-on was reported since the last doubt was dispelled.
+    power_was_off: bool,
     /// A lane has said that acknowledged writes are lost.
     spoiled: Option<String>,
-    /// When a flush failed for one or the other, and what it said.
-    reported: (u64, String),
+    /// When a flush failed for one or the other, and why.
+    reported: (u64, Why),
+    /// What was in doubt has been given up since this was last asked for, and whether a power-on was reported.
+    given_up: Option<bool>,
 }
-
-/// What a flush says of a power-on.
-const POWER_WAS_OFF: &str = "the storage reported that its power was off while acknowledged writes were not flushed: they may be lost";
 
 impl Unflushed {
     pub(super) fn new(lanes: usize) -> Self {
@@ -83,10 +96,12 @@ impl Unflushed {
             flushed: 0,
             sessions: vec![Session::default(); lanes],
             ended: None,
-            power_on: 0,
+            doubted: 0,
             doubt: None,
+            power_was_off: false,
             spoiled: None,
-            reported: (0, String::new()),
+            reported: (0, Why::CacheLost { reported: false }),
+            given_up: None,
         }
     }
 
@@ -117,11 +132,25 @@ impl Unflushed {
             self.lost(lane);
             self.up(lane);
         }
-        self.now += 1;
-        self.power_on = self.now;
+        self.power_was_off = true;
+        self.doubt();
+    }
+
+    /// The session that has just begun on a lane follows a lost one: where storage reports no power-on, this is all that tells of one.
+    pub(super) fn renewed(&mut self) {
+        self.doubt();
+    }
+
+    fn dirty_since(&self) -> Option<u64> {
         let all = self.sessions.iter().map(|session| session.dirty).chain([self.ended]);
-        let lost = all.flatten().filter(|dirty| dirty.last > self.flushed).map(|dirty| dirty.since).min();
-        self.doubt = self.doubt.into_iter().chain(lost).min();
+        all.flatten().filter(|dirty| dirty.last > self.flushed).map(|dirty| dirty.since).min()
+    }
+
+    fn doubt(&mut self) {
+        self.now += 1;
+        self.doubted = self.now;
+        self.doubt = self.doubt.into_iter().chain(self.dirty_since()).min();
+        self.power_was_off &= self.doubt.is_some();
     }
 
     /// A write that was sent at `stamp` is acknowledged.
@@ -134,7 +163,7 @@ impl Unflushed {
             _ => Dirty::add(&mut self.ended, stamp, self.acked),
         }
         // The storage may have answered before its power went.
-        if self.power_on > stamp {
+        if self.doubted > stamp {
             self.doubt = Some(self.doubt.unwrap_or(stamp).min(stamp));
         }
     }
@@ -147,19 +176,19 @@ impl Unflushed {
     /// A flush that was sent at `stamp` was answered.
     pub(super) fn flushed(&mut self, lane: LaneId, stamp: u64, cover: Cover) -> Worth {
         if let Some(why) = self.spoiled.take() {
-            self.report(why);
+            self.report(Why::Spoiled(why));
         } else if self.reported.0 > cover.at && self.doubt.is_some() {
             // It fails anyway: what came into doubt meanwhile is told by it.
-            self.report(POWER_WAS_OFF.to_owned());
+            self.report_loss();
         }
         if self.reported.0 > cover.at {
             return Worth::Bad(self.reported.1.clone());
         }
         if let Some(since) = self.doubt {
-            if stamp < self.power_on || !self.is_witness(lane, since) {
+            if stamp < self.doubted || !self.is_witness(lane, since) {
                 return Worth::Doubtful;
             }
-            self.doubt = None;
+            (self.doubt, self.power_was_off) = (None, false);
         }
         self.flushed = self.flushed.max(cover.acked);
         let flushed = self.flushed;
@@ -173,9 +202,14 @@ impl Unflushed {
         self.sessions[lane].born.is_some_and(|born| born <= since)
     }
 
+    /// Whether acknowledged writes may be lost.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
     #[cfg(test)]
     fn is_trusted(&self) -> bool {
-        self.doubt.is_none()
+        !self.is_in_doubt()
     }
 
     /// A lane whose session was there before all that is in doubt.
@@ -190,20 +224,35 @@ impl Unflushed {
     }
 
     /// A flush fails for what is in doubt, and nothing dispels it.
-    pub(super) fn condemn(&mut self) -> String {
-        self.report(POWER_WAS_OFF.to_owned());
-        POWER_WAS_OFF.to_owned()
+    pub(super) fn condemn(&mut self) -> Why {
+        self.report_loss();
+        self.reported.1.clone()
     }
 
-    fn report(&mut self, why: String) {
+    fn report_loss(&mut self) {
+        self.report(Why::CacheLost { reported: self.power_was_off });
+    }
+
+    fn report(&mut self, why: Why) {
         self.now += 1;
+        if self.doubt.is_some() {
+            self.given_up = Some(self.given_up == Some(true) || self.power_was_off);
+        }
         (self.reported, self.doubt, self.ended) = ((self.now, why), None, None);
+        self.power_was_off = false;
+    }
+
+    /// Whether a doubt has ended with a flush that failed, whatever it failed for; and whether a power-on was reported.
+    pub(super) fn take_given_up(&mut self) -> Option<bool> {
+        self.given_up.take()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const POWER_WAS_OFF: Why = Why::CacheLost { reported: true };
 
     fn two_lanes() -> Unflushed {
         let mut unflushed = Unflushed::new(2);
@@ -322,7 +371,9 @@ mod tests {
         unflushed.power_on(1);
         unflushed.up(1);
         unflushed.condemn();
-        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Bad(POWER_WAS_OFF.to_owned()));
+        assert_eq!(unflushed.take_given_up(), Some(true));
+        assert_eq!(unflushed.flushed(1, stamp, cover), Worth::Bad(POWER_WAS_OFF));
+        assert_eq!(unflushed.take_given_up(), None);
         assert_eq!(flush(&mut unflushed, 1), Worth::Good);
     }
 
@@ -333,10 +384,14 @@ mod tests {
         let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
         unflushed.spoil("medium error");
         unflushed.spoil("another");
-        assert_eq!(flush(&mut unflushed, 1), Worth::Bad("medium error".to_owned()), "over whichever lane");
+        assert_eq!(
+            flush(&mut unflushed, 1),
+            Worth::Bad(Why::Spoiled("medium error".to_owned())),
+            "over whichever lane"
+        );
         assert_eq!(
             unflushed.flushed(1, stamp, cover),
-            Worth::Bad("medium error".to_owned()),
+            Worth::Bad(Why::Spoiled("medium error".to_owned())),
             "it was under way"
         );
         assert_eq!(flush(&mut unflushed, 1), Worth::Good);
@@ -356,6 +411,51 @@ mod tests {
             assert!(unflushed.is_trusted());
             unflushed.written(1, stamp);
             assert_eq!((unflushed.is_trusted(), flush(&mut unflushed, 0)), (false, Worth::Doubtful));
+        }
+    }
+
+    #[test]
+    fn a_session_that_follows_a_lost_one_is_a_doubt_that_only_a_witness_dispels() {
+        for lost in [1, 2] {
+            let mut unflushed = two_lanes();
+            write(&mut unflushed, 0);
+            (0..lost).for_each(|lane| unflushed.lost(lane));
+            unflushed.up(0);
+            unflushed.renewed();
+            assert_eq!(flush(&mut unflushed, 0), Worth::Doubtful);
+            assert_eq!(unflushed.witness(), (lost == 1).then_some(1));
+            assert_eq!(unflushed.condemn(), Why::CacheLost { reported: false });
+            assert_eq!(flush(&mut unflushed, 0), Worth::Good);
+        }
+        let mut unflushed = two_lanes();
+        unflushed.lost(0);
+        unflushed.up(0);
+        unflushed.renewed();
+        assert!(unflushed.is_trusted(), "nothing was unflushed");
+    }
+
+    #[test]
+    fn a_doubt_that_ends_with_a_flush_that_fails_for_something_else_is_given_up_as_well() {
+        for spoiled in [true, false] {
+            let mut unflushed = two_lanes();
+            let (stamp, cover) = (unflushed.stamp(), unflushed.begin_flush());
+            write(&mut unflushed, 0);
+            if spoiled {
+                unflushed.spoil("medium error");
+            } else {
+                unflushed.lost(0);
+                unflushed.lost(1);
+                unflushed.power_on(0);
+                unflushed.up(0);
+                unflushed.condemn();
+                assert_eq!(unflushed.take_given_up(), Some(true));
+                write(&mut unflushed, 0);
+            }
+            unflushed.lost(0);
+            unflushed.up(0);
+            unflushed.renewed();
+            assert!(matches!(unflushed.flushed(1, stamp, cover), Worth::Bad(_)));
+            assert_eq!(unflushed.take_given_up(), Some(false));
         }
     }
 }

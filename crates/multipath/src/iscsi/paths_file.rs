@@ -31,6 +31,7 @@ struct PathsFile {
     when_none: Option<String>,
     settle: Option<String>,
     unproven: Option<String>,
+    keep_unflushed: Option<String>,
     key: Option<String>,
     #[serde(default)]
     weight: Vec<u32>,
@@ -166,6 +167,7 @@ impl PathsFile {
             ("when_none", &self.when_none),
             ("settle", &self.settle),
             ("unproven", &self.unproven),
+            ("keep_unflushed", &self.keep_unflushed),
             ("key", &self.key),
             ("target_user", &self.target_user),
             ("header_digest", &self.header_digest),
@@ -219,7 +221,7 @@ mod tests {
         let url = read(
             "target = \"iqn.2026-11.com.example:disk\"\nlun = 3\nportal = [\"192.0.2.10\", \"[2001:db8::1]:99\"]\n\
              from = [\"192.0.2.20\"]\nplan = \"redundant\"\nweight = [1, 2]\nuser = \"joe\"\nsecret_file = \"secret\"\n\
-             key = \"0x7\"\nqueue = \"forever\"\ncommand_timeout = \"9s\"\nsettle = \"5s\"\nunproven = \"fail\"\ndata_digest = \"crc32c\"\n",
+             key = \"0x7\"\nqueue = \"forever\"\ncommand_timeout = \"9s\"\nsettle = \"5s\"\nkeep_unflushed = \"8M\"\nunproven = \"fail\"\ndata_digest = \"crc32c\"\n",
         )
         .unwrap();
         assert_eq!(url.to_string(), "iscsi://joe@192.0.2.10:3260/iqn.2026-11.com.example:disk/3");
@@ -230,6 +232,7 @@ mod tests {
         let time = crate::QUEUE_FOREVER;
         assert_eq!(url.when_none, Some(crate::WhenNone::Queue { time, bytes: crate::QUEUE_BYTES }));
         assert_eq!(url.unproven, Some(crate::Unproven::Fail));
+        assert_eq!(url.base.keep_unflushed, Some(8 << 20));
         assert!(url.base.data_digest && url.base.account.is_some());
         assert_eq!(url.from.len(), 1);
     }

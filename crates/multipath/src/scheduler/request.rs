@@ -65,7 +65,8 @@ impl Boundaries {
     pub fn of(geometry: &Geometry) -> Self {
         let least = geometry.physical_sector.max(geometry.logical_sector).max(STEP_MIN);
         let told = geometry.transfer_granularity;
-        let step = if told.is_multiple_of(least) && (least..=STEP_MAX).contains(&told) { told } else { least };
+        let step =
+            if told.is_multiple_of(least) && (least..=STEP_MAX).contains(&told) { told } else { least };
         Self { step, first: geometry.first_aligned % step }
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf, Zeroing};
-use lunway_multipath::MultipathDevice;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::lane::value_of;
@@ -21,13 +20,13 @@ const OPERATIONS: u64 = 40;
 pub(crate) struct Client {
     id: u64,
     world: Arc<World>,
-    device: Arc<MultipathDevice>,
+    device: Arc<dyn BlockDevice>,
     random: Random,
     written: u64,
 }
 
 impl Client {
-    pub(crate) fn new(id: u64, world: Arc<World>, device: Arc<MultipathDevice>, random: Random) -> Self {
+    pub(crate) fn new(id: u64, world: Arc<World>, device: Arc<dyn BlockDevice>, random: Random) -> Self {
         Self { id, world, device, random, written: 0 }
     }
 
@@ -44,8 +43,9 @@ impl Client {
                 _ => self.flush().await,
             }
             let time = started.elapsed();
-            // To settle, and for a lane.
-            if time > 2 * PATIENCE + Duration::from_secs(5) {
+            // To settle, and for a lane; with what is retained also for changes under way, and for those that are made again.
+            let waits = if self.world.config.retains { 4 } else { 1 };
+            if time > waits * 2 * PATIENCE + Duration::from_secs(5) {
                 self.world.oracle().violate(format!("an operation took {time:?}"));
             }
             if self.random.percent(40) {
@@ -149,9 +149,9 @@ impl Client {
     async fn flush(&mut self) {
         let begun = self.world.oracle().begin();
         let answer = self.device.flush().await;
-        self.world.oracle().flushed(&answer, begun);
+        self.world.flushed(&answer, begun);
         match answer {
-            Err(BlockError::Io { .. }) | Ok(()) => {}
+            Err(BlockError::Io { .. } | BlockError::UnflushedLost { .. }) | Ok(()) => {}
             Err(error) => self.failed(&error),
         }
     }

@@ -68,10 +68,46 @@ fn nothing_is_lost_torn_stale_or_reordered_whatever_happens_to_lanes() {
     }
 }
 
+/// With writes retained nothing may be lost: whether the storage tells that its power was off, tells it always, or never.
+fn retaining_config_of(seed: u64) -> Config {
+    Config {
+        retains: true,
+        restarts: true,
+        long_outages: seed % 7 == 3,
+        power_on_always: seed % 3 == 1,
+        power_on_never: seed % 3 == 2,
+        hurries: seed % 8 < 4,
+        unproven: (seed % 5 == 4).then_some(IN_TIME),
+        ..Config::default()
+    }
+}
+
+#[test]
+fn what_is_retained_lives_through_every_loss_of_power_and_no_flush_fails_for_one() {
+    let seeds = match setting("LUNWAY_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..setting("LUNWAY_SCHEDULES").unwrap_or(2_000),
+    };
+    let (mut schedules, mut restarts) = (0, 0);
+    for seed in seeds {
+        match World::run(seed, retaining_config_of(seed)) {
+            Ok(outcome) => restarts += outcome.restarts,
+            Err(what) => panic!("LUNWAY_SEED={seed}: {what}"),
+        }
+        schedules += 1;
+    }
+    eprintln!("{schedules} schedules, {restarts} restarts");
+    if schedules >= 1000 {
+        assert!(restarts > schedules / 2, "{restarts}");
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_schedule() {
     for seed in 0..20 {
-        assert_eq!(World::run(seed, config_of(seed)), World::run(seed, config_of(seed)), "seed {seed}");
+        for config in [config_of(seed), retaining_config_of(seed)] {
+            assert_eq!(World::run(seed, config), World::run(seed, config), "seed {seed}");
+        }
     }
 }
 

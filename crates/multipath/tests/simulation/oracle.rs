@@ -43,7 +43,11 @@ struct Lost {
 /// Each sector has the values that it may hold. A write adds its value when it is sent and removes all others when it is acknowledged; one
 /// of unknown outcome only adds. A read may find what was possible at any time while it was under way; what it finds was
 /// there, so older values are not possible after it. When the power goes, everything since the last good flush is possible again.
+///
+/// Of a device that **retains** what is not flushed more is asked: no flush fails for a loss, what was acknowledged stays whatever the power
+/// does, and what a flush has covered is on the medium.
 pub(crate) struct Oracle {
+    retains: bool,
     now: Moment,
     sectors: Vec<Sector>,
     /// Acknowledged volatile writes by sector: value and when.
@@ -63,10 +67,11 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(retains: bool) -> Self {
         let empty = Possible { value: 0, from: 0, until: None };
         let sector = Sector { possible: vec![empty], durable_since: 0 };
         Self {
+            retains,
             now: 1,
             sectors: vec![sector; SECTORS as usize],
             acknowledged: vec![(0, 0); SECTORS as usize],
@@ -115,7 +120,7 @@ impl Oracle {
         for (sector, &value) in (first..).zip(values) {
             let state = &mut self.sectors[sector as usize];
             // It may have been carried out before the power went.
-            if !stable && self.power_lost_at > sent {
+            if !self.retains && !stable && self.power_lost_at > sent {
                 continue;
             }
             for possible in state.possible.iter_mut().filter(|possible| possible.value != value) {
@@ -180,15 +185,17 @@ impl Oracle {
             let is_younger =
                 |one: &Possible| one.value == lost && one.until.is_none() && one.from > acknowledged;
             let younger = lost == 0 && self.sectors[sector as usize].possible.iter().any(is_younger);
-            if value == lost && !younger {
+            if value == lost && !younger && !self.retains {
                 self.lost.push(Lost { sector, value, acknowledged, reported: None });
             }
         }
-        for sector in &mut self.sectors {
+        for (sector, (_, acknowledged)) in self.sectors.iter_mut().zip(&self.acknowledged) {
+            // What a read has found, and nobody has acknowledged, may vanish.
+            let kept_since = if self.retains { *acknowledged } else { sector.durable_since };
             let again: Vec<_> = sector
                 .possible
                 .iter()
-                .filter(|possible| possible.until.is_some_and(|until| until > sector.durable_since))
+                .filter(|possible| possible.until.is_some_and(|until| until > kept_since))
                 .map(|possible| Possible { value: possible.value, from: now, until: None })
                 .collect();
             // What is possible now began before; after the loss nothing is older than anything else.
@@ -220,7 +227,10 @@ impl Oracle {
                     sector.durable_since = sector.durable_since.max(begun);
                 }
             }
-            Err(BlockError::Io { .. }) => {
+            Err(BlockError::UnflushedLost { .. }) if self.retains => {
+                self.violate("a flush failed although what is lost is retained".to_owned());
+            }
+            Err(BlockError::UnflushedLost { .. }) => {
                 // Flushes that are under way when one fails must fail too.
                 if !self.power_on_told && self.reported < begun {
                     self.violate("a flush failed for a power-on that nobody reported".to_owned());
@@ -231,6 +241,18 @@ impl Oracle {
                 (self.power_on_told, self.reported) = (false, now);
             }
             Err(_) => {}
+        }
+    }
+
+    /// What is on the medium when a flush that began at `begun` has succeeded.
+    pub(crate) fn found_on_medium(&mut self, medium: &[Value], begun: Moment) {
+        for (sector, value) in medium.iter().enumerate() {
+            let possible = &self.sectors[sector].possible;
+            if !possible.iter().any(|one| one.value == *value && one.within(begun)) {
+                self.violate(format!(
+                    "a flush succeeded, and sector {sector} has {value} on the medium: {possible:?}"
+                ));
+            }
         }
     }
 

@@ -43,6 +43,11 @@ impl Storage {
         Self { medium: vec![0; SECTORS as usize], cache: BTreeMap::new(), restarts: 0 }
     }
 
+    /// What would live through a loss of power.
+    pub(crate) fn medium(&self) -> &[Value] {
+        &self.medium
+    }
+
     fn sector(&self, sector: u64) -> Value {
         self.cache.get(&sector).copied().unwrap_or(self.medium[sector as usize])
     }

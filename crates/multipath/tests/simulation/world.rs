@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, Buf};
+use lunway_block::{BlockDevice, BlockError, Buf};
 use lunway_multipath::{
     Access, Failback, Flap, Lane, LaneShape, MultipathDevice, Options, Policy, Port, QUEUE_BYTES, Unproven,
     WhenNone,
 };
+use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::Client;
 use crate::lane::{SettlesTooEarly, SimLane, value_of};
-use crate::oracle::Oracle;
+use crate::oracle::{Moment, Oracle};
 use crate::random::Random;
 use crate::storage::{SECTOR, SECTORS, Storage};
 
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) settles_too_early: bool,
     /// Nothing proves lost sessions dead for long, and what is late is under way for less than the device waits.
     pub(crate) unproven: Option<Late>,
+    /// The device retains what is not flushed, and writes it again.
+    pub(crate) retains: bool,
     /// Barriers are answered although older commands have not ended: what the test must find out.
     pub(crate) barriers_leak: bool,
 }
@@ -136,6 +139,15 @@ impl World {
         self.lanes().iter().find(|other| std::ptr::eq(&***other, lane)).unwrap().clone()
     }
 
+    /// A flush that began at `begun` has ended.
+    pub(crate) fn flushed(&self, answer: &Result<(), BlockError>, begun: Moment) {
+        let mut oracle = self.oracle();
+        oracle.flushed(answer, begun);
+        if self.config.retains && answer.is_ok() {
+            oracle.found_on_medium(self.storage().medium(), begun);
+        }
+    }
+
     /// The storage receives a command.
     pub(crate) fn receive(self: &Arc<Self>) -> Task {
         let number = self.last_task.get() + 1;
@@ -176,7 +188,7 @@ impl World {
         let world = Arc::new(Self {
             config,
             storage: Mutex::new(Storage::new()),
-            oracle: Mutex::new(Oracle::new()),
+            oracle: Mutex::new(Oracle::new(config.retains)),
             lanes: OnceLock::new(),
             late: Count::default(),
             failed: Count::default(),
@@ -189,19 +201,23 @@ impl World {
         let lanes: Vec<_> =
             (0..1 + random.below(4)).map(|_| SimLane::new(world.clone(), random.fork())).collect();
         let _ = world.lanes.set(lanes);
-        let device = Arc::new(world.device(&mut random));
+        let lanes = Arc::new(world.device(&mut random));
+        let device: Arc<dyn BlockDevice> = match config.retains {
+            true => Arc::new(RetainingDevice::new(lanes.clone(), UNFLUSHED_MAX)),
+            false => lanes.clone(),
+        };
 
         let clients: Vec<_> = (0..2 + random.below(7))
             .map(|id| tokio::spawn(Client::new(id, world.clone(), device.clone(), random.fork()).run()))
             .collect();
-        let trouble = tokio::spawn(world.clone().make_trouble(device.clone(), random.fork()));
+        let trouble = tokio::spawn(world.clone().make_trouble(lanes.clone(), random.fork()));
         for client in clients {
             if timeout(Duration::from_secs(3600), client).await.is_err() {
                 return Err("an operation never ended".to_owned());
             }
         }
         trouble.abort();
-        let result = world.look_back(&device, random).await;
+        let result = world.look_back(&lanes, &*device, random).await;
         let violation = world.oracle().violation.clone();
         match (violation, result) {
             (Some(what), _) | (None, Err(what)) => Err(what),
@@ -340,7 +356,8 @@ impl World {
     /// Nothing breaks any more: everything must be where it belongs.
     async fn look_back(
         self: &Arc<Self>,
-        device: &Arc<MultipathDevice>,
+        lanes: &MultipathDevice,
+        device: &dyn BlockDevice,
         mut random: Random,
     ) -> Result<(), String> {
         // Until lanes are back, trouble under way is over, and what was dropped has ended.
@@ -355,25 +372,25 @@ impl World {
             .filter(|lane| !lane.is_up())
             .for_each(|lane| lane.lose(Duration::ZERO, Duration::ZERO));
         sleep(PATIENCE).await;
-        (0..self.lanes().len()).for_each(|lane| device.enable(lane));
-        for lane in device.lanes() {
+        (0..self.lanes().len()).for_each(|lane| lanes.enable(lane));
+        for lane in lanes.lanes() {
             if lane.in_flight != 0 || lane.in_flight_bytes != 0 {
                 return Err(format!("operations are still in flight, so it says: {lane:?}"));
             }
         }
         self.read_all(device).await?;
-        if self.config.power_on_never {
+        if self.config.power_on_never && !self.config.retains {
             // Whoever does not tell is found out by the flush that succeeds.
             let begun = self.oracle().begin();
             let answer = device.flush().await;
-            self.oracle().flushed(&answer, begun);
+            self.flushed(&answer, begun);
             return Ok(());
         }
         for _ in 0..3 {
             let begun = self.oracle().begin();
             let answer = device.flush().await;
             let ok = answer.is_ok();
-            self.oracle().flushed(&answer, begun);
+            self.flushed(&answer, begun);
             if ok {
                 break;
             }
@@ -387,7 +404,7 @@ impl World {
         self.read_all(device).await
     }
 
-    async fn read_all(&self, device: &MultipathDevice) -> Result<(), String> {
+    async fn read_all(&self, device: &dyn BlockDevice) -> Result<(), String> {
         let begun = self.oracle().begin();
         let started = Instant::now();
         let buf = Buf::for_overwrite(SECTORS as usize * SECTOR);
