@@ -397,12 +397,10 @@ async fn registered(portal: SocketAddr) -> Vec<u64> {
 #[tokio::test]
 async fn a_key_is_registered_on_every_lane_and_again_when_the_target_has_forgotten_it() {
     let (server, portals) = serve(NAME).await;
-    let disk = open(&url(
-        portals[0],
-        &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF", portals[1]),
-    ))
-    .await
-    .unwrap();
+    let disk =
+        open(&url(portals[0], &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF", portals[1])))
+            .await
+            .unwrap();
     until(&disk, all_up).await;
     assert_eq!(registered(portals[1]).await, [0xBEEF, 0xBEEF]);
     server.shutdown(Duration::from_secs(1)).await.unwrap();

@@ -163,7 +163,6 @@ impl IscsiLane {
         self.group().is_some() && self.group() == other.group() && name(self) == name(other)
     }
 
-
     /// Its own port is dead: the session ends, and the next one is tried for only now and then.
     pub(super) fn strand(&self, why: &str) {
         self.stranded.store(true, Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub(crate) fn send_diagnostic(command: Command) -> Answer {
     }
     stepwise(async move {
         let unit = command.unit();
-        let _pass = gate::shared(unit.clone(), Claim::Nothing).await;
+        let _pass = gate::shared(unit.clone(), Claim::Nothing, None).await;
         let geometry = unit.geometry();
         let sector = u64::from(geometry.logical_sector);
         for offset in [0, geometry.size.saturating_sub(sector)] {

@@ -220,7 +220,7 @@ async fn read(party: &Party, offset: u64, len: u64) -> Result<SharedBuf, Failure
     let sector = u64::from(unit.geometry().logical_sector);
     let start = offset / sector * sector;
     let end = (offset + len).next_multiple_of(sector);
-    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len)).await;
+    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len), None).await;
     check(&party.itl, opcode::READ_16)?;
     let buf = unit.device().read(start, Buf::for_overwrite((end - start) as usize)).await?;
     let skipped = (offset - start) as usize;
@@ -230,14 +230,14 @@ async fn read(party: &Party, offset: u64, len: u64) -> Result<SharedBuf, Failure
 /// Writes whole blocks of the destination.
 async fn write(party: &Party, offset: u64, data: SharedBuf) -> Result<(), Failure> {
     let unit = party.itl.unit();
-    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, data.len() as u64)).await;
+    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, data.len() as u64), None).await;
     check(&party.itl, opcode::WRITE_16)?;
     Ok(unit.device().write(offset, data, unit.durability(false)).await?)
 }
 
 async fn write_zeroes(party: &Party, offset: u64, len: u64, zeroing: Zeroing) -> Result<(), Failure> {
     let unit = party.itl.unit();
-    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len)).await;
+    let _pass = gate::shared(unit.clone(), claim(&unit.geometry(), offset, len), None).await;
     check(&party.itl, opcode::WRITE_16)?;
     unit.device().write_zeroes(offset, len, zeroing).await?;
     if unit.durability(false) == Durability::Stable {
@@ -295,7 +295,7 @@ async fn copy_sparse(
         return copy(copying, source, destination, range).await;
     }
     let extents = {
-        let _pass = gate::shared(source.itl.unit().clone(), Claim::Nothing).await;
+        let _pass = gate::shared(source.itl.unit().clone(), Claim::Nothing, None).await;
         check(&source.itl, opcode::READ_16)?;
         source.itl.unit().device().extents(range.source, range.len).await?
     };

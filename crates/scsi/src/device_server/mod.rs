@@ -258,7 +258,7 @@ pub(crate) fn execute(
         (Passage::Unit | Passage::Shared, false) => run_shared(command),
         // It changes nothing on the medium, or passes the gate by itself: it has to wait, and nobody for it.
         (Passage::None, true) => settle(async move {
-            drop(gate::exclusive(command.unit().clone()).await);
+            drop(in_order(&command).await);
             command.run().await
         }),
         (Passage::Exclusive, false) => match command.refusal() {
@@ -274,9 +274,20 @@ pub(crate) fn execute(
             }),
         },
         (Passage::Exclusive | Passage::Shared | Passage::Unit, true) => settle(async move {
-            let _pass = gate::exclusive(command.unit().clone()).await;
+            let _pass = in_order(&command).await;
             command.run().await
         }),
+    }
+}
+
+/// The turn of an ordered command. That of a nexus that may not write waits for all older commands as well, but holds up only its
+/// own: what others write is not its to delay.
+async fn in_order(command: &Command) -> gate::Pass<gate::Owned<LogicalUnit>> {
+    let unit = command.unit().clone();
+    if command.itl.may_change() {
+        gate::exclusive(unit).await
+    } else {
+        gate::ordered_for(unit, command.itl.nexus().id()).await
     }
 }
 
@@ -288,7 +299,7 @@ fn run_shared(command: Command) -> Io<Response> {
     let Some(pass) = itl.unit().gate().try_shared(&claim) else {
         // Stands in line now, as the order in which commands come is theirs inside.
         return settle(async move {
-            let _pass = gate::shared(itl.unit().clone(), claim).await;
+            let _pass = gate::shared(itl.unit().clone(), claim, Some(itl.nexus().id())).await;
             command.run().await
         });
     };

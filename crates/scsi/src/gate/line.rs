@@ -15,7 +15,7 @@ pub(super) enum Mode {
     Exclusive,
     /// Without any other.
     Alone,
-    /// After all that came before it; nobody waits for it.
+    /// After all that came before it; of those that come after it only the same nexus's wait for it.
     Last,
 }
 
@@ -24,6 +24,8 @@ struct Entry {
     number: u64,
     mode: Mode,
     claim: Claim,
+    /// The nexus, where that matters.
+    by: Option<u64>,
     inside: bool,
     waker: Option<Waker>,
 }
@@ -32,7 +34,7 @@ impl Entry {
     /// Must not be inside before this older one has left.
     fn waits_for(&self, older: &Self) -> bool {
         match (self.mode, older.mode) {
-            (_, Mode::Last) => false,
+            (_, Mode::Last) => self.by.is_some() && self.by == older.by,
             (Mode::Alone | Mode::Last, _) | (_, Mode::Alone) => true,
             (Mode::Shared, Mode::Shared) => false,
             (Mode::Exclusive, _) | (_, Mode::Exclusive) => self.claim.overlaps(&older.claim),
@@ -60,10 +62,10 @@ pub(super) struct Line {
 
 impl Line {
     /// Takes a place; gives its number.
-    pub(super) fn stand(&mut self, mode: Mode, claim: Claim) -> u64 {
+    pub(super) fn stand(&mut self, mode: Mode, claim: Claim, by: Option<u64>) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.entries.push_back(Entry { number, mode, claim, inside: false, waker: None });
+        self.entries.push_back(Entry { number, mode, claim, by, inside: false, waker: None });
         number
     }
 

@@ -78,10 +78,10 @@ impl Gate {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stand(&self, mode: Mode, claim: Claim) -> u64 {
+    fn stand(&self, mode: Mode, claim: Claim, by: Option<u64>) -> u64 {
         let (number, wakers) = {
             let mut line = self.line();
-            let number = line.stand(mode, claim);
+            let number = line.stand(mode, claim, by);
             if mode != Mode::Shared {
                 self.barriers.fetch_add(1, Ordering::SeqCst);
             }
@@ -113,35 +113,40 @@ impl Gate {
 }
 
 /// Stands in line, and waits until it is inside. A caller that goes away while waiting gives its place up.
-async fn enter<T: AsRef<Gate>>(owner: Arc<T>, mode: Mode, claim: Claim) -> Pass<Owned<T>> {
+async fn enter<T: AsRef<Gate>>(owner: Arc<T>, mode: Mode, claim: Claim, by: Option<u64>) -> Pass<Owned<T>> {
     let gate = Owned(owner);
-    let number = gate.as_ref().stand(mode, claim);
+    let number = gate.as_ref().stand(mode, claim, by);
     let pass = Pass { gate, place: Place::Line(number) };
     poll_fn(|cx| pass.gate.as_ref().line().poll(number, cx)).await;
     pass
 }
 
-/// Enters with others, once no older command excludes it from its blocks.
-pub(crate) async fn shared<T: AsRef<Gate>>(owner: Arc<T>, claim: Claim) -> Pass<Owned<T>> {
+/// Enters with others, once no older command excludes it from its blocks. `by`: the nexus whose command it is.
+pub(crate) async fn shared<T: AsRef<Gate>>(owner: Arc<T>, claim: Claim, by: Option<u64>) -> Pass<Owned<T>> {
     if let Some(pass) = owner.as_ref().as_ref().try_shared(&claim) {
         return pass.into_owned(owner.clone());
     }
-    enter(owner, Mode::Shared, claim).await
+    enter(owner, Mode::Shared, claim, by).await
 }
 
 /// Excludes others from its blocks, once all older commands on these have left.
 pub(crate) async fn exclusive_on<T: AsRef<Gate>>(owner: Arc<T>, claim: Claim) -> Pass<Owned<T>> {
-    enter(owner, Mode::Exclusive, claim).await
+    enter(owner, Mode::Exclusive, claim, None).await
 }
 
 /// Is alone inside, once all older commands have left; younger ones wait.
 pub(crate) async fn exclusive<T: AsRef<Gate>>(owner: Arc<T>) -> ExclusivePass<Owned<T>> {
-    enter(owner, Mode::Alone, Claim::Nothing).await
+    enter(owner, Mode::Alone, Claim::Nothing, None).await
 }
 
 /// Waits until all older commands have left; younger ones go on.
 pub(crate) async fn drained<T: AsRef<Gate>>(owner: Arc<T>) {
-    drop(enter(owner, Mode::Last, Claim::Nothing).await);
+    drop(enter(owner, Mode::Last, Claim::Nothing, None).await);
+}
+
+/// Enters once all older commands have left; of the younger ones only those of the same nexus wait.
+pub(crate) async fn ordered_for<T: AsRef<Gate>>(owner: Arc<T>, nexus: u64) -> Pass<Owned<T>> {
+    enter(owner, Mode::Last, Claim::Nothing, Some(nexus)).await
 }
 
 /// A shared owner of a gate, so that a pass can outlive the call that took it.
@@ -206,7 +211,7 @@ mod tests {
         assert!(gate.try_shared(&blocks(0, 1)).is_none());
         drop(inside);
         let pass = poll(alone.as_mut()).expect("the gate is empty");
-        let mut flush = pin!(shared(gate.clone(), Claim::Nothing));
+        let mut flush = pin!(shared(gate.clone(), Claim::Nothing, None));
         assert!(poll(flush.as_mut()).is_none());
         drop(pass);
         assert!(poll(flush.as_mut()).is_some());
@@ -217,7 +222,7 @@ mod tests {
     fn one_that_goes_away_while_waiting_gives_its_place_up() {
         let gate = Arc::new(Gate::default());
         let inside = gate.try_shared(&blocks(0, 1)).unwrap();
-        let mut younger = pin!(shared(gate.clone(), blocks(0, 1)));
+        let mut younger = pin!(shared(gate.clone(), blocks(0, 1), None));
         {
             let mut atomic = pin!(exclusive_on(gate.clone(), blocks(0, 1)));
             assert!(poll(atomic.as_mut()).is_none());
@@ -243,12 +248,12 @@ mod tests {
             (Claim::ranges([0..1, 9..10].into_iter()), true),
             (Claim::ranges([0..1, 16..17].into_iter()), false),
         ] {
-            let mut ordinary = pin!(shared(gate.clone(), claim.clone()));
+            let mut ordinary = pin!(shared(gate.clone(), claim.clone(), None));
             assert_eq!(poll(ordinary.as_mut()).is_none(), waits, "{claim:?}");
             let mut atomic = pin!(exclusive_on(gate.clone(), claim.clone()));
             assert_eq!(poll(atomic.as_mut()).is_none(), waits, "{claim:?}");
         }
-        let mut overlapping = pin!(shared(gate.clone(), blocks(0, 9)));
+        let mut overlapping = pin!(shared(gate.clone(), blocks(0, 9), None));
         assert!(poll(overlapping.as_mut()).is_none());
         drop(pass);
         assert!(poll(overlapping.as_mut()).is_some());
@@ -261,7 +266,7 @@ mod tests {
         let reader = gate.try_shared(&blocks(0, 4)).unwrap();
         let mut first = pin!(exclusive_on(gate.clone(), blocks(0, 1)));
         let mut second = pin!(exclusive_on(gate.clone(), blocks(0, 2)));
-        let mut readers = pin!(shared(gate.clone(), blocks(1, 1)));
+        let mut readers = pin!(shared(gate.clone(), blocks(1, 1), None));
         let mut third = pin!(exclusive_on(gate.clone(), blocks(1, 1)));
         assert!(poll(first.as_mut()).is_none() && poll(second.as_mut()).is_none());
         assert!(poll(readers.as_mut()).is_none() && poll(third.as_mut()).is_none());
@@ -285,9 +290,9 @@ mod tests {
         let mut first = pin!(exclusive(gate.clone()));
         let pass = poll(first.as_mut()).expect("the gate is empty");
         let (mut older, mut alone) =
-            (pin!(shared(gate.clone(), blocks(0, 1))), pin!(exclusive(gate.clone())));
+            (pin!(shared(gate.clone(), blocks(0, 1), None)), pin!(exclusive(gate.clone())));
         assert!(poll(older.as_mut()).is_none() && poll(alone.as_mut()).is_none());
-        let mut younger = pin!(shared(gate, blocks(5, 1)));
+        let mut younger = pin!(shared(gate, blocks(5, 1), None));
         assert!(poll(younger.as_mut()).is_none());
         drop(pass);
         assert!(poll(alone.as_mut()).is_none(), "one that came before is inside");
@@ -307,7 +312,7 @@ mod tests {
         let mut drain = pin!(drained(gate.clone()));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(std::future::Future::poll(drain.as_mut(), &mut cx).is_pending());
-        let mut younger = pin!(shared(gate.clone(), blocks(0, 1)));
+        let mut younger = pin!(shared(gate.clone(), blocks(0, 1), None));
         let younger = poll(younger.as_mut()).expect("nobody excludes it");
         drop(inside);
         assert!(
@@ -316,6 +321,24 @@ mod tests {
         );
         drop(younger);
         assert!(gate.try_shared(&Claim::Nothing).is_some());
+    }
+
+    #[test]
+    fn one_that_is_ordered_for_its_nexus_holds_up_that_alone() {
+        let gate = Arc::new(Gate::default());
+        let inside = gate.try_shared(&blocks(0, 1)).unwrap();
+        let mut ordered = pin!(ordered_for(gate.clone(), 7));
+        assert!(poll(ordered.as_mut()).is_none());
+        let mut own = pin!(shared(gate.clone(), blocks(5, 1), Some(7)));
+        let mut other = pin!(shared(gate.clone(), blocks(0, 1), Some(8)));
+        assert!(poll(own.as_mut()).is_none());
+        let other = poll(other.as_mut()).expect("another nexus's command");
+        drop(inside);
+        let pass = poll(ordered.as_mut()).expect("all older ones have left");
+        assert!(poll(own.as_mut()).is_none());
+        drop(pass);
+        assert!(poll(own.as_mut()).is_some());
+        drop(other);
     }
 
     #[test]
@@ -349,7 +372,7 @@ mod tests {
                     let claim = blocks(touched.start as u64, touched.len() as u64);
                     let _pass = match kind {
                         0 => exclusive(gate.clone()).await,
-                        1 | 2 => shared(gate.clone(), claim).await,
+                        1 | 2 => shared(gate.clone(), claim, None).await,
                         3 => match gate.try_shared(&claim) {
                             Some(pass) => pass.into_owned(gate.clone()),
                             None => continue,

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, pass_on};
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags};
-use lunway_scsi::{LogicalUnitOptions, Nexus, Response, Status};
+use lunway_scsi::{LogicalUnitOptions, LunView, Nexus, Response, Status};
 
 use crate::support::{SECTOR, SECTORS, serve};
 
@@ -127,7 +127,7 @@ fn rig() -> Rig {
     let options = LogicalUnitOptions { atomic_writes: Some(true), ..LogicalUnitOptions::default() };
     let (target, _unit) = serve(disk.clone(), options);
     let nexuses = ["one,i,0x1", "other,i,0x1"].map(|name| {
-        let nexus = target.open_nexus(name, 1, lunway_scsi::LunView::ALL);
+        let nexus = target.open_nexus(name, 1, LunView::ALL);
         let _ = Sent::new(&nexus, &cdb::test_unit_ready(), &[]);
         nexus
     });
@@ -222,6 +222,27 @@ fn unmapped_ranges_are_excluded_one_by_one() {
     assert!(waiting.look().is_none());
     disk.let_go();
     assert!(hanging.is_good() && waiting.is_good());
+}
+
+#[test]
+fn an_ordered_command_of_a_host_that_may_only_read_holds_up_that_host_alone() {
+    let Rig { disk, nexuses: [one, other] } = rig();
+    other.set_view(LunView { read_only: true, ..LunView::ALL });
+    let _ = Sent::new(&other, &cdb::test_unit_ready(), &[]);
+    disk.hold(Asked::Read(100));
+    let mut older = read(&one, 100, 1);
+    let mut ordered: Vec<Sent> = [cdb::read16(0, 1, NONE).to_vec(), cdb::test_unit_ready().to_vec()]
+        .iter()
+        .map(|cdb| match other.execute_ordered([0; 8], cdb, SharedBuf::default()) {
+            Io::Pending(pending) => Sent(Err(pending)),
+            Io::Ready(response) => panic!("an older command is not done: {response:?}"),
+        })
+        .collect();
+    let mut own = read(&other, 0, 1);
+    assert!(own.look().is_none() && older.look().is_none());
+    assert!(read(&one, 0, 1).is_good() && compare_and_write(&one, 8).is_good());
+    disk.let_go();
+    assert!(older.is_good() && ordered.iter_mut().all(Sent::is_good) && own.is_good());
 }
 
 #[test]

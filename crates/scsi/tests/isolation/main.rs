@@ -35,7 +35,12 @@ fn changes_in(who: Who, situation: Situation, operation: &Operation) -> (Changes
     let before = Snapshot::take(&mut world, who.spared());
     for (cdb, data) in attempts::of(operation, &world) {
         for lun in addresses() {
-            let _ = world.attempt(lun, &cdb, &data);
+            world.attempt(lun, &cdb, &data);
+        }
+    }
+    for (cdb, data) in attempts::of(operation, &world) {
+        for lun in addresses() {
+            world.attempt_ordered(lun, &cdb, &data);
         }
     }
     let after = Snapshot::take(&mut world, who.spared());
@@ -55,7 +60,7 @@ fn changes_of_writer(situation: Situation, operation: &Operation) -> Changes {
         let mut world = World::new(Who::Writer, situation, false);
         let before = Snapshot::take(&mut world, Who::Writer.spared());
         let (cdb, data) = attempts::of(operation, &world).swap_remove(index);
-        let _ = world.attempt(Lun::new(0), &cdb, &data);
+        world.attempt(Lun::new(0), &cdb, &data);
         let after = Snapshot::take(&mut world, Who::Writer.spared());
         changes.extend(before.changes(&after).0);
     }

@@ -127,7 +127,11 @@ pub(crate) fn poll(pending: &mut Pending) -> Option<Response> {
 }
 
 fn start(nexus: &Nexus, lun: Lun, cdb: &[u8], data: &[u8]) -> Result<Response, Pending> {
-    match nexus.execute(lun.0, cdb, Buf::copy_of(data).freeze()) {
+    settled(nexus.execute(lun.0, cdb, Buf::copy_of(data).freeze()))
+}
+
+fn settled(io: Io<Response>) -> Result<Response, Pending> {
+    match io {
         Io::Ready(response) => Ok(response),
         Io::Pending(mut pending) => poll(&mut pending).ok_or(pending),
     }
@@ -291,15 +295,16 @@ impl World {
         ends.iter_mut().all(|pending| poll(pending).is_some_and(|response| response.status == Status::GOOD))
     }
 
-    /// One attempt; gives the answer where there is one.
-    pub(crate) fn attempt(&mut self, lun: Lun, cdb: &[u8], data: &[u8]) -> Option<Response> {
-        match start(&self.intruder, lun, cdb, data) {
-            Ok(response) => Some(response),
-            Err(pending) => {
-                self.unanswered.push(pending);
-                None
-            }
-        }
+    /// One attempt, which may have no answer yet.
+    pub(crate) fn attempt(&mut self, lun: Lun, cdb: &[u8], data: &[u8]) {
+        let sent = start(&self.intruder, lun, cdb, data);
+        self.unanswered.extend(sent.err());
+    }
+
+    /// The same with the attribute ORDERED.
+    pub(crate) fn attempt_ordered(&mut self, lun: Lun, cdb: &[u8], data: &[u8]) {
+        let sent = settled(self.intruder.execute_ordered(lun.0, cdb, Buf::copy_of(data).freeze()));
+        self.unanswered.extend(sent.err());
     }
 }
 
