@@ -71,6 +71,7 @@ pub type CacheCallback = Box<dyn Fn(CacheNews) + Send + Sync>;
 ///   [`Durability::Stable`].
 /// - Dropping a pending [`Io`] abandons the answer, not the operation: it may still happen.
 /// - A flush error is sticky: once `flush` has failed, every flush fails until the failure was reported once.
+///   Where a device has several users, [`Openers`](crate::decorate::Openers) has it reported once to each.
 pub trait BlockDevice: Send + Sync + 'static {
     /// Size, sectors and limits as they are now. Cheap: called for each I/O.
     fn geometry(&self) -> Geometry;

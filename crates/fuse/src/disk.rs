@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bytes::Bytes;
+use crate::handles::Handles;
 
 /// The file.
 const DISK: INodeNo = INodeNo(2);
@@ -50,6 +51,7 @@ const LOOK_MAX: u64 = 1 << 40;
 pub(crate) struct Disk {
     name: OsString,
     bytes: Bytes,
+    handles: Handles,
     runtime: Handle,
     room: Arc<Semaphore>,
     since: SystemTime,
@@ -74,7 +76,8 @@ fn errno(error: &BlockError) -> Errno {
 impl Disk {
     pub(crate) fn new(name: OsString, bytes: Bytes, runtime: Handle, owner: (u32, u32)) -> Self {
         let room = Arc::new(Semaphore::new(UNDER_WAY_MAX as usize));
-        Self { name, bytes, runtime, room, since: SystemTime::now(), owner }
+        let handles = Handles::new(bytes.device().clone());
+        Self { name, bytes, handles, runtime, room, since: SystemTime::now(), owner }
     }
 
     /// Waits until a request of `len` bytes may be under way.
@@ -213,10 +216,24 @@ impl Filesystem for Disk {
     fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match flags.acc_mode() {
             _ if ino != DISK => reply.error(Errno::EISDIR),
-            fuser::OpenAccMode::O_RDONLY => reply.opened(FileHandle(0), OPENED),
+            fuser::OpenAccMode::O_RDONLY => reply.opened(self.handles.open(), OPENED),
             _ if self.is_read_only() => reply.error(Errno::EROFS),
-            _ => reply.opened(FileHandle(0), OPENED),
+            _ => reply.opened(self.handles.open(), OPENED),
         }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.handles.release(handle);
+        reply.ok();
     }
 
     fn read(
@@ -275,8 +292,15 @@ impl Filesystem for Disk {
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.answer_empty(|bytes| bytes.device().flush(), reply);
+    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        let opener = self.handles.get(handle);
+        self.answer_empty(
+            |bytes| match opener {
+                Some(opener) => opener.flush(),
+                None => bytes.device().flush(),
+            },
+            reply,
+        );
     }
 
     fn fallocate(

@@ -15,6 +15,7 @@
 
 mod bytes;
 mod disk;
+mod handles;
 mod mount;
 
 pub use mount::{MountError, Mounted};

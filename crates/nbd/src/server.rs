@@ -8,9 +8,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::BlockError;
+use lunway_block::decorate::Openers;
 use lunway_socket::{SocketName, UnixSocket};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -224,6 +226,7 @@ impl Server {
     /// last flush.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), BlockError> {
         let Self { listener, export, limits } = self;
+        let openers = Openers::new(export.device.clone());
         let (stopping, _) = watch::channel(false);
         let mut connections = JoinSet::new();
         // Connections of each source, which are no more than all of them.
@@ -250,7 +253,10 @@ impl Server {
                             }
                             *count += 1;
                         }
-                        let conversation = converse(stream, export.clone(), limits, stopping.subscribe());
+                        // Each client hears of a failed flush, whichever asked for it.
+                        let device = Arc::new(openers.open());
+                        let export = Export { device, ..export.clone() };
+                        let conversation = converse(stream, export, limits, stopping.subscribe());
                         connections.spawn(async move {
                             conversation.await;
                             source

@@ -5,10 +5,11 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lunway_block::BlockDevice;
 use lunway_block::decorate::Delay;
+use lunway_block::{BlockDevice, BlockError, Io, pass_on};
 use lunway_memory::RamDisk;
 use lunway_nbd::{Address, Export, Limits, Server};
 use socket2::{SockFilter, SockRef};
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 const OPTION: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 const READ: u16 = 0;
 const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
 const BLOCK_STATUS: u16 = 7;
 const EINVAL: u32 = 22;
 
@@ -218,6 +220,37 @@ async fn a_client_that_takes_no_replies_is_not_read_from_for_ever() {
     // 64 MiB of replies, and what fits into the buffers of requests of 28 bytes.
     assert!(sent < 64 + 30_000, "{sent} requests were taken without a reply");
     served.still_serves().await;
+}
+
+/// Fails one flush.
+struct FailsOnce {
+    ram: RamDisk,
+    fails: AtomicBool,
+}
+
+impl BlockDevice for FailsOnce {
+    pass_on!(ram: geometry, read, write, unmap, write_zeroes);
+
+    fn flush(&self) -> Io<Result<(), BlockError>> {
+        match self.fails.swap(false, Ordering::Relaxed) {
+            true => Io::err(BlockError::Medium { offset: 0 }),
+            false => Io::ok(()),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flush_that_failed_for_one_client_fails_once_for_every_other() {
+    let ram = RamDisk::new(64 << 20, 512).unwrap();
+    let served = Served::start(Arc::new(FailsOnce { ram, fails: AtomicBool::new(true) })).await;
+    let mut clients = [served.connect().await, served.connect().await];
+    for cookie in 0..2 {
+        for client in &mut clients {
+            client.write_all(&request(FLUSH, 0, cookie, 0, 0)).await.unwrap();
+            let (error, answered) = reply(client).await;
+            assert_eq!((error != 0, answered), (cookie == 0, cookie));
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use lunway_block::decorate::{Opener, Openers};
 use lunway_block::{BlockDevice, Durability, Geometry};
 
 use crate::device_server::sanitize;
@@ -113,6 +114,7 @@ pub(crate) mod obstacle {
 /// The state that every command must look at is a set of `obstacle` bits: as long as it is empty, no lock is taken.
 pub struct LogicalUnit {
     device: Arc<dyn BlockDevice>,
+    openers: Openers,
     options: LogicalUnitOptions,
     /// Writes are refused by the administrator; begins as [`LogicalUnitOptions::read_only`].
     read_only: AtomicBool,
@@ -168,6 +170,7 @@ impl LogicalUnit {
             greeted: Mutex::default(),
             gate: Gate::default(),
             medium_operation: MediumOperation::default(),
+            openers: Openers::new(device.clone()),
             device,
             read_only: AtomicBool::new(options.read_only),
             options,
@@ -185,6 +188,11 @@ impl LogicalUnit {
         // What was kept is in force from the first command on.
         unit.change_reservations(|_| ());
         Ok(unit)
+    }
+
+    /// The device for one more nexus.
+    pub(crate) fn open(&self) -> Opener {
+        self.openers.open()
     }
 
     /// The device behind.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use lunway_block::decorate::Opener;
 use lunway_block::{Io, SharedBuf};
 
 use crate::authority::Authority;
@@ -94,9 +95,16 @@ pub(crate) struct ItlNexus {
     obstacles: AtomicU8,
     prevents_removal: AtomicBool,
     copies: CopyRecords,
+    /// A flush that failed for another nexus has lost what this one wrote as well.
+    opener: Opener,
 }
 
 impl ItlNexus {
+    /// The device, as this nexus flushes it.
+    pub(crate) fn opener(&self) -> &Opener {
+        &self.opener
+    }
+
     pub(crate) fn unit(&self) -> &Arc<LogicalUnit> {
         &self.unit
     }
@@ -429,6 +437,7 @@ impl Nexus {
             obstacles: AtomicU8::default(),
             prevents_removal: AtomicBool::new(false),
             copies: CopyRecords::default(),
+            opener: unit.open(),
         });
         itl.set_obstacle(obstacle::PROTECTED, seen.view.read_only);
         itl.set_obstacle(obstacle::ASYMMETRIC, !self.identity.group().1.is_active());

@@ -6,6 +6,7 @@
 //! | [`Delay`] | adds a fixed time to each answer |
 //! | [`Rate`] | limits bytes per second |
 //! | [`ReadOnly`] | refuses changes |
+//! | [`Openers`], [`Opener`] | a failed flush is heard by each user of a device, once |
 //! | [`Stats`] | counts operations, bytes, errors and time |
 //!
 //! Each wraps an `Arc<dyn BlockDevice>`, is one itself, and passes on what it does not change, resizes
@@ -16,6 +17,7 @@
 
 mod delay;
 mod fault;
+mod opener;
 mod pass_on;
 mod rate;
 mod read_only;
@@ -24,6 +26,7 @@ mod timer;
 
 pub use delay::Delay;
 pub use fault::Fault;
+pub use opener::{Opener, Openers};
 pub use rate::Rate;
 pub use read_only::ReadOnly;
 pub use stats::{OpStats, Stats, StatsSnapshot};

@@ -1,6 +1,6 @@
 //! READ, WRITE, PRE-FETCH and SYNCHRONIZE CACHE: the hot path, and its cold neighbours.
 
-use lunway_block::{Buf, Geometry, Io, SharedBuf};
+use lunway_block::{BlockDevice, Buf, Geometry, Io, SharedBuf};
 
 use super::{Answer, Cdb, Command, failure};
 use crate::block_error::{Step, response_of};
@@ -176,7 +176,7 @@ fn synchronize_cache(command: &Command, blocks: Blocks) -> Answer {
     let geometry = unit.geometry();
     blocks.on(&geometry)?;
     let sector = geometry.logical_sector;
-    Ok(unit.device().flush().map(move |done| match done {
+    Ok(command.itl.opener().flush().map(move |done| match done {
         Ok(()) => Response::good(),
         Err(error) => response_of(&error, Step::Flush, sector),
     }))
