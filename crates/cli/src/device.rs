@@ -21,12 +21,22 @@ pub(crate) async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Ope
     })
 }
 
+/// Runs a server on this thread, as [`run`] does. Whatever still runs when it has ended, such as a device that hangs and was given up,
+/// is not waited for.
+pub(crate) fn run_server<T>(server: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = runtime()?;
+    let result = runtime.block_on(server);
+    runtime.shutdown_background();
+    result
+}
+
 /// Runs a command on this thread. An iSCSI session that it opens runs here too, between its own I/Os: that saves a
 /// change of threads for each of them.
 pub(crate) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(command)
+    runtime()?.block_on(command)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.context("cannot start the runtime")?)
 }

@@ -103,6 +103,8 @@ pub(crate) mod obstacle {
     pub(crate) const ASYMMETRIC: u8 = 16;
     /// An operation has the medium for itself, or left it unusable.
     pub(crate) const MEDIUM_OPERATION: u8 = 32;
+    /// The device still has commands of the nexus whose place this one takes; only on the I_T_L nexus.
+    pub(crate) const PREDECESSOR: u8 = 64;
 }
 
 /// A disk as initiators see it.
@@ -359,12 +361,13 @@ impl LogicalUnit {
 
     /// Takes in a new nexus; gives the unit attention that it starts with.
     pub(crate) fn join(&self, itl: &Arc<ItlNexus>) -> UnitAttention {
+        // A nexus that this one takes the place of may not have left yet: the device still has commands of it.
+        let replaces = |other: &Arc<ItlNexus>| {
+            other.nexus().ports() == itl.nexus().ports() && !other.pending().has(UnitAttention::PowerOn)
+        };
+        let knows = self.greeted().contains(itl.nexus().ports()) || self.itl_nexuses().iter().any(replaces);
         self.nexuses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(itl));
-        if self.greeted().contains(itl.nexus().ports()) {
-            UnitAttention::NexusLoss
-        } else {
-            UnitAttention::PowerOn
-        }
+        if knows { UnitAttention::NexusLoss } else { UnitAttention::PowerOn }
     }
 
     fn greeted(&self) -> MutexGuard<'_, VecDeque<PortPair>> {

@@ -1,8 +1,9 @@
 //! I_T nexuses: who is talking to which target port, and what each logical unit owes them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lunway_block::decorate::Opener;
 use lunway_block::{Io, SharedBuf};
@@ -94,6 +95,8 @@ pub(crate) struct ItlNexus {
     pending: Pending,
     obstacles: AtomicU8,
     prevents_removal: AtomicBool,
+    /// How often it was told to wait for commands of a nexus whose place it takes, and not released.
+    predecessors: Mutex<u32>,
     copies: CopyRecords,
     /// A flush that failed for another nexus has lost what this one wrote as well.
     opener: Opener,
@@ -140,6 +143,12 @@ impl ItlNexus {
     /// The nexus may write to the unit, and change its state.
     pub(crate) fn may_change(&self) -> bool {
         self.obstacles() & obstacle::PROTECTED == 0
+    }
+
+    fn change_predecessors(&self, change: impl FnOnce(u32) -> u32) {
+        let mut predecessors = self.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
+        *predecessors = change(*predecessors);
+        self.set_obstacle(obstacle::PREDECESSOR, *predecessors > 0);
     }
 
     /// The copies that were asked for here.
@@ -363,14 +372,40 @@ impl Nexus {
 
     /// I_T nexus loss. Commands sent afterwards find no logical unit. Does nothing the second time.
     pub fn close(&self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return;
+        self.close_but(&BTreeSet::new());
+    }
+
+    /// I_T nexus loss on all logical units but those whose devices still have commands of the nexus (`busy`, by number): what it
+    /// holds there, such as RESERVE, must not be another's before these have ended. To be called again as they end; the transport
+    /// executes nothing for the nexus any more.
+    pub fn close_but(&self, busy: &BTreeSet<u16>) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.target().forget(self);
         }
-        self.target().forget(self);
-        let units = std::mem::take(&mut self.seen_mut().units);
-        for itl in units {
+        let mut seen = self.seen_mut();
+        let (stay, leave) =
+            std::mem::take(&mut seen.units).into_iter().partition(|itl| busy.contains(&itl.lun));
+        seen.units = stay;
+        drop(seen);
+        let leave: Vec<Arc<ItlNexus>> = leave;
+        for itl in leave {
             itl.unit.leave(&itl);
         }
+    }
+
+    /// The devices behind these logical units still have commands of the nexus whose place this one takes. Until
+    /// [`release`](Self::release) commands to them are answered BUSY, so that nothing of the old nexus happens after something of this
+    /// one. Those of INQUIRY and REPORT LUNS are not: they change nothing, and a host needs them to find its other units.
+    pub fn hold(&self, luns: &BTreeSet<u16>) {
+        luns.iter()
+            .filter_map(|lun| self.find(*lun))
+            .for_each(|itl| itl.change_predecessors(|count| count + 1));
+    }
+
+    /// The commands for which these logical units were [held](Self::hold) have ended.
+    pub fn release(&self, luns: &BTreeSet<u16>) {
+        let held = luns.iter().filter_map(|lun| self.find(*lun));
+        held.for_each(|itl| itl.change_predecessors(|count| count.saturating_sub(1)));
     }
 
     /// What it may see.
@@ -436,6 +471,7 @@ impl Nexus {
             pending: Pending::default(),
             obstacles: AtomicU8::default(),
             prevents_removal: AtomicBool::new(false),
+            predecessors: Mutex::default(),
             copies: CopyRecords::default(),
             opener: unit.open(),
         });

@@ -62,6 +62,6 @@ pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunRegistration, LunReservations, LunSummary,
     OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError,
-    StartError, TargetSummary,
+    StartError, TargetSummary, UnansweredDevice,
 };
 pub use state::{FileStore, StateDirError};

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, Handle};
@@ -13,6 +14,11 @@ use tokio::sync::oneshot;
 use crate::driver::Connection;
 use crate::registry::Ticket;
 use crate::shared::Shared;
+
+/// How long a thread has to end: nothing in it takes time but a device that blocks it.
+const STOP_TIME: Duration = Duration::from_secs(2);
+/// How often it is seen whether it has.
+const STOP_POLL: Duration = Duration::from_millis(1);
 
 /// A thread, pinned to a core, with a runtime of its own. A connection is given to it once and stays: all that a session
 /// needs stays in one core's cache, and nothing of it is ever woken across cores.
@@ -76,11 +82,18 @@ impl Worker {
         });
     }
 
-    /// Ends the thread and with it all connections that are left.
+    /// Ends the thread and with it all connections that are left. A thread that does not end in time, because a device keeps it, is
+    /// left to the end of the process.
     pub(crate) fn stop(&mut self) {
         if let Some(Thread { stop, join }) = self.thread.take() {
             drop(stop);
-            let _ = join.join();
+            let by = Instant::now() + STOP_TIME;
+            while !join.is_finished() && Instant::now() < by {
+                thread::sleep(STOP_POLL);
+            }
+            if join.is_finished() {
+                let _ = join.join();
+            }
         }
     }
 }

@@ -98,7 +98,7 @@ impl Serve {
         if let Some(protection) = Protection::of_target(&config) {
             protection.apply();
         }
-        device::run(async {
+        device::run_server(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
             let mut reloads = Reloads::new().context("cannot wait for signals")?;
             // Before anything is touched: another daemon may have it.

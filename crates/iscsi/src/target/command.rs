@@ -415,6 +415,12 @@ impl TargetConnection {
         }
     }
 
+    /// The logical unit that the task with this tag is for.
+    pub fn lun_of(&mut self, initiator_task_tag: u32) -> Option<[u8; 8]> {
+        let id = self.tasks.find(initiator_task_tag)?;
+        self.tasks.get_mut(id).map(|task| task.lun)
+    }
+
     /// Gives up the task that ABORT TASK names. It will not be answered.
     // RFC 7143 [4.2.2.1-3, 7.11-3]
     pub fn abort_task(&mut self, referenced_task_tag: u32) -> Aborted {

@@ -177,6 +177,9 @@ pub(crate) fn refusal_of(itl: &ItlNexus, cdb: &[u8]) -> Option<Response> {
     if obstacles == 0 {
         return None;
     }
+    if obstacles & obstacle::PREDECESSOR != 0 {
+        return Some(Response::status(Status::BUSY));
+    }
     let operation = find(cdb).ok()?;
     conflict(itl, operation, &Cdb::padded(cdb), obstacles).or_else(|| closed(itl, operation, obstacles))
 }
@@ -248,6 +251,10 @@ pub(crate) fn execute(
     if let Handler::Nexus(handler) = operation.handler() {
         let d_sense = itl.unit().mode().descriptor_sense();
         return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
+    }
+    // Before the gate, where it would wait for the commands that it must not be carried out before.
+    if itl.obstacles() & obstacle::PREDECESSOR != 0 && operation.opcode != opcode::INQUIRY {
+        return Io::Ready(Response::status(Status::BUSY));
     }
     let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
     let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();

@@ -116,6 +116,9 @@ impl Config {
                 "1 to 65535 can be told apart (RFC 7143 §11.12.6)",
             ));
         }
+        if self.limits.sessions_per_initiator == 0 {
+            return Err(self.wrong("limits: sessions_per_initiator", &0, least_one));
+        }
         if !(1..=8).contains(&self.limits.connections_per_session) {
             let value = self.limits.connections_per_session;
             return Err(self.wrong("limits: connections_per_session", &value, "1 to 8 are possible"));

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Sessions at the same time, not counting those for discovery. One more is told "out of resources".
     pub sessions: usize,
+    /// Sessions of one initiator at the same time, with whichever targets; those that it has replaced and whose commands the
+    /// devices have not ended count. One more is told "out of resources".
+    pub sessions_per_initiator: usize,
     /// Connections that a session may have (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Some
     /// initiators offer several and are better off with one: more than one is for those that are known to use them well.
     pub connections_per_session: u16,
@@ -41,6 +44,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             sessions: 256,
+            sessions_per_initiator: 64,
             connections_per_session: 1,
             connections_before_login: 1024,
             logins_per_second: 50,

@@ -1,5 +1,6 @@
 //! How a connection ends, and what must end before.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use lunway_iscsi::CloseReason;
 use lunway_iscsi::pdu::LoginStatus;
 use tokio::net::TcpStream;
 
-use super::{Connection, Done};
-use crate::registry::Cause;
+use super::session::predecessors_change;
+use super::{Connection, Done, Work};
+use crate::registry::{self, Cause, Order};
 
 /// How long an answer may wait for its way out when the connection ends.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
@@ -33,8 +35,8 @@ pub(super) enum End {
     /// It broke.
     #[error("the connection broke: {0}")]
     Broken(io::Error),
-    /// The session whose place it was to take did not end.
-    #[error("commands of the initiator's last session are still being carried out")]
+    /// The session whose place it was to take did not stop.
+    #[error("the initiator's last session has not stopped")]
     NotReinstated,
     /// All sessions were taken between the login's first and last step.
     #[error("no place for another session")]
@@ -76,7 +78,8 @@ impl Connection {
         self.ending.take_if(|_| nothing_to_send || late).map(|(end, _)| end)
     }
 
-    /// The socket first, so that the peer knows; then what the device is still doing; then the session's name is free.
+    /// The socket first, so that the peer knows; then what the device is still doing, unit by unit, so that a session that takes
+    /// this one's place waits for no more than it must; then the session's name is free.
     pub(super) async fn finish(self, end: End) {
         let Self {
             stream,
@@ -86,8 +89,10 @@ impl Connection {
             mut work,
             mut commands_executing,
             predecessors,
+            mut held,
+            mute,
             ends,
-            waiters,
+            mut waiters,
             asked,
             shared,
             ..
@@ -115,29 +120,66 @@ impl Connection {
         if let Some(nexus) = session.as_ref().and_then(|session| session.nexus.as_ref()) {
             nexus.release_waiting();
         }
+        let nexus = session.as_ref().and_then(|session| session.nexus.clone());
+        if let Some(nexus) = &nexus {
+            // RFC 7143 §11.14.5: where the session goes on, it does so without them.
+            // RFC 7143 [11.14.5-1]
+            core.luns_in_flight().iter().for_each(|lun| nexus.commands_lost(*lun));
+        }
+        if mute && !predecessors.is_empty() {
+            // A session that waits until this one has stopped relies on its predecessors' having stopped.
+            held = registry::busy_after(&predecessors, None).await;
+            work.clear();
+            if let Some(nexus) = &nexus {
+                nexus.hold(&held);
+            }
+            if !held.is_empty() {
+                work.push(predecessors_change(predecessors.clone(), held.clone()));
+            }
+        }
         // RFC 7143 [7.14-2, 11.14-2]
-        while commands_executing > 0
-            && let Some(done) = work.next().await
-        {
-            commands_executing -= usize::from(matches!(done, Done::Command { .. }));
+        let mut resets = Vec::new();
+        loop {
+            let own: BTreeSet<u16> = work.iter().filter_map(Work::lun).collect();
+            resets.retain(|(lun, _)| match lun {
+                Some(lun) => own.contains(lun),
+                None => !own.is_empty(),
+            });
+            ticket.settle(&own.union(&held).copied().collect());
+            if commands_executing == 0 && held.is_empty() {
+                break;
+            }
+            tokio::select! {
+                done = work.next() => match done {
+                    Some(Done::Command { task, .. }) => {
+                        commands_executing -= 1;
+                        waiters.retain_mut(|waiter| waiter.goes_on_without(task));
+                    }
+                    Some(Done::Stopped(Some(busy))) => {
+                        if let Some(nexus) = &nexus {
+                            nexus.release(&held.difference(&busy).copied().collect());
+                        }
+                        held = busy;
+                        if !held.is_empty() {
+                            work.push(predecessors_change(predecessors.clone(), held.clone()));
+                        }
+                    }
+                    Some(_) => {}
+                    None => break,
+                },
+                // The commands are dropped already; who resets their unit waits for their end.
+                Some(order) = ticket.orders.recv() => if let Order::AbortTasks { scope, done } = order {
+                    resets.push((scope.lun(), done));
+                },
+            }
         }
-        drop(work);
-        for predecessor in predecessors {
-            // Whoever waits for the end of this connection relies on the end of that one.
-            predecessor.ended().await;
-        }
+        drop((work, resets));
         match session {
             Some(session) => {
-                match (ticket.depart(), session.nexus) {
-                    (Some(nexus), _) => nexus.close(),
-                    // RFC 7143 §11.14.5: the session goes on without them.
-                    (None, Some(nexus)) => {
-                        // RFC 7143 [11.14.5-1]
-                        core.luns_in_flight().iter().for_each(|lun| nexus.commands_lost(*lun));
-                    }
-                    (None, None) => {}
+                if let Some(nexus) = ticket.depart() {
+                    nexus.close();
                 }
-                drop(core);
+                drop((core, nexus));
                 ticket.leave();
                 let (initiator, target) =
                     (session.initiator, session.target.as_deref().unwrap_or("discovery"));

@@ -15,6 +15,7 @@ mod task_management;
 mod waiting;
 mod work;
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::{self, SocketAddr};
@@ -81,8 +82,8 @@ pub(crate) struct Connection {
     work: FuturesUnordered<Work>,
     /// Task management functions, here or elsewhere, that wait for commands of `work`.
     waiters: Vec<Waiter>,
-    /// Aborted commands that the device still has.
-    aborted: Vec<TaskId>,
+    /// Aborted commands that the device still has, and their logical units.
+    aborted: Vec<(TaskId, Option<u16>)>,
     ends: Ends,
     stream: TcpStream,
     slices: Vec<IoSlice<'static>>,
@@ -97,7 +98,9 @@ pub(crate) struct Connection {
     bytes_executing_max: usize,
     /// The connections whose place this one takes.
     predecessors: Vec<Arc<Handle>>,
-    /// Nothing is sent: the predecessor has not ended yet, or a login that has succeeded finds no place.
+    /// The logical units that are held because devices still have commands of the predecessors.
+    held: BTreeSet<u16>,
+    /// Nothing is sent: the predecessor may begin commands yet, or a login that has succeeded finds no place.
     mute: bool,
     /// Who wants to log in, for the log.
     asked: Option<Box<LoginAsk>>,
@@ -153,6 +156,7 @@ impl Connection {
             bytes_executing: 0,
             bytes_executing_max: serving.bytes_executing_max,
             predecessors: Vec::new(),
+            held: BTreeSet::new(),
             mute: false,
             asked: None,
             ending: None,
@@ -330,9 +334,10 @@ impl Connection {
             }
             Io::Pending(response) => {
                 let counted = counters.queued(nexus, to);
+                let task = command.task;
                 self.commands_executing += 1;
                 self.bytes_executing += bytes;
-                self.push_work(Work::Command { task: command.task, bytes, counted, response });
+                self.push_work(Work::Command { task, lun: command.lun, bytes, counted, response });
             }
         }
     }
@@ -355,12 +360,8 @@ impl Connection {
                 }
             }
             Done::Managed(request, managed) => self.managed(request, managed),
-            Done::Reinstated { in_time: true } => {
-                self.predecessors.clear();
-                self.mute = false;
-                self.open_nexus();
-            }
-            Done::Reinstated { in_time: false } => self.end(End::NotReinstated),
+            Done::Stopped(Some(busy)) => self.predecessors_stopped(busy),
+            Done::Stopped(None) => self.end(End::NotReinstated),
             Done::LoggedOut { request, in_time } => {
                 let result = if in_time { LogoutResult::CLOSED } else { LogoutResult::CLEANUP_FAILED };
                 self.core.respond_logout(request, result);

@@ -1,5 +1,6 @@
 //! What of a session is not the protocol's: when its nexus opens, what it may see, and what becomes of others.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,24 @@ use super::end::End;
 use super::task_management::SessionTasks;
 use super::work::{Done, Work};
 use crate::metrics::SessionCounters;
-use crate::registry::{Cause, Handle, Order};
+use crate::registry::{self, Cause, Handle, Order};
 use crate::server::SessionSummary;
 
-/// How long a new session waits for the end of the one whose place it takes; then it is closed, and the initiator tries
-/// again.
+/// How long a new session waits until the one whose place it takes begins no command any more, which no device can delay; and how
+/// long a logout of another connection waits for devices.
 const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
+/// How long it waits beyond that for commands which devices have: those that do not hang end them sooner, and the initiator need
+/// not hear BUSY of them. Much shorter than any timer of a login.
+const SETTLING_TIME: Duration = Duration::from_secs(1);
 /// How long an initiator has to log out that may not stay.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
+
+/// The next change of the logical units that predecessors still have commands for.
+pub(super) fn predecessors_change(predecessors: Vec<Arc<Handle>>, held: BTreeSet<u16>) -> Work {
+    Work::Elsewhere(Box::pin(async move {
+        Done::Stopped(Some(registry::busy_after(&predecessors, Some(held)).await))
+    }))
+}
 
 /// What a session is to each of its connections.
 pub(crate) struct Session {
@@ -33,7 +44,7 @@ pub(crate) struct Session {
 }
 
 impl Connection {
-    /// Full feature phase begins, after the end of the connections whose place this one takes.
+    /// Full feature phase begins, after the connections whose place this one takes have stopped.
     pub(super) fn begin(&mut self, mut session: Session, predecessors: Vec<Arc<Handle>>) {
         let (initiator, target) = (&session.initiator, session.target.as_deref().unwrap_or("discovery"));
         self.shared.session_log.info(|suppressed| {
@@ -54,14 +65,40 @@ impl Connection {
         self.predecessors.clone_from(&predecessors);
         self.mute = true;
         self.push_work(Work::Elsewhere(Box::pin(async move {
-            let all = async {
-                for predecessor in predecessors {
-                    predecessor.ended().await;
-                }
+            let stopped = registry::busy_after(&predecessors, None);
+            let Ok(mut busy) = tokio::time::timeout(REINSTATEMENT_TIME, stopped).await else {
+                return Done::Stopped(None);
             };
-            let in_time = tokio::time::timeout(REINSTATEMENT_TIME, all).await.is_ok();
-            Done::Reinstated { in_time }
+            let by = tokio::time::Instant::now() + SETTLING_TIME;
+            while !busy.is_empty()
+                && let Ok(less) =
+                    tokio::time::timeout_at(by, registry::busy_after(&predecessors, Some(busy.clone()))).await
+            {
+                busy = less;
+            }
+            Done::Stopped(Some(busy))
         })));
+    }
+
+    /// The connections whose place this one takes begin no command any more. The session begins, but for the logical units whose
+    /// devices still have commands of theirs: of these the initiator hears BUSY, so that nothing of the old session happens after
+    /// something of the new one, and a device that hangs keeps nobody from the others.
+    pub(super) fn predecessors_stopped(&mut self, busy: BTreeSet<u16>) {
+        if std::mem::take(&mut self.mute) {
+            self.open_nexus();
+            if let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) {
+                nexus.hold(&busy);
+            }
+        } else if let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) {
+            nexus.release(&self.held.difference(&busy).copied().collect());
+        }
+        self.held = busy;
+        if self.held.is_empty() {
+            self.predecessors.clear();
+        } else {
+            let more = predecessors_change(self.predecessors.clone(), self.held.clone());
+            self.push_work(more);
+        }
     }
 
     /// The initiator logs another connection of the session out over this one (RFC 7143 §11.14).

@@ -16,18 +16,28 @@ use lunway_scsi::{Lun, NexusTasks, Scope, TaskManagementFunction as ScsiFunction
 use tokio::sync::oneshot;
 
 use super::end::End;
+use super::work::unit_number;
 use super::{Connection, Done, Work};
 use crate::registry::{AbortScope, Cause, Order, Registry};
 
 /// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
-/// reset something larger.
-const MANAGEMENT_TIME: Duration = Duration::from_secs(30);
+/// reset something larger. Shorter than the shortest timer for it that is known (open-iscsi: 15 s for ABORT TASK), so that they have an
+/// answer to act upon.
+const MANAGEMENT_TIME: Duration = Duration::from_secs(10);
 
 /// Someone who waits for the end of aborted commands.
 pub(super) struct Waiter {
     tasks: Vec<TaskId>,
     /// Dropped with the waiter: that is the message.
     _done: oneshot::Sender<()>,
+}
+
+impl Waiter {
+    /// One of the commands may have ended: whether there are others to wait for.
+    pub(super) fn goes_on_without(&mut self, task: TaskId) -> bool {
+        self.tasks.retain(|waited_for| *waited_for != task);
+        !self.tasks.is_empty()
+    }
 }
 
 /// The commands that a function aborts have ended, or not in time.
@@ -95,20 +105,14 @@ impl Connection {
         let mut found = None;
         let (tasks, elsewhere) = match outcome.abort {
             Scope::Nothing => (Vec::new(), None),
-            Scope::Task => match self.core.abort_task(referenced_task_tag) {
+            Scope::Task => match self.abort_one(referenced_task_tag) {
                 // RFC 7143 [7.11-3]
                 Aborted::NotFound => {
                     found = Some(Arc::new(AtomicBool::new(false)));
                     (Vec::new(), None)
                 }
                 Aborted::Dropped => (Vec::new(), None),
-                Aborted::Executing(task) => {
-                    // Aborted for the second time, it is in the list already.
-                    if !self.aborted.contains(&task) {
-                        self.aborted.push(task);
-                    }
-                    (vec![task], None)
-                }
+                Aborted::Executing(task) => (vec![task], None),
             },
             Scope::NexusUnit { lun } => (self.abort_unit(lun, earlier), None),
             Scope::Unit { lun, .. } if function == TaskManagementFunction::CLEAR_TASK_SET => {
@@ -189,13 +193,10 @@ impl Connection {
         found: &AtomicBool,
         done: oneshot::Sender<()>,
     ) {
-        match self.core.abort_task(referenced_task_tag) {
+        match self.abort_one(referenced_task_tag) {
             Aborted::NotFound => return,
             Aborted::Dropped => {}
             Aborted::Executing(task) => {
-                if !self.aborted.contains(&task) {
-                    self.aborted.push(task);
-                }
                 self.waiters.push(Waiter { tasks: vec![task], _done: done });
             }
         }
@@ -228,16 +229,25 @@ impl Connection {
     /// A command that may be an aborted one has ended.
     // RFC 7143 [11.5.1-2]
     pub(super) fn aborted_task_ended(&mut self, task: TaskId) {
-        self.aborted.retain(|aborted| *aborted != task);
-        self.waiters.retain_mut(|waiter| {
-            waiter.tasks.retain(|waited_for| *waited_for != task);
-            !waiter.tasks.is_empty()
-        });
+        self.aborted.retain(|(aborted, _)| *aborted != task);
+        self.waiters.retain_mut(|waiter| waiter.goes_on_without(task));
     }
 
-    /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all aborted commands that
+    fn abort_one(&mut self, referenced_task_tag: u32) -> Aborted {
+        let lun = self.core.lun_of(referenced_task_tag).and_then(unit_number);
+        let aborted = self.core.abort_task(referenced_task_tag);
+        // Aborted for the second time, it is in the list already.
+        if let Aborted::Executing(task) = aborted
+            && self.aborted.iter().all(|(earlier, _)| *earlier != task)
+        {
+            self.aborted.push((task, lun));
+        }
+        aborted
+    }
+
+    /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all its aborted commands that
     /// the device still has: those of earlier functions are among them, as they, too, must end before this one is
-    /// complete.
+    /// complete; those of other units are not, whose devices may hang.
     fn abort_unit(&mut self, lun: u16, before: Before) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();
         // SAM-5 4.7.7: up to 255, flat space addressing names the same unit.
@@ -247,14 +257,19 @@ impl Connection {
         if usual != flat {
             executing.extend(self.core.abort_tasks(Some(flat), before));
         }
-        self.aborted.extend(executing);
-        self.aborted.clone()
+        self.aborted.extend(executing.into_iter().map(|task| (task, Some(lun))));
+        let of_unit = self.aborted.iter().filter(|(_, of)| *of == Some(lun));
+        of_unit.map(|(task, _)| *task).collect()
     }
 
     fn abort_all(&mut self, before: Before) -> Vec<TaskId> {
-        let executing = self.core.abort_tasks(None, before);
-        self.aborted.extend(executing);
-        self.aborted.clone()
+        // One by one, as each has to be known by its unit.
+        let luns: Vec<_> = self.core.luns_in_flight();
+        for lun in luns {
+            let executing = self.core.abort_tasks(Some(lun), before);
+            self.aborted.extend(executing.into_iter().map(|task| (task, unit_number(lun))));
+        }
+        self.aborted.iter().map(|(task, _)| *task).collect()
     }
 }
 

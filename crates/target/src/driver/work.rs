@@ -1,11 +1,12 @@
 //! What a connection waits for.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use lunway_iscsi::target::{LogoutId, TaskId, TaskManagementId};
-use lunway_scsi::Response;
+use lunway_scsi::{Lun, LunAddress, Response};
 
 use super::task_management::Managed;
 use crate::metrics::Counted;
@@ -15,6 +16,7 @@ pub(super) enum Work {
     /// A command whose device needs time.
     Command {
         task: TaskId,
+        lun: [u8; 8],
         /// What it counts against the limit of executing bytes.
         bytes: usize,
         counted: Counted,
@@ -34,10 +36,9 @@ pub(super) enum Done {
     },
     /// Commands that a task management function aborts have ended.
     Managed(TaskManagementId, Managed),
-    /// What this connection takes the place of has ended, or has not in time.
-    Reinstated {
-        in_time: bool,
-    },
+    /// The connections whose place this one takes begin no command any more, and these are the logical units whose devices
+    /// still have some; `None`: that has not come in time.
+    Stopped(Option<BTreeSet<u16>>),
     /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in time.
     LoggedOut {
         request: LogoutId,
@@ -45,12 +46,30 @@ pub(super) enum Done {
     },
 }
 
+impl Work {
+    /// The logical unit whose device has the command.
+    pub(super) fn lun(&self) -> Option<u16> {
+        match self {
+            Self::Command { lun, .. } => unit_number(*lun),
+            Self::Elsewhere(_) => None,
+        }
+    }
+}
+
+/// The number of a logical unit, by whichever of its addresses.
+pub(super) fn unit_number(lun: [u8; 8]) -> Option<u16> {
+    match Lun(lun).address() {
+        LunAddress::Unit(number) => Some(number),
+        _ => None,
+    }
+}
+
 impl Future for Work {
     type Output = Done;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
         match self.get_mut() {
-            Self::Command { task, bytes, counted, response } => {
+            Self::Command { task, bytes, counted, response, .. } => {
                 let response = ready!(response.as_mut().poll(cx));
                 Poll::Ready(Done::Command { task: *task, bytes: *bytes, counted: *counted, response })
             }

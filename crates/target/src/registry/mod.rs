@@ -1,6 +1,6 @@
 //! Who is connected: connections before login, and sessions.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -10,6 +10,7 @@ use lunway_iscsi::target::SharedSession;
 use lunway_scsi::Nexus;
 use tokio::sync::{mpsc, watch};
 
+use crate::config::Limits;
 use crate::server::SessionSummary;
 
 mod order;
@@ -25,7 +26,8 @@ pub(crate) struct Handle {
     /// Its number; later connections have higher ones.
     pub(crate) id: u64,
     orders: mpsc::UnboundedSender<Order>,
-    ended: watch::Receiver<()>,
+    /// The logical units whose devices still have commands of the connection, once it begins no more of them.
+    stopped: watch::Receiver<Option<BTreeSet<u16>>>,
     session: OnceLock<SessionSummary>,
 }
 
@@ -48,7 +50,53 @@ impl Handle {
     /// Waits until the connection has ended and nothing that it started runs any longer.
     pub(crate) async fn ended(&self) {
         // An error says that the sender is gone: that is the end.
-        while self.ended.clone().changed().await.is_ok() {}
+        let mut stopped = self.stopped.clone();
+        while stopped.changed().await.is_ok() {}
+    }
+
+    /// Waits until the connection begins no command any more and its nexus has left every logical unit but those whose devices
+    /// still have commands: these, by number. With `known` waits until they are others than that.
+    async fn stopped(&self, known: Option<&BTreeSet<u16>>) {
+        let mut stopped = self.stopped.clone();
+        // An error says that it has ended.
+        let _ = stopped.wait_for(|busy| busy.as_ref().is_some_and(|busy| known != Some(busy))).await;
+    }
+
+    /// Waits until it begins no command any more and no device has one of it for this logical unit of a target.
+    pub(crate) async fn left(&self, target: &str, lun: u16) {
+        if self.session.get().is_some_and(|session| session.target == target) {
+            let has_left =
+                |busy: &Option<BTreeSet<u16>>| busy.as_ref().is_some_and(|busy| !busy.contains(&lun));
+            let _ = self.stopped.clone().wait_for(has_left).await;
+        }
+    }
+
+    /// Whether it has stopped, and the logical units whose devices still have commands of it.
+    pub(crate) fn busy(&self) -> Option<BTreeSet<u16>> {
+        self.stopped.borrow().clone()
+    }
+}
+
+/// Waits until all of these connections have stopped, and the logical units whose devices still have commands of any of them are
+/// others than `known`: gives these.
+pub(crate) async fn busy_after(connections: &[Arc<Handle>], known: Option<BTreeSet<u16>>) -> BTreeSet<u16> {
+    loop {
+        let seen: Vec<_> = connections.iter().map(|connection| connection.busy()).collect();
+        let all: Option<Vec<_>> = seen.iter().map(Option::as_ref).collect();
+        let union: Option<BTreeSet<u16>> = all.map(|sets| sets.into_iter().flatten().copied().collect());
+        if let Some(union) = union
+            && known.as_ref() != Some(&union)
+        {
+            return union;
+        }
+        // One that has nothing with a device any more never has again.
+        let done = |busy: &Option<BTreeSet<u16>>| busy.as_ref().is_some_and(BTreeSet::is_empty);
+        let left = connections.iter().zip(&seen).filter(|(_, busy)| !done(busy));
+        let changes: Vec<_> = left.map(|(one, busy)| Box::pin(one.stopped(busy.as_ref()))).collect();
+        if changes.is_empty() {
+            return BTreeSet::new();
+        }
+        futures_util::future::select_all(changes).await;
     }
 }
 
@@ -60,6 +108,13 @@ pub(crate) struct SessionKey {
     pub(crate) target: String,
     /// With the name it is the target port.
     pub(crate) portal_group: u16,
+}
+
+impl SessionKey {
+    /// Whether the session is one of the same initiator's, with whichever target.
+    fn is_of_same_initiator(&self, other: &Self) -> bool {
+        self.initiator == other.initiator
+    }
 }
 
 /// All connections of a server.
@@ -88,6 +143,7 @@ struct Inner {
     last_tsih: u16,
     closed: bool,
     sessions_max: usize,
+    sessions_per_initiator_max: usize,
     before_login_max: usize,
 }
 
@@ -131,11 +187,25 @@ impl Joinable {
 struct Member {
     cid: u16,
     handle: Arc<Handle>,
+    /// It begins no command any more; the devices behind these logical units still have some.
+    busy: Option<BTreeSet<u16>>,
     /// Nothing of it runs any longer.
     departed: bool,
 }
 
+impl Member {
+    fn new(cid: u16, handle: &Arc<Handle>) -> Self {
+        Self { cid, handle: Arc::clone(handle), busy: None, departed: false }
+    }
+}
+
 impl Session {
+    /// The logical units whose devices still have commands of the session; `None` while a connection may begin more.
+    fn busy(&self) -> Option<BTreeSet<u16>> {
+        let sets: Option<Vec<_>> = self.connections.iter().map(|member| member.busy.as_ref()).collect();
+        Some(sets?.into_iter().flatten().copied().collect())
+    }
+
     fn handles(&self) -> impl Iterator<Item = &Arc<Handle>> {
         self.connections.iter().map(|member| &member.handle)
     }
@@ -196,21 +266,22 @@ pub(crate) struct Ticket {
     /// The session that it is a connection of.
     session: Option<u64>,
     /// Dropped last, with the ticket: whoever waits for the end may then take its place.
-    _ended: watch::Sender<()>,
+    stopped: watch::Sender<Option<BTreeSet<u16>>>,
 }
 
 impl Registry {
-    pub(crate) fn new(sessions_max: usize, before_login_max: usize) -> Arc<Self> {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         let registry = Self { inner: Mutex::default() };
-        registry.set_limits(sessions_max, before_login_max);
+        registry.set_limits(limits);
         Arc::new(registry)
     }
 
     /// Other limits from now on. Nobody who is there has to go.
-    pub(crate) fn set_limits(&self, sessions_max: usize, before_login_max: usize) {
+    pub(crate) fn set_limits(&self, limits: &Limits) {
         let mut inner = self.lock();
-        inner.sessions_max = sessions_max;
-        inner.before_login_max = before_login_max;
+        inner.sessions_max = limits.sessions;
+        inner.sessions_per_initiator_max = limits.sessions_per_initiator;
+        inner.before_login_max = limits.connections_before_login;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -227,9 +298,9 @@ impl Registry {
         }
         inner.last_id += 1;
         let (to_connection, orders) = mpsc::unbounded_channel();
-        let (sender, ended) = watch::channel(());
+        let (sender, stopped) = watch::channel(None);
         let session = OnceLock::new();
-        let handle = Arc::new(Handle { id: inner.last_id, orders: to_connection, ended, session });
+        let handle = Arc::new(Handle { id: inner.last_id, orders: to_connection, stopped, session });
         let crowded = inner.before_login.len() >= inner.before_login_max;
         let oldest = if crowded { inner.before_login.pop_first().map(|(_, oldest)| oldest) } else { None };
         inner.before_login.insert(handle.id, Arc::clone(&handle));
@@ -238,7 +309,7 @@ impl Registry {
             oldest.send(Order::Close(Cause::Crowded));
         }
         let registry = Arc::clone(self);
-        Some((Ticket { registry, handle, orders, tsih: None, session: None, _ended: sender }, oldest))
+        Some((Ticket { registry, handle, orders, tsih: None, session: None, stopped: sender }, oldest))
     }
 
     /// The session that a connection may join: RFC 7143 §6.3.1 has initiator, ISID, target and TSIH agree. One that has the
@@ -294,6 +365,18 @@ impl Inner {
         self.sessions.values().filter(|session| !session.replaced).count()
     }
 
+    /// Whether there is a place for another session of this name. The one whose place it takes does not count; others that are
+    /// still ending do, as they have memory and devices have their commands.
+    fn has_place(&self, key: &SessionKey) -> Result<(), Refusal> {
+        let predecessor = self.by_key.get(key);
+        let others = || self.sessions.iter().filter(move |(id, _)| Some(*id) != predecessor);
+        let own = others().filter(|(_, session)| session.key.is_of_same_initiator(key)).count();
+        if others().count() >= self.sessions_max || own >= self.sessions_per_initiator_max {
+            return Err(Refusal::Full);
+        }
+        Ok(())
+    }
+
     fn find(&mut self, key: &SessionKey, tsih: u16) -> Result<(u64, &mut Session), Refusal> {
         let id = *self.by_key.get(key).ok_or(Refusal::NoSession)?;
         let session = self.sessions.get_mut(&id).filter(|session| session.tsih == tsih);
@@ -318,9 +401,8 @@ impl Ticket {
         if let Some(tsih) = self.tsih {
             return Ok(tsih);
         }
-        let renews = key.is_none_or(|key| inner.by_key.contains_key(key));
-        if !renews && inner.live() >= inner.sessions_max {
-            return Err(Refusal::Full);
+        if let Some(key) = key {
+            inner.has_place(key)?;
         }
         // Numbers go round, so that one is not used again soon after its session.
         let last = inner.last_tsih;
@@ -348,9 +430,7 @@ impl Ticket {
             return Err(Refusal::ShuttingDown);
         }
         let predecessor = inner.by_key.get(&key).copied();
-        if predecessor.is_none() && inner.live() >= inner.sessions_max {
-            return Err(Refusal::Full);
-        }
+        inner.has_place(&key)?;
         let tsih = self.tsih.take().ok_or(Refusal::NoSession)?;
         let id = self.handle.id;
         inner.before_login.remove(&id);
@@ -360,7 +440,7 @@ impl Ticket {
             old.handles().cloned().collect()
         });
         inner.by_key.insert(key.clone(), id);
-        let connections = vec![Member { cid, handle: Arc::clone(&self.handle), departed: false }];
+        let connections = vec![Member::new(cid, &self.handle)];
         let session = Session { key, tsih, connections, joinable, nexus: None, over: false, replaced: false };
         inner.sessions.insert(id, session);
         self.session = Some(id);
@@ -383,7 +463,7 @@ impl Ticket {
         let old = |member: &&Member| member.cid == cid && !member.departed;
         let leaving: Vec<_> =
             session.connections.iter().filter(old).map(|member| Arc::clone(&member.handle)).collect();
-        session.connections.push(Member { cid, handle: Arc::clone(&self.handle), departed: false });
+        session.connections.push(Member::new(cid, &self.handle));
         let nexus = session.nexus.clone();
         inner.before_login.remove(&self.handle.id);
         self.session = Some(session_id);
@@ -432,6 +512,24 @@ impl Ticket {
         }
         drop(inner);
         self.siblings().iter().for_each(|sibling| sibling.send(Order::Close(cause)));
+    }
+
+    /// This connection begins no command any more; the devices behind `busy` logical units still have some. When that holds for all
+    /// connections of the session, its nexus leaves the other units. A session that takes this one's place is told after that.
+    pub(crate) fn settle(&self, busy: &BTreeSet<u16>) {
+        let nexus = {
+            let mut inner = self.registry.lock();
+            let session = self.session.and_then(|id| inner.sessions.get_mut(&id));
+            session.and_then(|session| {
+                let own = session.connections.iter_mut().find(|member| member.handle.id == self.handle.id)?;
+                own.busy = Some(busy.clone());
+                session.nexus.clone().zip(session.busy())
+            })
+        };
+        if let Some((nexus, busy)) = nexus {
+            nexus.close_but(&busy);
+        }
+        self.stopped.send_replace(Some(busy.clone()));
     }
 
     /// Nothing of this connection runs any longer. The last one of a session gets its nexus, to close it before it
@@ -496,6 +594,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.leave();
+        self.stopped.send_replace(Some(BTreeSet::new()));
     }
 }
 
@@ -514,6 +613,10 @@ mod tests {
         }
     }
 
+    fn registry(sessions: usize, connections_before_login: usize) -> Arc<Registry> {
+        Registry::new(&Limits { sessions, connections_before_login, ..Limits::default() })
+    }
+
     fn ticket(registry: &Arc<Registry>) -> Ticket {
         registry.enter().unwrap().0
     }
@@ -527,7 +630,7 @@ mod tests {
 
     #[test]
     fn the_oldest_connection_before_login_makes_place() {
-        let registry = Registry::new(9, 2);
+        let registry = registry(9, 2);
         let (mut first, second) = (ticket(&registry), ticket(&registry));
         let (_third, evicted) = registry.enter().unwrap();
         assert_eq!(evicted.unwrap().id, first.handle.id);
@@ -538,7 +641,7 @@ mod tests {
 
     #[test]
     fn a_second_login_of_the_same_name_takes_the_sessions_place() {
-        let registry = Registry::new(1, 9);
+        let registry = registry(1, 9);
         let (mut old, none) = log_in(&registry, "iqn.i");
         assert!(none.is_none());
         let (new, predecessor) = log_in(&registry, "iqn.i");
@@ -552,7 +655,7 @@ mod tests {
 
     #[test]
     fn one_session_too_many_is_out_of_resources() {
-        let registry = Registry::new(1, 9);
+        let registry = registry(1, 9);
         let mut late = ticket(&registry);
         late.reserve_tsih(Some(&key("iqn.b"))).unwrap();
         let (first, _) = log_in(&registry, "iqn.a");
@@ -563,8 +666,35 @@ mod tests {
     }
 
     #[test]
+    fn one_initiator_does_not_take_the_places_of_all_others() {
+        let registry = Registry::new(&Limits { sessions_per_initiator: 2, ..Limits::default() });
+        let port = |isid| SessionKey { isid: [isid; 6], ..key("iqn.a") };
+        let mut tickets: Vec<_> = (0..3).map(|_| ticket(&registry)).collect();
+        for (isid, ticket) in (0..).zip(&mut tickets) {
+            let refused = (isid == 2).then_some(Refusal::Full);
+            assert_eq!(ticket.reserve_tsih(Some(&port(isid))).err(), refused);
+            if refused.is_none() {
+                ticket.establish(port(isid), 0, None).unwrap();
+            }
+        }
+        assert!(ticket(&registry).reserve_tsih(Some(&port(0))).is_ok(), "it may log in again");
+        assert!(ticket(&registry).reserve_tsih(Some(&key("iqn.b"))).is_ok());
+    }
+
+    #[test]
+    fn sessions_that_are_being_replaced_count_while_they_end() {
+        let registry = registry(2, 9);
+        let (_oldest, _) = log_in(&registry, "iqn.a");
+        let (_older, _) = log_in(&registry, "iqn.a");
+        let (_old, _) = log_in(&registry, "iqn.a");
+        assert_eq!(registry.sessions(), 1);
+        let mut new = ticket(&registry);
+        assert_eq!(new.reserve_tsih(Some(&key("iqn.a"))), Err(Refusal::Full));
+    }
+
+    #[test]
     fn discovery_sessions_take_nobodys_place_but_each_others() {
-        let registry = Registry::new(1, 999);
+        let registry = registry(1, 999);
         let (_session, _) = log_in(&registry, "iqn.a");
         let mut discoveries: Vec<_> = (0..=DISCOVERIES_MAX).map(|_| ticket(&registry)).collect();
         for discovery in &mut discoveries {
@@ -578,7 +708,7 @@ mod tests {
 
     #[test]
     fn a_tsih_is_never_0_nor_used_twice_at_a_time() {
-        let registry = Registry::new(usize::from(u16::MAX), 1 << 20);
+        let registry = registry(usize::from(u16::MAX), 1 << 20);
         let mut tickets: Vec<_> = (0..u16::MAX).map(|_| ticket(&registry)).collect();
         let tsihs: HashSet<u16> =
             tickets.iter_mut().map(|ticket| ticket.reserve_tsih(None).unwrap()).collect();
@@ -591,7 +721,7 @@ mod tests {
 
     #[test]
     fn a_closed_registry_lets_nobody_in() {
-        let registry = Registry::new(9, 9);
+        let registry = registry(9, 9);
         let mut waiting = ticket(&registry);
         let (_session, _) = log_in(&registry, "iqn.i");
         let (before_login, sessions) = registry.close();
@@ -602,7 +732,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_a_connection_can_be_awaited() {
-        let registry = Registry::new(9, 9);
+        let registry = registry(9, 9);
         let ticket = ticket(&registry);
         let handle = Arc::clone(&ticket.handle);
         assert!(tokio::time::timeout(Duration::from_millis(5), handle.ended()).await.is_err());

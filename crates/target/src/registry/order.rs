@@ -47,6 +47,17 @@ pub(crate) enum AbortScope {
     Session { lun: Option<u16>, before: Before },
 }
 
+impl AbortScope {
+    /// The logical unit that it is about; `None`: all of them.
+    pub(crate) fn lun(self) -> Option<u16> {
+        match self {
+            Self::Reset { lun } | Self::Cleared { lun } => Some(lun),
+            Self::All => None,
+            Self::Session { lun, .. } => lun,
+        }
+    }
+}
+
 /// Why a connection was told to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Cause {

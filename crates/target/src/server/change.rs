@@ -223,7 +223,7 @@ impl Server {
     async fn commit(&self, luns: &mut Luns, prepared: Prepared, new: &Config) {
         let old = self.shared.serving();
         let limits = settings::fit_descriptors(new.limits);
-        self.shared.registry.set_limits(limits.sessions, limits.connections_before_login);
+        self.shared.registry.set_limits(&limits);
         // From here on logins meet the new configuration.
         self.shared.serve(settings::serving(new, limits, prepared.targets.clone()));
         let portals = self.shared.portals.now();

@@ -103,6 +103,20 @@ pub struct FlushFailure {
     pub error: BlockError,
 }
 
+/// A device that has not ended its commands, or its flush, in time. What was written to it may not be on stable storage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "target {target}, lun {lun}: {device} does not answer; what was written may not be on stable storage"
+)]
+pub struct UnansweredDevice {
+    /// The target.
+    pub target: String,
+    /// The LUN.
+    pub lun: u16,
+    /// The device.
+    pub device: String,
+}
+
 /// What did not go well when a server stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
@@ -111,6 +125,8 @@ pub struct ShutdownError {
     pub unfinished: usize,
     /// Devices that could not be flushed.
     pub flushes: Vec<FlushFailure>,
+    /// Devices that were given up.
+    pub unanswered: Vec<UnansweredDevice>,
 }
 
 impl ShutdownError {
@@ -118,7 +134,9 @@ impl ShutdownError {
         let sessions = (self.unfinished > 0).then(|| {
             format!("the devices did not end the commands of {} connection(s) in time", self.unfinished)
         });
-        let parts = sessions.into_iter().chain(self.flushes.iter().map(ToString::to_string));
+        let flushes = self.flushes.iter().map(ToString::to_string);
+        let unanswered = self.unanswered.iter().map(ToString::to_string);
+        let parts = sessions.into_iter().chain(flushes).chain(unanswered);
         parts.collect::<Vec<_>>().join("; ")
     }
 }
@@ -135,11 +153,14 @@ mod tests {
             device: "file:/x".to_owned(),
             error: BlockError::NoSpace,
         };
-        let error = ShutdownError { unfinished: 1, flushes: vec![flush] };
+        let unanswered =
+            UnansweredDevice { target: "iqn.t".to_owned(), lun: 4, device: "file:/y".to_owned() };
+        let error = ShutdownError { unfinished: 1, flushes: vec![flush], unanswered: vec![unanswered] };
         assert_eq!(
             error.to_string(),
             "the devices did not end the commands of 1 connection(s) in time; \
-             target iqn.t, lun 3: flushing file:/x failed: no space left on the device's backing store"
+             target iqn.t, lun 3: flushing file:/x failed: no space left on the device's backing store; \
+             target iqn.t, lun 4: file:/y does not answer; what was written may not be on stable storage"
         );
     }
 }

@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError};
 use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, StateStore};
 use tokio::runtime::Handle;
 
-use super::error::{ChangeError, FlushFailure, StartError};
+use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
 use super::opening::{Closing, OpenDevice, OpenOptions};
 use super::place::Place;
 use crate::background::Threads;
@@ -186,6 +186,15 @@ impl Lun {
             return Ok(());
         }
         self.device.flush().await.map_err(|error| self.flush_failure(error))
+    }
+
+    /// That it has not answered, if that is so.
+    pub(super) fn unanswered(&self) -> UnansweredDevice {
+        UnansweredDevice {
+            target: self.target.clone(),
+            lun: self.config.id,
+            device: self.config.device.to_string(),
+        }
     }
 
     fn flush_failure(&self, error: BlockError) -> FlushFailure {

@@ -9,6 +9,7 @@
 //! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `settings.rs` | what connections need of a configuration |
 //! | `reservations.rs` | what initiators have reserved |
+//! | `stopping.rs` | the end of all devices |
 //! | `summary.rs`, `error.rs` | what is said about it |
 
 mod change;
@@ -19,6 +20,7 @@ mod opening;
 mod place;
 mod reservations;
 mod settings;
+mod stopping;
 mod summary;
 
 use std::collections::BTreeMap;
@@ -43,15 +45,16 @@ use crate::worker::{self, Worker};
 use change::Transaction;
 use lun::{Lun, Maker};
 use place::Place;
+use stopping::Stopped;
 
 pub use change::{ChangeOptions, Changed, Persist};
-pub use error::{ChangeError, FlushFailure, ShutdownError, StartError};
+pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
 pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use summary::{LunSummary, SessionSummary, TargetSummary};
 
-/// How long devices have to end their commands when the server stops, beyond the time given to initiators.
-const FINISH_TIME: Duration = Duration::from_secs(30);
+/// How long connections have to end when the server stops, after the devices have: a peer has a second to close its side.
+const LAST_TIME: Duration = Duration::from_secs(3);
 
 /// Logical units by target and number.
 type Luns = BTreeMap<(String, u16), Lun>;
@@ -86,6 +89,9 @@ struct Current {
 }
 
 impl Server {
+    /// How long devices have to end their commands and to be flushed when the server stops, beyond the time given to initiators.
+    pub const SHUTDOWN_TIME: Duration = stopping::SHUTDOWN_TIME;
+
     /// Binds all portals, opens all devices, and begins to serve.
     pub async fn start(config: Config, open: OpenDevice) -> Result<Self, StartError> {
         config.check()?;
@@ -113,7 +119,7 @@ impl Server {
 
         let serving = settings::serving(&config, limits, targets);
         let shared = Arc::new(Shared {
-            registry: Registry::new(limits.sessions, limits.connections_before_login),
+            registry: Registry::new(&limits),
             serving: Arc::new(serving).into(),
             metrics: Arc::default(),
             portals: Arc::clone(listeners.table()),
@@ -252,7 +258,8 @@ impl Server {
     }
 
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is
-    /// left, lets the devices end their commands, flushes every device and closes it.
+    /// left; then every device, at the same time as the others, ends its commands, is flushed and closed. Those that have not done
+    /// so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the error.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
         self.registrar = None;
         self.listeners.stop();
@@ -270,22 +277,16 @@ impl Server {
         for connection in &connections {
             connection.send(Order::Close(Cause::Shutdown));
         }
-        let unfinished = all_ended(&connections, FINISH_TIME).await;
-
         let luns = self.transaction.lock().await.take_luns();
-        let mut flushes = Vec::new();
-        for lun in luns.values() {
-            flushes.extend(lun.flush().await.err());
-        }
+        let Stopped { flushes, unanswered } = stopping::stop(luns, &connections, Self::SHUTDOWN_TIME).await;
+        // Who is left now waits for one of the devices that have not answered.
+        let unfinished = all_ended(&connections, LAST_TIME).await;
         self.stop_workers();
-        for (_, lun) in luns {
-            lun.close().await;
-        }
         tracing::info!("shut down");
-        if unfinished == 0 && flushes.is_empty() {
+        if unfinished == 0 && flushes.is_empty() && unanswered.is_empty() {
             Ok(())
         } else {
-            Err(ShutdownError { unfinished, flushes })
+            Err(ShutdownError { unfinished, flushes, unanswered })
         }
     }
 

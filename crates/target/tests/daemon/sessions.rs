@@ -1,7 +1,7 @@
 //! Sessions and their ends.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::login::InitiatorLoginConfig;
@@ -21,25 +21,95 @@ fn a_second_login_of_the_same_initiator_port_ends_the_first_session() {
     assert_eq!(daemon.server().sessions(), 2);
 }
 
+/// SAM-5 BUSY.
+const BUSY: u8 = 0x08;
+/// SAM-5 RESERVATION CONFLICT.
+const CONFLICT: u8 = 0x18;
+/// RESERVE (6).
+const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+
+/// A session with a write that a device which hangs has.
+fn with_a_write_under_way(daemon: &Daemon) -> Client {
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    client.submit_write(1, 0, &pattern(1, 1));
+    daemon.slow.await_waiting(1);
+    client
+}
+
+/// The first answer of a logical unit that is no longer busy, which must be that its nexus was lost.
+fn assert_nexus_loss(client: &mut Client, lun: u8) {
+    let mut answer = client.execute(lun, &[0; 6], &[], 0);
+    let start = Instant::now();
+    while answer.status == BUSY {
+        assert!(start.elapsed() < PATIENCE, "busy for ever");
+        answer = client.execute(lun, &[0; 6], &[], 0);
+    }
+    // I_T NEXUS LOSS OCCURRED: POWER ON would say that caches may be lost.
+    assert_eq!((answer.status, answer.sense.get(12..14)), (2, Some(&[0x29, 7][..])));
+}
+
 #[test]
-fn a_new_session_begins_only_after_the_old_ones_writes_have_ended() {
+fn a_new_session_begins_at_once_but_for_units_whose_device_has_writes_of_the_old_one() {
     let daemon = Daemon::start("");
+    let mut old = with_a_write_under_way(&daemon);
+    let mut new = daemon.log_in();
+    old.assert_closed();
+    assert_nexus_loss(&mut new, 0);
+    new.write(0, 0, &pattern(8, 3));
+    for cdb in [&[0; 6][..], &cdb10(0x28, 0, 1), &cdb10(0x35, 0, 0)] {
+        assert_eq!(new.execute(1, cdb, &[], BLOCK).status, BUSY, "{cdb:x?}");
+    }
+    let inquiry = new.execute(1, &[0x12, 0, 0, 0, 36, 0], &[], 36);
+    assert_eq!(inquiry.status, 0, "a host must still find its units");
+    assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 1, "nothing came to the device");
+    daemon.slow.release();
+    assert_nexus_loss(&mut new, 1);
+    assert_eq!(new.read(1, 0, 1), pattern(1, 1));
+    assert_eq!(new.read(0, 0, 8), pattern(8, 3));
+}
+
+#[test]
+fn sessions_that_are_replaced_one_after_another_wait_for_the_first_ones_writes() {
+    let daemon = Daemon::start("");
+    let _first = with_a_write_under_way(&daemon);
+    for _ in 0..3 {
+        let mut next = daemon.log_in();
+        assert_eq!(next.execute(1, &[0; 6], &[], 0).status, BUSY);
+    }
+    let mut last = daemon.log_in();
+    assert_nexus_loss(&mut last, 0);
+    assert_eq!(last.execute(1, &[0; 6], &[], 0).status, BUSY);
+    daemon.slow.release();
+    assert_nexus_loss(&mut last, 1);
+    assert_eq!(last.read(1, 0, 1), pattern(1, 1));
+    daemon.await_sessions(1);
+}
+
+/// Waits until the logical unit can be reserved.
+fn reserves(client: &mut Client, lun: u8) {
+    let start = Instant::now();
+    while client.execute(lun, &RESERVE, &[], 0).status != 0 {
+        assert!(start.elapsed() < PATIENCE, "LUN {lun} is never free");
+    }
+}
+
+#[test]
+fn what_a_lost_session_reserved_is_no_others_before_its_writes_have_ended() {
+    let daemon = Daemon::start("");
+    let mut other = daemon.log_in_as(2).ready();
     let mut old = daemon.log_in().ready();
+    for lun in [0, 1] {
+        assert_eq!(old.execute(lun, &RESERVE, &[], 0).status, 0);
+    }
     daemon.slow.hold();
     old.submit_write(1, 0, &pattern(1, 1));
     daemon.slow.await_waiting(1);
-    let (address, slow) = (daemon.address, daemon.slow.clone());
-    let login = std::thread::spawn(move || {
-        let client = Client::log_in(address, login(1)).unwrap();
-        assert_eq!(slow.waiting.load(Ordering::SeqCst), 0, "logged in while an old write was under way");
-        client
-    });
-    old.assert_closed();
-    std::thread::sleep(Duration::from_millis(50));
-    assert!(!login.is_finished());
+    drop(old);
+    reserves(&mut other, 0);
+    assert_eq!(other.execute(1, &RESERVE, &[], 0).status, CONFLICT);
     daemon.slow.release();
-    let mut new = login.join().unwrap().ready();
-    assert_eq!(new.read(1, 0, 1), pattern(1, 1));
+    reserves(&mut other, 1);
 }
 
 // shows RFC 7143 [6.3.4-1]
@@ -117,7 +187,7 @@ fn an_initiator_is_not_given_up_because_a_device_is_slow() {
     // More than the session may have with its devices.
     let reads: Vec<_> = (0..8).map(|_| client.submit_read(1, 0, 4096)).collect();
     daemon.slow.await_waiting(4);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     while start.elapsed() < Duration::from_millis(3500) {
         client.answer_pings();

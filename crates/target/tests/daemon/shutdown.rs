@@ -69,6 +69,25 @@ fn a_flush_that_fails_at_the_end_is_reported_with_its_device() {
     assert!(error.to_string().contains("flushing slow failed: no space left"), "{error}");
 }
 
+#[test]
+fn a_device_that_hangs_is_named_at_the_end_and_keeps_nothing_from_it() {
+    let mut daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    client.submit_write(1, 0, &pattern(1, 1));
+    daemon.slow.await_waiting(1);
+    let start = Instant::now();
+    let error = daemon.shutdown(Duration::ZERO).unwrap_err();
+    assert!(start.elapsed() < Server::SHUTDOWN_TIME + Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!((error.unfinished, error.unanswered.len(), error.unanswered[0].lun), (1, 1, 1));
+    assert!(error.to_string().contains("lun 1: slow does not answer"), "{error}");
+    assert_eq!(
+        daemon.slow.flushes.load(Ordering::SeqCst),
+        1,
+        "what was written before is flushed all the same"
+    );
+}
+
 fn start_error(text: &str) -> StartError {
     let config = Config::from_toml(text, "test.toml").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

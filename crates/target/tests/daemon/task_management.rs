@@ -224,3 +224,43 @@ fn an_ordered_command_is_answered_when_older_ones_of_every_session_have_ended() 
     assert_eq!(other.wait(older).status, 0);
     release.join().unwrap();
 }
+
+#[test]
+fn a_reset_of_one_lun_waits_for_commands_of_no_other() {
+    const RAM: [u8; 8] = [0; 8];
+    let daemon = Daemon::start("");
+    let (mut client, mut lost) = (daemon.log_in_as(1).ready(), daemon.log_in_as(2).ready());
+    daemon.slow.hold();
+    let aborted = client.submit_read(1, 0, 1);
+    lost.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(2);
+    // One is aborted and not ended, the other's connection is lost.
+    drop(lost);
+    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(aborted));
+    client.core.manage_task(901, TaskManagementFunction::LOGICAL_UNIT_RESET, RAM, None);
+    match client.other_event() {
+        Some(InitiatorEvent::TaskManagementDone { token, response }) => {
+            assert_eq!((token, response), (901, TaskManagementResult::COMPLETE));
+        }
+        other => panic!("instead of a response: {other:?}"),
+    }
+    assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 2);
+    daemon.slow.release();
+    assert_eq!(done(&mut client), TaskManagementResult::COMPLETE);
+}
+
+#[test]
+fn a_function_is_rejected_in_time_when_the_device_does_not_end_its_commands() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.stream.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+    daemon.slow.hold();
+    let aborted = client.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    let start = std::time::Instant::now();
+    client.core.manage_task(900, TaskManagementFunction::ABORT_TASK, SLOW, Some(aborted));
+    assert_eq!(done(&mut client), TaskManagementResult::REJECTED);
+    // What open-iscsi gives it.
+    assert!(start.elapsed() < Duration::from_secs(15), "after {:?}", start.elapsed());
+    daemon.slow.release();
+}
