@@ -365,6 +365,7 @@ impl LogicalUnit {
         let replaces = |other: &Arc<ItlNexus>| {
             other.nexus().ports() == itl.nexus().ports() && !other.pending().has(UnitAttention::PowerOn)
         };
+        self.change_reservations(|reservations| reservations.adopt(itl.nexus().ports()));
         let knows = self.greeted().contains(itl.nexus().ports()) || self.itl_nexuses().iter().any(replaces);
         self.nexuses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(itl));
         if knows { UnitAttention::NexusLoss } else { UnitAttention::PowerOn }

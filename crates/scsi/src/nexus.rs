@@ -27,6 +27,9 @@ pub struct PortPair {
     pub initiator_port: String,
     /// Relative identifier of the target port.
     pub relative_target_port: u16,
+    /// Who the initiator port is of, as the transport tells them apart: a name is what somebody says it is. Two principals with
+    /// ports of one name have nothing of each other's. Empty where everybody is let in alike.
+    pub principal: String,
 }
 
 /// What a transport says of a command beside its CDB and data.

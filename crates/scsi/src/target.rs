@@ -225,7 +225,13 @@ impl ScsiTarget {
         relative_target_port: u16,
         view: LunView,
     ) -> Arc<Nexus> {
-        let ports = PortPair { initiator_port: initiator_port.to_owned(), relative_target_port };
+        let (initiator_port, principal) = (initiator_port.to_owned(), String::new());
+        self.open_nexus_between(PortPair { initiator_port, relative_target_port, principal }, view)
+    }
+
+    /// [`open_nexus`](Self::open_nexus), where the transport tells principals apart.
+    pub fn open_nexus_between(self: &Arc<Self>, ports: PortPair, view: LunView) -> Arc<Nexus> {
+        let relative_target_port = ports.relative_target_port;
         let mut inventory = self.inventory();
         let group = inventory.groups.of_port(relative_target_port);
         let nexus = Arc::new(Nexus::new(self.clone(), ports, view, group));

@@ -43,11 +43,7 @@ impl<'a> From<&'a TargetConfig> for Gate<'a> {
 ///
 /// `user` is the CHAP user that was proven; none matches no rule that names users.
 pub(crate) fn decide(gate: Gate<'_>, asker: Asker<'_>, user: Option<&str>) -> Access {
-    let of_user = |rule: &AccessRule| {
-        // RFC 7143 [9.2-6]
-        rule.users.is_empty() || user.is_some_and(|user| rule.users.iter().any(|known| known == user))
-    };
-    match gate.rules.iter().find(|rule| matches(rule, asker) && of_user(rule)) {
+    match rule_of(gate.rules, asker, user) {
         Some(rule) if !rule.deny => Access::Granted(LunView {
             luns: rule.luns.as_ref().map(|luns| luns.iter().copied().collect()),
             read_only: rule.read_only,
@@ -56,6 +52,19 @@ pub(crate) fn decide(gate: Gate<'_>, asker: Asker<'_>, user: Option<&str>) -> Ac
         None if gate.open => Access::Granted(LunView::ALL),
         None => Access::Denied,
     }
+}
+
+/// The rule that decides.
+pub(crate) fn rule_of<'a>(
+    rules: &'a [AccessRule],
+    asker: Asker<'_>,
+    user: Option<&str>,
+) -> Option<&'a AccessRule> {
+    let of_user = |rule: &AccessRule| {
+        // RFC 7143 [9.2-6]
+        rule.users.is_empty() || user.is_some_and(|user| rule.users.iter().any(|known| known == user))
+    };
+    rules.iter().find(|rule| matches(rule, asker) && of_user(rule))
 }
 
 /// The users who may not log in from there, if they prove to be who they say: what is known before they have.

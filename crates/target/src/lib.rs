@@ -21,6 +21,7 @@
 //! | `polling` | when to poll instead of sleeping |
 //! | `shared` | decisions at login, SendTargets |
 //! | `access` | the rules of a target: who may log in, and see and do what |
+//! | `principal` | who sessions and reservations belong to |
 //! | `source` | limits of logins, and lines about denials, by where they come from |
 //! | `metrics` | what is counted, and what Prometheus reads |
 //! | `isns` | registration with a name server |
@@ -41,6 +42,7 @@ mod metrics;
 mod name;
 mod polling;
 mod portal;
+mod principal;
 mod registry;
 mod secret;
 mod server;

@@ -11,7 +11,7 @@ use lunway_iscsi::pdu::LoginStatus;
 use lunway_iscsi::target::TargetConnectionConfig;
 use lunway_iscsi::text::to_hexadecimal;
 use lunway_iscsi::{SendTargets, TargetRecord};
-use lunway_scsi::{LunView, Nexus, ScsiTarget};
+use lunway_scsi::{LunView, Nexus, PortPair, ScsiTarget};
 
 use crate::access::{self, Access, Asker, Gate};
 use crate::config::{FIRST_PORTAL_GROUP, Limits, TargetConfig};
@@ -19,6 +19,7 @@ use crate::driver::Session;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::portal::PortalTable;
+use crate::principal;
 use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Ticket};
 use crate::server::LunSummary;
 use crate::source::{Denials, LoginThrottle};
@@ -197,7 +198,10 @@ impl Shared {
                     return Err(LoginRefusal::moved(redirect.to.to_string(), redirect.permanent));
                 }
                 let name = target.config.name.as_str();
-                (Some(session_key(&ask.initiator_name, ask.isid, name, group)), Some(target), auth)
+                // Whose it is, unless that is still to be proven.
+                let principal = auth.is_none().then(|| principal::of(&target.config.acl, asker, None));
+                let key = session_key(&ask.initiator_name, ask.isid, name, group, principal);
+                (Some(key), Some(target), auth)
             }
         };
         let grant = |tsih, auth| LoginGrant {
@@ -225,16 +229,24 @@ impl Shared {
         &self,
         logged_in: &LoggedIn,
         joins: bool,
+        ends: Ends,
         joinable: Option<Joinable>,
         ticket: &mut Ticket,
     ) -> Result<(Session, Vec<Arc<Handle>>), Refusal> {
         let initiator = logged_in.initiator_name.clone();
         let (Some(target), SessionType::Normal) = (&logged_in.target_name, logged_in.session_type) else {
             ticket.establish_discovery()?;
-            return Ok((Session { nexus: None, counters: None, initiator, target: None }, Vec::new()));
+            let principal = String::new();
+            let session = Session { nexus: None, counters: None, initiator, principal, target: None };
+            return Ok((session, Vec::new()));
         };
         let target = target.to_ascii_lowercase();
-        let key = session_key(&initiator, logged_in.isid, &target, portal_group(logged_in));
+        let asker = Asker { initiator: &initiator, from: ends.peer.ip() };
+        let serving = self.serving();
+        let rules = serving.target(&target).map_or(&[][..], |target| &target.config.acl);
+        let principal = principal::of(rules, asker, logged_in.user.as_deref());
+        let group = portal_group(logged_in);
+        let key = session_key(&initiator, logged_in.isid, &target, group, Some(principal.clone()));
         let (nexus, predecessors) = match joins {
             true => {
                 let joined = ticket.join(&key, logged_in.tsih, logged_in.cid)?;
@@ -242,7 +254,7 @@ impl Shared {
             }
             false => (None, ticket.establish(key, logged_in.cid, joinable)?),
         };
-        Ok((Session { nexus, counters: None, initiator, target: Some(target) }, predecessors))
+        Ok((Session { nexus, counters: None, initiator, principal, target: Some(target) }, predecessors))
     }
 
     /// What a session may see and do as things are now; `None`: it may not be.
@@ -259,11 +271,15 @@ impl Shared {
     /// The nexus of a normal session; `None` if it may not be any longer since the login was granted. The initiator
     /// port's name is RFC 7143 §4.4.2's: name, `,i,0x`, ISID.
     // RFC 7143 [4.4.2-1, 4.4.2-2]
-    pub(crate) fn open_nexus(&self, logged_in: &LoggedIn, ends: Ends) -> Option<Arc<Nexus>> {
+    pub(crate) fn open_nexus(&self, logged_in: &LoggedIn, ends: Ends, principal: &str) -> Option<Arc<Nexus>> {
         let (target, view) = self.admit(logged_in, ends)?;
         let isid = to_hexadecimal(&logged_in.isid);
-        let port = format!("{},i,{isid}", logged_in.initiator_name.to_ascii_lowercase());
-        Some(target.scsi.open_nexus(&port, portal_group(logged_in), view))
+        let ports = PortPair {
+            initiator_port: format!("{},i,{isid}", logged_in.initiator_name.to_ascii_lowercase()),
+            relative_target_port: portal_group(logged_in),
+            principal: principal.to_owned(),
+        };
+        Some(target.scsi.open_nexus_between(ports, view))
     }
 
     /// Answers SendTargets: with all targets that the initiator may log in to from where it is, with one by name, or with
@@ -291,8 +307,15 @@ impl Shared {
 }
 
 /// Names of initiators are compared in their normal form, like those of targets (RFC 7143 §4.2.7).
-fn session_key(initiator: &str, isid: [u8; 6], target: &str, portal_group: u16) -> SessionKey {
-    SessionKey { initiator: initiator.to_ascii_lowercase(), isid, target: target.to_owned(), portal_group }
+fn session_key(
+    initiator: &str,
+    isid: [u8; 6],
+    target: &str,
+    portal_group: u16,
+    principal: Option<String>,
+) -> SessionKey {
+    let (initiator, target) = (initiator.to_ascii_lowercase(), target.to_owned());
+    SessionKey { initiator, isid, target, portal_group, principal }
 }
 
 /// The way in for one user: what a session may see and do is its own, so that nobody else can be let into it.

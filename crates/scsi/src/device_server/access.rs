@@ -221,6 +221,7 @@ impl Request {
                     .ports()
                     .into_iter()
                     .filter(|ports| transport_id::is_port_of(&ports.initiator_port, &name))
+                    .filter(|ports| ports.principal == self.sender().principal)
                     .filter(|ports| port.is_none_or(|port| ports.relative_target_port == port))
                     .map(|ports| ports.initiator_port)
                     .collect();
@@ -276,7 +277,8 @@ impl Request {
         let ports = self.initiator_ports(id, AT, Some(relative_target_port))?;
         match ports.as_slice() {
             [one] if AT + len == end && *one != self.sender().initiator_port => {
-                Ok(PortPair { initiator_port: one.clone(), relative_target_port })
+                let principal = self.sender().principal.clone();
+                Ok(PortPair { initiator_port: one.clone(), relative_target_port, principal })
             }
             _ => Err(Sense::invalid_parameter(AT as u16)),
         }

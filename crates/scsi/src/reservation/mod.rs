@@ -157,6 +157,11 @@ impl Reservations {
         self.persistent = persistent;
     }
 
+    /// See [`Persistent::adopt`].
+    pub(crate) fn adopt(&mut self, ports: &PortPair) {
+        self.persistent.adopt(ports);
+    }
+
     /// A command of this nexus may not run.
     pub(crate) fn conflicts(&self, access: Access, nexus: u64, ports: &PortPair) -> bool {
         if access == Access::Free {

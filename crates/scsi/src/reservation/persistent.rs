@@ -161,7 +161,9 @@ impl Persistent {
         let aptpl = aptpl?;
         for initiator_port in initiator_ports.transpose()?.unwrap_or_default() {
             for &port in &target_ports {
-                let ports = PortPair { initiator_port: initiator_port.clone(), relative_target_port: port };
+                // SPC-4 has no words for principals: they are ports of the sender's own.
+                let initiator_port = initiator_port.clone();
+                let ports = PortPair { initiator_port, relative_target_port: port, ..sender.clone() };
                 if nexuses.contains(&ports) {
                     continue; // the sender itself, or one that is named twice
                 }
@@ -186,6 +188,21 @@ impl Persistent {
             return Err(Sense::illegal(AdditionalSense::INSUFFICIENT_REGISTRATION_RESOURCES).into());
         }
         Ok(())
+    }
+
+    /// A registration of these ports that was made while the target let in everybody alike, or by an earlier version, becomes
+    /// that of the first principal who comes with them.
+    pub(crate) fn adopt(&mut self, ports: &PortPair) {
+        if ports.principal.is_empty() || self.registrations.is_empty() || self.key_of(ports).is_some() {
+            return;
+        }
+        let anyone = PortPair { principal: String::new(), ..ports.clone() };
+        if let Some(found) = self.registrations.iter_mut().find(|registration| registration.ports == anyone) {
+            found.ports = ports.clone();
+        }
+        if let Some(held) = self.held.as_mut().filter(|held| held.holder == anyone) {
+            held.holder = ports.clone();
+        }
     }
 
     fn set_key(&mut self, ports: PortPair, key: u64) {
@@ -351,7 +368,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(crate) fn ports(name: &str) -> PortPair {
-        PortPair { initiator_port: name.to_owned(), relative_target_port: 1 }
+        PortPair { initiator_port: name.to_owned(), relative_target_port: 1, principal: String::new() }
     }
 
     fn request<'a>(sender: &'a PortPair, key: Option<u64>, new_key: u64) -> Register<'a> {
@@ -363,6 +380,32 @@ pub(super) mod tests {
             initiator_ports: None,
             target_ports: vec![sender.relative_target_port],
         }
+    }
+
+    #[test]
+    fn ports_of_one_name_and_two_principals_have_nothing_of_each_others() {
+        let of = |principal: &str| PortPair { principal: principal.to_owned(), ..ports("a") };
+        let mut persistent = Persistent::default();
+        persistent.register(request(&of("user:a"), Some(0), 1)).unwrap();
+        persistent.reserve(&of("user:a"), 1, Ok(ReservationType::WriteExclusive)).unwrap();
+        assert!(persistent.takes_part(&of("user:a")) && !persistent.takes_part(&of("user:b")));
+        assert_eq!(persistent.register(request(&of("user:b"), Some(1), 0)), Err(Refusal::Conflict));
+        persistent.register(request(&of("user:b"), Some(0), 2)).unwrap();
+        assert_eq!(persistent.release(&of("user:b"), 1, Ok(()), None), Err(Refusal::Conflict));
+        assert_eq!((persistent.key_of(&of("user:a")), persistent.key_of(&of("user:b"))), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn a_registration_of_nobody_in_particular_becomes_the_first_principals() {
+        let of = |principal: &str| PortPair { principal: principal.to_owned(), ..ports("a") };
+        let mut persistent = Persistent::default();
+        persistent.register(request(&of(""), Some(0), 1)).unwrap();
+        persistent.reserve(&of(""), 1, Ok(ReservationType::WriteExclusive)).unwrap();
+        for principal in ["user:a", "user:b"] {
+            persistent.adopt(&of(principal));
+        }
+        assert!(persistent.held_by(&of("user:a")).is_some());
+        assert_eq!((persistent.key_of(&of("")), persistent.key_of(&of("user:b"))), (None, None));
     }
 
     fn change(persistent: &mut Persistent, name: &str, key: u64, new_key: u64) -> Outcome {

@@ -296,7 +296,13 @@ impl Connection {
                         Some(session) => Joinable::Connections(session.clone()),
                         None => Joinable::Replacement(logged_in.clone()),
                     };
-                    match self.shared.establish(&logged_in, joins, Some(joinable), &mut self.ticket) {
+                    match self.shared.establish(
+                        &logged_in,
+                        joins,
+                        self.ends,
+                        Some(joinable),
+                        &mut self.ticket,
+                    ) {
                         Ok((session, predecessors)) => self.begin(session, predecessors),
                         Err(_) => {
                             self.mute = true;

@@ -40,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) counters: Option<SessionCounters>,
     /// Who it is with, for the log.
     pub(crate) initiator: String,
+    /// Whose it is, from login to end: see [`principal`](crate::principal).
+    pub(crate) principal: String,
     pub(crate) target: Option<String>,
 }
 
@@ -84,15 +86,15 @@ impl Connection {
     /// devices still have commands of theirs: of these the initiator hears BUSY, so that nothing of the old session happens after
     /// something of the new one, and a device that hangs keeps nobody from the others.
     pub(super) fn predecessors_stopped(&mut self, busy: BTreeSet<u16>) {
-        if std::mem::take(&mut self.mute) {
-            self.open_nexus();
-            if let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) {
-                nexus.hold(&busy);
-            }
-        } else if let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) {
-            nexus.release(&self.held.difference(&busy).copied().collect());
-        }
+        let freed = self.held.difference(&busy).copied().collect();
         self.held = busy;
+        let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
+        match (std::mem::take(&mut self.mute), nexus) {
+            (true, Some(joined)) => joined.hold(&self.held),
+            (true, None) => self.open_nexus(),
+            (false, Some(nexus)) => nexus.release(&freed),
+            (false, None) => {}
+        }
         if self.held.is_empty() {
             self.predecessors.clear();
         } else {
@@ -118,11 +120,13 @@ impl Connection {
         if session.target.is_none() || session.nexus.is_some() {
             return;
         }
-        session.nexus = self.shared.open_nexus(logged_in, self.ends);
+        session.nexus = self.shared.open_nexus(logged_in, self.ends, &session.principal);
         match &session.nexus {
             Some(nexus) => {
                 let registry = Arc::clone(&self.shared.registry);
                 nexus.set_tasks(Arc::new(SessionTasks { registry, tsih: logged_in.tsih }));
+                // Before another connection can join.
+                nexus.hold(&self.held);
                 self.ticket.set_nexus(nexus);
             }
             None => self.end(End::Ordered(Cause::Removed)),

@@ -64,7 +64,7 @@ impl Handle {
 
     /// Waits until it begins no command any more and no device has one of it for this logical unit of a target.
     pub(crate) async fn left(&self, target: &str, lun: u16) {
-        if self.session.get().is_some_and(|session| session.target == target) {
+        if self.session.get().is_some_and(|session| session.target.eq_ignore_ascii_case(target)) {
             let has_left =
                 |busy: &Option<BTreeSet<u16>>| busy.as_ref().is_some_and(|busy| !busy.contains(&lun));
             let _ = self.stopped.clone().wait_for(has_left).await;
@@ -108,12 +108,26 @@ pub(crate) struct SessionKey {
     pub(crate) target: String,
     /// With the name it is the target port.
     pub(crate) portal_group: u16,
+    /// Whose it is; `None` while that has not been proven.
+    pub(crate) principal: Option<String>,
 }
 
 impl SessionKey {
     /// Whether the session is one of the same initiator's, with whichever target.
     fn is_of_same_initiator(&self, other: &Self) -> bool {
-        self.initiator == other.initiator
+        self.initiator == other.initiator && other.principal.is_some() && self.principal == other.principal
+    }
+
+    /// Whether both name one session, as far as is known.
+    fn agrees_with(&self, other: &Self) -> bool {
+        let Self { initiator, isid, target, portal_group, principal } = self;
+        let same_principal =
+            principal.is_none() || other.principal.is_none() || *principal == other.principal;
+        *initiator == other.initiator
+            && *isid == other.isid
+            && *target == other.target
+            && *portal_group == other.portal_group
+            && same_principal
     }
 }
 
@@ -368,9 +382,9 @@ impl Inner {
     /// Whether there is a place for another session of this name. The one whose place it takes does not count; others that are
     /// still ending do, as they have memory and devices have their commands.
     fn has_place(&self, key: &SessionKey) -> Result<(), Refusal> {
-        let predecessor = self.by_key.get(key);
-        let others = || self.sessions.iter().filter(move |(id, _)| Some(*id) != predecessor);
-        let own = others().filter(|(_, session)| session.key.is_of_same_initiator(key)).count();
+        let others =
+            || self.sessions.values().filter(|session| session.replaced || !session.key.agrees_with(key));
+        let own = others().filter(|session| session.key.is_of_same_initiator(key)).count();
         if others().count() >= self.sessions_max || own >= self.sessions_per_initiator_max {
             return Err(Refusal::Full);
         }
@@ -378,9 +392,10 @@ impl Inner {
     }
 
     fn find(&mut self, key: &SessionKey, tsih: u16) -> Result<(u64, &mut Session), Refusal> {
-        let id = *self.by_key.get(key).ok_or(Refusal::NoSession)?;
-        let session = self.sessions.get_mut(&id).filter(|session| session.tsih == tsih);
-        session.map(|session| (id, session)).ok_or(Refusal::NoSession)
+        let meant =
+            |session: &Session| session.tsih == tsih && !session.replaced && session.key.agrees_with(key);
+        let session = self.sessions.iter_mut().find(|(_, session)| meant(session));
+        session.map(|(id, session)| (*id, session)).ok_or(Refusal::NoSession)
     }
 
     fn connections_with(&self, target: &str, except: Option<u64>) -> Vec<Arc<Handle>> {
@@ -610,6 +625,7 @@ mod tests {
             isid: [0; 6],
             target: "iqn.t".to_owned(),
             portal_group: 1,
+            principal: Some(String::new()),
         }
     }
 
@@ -679,6 +695,24 @@ mod tests {
         }
         assert!(ticket(&registry).reserve_tsih(Some(&port(0))).is_ok(), "it may log in again");
         assert!(ticket(&registry).reserve_tsih(Some(&key("iqn.b"))).is_ok());
+    }
+
+    #[test]
+    fn two_principals_with_one_name_take_neither_place_nor_count_of_each_other() {
+        let limits = Limits { sessions: 2, sessions_per_initiator: 1, ..Limits::default() };
+        let registry = Registry::new(&limits);
+        let of =
+            |principal: Option<&str>| SessionKey { principal: principal.map(str::to_owned), ..key("iqn.i") };
+        let mut tickets = [ticket(&registry), ticket(&registry)];
+        for (ticket, user) in tickets.iter_mut().zip(["user:a", "user:b"]) {
+            ticket.reserve_tsih(Some(&of(None))).unwrap();
+            assert!(ticket.establish(of(Some(user)), 0, None).unwrap().is_empty());
+        }
+        let unproven = ticket(&registry).reserve_tsih(Some(&of(None)));
+        assert!(unproven.is_ok(), "one of them may be who logs in again");
+        let mut third = ticket(&registry);
+        third.reserve_tsih(Some(&of(None))).unwrap();
+        assert_eq!(third.establish(of(Some("user:c")), 0, None).unwrap_err(), Refusal::Full);
     }
 
     #[test]

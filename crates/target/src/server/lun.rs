@@ -16,6 +16,8 @@ use crate::config::{LunConfig, TargetConfig};
 
 /// How long commands may take to end after their logical unit is withdrawn.
 const QUIET_TIME: Duration = Duration::from_secs(30);
+/// How long its device may take after that to be flushed, and to be closed.
+const RETIRE_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
@@ -226,8 +228,16 @@ impl Lun {
         if for_good && let Err(error) = self.unit.forget().await {
             tracing::error!(target = %self.target, lun = self.config.id, "what is kept of it stays: {error}");
         }
-        let flushed = self.flush().await;
-        self.close().await;
+        let unanswered = self.unanswered();
+        let Ok(flushed) = tokio::time::timeout(RETIRE_TIME, self.flush()).await else {
+            tracing::error!("{unanswered}");
+            // Dropping a device may wait for it, and a change of the configuration must come to its end.
+            std::mem::forget(self);
+            return Ok(());
+        };
+        if tokio::time::timeout(RETIRE_TIME, self.close()).await.is_err() {
+            tracing::error!("{unanswered}");
+        }
         flushed
     }
 

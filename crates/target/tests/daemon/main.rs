@@ -13,6 +13,7 @@ mod login;
 mod multiple_connections;
 mod namespace;
 mod portals;
+mod principals;
 mod reading_and_writing;
 mod sessions;
 mod shutdown;

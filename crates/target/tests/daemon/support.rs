@@ -231,6 +231,10 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn log_in(address: SocketAddr, login: InitiatorLoginConfig) -> Result<Self, CloseReason> {
+        Self::log_in_over(connect(address), login)
+    }
+
+    pub(crate) fn log_in_over(stream: TcpStream, login: InitiatorLoginConfig) -> Result<Self, CloseReason> {
         let config = InitiatorConnectionConfig {
             login,
             login_timeout: PATIENCE,
@@ -238,13 +242,8 @@ impl Client {
             nop_timeout: Duration::ZERO,
         };
         let core = InitiatorConnection::new(config, Instant::now());
-        let mut client = Self {
-            stream: connect(address),
-            core,
-            completed: HashMap::new(),
-            others: VecDeque::new(),
-            last_token: 0,
-        };
+        let mut client =
+            Self { stream, core, completed: HashMap::new(), others: VecDeque::new(), last_token: 0 };
         match client.event() {
             Some(InitiatorEvent::LoggedIn(_)) => Ok(client),
             Some(InitiatorEvent::Closing(reason)) => Err(reason),
