@@ -62,6 +62,10 @@ pub enum SessionEvent {
         /// What the unit said.
         why: String,
     },
+    /// The unit reports that reservations or registrations were preempted (2A/03, 2A/05): somebody may have fenced this node. Told where
+    /// nothing waits for a lost connection; a change that the report came instead of fails with [`Gone`](lunway_block::BlockError::Gone)
+    /// after that.
+    Preempted,
     /// The asymmetric access state of the port that the session reaches the unit through (SPC-4 5.16).
     Access(AccessState),
     /// There will be no further session: the device was closed, or another disk answers at its address.

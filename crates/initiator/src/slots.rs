@@ -35,6 +35,11 @@ impl Effect {
         self != Self::Unknown
     }
 
+    /// Whether it changes data.
+    pub(crate) fn changes(self) -> bool {
+        matches!(self, Self::Write | Self::WriteThrough | Self::WriteRange)
+    }
+
     /// Whether its success is only the cache's.
     pub(crate) fn leaves_unflushed(self) -> bool {
         matches!(self, Self::Write | Self::WriteRange)

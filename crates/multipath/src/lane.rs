@@ -80,6 +80,15 @@ pub enum LaneEvent {
     },
     /// The state of access over this lane.
     Access(Access),
+    /// Registrations or reservations were preempted, so this node may have been fenced: changes of the disk wait until it is known.
+    Preempted,
+    /// This node's key is registered: changes go on.
+    Registered,
+    /// This node's key was taken away: the disk refuses changes from now on.
+    Fenced {
+        /// What happened, for people.
+        why: String,
+    },
     /// It does not come back: it was closed, or another disk answers there.
     Closed {
         /// What happened, for people.

@@ -191,7 +191,7 @@ impl Nodes {
     async fn serve(&self, name: &str, portals: [SocketAddr; 2]) -> (Server, [SocketAddr; 2]) {
         let [one, other] = portals;
         let config = format!(
-            "listen = [\"{one}\", \"{other}\"]\ncores = 1\nmachine_id = \"{name}\"\n[[target]]\nname = \"{name}\"\n\
+            "listen = [\"{one}\", \"{other}\"]\ncores = 1\nmachine_id = \"{name}\"\n[[target]]\nname = \"{name}\"\nopen = true\n\
              [[target.lun]]\nid = 0\ndevice = \"file\"\nserial = \"array-1\"\n"
         );
         start_with(&config, Some(self.disk.clone())).await
@@ -397,10 +397,12 @@ async fn registered(portal: SocketAddr) -> Vec<u64> {
 #[tokio::test]
 async fn a_key_is_registered_on_every_lane_and_again_when_the_target_has_forgotten_it() {
     let (server, portals) = serve(NAME).await;
-    let disk =
-        open(&url(portals[0], &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF", portals[1])))
-            .await
-            .unwrap();
+    let disk = open(&url(
+        portals[0],
+        &format!("portal={}&from=127.0.0.3&from=127.0.0.4&key=0xBEEF&register=again", portals[1]),
+    ))
+    .await
+    .unwrap();
     until(&disk, all_up).await;
     assert_eq!(registered(portals[1]).await, [0xBEEF, 0xBEEF]);
     server.shutdown(Duration::from_secs(1)).await.unwrap();

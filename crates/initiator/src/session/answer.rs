@@ -80,6 +80,10 @@ impl State {
                 self.answer(token, Outcome::Executed { status, sense, data_in, received });
             }
             Verdict::Again => self.retry(token, data_in, None),
+            Verdict::Unsure => {
+                let why = "registrations were preempted: this node may have been fenced".to_owned();
+                self.fail(token, BlockError::Gone { why });
+            }
             Verdict::Later(wait) if self.is_put_off_too_long(token, now, wait) => {
                 self.fail(token, BlockError::Busy);
             }
@@ -96,6 +100,7 @@ impl State {
         }
         let refusals = entry.refusals;
         let idempotent = entry.effect.is_idempotent();
+        let changes = entry.effect.changes();
         let (first, last) = BUSY_WAIT;
         let later = Verdict::Later((first * 2u32.saturating_pow(refusals.min(16))).min(last));
         let verdict = match status {
@@ -115,7 +120,12 @@ impl State {
                 }
                 Some(sense) if sense.key == SenseKey::UNIT_ATTENTION => {
                     self.attention(sense.code);
-                    if refusals < ATTENTIONS_MAX { Verdict::Again } else { later }
+                    match refusals < ATTENTIONS_MAX {
+                        // Whether this node may still write is for who hears of it to find out first.
+                        true if self.fails_fast && changes && is_preemption(sense.code) => Verdict::Unsure,
+                        true => Verdict::Again,
+                        false => later,
+                    }
                 }
                 Some(sense)
                     if sense.key == SenseKey::NOT_READY
@@ -175,6 +185,9 @@ impl State {
             self.cache.power_on(&mut self.slots);
             self.events.push(SessionEvent::PowerOn);
         }
+        if self.fails_fast && is_preemption(code) {
+            self.events.push(SessionEvent::Preempted);
+        }
         self.stale_access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
         // 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
         if [AdditionalSense::MODE_PARAMETERS_CHANGED, AdditionalSense::CAPACITY_DATA_HAS_CHANGED]
@@ -206,7 +219,14 @@ impl State {
 enum Verdict {
     Final,
     Again,
+    /// It was not carried out, and may not be allowed any more.
+    Unsure,
     Later(Duration),
+}
+
+/// Somebody has removed reservations or registrations that were others' (SPC-4 5.13.11.2).
+fn is_preemption(code: AdditionalSense) -> bool {
+    [AdditionalSense::RESERVATIONS_PREEMPTED, AdditionalSense::REGISTRATIONS_PREEMPTED].contains(&code)
 }
 
 /// The state of a target port that refuses a command for it: 04/0A to 04/0C (SPC-4 5.16.2.4).

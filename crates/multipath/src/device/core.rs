@@ -52,6 +52,7 @@ pub(super) struct Core {
     pub(super) health: Health,
     pub(super) unflushed: Unflushed,
     pub(super) late: LateChanges,
+    changes: Changes,
     pub(super) counts: Vec<Counts>,
     /// What the scheduler was told of each lane.
     told: Vec<(Use, Access, bool)>,
@@ -69,6 +70,17 @@ pub(super) struct Core {
     pub(super) orders: Orders,
     /// Told of unflushed writes that may be lost.
     cache_listeners: Vec<CacheCallback>,
+}
+
+/// Whether this node may change the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Changes {
+    /// As far as anybody has said.
+    Allowed,
+    /// Its key may have been taken away.
+    InDoubt,
+    /// Its key was taken away: never again.
+    Fenced,
 }
 
 /// What only the housekeeping does, because it calls lanes.
@@ -113,6 +125,10 @@ pub(super) enum Obstacle {
     NoLane,
     /// An older change may still happen where this one wants to write.
     LateChange,
+    /// Whether this node may still write is being asked.
+    InDoubt,
+    /// This node may write no more.
+    Fenced,
 }
 
 /// Where an operation goes.
@@ -143,8 +159,15 @@ impl Core {
     }
 
     fn place_pieces<O: Operation>(&mut self, operation: &O, divisible: bool) -> Result<(), Obstacle> {
-        if O::CHANGES && !self.late.is_empty() && self.late.touches(&operation.range()) {
-            return Err(Obstacle::LateChange);
+        if O::CHANGES {
+            match self.changes {
+                Changes::Allowed => {}
+                Changes::InDoubt => return Err(Obstacle::InDoubt),
+                Changes::Fenced => return Err(Obstacle::Fenced),
+            }
+            if !self.late.is_empty() && self.late.touches(&operation.range()) {
+                return Err(Obstacle::LateChange);
+            }
         }
         let (offset, len) = (operation.range().start, operation.bytes());
         let now = self.clock.read(self.in_flight, len);
@@ -269,6 +292,7 @@ impl Shared {
             health: Health::new(reserves, options.flap.clone(), options.failback),
             unflushed: Unflushed::new(lanes.len()),
             late: LateChanges::default(),
+            changes: Changes::Allowed,
             counts: vec![Counts::default(); lanes.len()],
             told: vec![(Use::Out, Access::Optimized, false); lanes.len()],
             pieces: Pieces::default(),
@@ -360,6 +384,12 @@ impl Shared {
             if let LaneEvent::Spoiled { why } = event {
                 core.unflushed.spoil(why);
             }
+            core.changes = match (event, core.changes) {
+                (_, Changes::Fenced) | (LaneEvent::Fenced { .. }, _) => Changes::Fenced,
+                (LaneEvent::Preempted, _) => Changes::InDoubt,
+                (LaneEvent::Registered, _) => Changes::Allowed,
+                (_, changes) => changes,
+            };
             let settled = core.health.settled_epoch(id);
             core.late.settled(id, settled);
             let state = core.health.state(id, now);
@@ -376,7 +406,10 @@ impl Shared {
             let lane = &self.names[id];
             match event {
                 // Whoever closed a lane has said it, if it was no more than the end.
-                LaneEvent::Lost { .. } | LaneEvent::PowerOn | LaneEvent::Spoiled { .. } => {
+                LaneEvent::Lost { .. }
+                | LaneEvent::PowerOn
+                | LaneEvent::Spoiled { .. }
+                | LaneEvent::Preempted => {
                     tracing::warn!(lane, %state, "{said}");
                 }
                 LaneEvent::Silent | LaneEvent::Heard => tracing::debug!(lane, %state, "{said}"),

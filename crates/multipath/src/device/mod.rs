@@ -45,6 +45,8 @@ pub use status::LaneStatus;
 /// - An answer of the disk is final, whatever it says: every lane would bring the same. A reservation conflict is such an answer.
 /// - What a lane was too busy for (BUSY, TASK SET FULL, NOT READY for a while) goes to another lane, and that one is suspect. What all
 ///   are too busy for is tried until [`Options::busy`] is over, with pauses.
+/// - **A node whose reservation key was taken away changes nothing any more** ([`LaneEvent::Fenced`]): changes, also those that wait to be
+///   sent again, fail with [`BlockError::ReservationConflict`]. Where it may have been ([`LaneEvent::Preempted`]) they wait until it is known.
 /// - What was not sent, or cannot happen any more, goes to another lane at once. So do reads and flushes of any fate.
 /// - **A change of unknown outcome is not sent again until the session that it went into is settled** ([`LaneEvent::Settled`]): before
 ///   that it may still come, after newer data. Not even its caller gets past that: where the wait ended with an error,

@@ -121,6 +121,12 @@ pub struct SettingError {
     known: &'static str,
 }
 
+impl SettingError {
+    pub(crate) fn new(text: &str, known: &'static str) -> Self {
+        Self { text: text.to_owned(), known }
+    }
+}
+
 impl fmt::Display for Failback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

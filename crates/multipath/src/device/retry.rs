@@ -173,7 +173,11 @@ impl Retry {
             Ok(flight) => return Ok(flight),
             Err(obstacle) => obstacle,
         };
-        let hopeless = |core: &Core, obstacle| obstacle == Obstacle::NoLane && self.shared.is_hopeless(core);
+        let hopeless = |core: &Core, obstacle| match obstacle {
+            Obstacle::NoLane => self.shared.is_hopeless(core),
+            Obstacle::Fenced => true,
+            Obstacle::LateChange | Obstacle::InDoubt => false,
+        };
         if hopeless(&self.shared.lock(), obstacle) {
             return Err(self.give_up(obstacle));
         }
@@ -225,8 +229,9 @@ impl Retry {
     /// What the caller is told.
     fn give_up(&self, obstacle: Obstacle) -> BlockError {
         match obstacle {
+            Obstacle::Fenced => BlockError::ReservationConflict,
             _ if self.maybe => BlockError::Timeout { millis: self.since.elapsed().as_millis() as u64 },
-            Obstacle::LateChange => BlockError::Busy,
+            Obstacle::LateChange | Obstacle::InDoubt => BlockError::Busy,
             // Whatever its lanes are now: it was the disk that would not take it.
             Obstacle::NoLane if self.busy => BlockError::Busy,
             Obstacle::NoLane => self.shared.no_lane(),

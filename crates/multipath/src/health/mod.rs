@@ -44,11 +44,13 @@ pub(crate) struct Health {
     failback: Failback,
     /// The preferred lane of `failover`.
     preferred: Option<LaneId>,
+    /// Why this node may write no more, over whichever lane.
+    fenced: Option<String>,
 }
 
 impl Health {
     pub(crate) fn new(reserves: impl Iterator<Item = bool>, flap: Flap, failback: Failback) -> Self {
-        Self { lanes: reserves.map(LaneHealth::new).collect(), flap, failback, preferred: None }
+        Self { lanes: reserves.map(LaneHealth::new).collect(), flap, failback, preferred: None, fenced: None }
     }
 
     /// The lane to go back to, where the policy has one.
@@ -81,6 +83,12 @@ impl Health {
             LaneEvent::Access(access) => {
                 self.lanes[id].access = *access;
                 format!("access is {access}")
+            }
+            LaneEvent::Preempted => "registrations were preempted".to_owned(),
+            LaneEvent::Registered => return None,
+            LaneEvent::Fenced { why } => {
+                self.fenced = Some(why.clone());
+                why.clone()
             }
             LaneEvent::Closed { why } => {
                 let lane = &mut self.lanes[id];
@@ -302,6 +310,9 @@ impl Health {
         let (when, mut said) = lane.last_event.clone()?;
         if !lane.is_up() && lane.presumed > 0 && lane.presumed == lane.lost {
             said += "; nothing has proved its session dead, a barrier settled it";
+        }
+        if let Some(why) = self.fenced.as_ref().filter(|why| **why != said) {
+            said = format!("{said}; {why}");
         }
         Some((when, said))
     }

@@ -10,6 +10,7 @@ use lunway_block::spec::split_options;
 use lunway_initiator::{IscsiUrl, UrlError};
 use percent_encoding::percent_decode_str;
 
+use super::reservation::Registering;
 use crate::plan::{PlanKind, UnknownPlan};
 use crate::{Failback, Policy, QUEUE_FOREVER, Unproven, WhenNone};
 
@@ -20,8 +21,7 @@ const NAMES_MAX: usize = 64;
 const SETTLE_MAX: Duration = Duration::from_secs(3600);
 
 /// The keys that make an address one of several paths.
-const KEYS: &str =
-    "portal, from (several), lane, plan, policy, failback, queue, when_none, settle, unproven, key, weight";
+const KEYS: &str = "portal, from (several), lane, plan, policy, failback, queue, when_none, settle, unproven, key, register, weight";
 
 /// An `iscsi://` address: of one path, or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,7 @@ pub enum Address {
 /// | `settle` | how long a lost session may take to be proven dead: a time such as `10s`, at most `1h` |
 /// | `unproven` | what then becomes of writes that were under way in it: `resend`, `fail` |
 /// | `key` | a reservation key, which is registered on every lane: `0x…` |
+/// | `register` | when that key is registered: `first`, `again`, `present`; see [`Registering`] |
 /// | `weight` | weights of the lanes in the plan's order: `1,10` |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MultipathUrl {
@@ -78,6 +79,8 @@ pub struct MultipathUrl {
     pub unproven: Option<Unproven>,
     /// Reservation key.
     pub key: Option<u64>,
+    /// When it is registered.
+    pub register: Option<Registering>,
     /// Of the lanes in order; those missing have 1.
     pub weights: Vec<u32>,
 }
@@ -163,6 +166,12 @@ pub enum AddressError {
     /// Not a reservation key.
     #[error("`{0}` is no reservation key: it is 1 to 16 hexadecimal digits and not 0, as in key=0x123abc")]
     Key(String),
+    /// Not a time to register a key.
+    #[error("in register: {0}")]
+    Register(String),
+    /// A time to register a key, and none.
+    #[error("`register` says when the reservation key is registered, and there is none: add key=0x…")]
+    NoKey,
     /// Not weights.
     #[error(
         "`{0}` are no weights: they are whole numbers from 0 to 100, one for each lane, as in weight=1,10"
@@ -208,6 +217,9 @@ impl Address {
         if base.replacement_timeout.is_some() {
             return Err(AddressError::ReplacementTimeout);
         }
+        if draft.register.is_some() && draft.key.is_none() {
+            return Err(AddressError::NoKey);
+        }
         Ok(Self::Several(MultipathUrl {
             base,
             portals: draft.portals,
@@ -220,6 +232,7 @@ impl Address {
             settle: draft.settle,
             unproven: draft.unproven,
             key: draft.key,
+            register: draft.register,
             weights: draft.weights.unwrap_or_default(),
         }))
     }
@@ -241,6 +254,7 @@ impl MultipathUrl {
             settle: None,
             unproven: None,
             key: None,
+            register: None,
             weights: Vec::new(),
         }
     }
@@ -287,6 +301,7 @@ struct Draft {
     settle: Option<Duration>,
     unproven: Option<Unproven>,
     key: Option<u64>,
+    register: Option<Registering>,
     weights: Option<Vec<u32>>,
 }
 
@@ -323,6 +338,11 @@ impl Draft {
                 once(&mut self.unproven, unproven, "unproven")?;
             }
             "key" => once(&mut self.key, reservation_key(value)?, "key")?,
+            "register" => {
+                let when = value.parse::<Registering>();
+                let when = when.map_err(|error| AddressError::Register(error.to_string()))?;
+                once(&mut self.register, when, "register")?;
+            }
             "weight" => once(&mut self.weights, weights(value)?, "weight")?,
             _ => return Ok(false),
         }
@@ -496,7 +516,7 @@ mod tests {
         let url = several(
             "portal=192.0.2.11:3261&data_digest=crc32c&portal=[2001:db8::1]&from=192.0.2.20&from=%5B2001:db8::2%5D\
              &plan=redundant&policy=least-queue-depth&failback=10s&when_none=queue:5s:16M&settle=2s&unproven=fail\
-             &key=0xBEEF&weight=1,10",
+             &key=0xBEEF&register=again&weight=1,10",
         );
         assert!(url.base.data_digest && url.base.from.is_none());
         assert_eq!(url.portals, [named("192.0.2.11", 3261, None), named("2001:db8::1", 3260, None)]);
@@ -506,7 +526,8 @@ mod tests {
         assert_eq!(url.failback, Some(Failback::After(Duration::from_secs(10))));
         assert_eq!(url.when_none, Some(WhenNone::Queue { time: Duration::from_secs(5), bytes: 16 << 20 }));
         assert_eq!((url.settle, url.unproven), (Some(Duration::from_secs(2)), Some(Unproven::Fail)));
-        assert_eq!((url.key, url.weights), (Some(0xBEEF), vec![1, 10]));
+        assert_eq!((url.key, url.register), (Some(0xBEEF), Some(Registering::Again)));
+        assert_eq!(url.weights, [1, 10]);
         let lanes =
             several("lane=192.0.2.20%3E192.0.2.10&lane=[2001:db8::2]>[2001:db8::1]:9,reserve,weight=7").lanes;
         let lane = |from: &str, host: &str, port, weight, reserve| LaneName {
@@ -572,6 +593,8 @@ mod tests {
             ("settle=2h", "at most 1h"),
             ("settle=1s&settle=2s", "`settle` is given twice"),
             ("unproven=hope", r#"in unproven: "hope" is none of resend, fail"#),
+            ("register=first", "add key=0x…"),
+            ("key=1&register=now", r#"in register: "now" is none of first, again, present"#),
             ("key=0", "is no reservation key"),
             ("key=0x11112222333344445", "is no reservation key"),
             ("weight=1,many", "are no weights"),

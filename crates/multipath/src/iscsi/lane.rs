@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::absent::Absent;
 use super::bell::Bell;
-use super::reservation;
+use super::reservation::{Registrar, Standing};
 use crate::plan::PlannedLane;
 use crate::{Access, Lane, LaneEvent, LaneListener};
 
@@ -29,7 +29,7 @@ pub(super) struct IscsiLane {
     pub(super) planned: PlannedLane,
     pub(super) name: String,
     url: IscsiUrl,
-    key: Option<u64>,
+    registrar: Option<Arc<Registrar>>,
     device: OnceLock<IscsiDevice>,
     absent: OnceLock<Absent>,
     bell: Bell,
@@ -56,12 +56,12 @@ impl fmt::Debug for IscsiLane {
 }
 
 impl IscsiLane {
-    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, key: Option<u64>) -> Arc<Self> {
+    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, registrar: Option<Arc<Registrar>>) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             name: planned.name(),
             planned,
             url,
-            key,
+            registrar,
             device: OnceLock::new(),
             absent: OnceLock::new(),
             bell: Bell::default(),
@@ -113,10 +113,13 @@ impl IscsiLane {
         self.up.store(false, Ordering::Relaxed);
     }
 
-    /// Logs out, once what is under way is answered.
+    /// Removes its registration and logs out, once what is under way is answered.
     pub(super) async fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         if let Some(device) = self.device.get() {
+            if let Some(registrar) = self.registrar.as_ref().filter(|_| self.is_up()) {
+                registrar.release(device).await;
+            }
             device.close().await;
         }
     }
@@ -153,14 +156,20 @@ impl IscsiLane {
         self.device.get().and_then(IscsiDevice::portal_group).or(self.planned.group)
     }
 
-    pub(super) fn is_up(&self) -> bool {
-        self.up.load(Ordering::Relaxed)
-    }
     /// Whether a session of this lane can be reinstated over another one: a session is named by the target's name and its portal group,
     /// and a group of the same tag under another name is another port.
     pub(super) fn is_same_port(&self, other: &Self) -> bool {
         let name = |lane: &Self| lane.url.target.as_ref().map(|name| name.to_ascii_lowercase());
         self.group().is_some() && self.group() == other.group() && name(self) == name(other)
+    }
+
+    /// Whether its sessions register a reservation key.
+    pub(super) fn registers(&self) -> bool {
+        self.registrar.is_some()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
     }
 
     /// Its own port is dead: the session ends, and the next one is tried for only now and then.
@@ -202,9 +211,9 @@ impl IscsiLane {
             SessionEvent::Up { epoch } => {
                 self.epoch.store(epoch, Ordering::Relaxed);
                 self.up.store(true, Ordering::Relaxed);
-                match self.key {
+                match &self.registrar {
                     None => self.bell.ring(LaneEvent::Up { epoch }),
-                    Some(key) => self.register(key, epoch),
+                    Some(registrar) => self.register(registrar.clone(), epoch),
                 }
             }
             SessionEvent::Lost { epoch, why } => {
@@ -219,6 +228,13 @@ impl IscsiLane {
             SessionEvent::Heard => self.bell.ring(LaneEvent::Heard),
             SessionEvent::PowerOn => self.bell.ring(LaneEvent::PowerOn),
             SessionEvent::Spoiled { why } => self.bell.ring(LaneEvent::Spoiled { why }),
+            // Before what was refused for it is answered, so that nothing is tried again meanwhile.
+            SessionEvent::Preempted => {
+                if let Some(registrar) = &self.registrar {
+                    self.bell.ring(LaneEvent::Preempted);
+                    registrar.doubt();
+                }
+            }
             SessionEvent::Access(state) => {
                 self.bell.ring(LaneEvent::Access(access(state)));
             }
@@ -234,8 +250,17 @@ impl IscsiLane {
         }
     }
 
-    /// Registers the key for a session before that is told to be up. The first session's is registered before it is admitted.
-    fn register(&self, key: u64, epoch: u64) {
+    /// Tells whether this node may still write.
+    pub(super) fn tell_standing(&self, standing: &Standing) {
+        self.bell.ring(match standing {
+            Standing::Registered => LaneEvent::Registered,
+            Standing::Fenced(why) => LaneEvent::Fenced { why: why.clone() },
+        });
+    }
+
+    /// Registers the key for a session before that is told to be up, if it is still there; where it was taken away the session is good for
+    /// reading. The first session's is registered before it is admitted.
+    fn register(&self, registrar: Arc<Registrar>, epoch: u64) {
         if self.device.get().is_none() {
             return self.bell.ring(LaneEvent::Up { epoch });
         }
@@ -244,13 +269,18 @@ impl IscsiLane {
             while let Some(lane) = weak.upgrade()
                 && let Some(device) = lane.device.get()
             {
-                let outcome = reservation::register(device, key).await;
+                let outcome = registrar.ensure(device).await;
                 // Another session may have taken its place: then this is that one's business.
                 if lane.epoch.load(Ordering::Relaxed) != epoch || !lane.is_up() {
                     return;
                 }
                 match outcome {
-                    Ok(()) => return lane.bell.ring(LaneEvent::Up { epoch }),
+                    Ok(standing) => {
+                        if let Standing::Fenced(_) = &standing {
+                            lane.tell_standing(&standing);
+                        }
+                        return lane.bell.ring(LaneEvent::Up { epoch });
+                    }
                     Err(why) => {
                         let name = &lane.name;
                         tracing::warn!(lane = name, "the reservation key could not be registered: {why}");

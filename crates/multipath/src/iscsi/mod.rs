@@ -6,7 +6,7 @@
 //! | `local.rs`, `portals.rs` | this machine's side of a plan, and the storage's |
 //! | `open.rs` | plan, connections, and that all lead to one disk |
 //! | `lane.rs`, `absent.rs`, `bell.rs` | a session as a [`Lane`](crate::Lane), also before there is one |
-//! | `reservation.rs` | one reservation key on every lane |
+//! | `reservation.rs` | one reservation key on every lane, and whether somebody has taken it away |
 //! | `watch.rs` | cables that are pulled and put back |
 
 mod absent;
@@ -25,3 +25,4 @@ pub use address::{Address, AddressError, LaneName, MultipathUrl, PortalName};
 pub use open::IscsiMultipath;
 pub use open_error::OpenError;
 pub use paths_file::PathsFileError;
+pub use reservation::Registering;

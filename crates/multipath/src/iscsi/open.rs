@@ -9,13 +9,14 @@ use lunway_block::BlockDevice;
 use lunway_initiator::{Detours, Identity, IscsiDevice, IsidFamily, KnownDisk, OpenOptions};
 use lunway_machine::Machine;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::address::MultipathUrl;
 use super::lane::IscsiLane;
 use super::local::Local;
 use super::open_error::OpenError;
-use super::{portals, reservation, watch};
+use super::reservation::{Registrar, Standing};
+use super::{portals, watch};
 use crate::plan::{Ground, NamedLane, Plan, Wish};
 use crate::{Lane, MultipathDevice, Options};
 
@@ -28,6 +29,9 @@ const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// While its own port is dead: see [`IscsiDevice::strand`].
 const RETRY_STRANDED: Duration = Duration::from_secs(30);
+
+/// How long the end of a disk waits for what is under way, before registrations are removed: who ends it has nothing under way, or gave up.
+const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// One disk over several iSCSI sessions, and how they were chosen.
 ///
@@ -99,9 +103,16 @@ impl IscsiMultipath {
         self.lanes.iter().map(|lane| lane.sample().round_trip).collect()
     }
 
-    /// Logs out on all lanes, once what is under way is answered.
+    /// Logs out on all lanes, once what is under way is answered, and removes their registrations of the reservation key before that.
     pub async fn close(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
+        let until = Instant::now() + UNDER_WAY;
+        // A write that arrived after its lane's registration has gone would be a conflict.
+        let registers = self.lanes.iter().any(|lane| lane.registers());
+        while registers && self.device.lanes().iter().any(|lane| lane.in_flight > 0) && Instant::now() < until
+        {
+            sleep(Duration::from_millis(1)).await;
+        }
         let all: FuturesUnordered<_> = self.lanes.iter().map(|lane| lane.close()).collect();
         all.collect::<()>().await;
     }
@@ -171,19 +182,23 @@ impl Disk {
 /// The lanes of a disk, which know each other.
 struct Team {
     lanes: Vec<Arc<IscsiLane>>,
-    key: Option<u64>,
+    registrar: Option<Arc<Registrar>>,
     options: OpenOptions,
     isids: IsidFamily,
 }
 
 impl Team {
     fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
+        let registrar = url.key.map(|key| Registrar::new(key, url.register.unwrap_or_default()));
         let lane = |planned: &crate::plan::PlannedLane| {
             let address = url.lane(planned.from, planned.portal, planned.target.as_deref());
-            IscsiLane::new(planned.clone(), address, url.key)
+            IscsiLane::new(planned.clone(), address, registrar.clone())
         };
-        let lanes = plan.lanes.iter().map(lane).collect();
-        Arc::new(Self { lanes, key: url.key, options, isids: IsidFamily::random() })
+        let lanes: Vec<_> = plan.lanes.iter().map(lane).collect();
+        if let Some(registrar) = &registrar {
+            registrar.attend(&lanes);
+        }
+        Arc::new(Self { lanes, registrar, options, isids: IsidFamily::random() })
     }
 
     /// Connects all lanes. Gives those that were connected when the first one's grace was over, and what they lead to.
@@ -241,15 +256,20 @@ impl Team {
         let mut options = OpenOptions { known, ..self.options.clone() };
         options.isid = Some(self.isids.member(n as u16));
         let device = lane.connect(&options, self.detours(n)).await?;
-        if let Some(key) = self.key
-            && let Err(why) = reservation::register(&device, key).await
-        {
-            lane.forget_session();
-            device.close().await;
-            let text = format!("the reservation key could not be registered: {why}");
-            return Err(Failure { text, is_inactive: false });
+        let Some(registrar) = &self.registrar else { return Ok(device) };
+        match registrar.ensure(&device).await {
+            Ok(Standing::Registered) => Ok(device),
+            Ok(fenced) => {
+                lane.tell_standing(&fenced);
+                Ok(device)
+            }
+            Err(why) => {
+                lane.forget_session();
+                device.close().await;
+                let text = format!("the reservation key could not be registered: {why}");
+                Err(Failure { text, is_inactive: false })
+            }
         }
-        Ok(device)
     }
 
     /// Other ways to where a lane leads: the lanes of its target's name and portal group, first those that are up and share no port with it.

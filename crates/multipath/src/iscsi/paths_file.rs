@@ -33,6 +33,7 @@ struct PathsFile {
     unproven: Option<String>,
     keep_unflushed: Option<String>,
     key: Option<String>,
+    register: Option<String>,
     #[serde(default)]
     weight: Vec<u32>,
     user: Option<String>,
@@ -169,6 +170,7 @@ impl PathsFile {
             ("unproven", &self.unproven),
             ("keep_unflushed", &self.keep_unflushed),
             ("key", &self.key),
+            ("register", &self.register),
             ("target_user", &self.target_user),
             ("header_digest", &self.header_digest),
             ("data_digest", &self.data_digest),

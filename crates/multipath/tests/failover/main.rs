@@ -450,11 +450,11 @@ async fn what_a_lane_is_too_busy_for_goes_to_another_at_once_and_the_lane_is_sus
 #[tokio::test(start_paused = true)]
 async fn what_every_lane_is_too_busy_for_is_tried_with_pauses_for_the_time_of_a_command_and_busy_then() {
     for when_none in [WhenNone::Fail, WhenNone::Queue { time: SECOND, bytes: MIB }] {
-        let world = World::with(2, Options { when_none, busy: 20 * SECOND, ..preferring_the_first() });
+        let world = World::with(2, Options { when_none, busy: 40 * SECOND, ..preferring_the_first() });
         world.lanes.iter().for_each(|lane| lane.answer_at_once(Some(Err(BlockError::Busy))));
         let (started, write, flush) = (Instant::now(), world.write(0), world.flush());
         assert_eq!(write.await.unwrap(), Err(BlockError::Busy));
-        assert_eq!((flush.await.unwrap(), started.elapsed()), (Err(BlockError::Busy), 20 * SECOND));
+        assert_eq!((flush.await.unwrap(), started.elapsed()), (Err(BlockError::Busy), 40 * SECOND));
         let asked: Vec<_> = world.lanes.iter().map(|lane| lane.asked()).collect();
         assert!(asked.iter().all(|&times| times > 10) && asked.iter().sum::<u64>() < 400, "{asked:?}");
         let write = world.write(0);
@@ -462,6 +462,56 @@ async fn what_every_lane_is_too_busy_for_is_tried_with_pauses_for_the_time_of_a_
         world.lanes.iter().for_each(|lane| lane.answer_at_once(Some(Ok(()))));
         assert_eq!(write.await.unwrap(), Ok(()), "the disk is not busy any more");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_wait_while_it_is_asked_whether_this_node_may_write_and_reads_go_on() {
+    let world = World::new(2);
+    world.lanes[0].tell(LaneEvent::Preempted);
+    let (write, zeroes) = (world.write(0), world.device.write_zeroes(0, 512, Zeroing::MayUnmap));
+    let (read, zeroes) = (world.read(0), tokio::spawn(zeroes.into_future()));
+    assert_eq!(world.next(0).await.unwrap().asked, Asked::Read(0, 4096));
+    world.has_none().await;
+    world.lanes[1].tell(LaneEvent::Registered);
+    for _ in 0..2 {
+        world.next(0).await.unwrap().answer(Ok(()));
+    }
+    assert_eq!((write.await.unwrap(), zeroes.await.unwrap()), (Ok(()), Ok(())));
+    read.abort();
+
+    world.lanes[0].tell(LaneEvent::Preempted);
+    let (started, write) = (Instant::now(), world.write(0));
+    assert_eq!(write.await.unwrap(), Err(BlockError::Busy), "it did not happen, and later it may");
+    assert_eq!(started.elapsed(), 30 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fenced_node_changes_nothing_any_more_whatever_waits_to_be_sent_again() {
+    let world = World::new(2);
+    let unknown = world.write(0);
+    settle_down().await;
+    world.lanes[0].lose(1);
+    world.lanes[1].tell(LaneEvent::Preempted);
+    let waiting = world.write(8192);
+    settle_down().await;
+    world.lanes[1].tell(LaneEvent::Fenced { why: "the key was taken away".to_owned() });
+    assert_eq!(waiting.await.unwrap(), Err(BlockError::ReservationConflict));
+    world.lanes[0].settle(1);
+    assert_eq!(unknown.await.unwrap(), Err(BlockError::ReservationConflict));
+    for event in [LaneEvent::Registered, LaneEvent::Preempted, LaneEvent::Up { epoch: 2 }] {
+        world.lanes[0].tell(event);
+        let started = Instant::now();
+        assert_eq!(world.write(0).await.unwrap(), Err(BlockError::ReservationConflict));
+        assert_eq!(started.elapsed(), Duration::ZERO);
+    }
+    world.has_none().await;
+    let (read, flush) = (world.read(0), world.flush());
+    for _ in 0..2 {
+        world.next(0).await.unwrap().answer(Ok(()));
+    }
+    assert!(read.await.unwrap().is_ok() && flush.await.unwrap().is_ok());
+    let said = world.device.lanes()[1].last_event.clone().unwrap().1;
+    assert!(said.contains("the key was taken away"), "{said}");
 }
 
 #[tokio::test(start_paused = true)]
