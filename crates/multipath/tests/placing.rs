@@ -339,7 +339,7 @@ fn answer(scheduler: &mut Scheduler, direction: Direction, len: u64, now: Durati
     let mut pieces = Pieces::new();
     let request =
         Request { direction, offset: 0, len, divisible: true, block: 4096, cut: Boundaries::every(4096) };
-    scheduler.place(&request, now, &mut pieces).unwrap();
+    scheduler.place(&request, now, &mut pieces).expect("two lanes are up");
     let piece = pieces[0];
     let end = now + Duration::from_micros(if piece.lane == 0 { 20_000 } else { 300 });
     scheduler.finished(&piece, end, true);
