@@ -7,10 +7,14 @@
 //! |---|---|
 //! | [`RamDisk`] | the device: ranges cut into chunks, size, resize |
 //! | `table` | chunk number → chunk, without a lock on the way |
+//! | `reservation` | addresses of a disk, pages taken and given back, the lock of each chunk; the only `unsafe` code of the crate |
+//! | `huge` | huge pages where data is dense |
 //! | [`NullDisk`] | writes vanish, reads are zeroes |
 
+mod huge;
 mod null;
 mod ram;
+mod reservation;
 mod table;
 
 pub use null::NullDisk;
@@ -40,6 +44,15 @@ pub enum ShapeError {
     /// More than the chunk table can hold.
     #[error("a RAM disk of {size} bytes is not possible: the limit is {SIZE_MAX} bytes (16 TiB)")]
     TooLarge {
+        /// What was asked for, bytes.
+        size: u64,
+    },
+    /// The kernel gives no addresses for it.
+    #[error(
+        "the kernel reserves no addresses for a RAM disk of {size} bytes: a smaller one, or vm.overcommit_memory=0, or a higher limit of \
+         address space (ulimit -v)"
+    )]
+    Refused {
         /// What was asked for, bytes.
         size: u64,
     },

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
@@ -10,12 +10,16 @@ use lunway_block::{
 };
 
 use crate::ShapeError;
-use crate::table::{self, CHUNK, SIZE_MAX, Table};
+use crate::huge;
+use crate::reservation::{CHUNK, Chunk, ReadGuard};
+use crate::table::{SIZE_MAX, Table};
 
 /// A disk of memory: sparse, thin, never waiting.
 ///
 /// - **Sparse.** Memory is taken in chunks of 64 KiB when first written, zeroed, and read as zeroes before
-///   that. The disk never holds more than its size, rounded up to chunks, and 0.04 % for the table.
+///   that. The disk never holds more than its size, rounded up to chunks, and 0.02 % for the table. Addresses are reserved for the
+///   whole disk, in one mapping: a pattern of holes costs none more.
+/// - **Dense.** Where 2 MiB are full their pages become a huge one, on a thread in the background (`huge`).
 /// - **Thin.** [`unmap`](BlockDevice::unmap) and zeroing that may unmap give whole chunks back to the
 ///   kernel and zero the rest, so unmapped ranges always read as zeroes. Zeroing that must keep allocated
 ///   space leaves holes holes: they have none to keep.
@@ -27,7 +31,7 @@ use crate::table::{self, CHUNK, SIZE_MAX, Table};
 /// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache
 ///   that a flush would empty. [`Durability::Stable`] and flush promise what memory can.
 pub struct RamDisk {
-    table: Table,
+    table: Arc<Table>,
     /// Chunks that hold memory.
     held: AtomicUsize,
     size: AtomicU64,
@@ -68,7 +72,8 @@ impl RamDisk {
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] for another sector, or a size that is not whole sectors or more than 16 TiB.
+    /// [`ShapeError`] for another sector, a size that is not whole sectors or more than 16 TiB, or one for which the kernel gives
+    /// no addresses.
     pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
         check_shape(size, logical_sector)?;
         let shape = Geometry {
@@ -78,7 +83,7 @@ impl RamDisk {
             ..Geometry::plain(size).with_sector(logical_sector)
         };
         Ok(Self {
-            table: Table::new(),
+            table: Arc::new(Table::new(size)?),
             held: AtomicUsize::new(0),
             size: AtomicU64::new(size),
             shape,
@@ -95,6 +100,7 @@ impl RamDisk {
         check_shape(new_size, self.shape.logical_sector)
             .map_err(|why| BlockError::Size { why: why.to_string() })?;
         let callbacks = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.table.reserve(new_size).map_err(|why| BlockError::Size { why: why.to_string() })?;
         // First the size, then the data: a write that has passed its check against the old size looks again
         // under the chunk's lock (`write`), so that nothing is left behind the new end for a later growth to
         // show.
@@ -117,22 +123,23 @@ impl RamDisk {
     /// Zeroes a range; gives whole chunks back if that is wanted.
     fn clear(&self, offset: u64, len: u64, zeroing: Zeroing) {
         let end = offset + len;
-        for (chunks, slot) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
-            let Some(slot) = slot else { continue };
+        for (chunks, chunk) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
+            let Some(chunk) = chunk else { continue };
             let start = chunks.start as u64 * CHUNK as u64;
             let from = offset.saturating_sub(start) as usize;
             let to = (end - start).min(CHUNK as u64) as usize;
-            // Freed after the lock is released.
-            let mut freed = None;
-            let mut chunk = table::write(slot);
-            if zeroing == Zeroing::MayUnmap && to - from == CHUNK {
-                freed = chunk.take();
-                self.held.fetch_sub(usize::from(freed.is_some()), Ordering::Relaxed);
-            } else if let Some(bytes) = &mut *chunk {
-                bytes[from..to].fill(0);
+            let mut chunk = chunk.write();
+            if !chunk.is_held() {
+                continue;
             }
-            drop(chunk);
-            drop(freed);
+            if zeroing == Zeroing::MayUnmap && to - from == CHUNK {
+                if chunk.clear() {
+                    self.table.given_back(chunks.start);
+                    self.held.fetch_sub(1, Ordering::Relaxed);
+                }
+            } else {
+                chunk.bytes()[from..to].fill(0);
+            }
         }
     }
 
@@ -166,10 +173,10 @@ impl BlockDevice for RamDisk {
         let bytes = &mut buf[..];
         for piece in pieces(offset, bytes.len()) {
             let target = &mut bytes[piece.outside];
-            let slot = self.table.get(piece.chunk).map(table::read);
-            match slot.as_deref() {
-                Some(Some(chunk)) => target.copy_from_slice(&chunk[piece.inside]),
-                _ => target.fill(0),
+            let chunk = self.table.get(piece.chunk).map(Chunk::read);
+            match chunk.as_ref().and_then(ReadGuard::bytes) {
+                Some(bytes) => target.copy_from_slice(&bytes[piece.inside]),
+                None => target.fill(0),
             }
         }
         Io::ok(buf)
@@ -181,23 +188,19 @@ impl BlockDevice for RamDisk {
             return Io::err(error);
         }
         for piece in pieces(offset, bytes.len()) {
-            let mut slot = table::write(self.table.get_or_make(piece.chunk));
+            let mut chunk = self.table.get_or_make(piece.chunk).write();
             let size = self.size();
             if offset + piece.outside.end as u64 > size {
                 // The disk shrank meanwhile, see `resize`.
                 return Io::err(BlockError::OutOfRange { offset, len: bytes.len() as u64, size });
             }
-            let chunk = match &mut *slot {
-                Some(chunk) => chunk,
-                hole => match table::allocate() {
-                    Ok(chunk) => {
-                        self.held.fetch_add(1, Ordering::Relaxed);
-                        hole.insert(chunk)
-                    }
-                    Err(error) => return Io::err(error),
-                },
-            };
-            chunk[piece.inside].copy_from_slice(&bytes[piece.outside]);
+            if !chunk.is_held() {
+                self.held.fetch_add(1, Ordering::Relaxed);
+                if let Some(region) = self.table.taken(piece.chunk) {
+                    huge::is_dense(Arc::downgrade(&self.table), region);
+                }
+            }
+            chunk.bytes()[piece.inside].copy_from_slice(&bytes[piece.outside]);
         }
         Io::ok(())
     }
@@ -220,10 +223,10 @@ impl BlockDevice for RamDisk {
         }
         let end = offset + len;
         let mut list = Vec::new();
-        for (chunks, slot) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
+        for (chunks, chunk) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
             let from = offset.max(chunks.start as u64 * CHUNK as u64);
             let to = end.min(chunks.end as u64 * CHUNK as u64);
-            let data = slot.is_some_and(|slot| table::read(slot).is_some());
+            let data = chunk.is_some_and(|chunk| chunk.read().bytes().is_some());
             let kind = if data { ExtentKind::Data } else { ExtentKind::Unallocated };
             // An empty range within a chunk makes one empty piece, which `push_onto` drops.
             Extent { offset: from, len: to - from, kind }.push_onto(&mut list);

@@ -1,35 +1,19 @@
 //! Chunk number → chunk, without a lock on the way.
 
 use std::ops::Range;
-use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use lunway_block::BlockError;
-use memmap2::MmapMut;
+use crate::ShapeError;
+use crate::huge::CHUNKS_PER_HUGE;
+use crate::reservation::{CHUNK, Chunk, Reservation, SEGMENT, Segment};
 
-/// The unit of allocation, of locking and of unmapping, bytes.
-///
-/// Smaller chunks: less memory for scattered writes, finer unmap. Larger ones: fewer locks per transfer, a
-/// smaller table. At 64 KiB a 1 MiB read takes 16 uncontended locks, some 0.3 µs beside 50 µs and more of
-/// copying, and the table is 0.04 % of the data.
-pub(crate) const CHUNK: usize = 64 << 10;
-
-/// Chunks per segment: 64 MiB of disk behind 24 KiB of table.
-const SEGMENT: usize = 1024;
 const MIDDLE: usize = 512;
 const ROOT: usize = 512;
 
 /// The largest disk, bytes: 16 TiB, what the three levels hold.
 pub const SIZE_MAX: u64 = (CHUNK * SEGMENT * MIDDLE * ROOT) as u64;
 
-/// The bytes of one chunk; `None`: a hole.
-///
-/// A mapping of its own, so that an unmapped chunk goes back to the kernel at once: the allocator would keep it (of 2 GiB
-/// unmapped glibc kept all). Neighbours share one kernel structure; where a pattern of holes makes more of them than the
-/// kernel allows (`vm.max_map_count`, 65,530: 8 GiB in which every other chunk is a hole), writes to holes get
-/// [`BlockError::NoSpace`].
-pub(crate) type Chunk = Option<MmapMut>;
-
-type Segment = Box<[RwLock<Chunk>]>;
 type Middle = Box<[OnceLock<Segment>]>;
 type Root = Box<[OnceLock<Middle>]>;
 
@@ -37,9 +21,20 @@ type Root = Box<[OnceLock<Middle>]>;
 ///
 /// A reader walks two initialised-once pointers, which cost a load each and are shared by all cores without
 /// contention, and takes the lock of one chunk: threads meet only where their data does. Inner nodes are made
-/// when first written below and stay until the disk goes: at most 0.04 % of the disk's size.
+/// when first written below and stay until the disk goes: at most 0.02 % of the disk's size.
+///
+/// Addresses are reserved in one piece when the disk is made, and in one more piece, at least as large as all before, each time that it
+/// outgrows them: a handful of mappings, however often it is resized.
 pub(crate) struct Table {
     root: Root,
+    /// In the order of the disk, without gaps; only added to.
+    homes: RwLock<Vec<Home>>,
+}
+
+/// A piece of the disk with its addresses, in whole segments.
+struct Home {
+    segments: Range<usize>,
+    reservation: Arc<Reservation>,
 }
 
 fn empty<T>(len: usize) -> Box<[OnceLock<T>]> {
@@ -47,24 +42,90 @@ fn empty<T>(len: usize) -> Box<[OnceLock<T>]> {
 }
 
 impl Table {
-    pub(crate) fn new() -> Self {
-        Self { root: empty(ROOT) }
+    /// Addresses for a disk of `size` bytes.
+    pub(crate) fn new(size: u64) -> Result<Self, ShapeError> {
+        let table = Self { root: empty(ROOT), homes: RwLock::default() };
+        table.reserve(size)?;
+        Ok(table)
     }
 
-    /// The slot of a chunk, or `None` where nothing was ever written near it: a hole.
-    pub(crate) fn get(&self, chunk: usize) -> Option<&RwLock<Chunk>> {
+    /// Has addresses for `size` bytes. Before the disk gets that size.
+    pub(crate) fn reserve(&self, size: u64) -> Result<(), ShapeError> {
+        let mut homes = self.homes.write().unwrap_or_else(PoisonError::into_inner);
+        let needed = size.div_ceil((SEGMENT * CHUNK) as u64) as usize;
+        let have = homes.last().map_or(0, |home| home.segments.end);
+        if needed <= have {
+            return Ok(());
+        }
+        // Twice as much each time, as far as a disk can grow at all.
+        let end = needed.max(2 * have).min(MIDDLE * ROOT);
+        let take = |end: usize| {
+            let reservation = Reservation::new(end - have)?;
+            Ok(Home { segments: have..end, reservation: Arc::new(reservation) })
+        };
+        let home = take(end).or_else(|_: std::io::Error| take(needed));
+        homes.push(home.map_err(|_| ShapeError::Refused { size })?);
+        Ok(())
+    }
+
+    fn segment(&self, chunk: usize) -> Option<&Segment> {
         let middle = self.root.get(chunk / SEGMENT / MIDDLE)?.get()?;
-        let segment = middle.get(chunk / SEGMENT % MIDDLE)?.get()?;
-        segment.get(chunk % SEGMENT)
+        middle.get(chunk / SEGMENT % MIDDLE)?.get()
     }
 
-    /// The slot of a chunk, made if need be. Only for chunks below [`SIZE_MAX`], which the disk's size
+    /// A chunk, or `None` where nothing was ever written near it: a hole.
+    pub(crate) fn get(&self, chunk: usize) -> Option<Chunk<'_>> {
+        Some(self.segment(chunk)?.chunk(chunk % SEGMENT))
+    }
+
+    /// A chunk, its lock made if need be. Only for chunks that addresses are [reserved](Self::reserve) for, which the disk's size
     /// ensures.
-    pub(crate) fn get_or_make(&self, chunk: usize) -> &RwLock<Chunk> {
+    pub(crate) fn get_or_make(&self, chunk: usize) -> Chunk<'_> {
         let middle = self.root[chunk / SEGMENT / MIDDLE].get_or_init(|| empty(MIDDLE));
-        let segment = middle[chunk / SEGMENT % MIDDLE]
-            .get_or_init(|| (0..SEGMENT).map(|_| RwLock::new(None)).collect::<Segment>());
-        &segment[chunk % SEGMENT]
+        let segment = middle[chunk / SEGMENT % MIDDLE].get_or_init(|| self.make(chunk / SEGMENT));
+        segment.chunk(chunk % SEGMENT)
+    }
+
+    fn make(&self, segment: usize) -> Segment {
+        let homes = self.homes.read().unwrap_or_else(PoisonError::into_inner);
+        let home = homes.iter().find(|home| home.segments.contains(&segment));
+        let home = home.expect("addresses are reserved before the disk has the size");
+        home.reservation.lend(segment - home.segments.start)
+    }
+
+    /// Counts a chunk that was a hole. The region that is full now.
+    pub(crate) fn taken(&self, chunk: usize) -> Option<usize> {
+        let count = self.held(chunk)?.fetch_add(1, Ordering::Relaxed) + 1;
+        (usize::from(count) == CHUNKS_PER_HUGE).then_some(chunk / CHUNKS_PER_HUGE)
+    }
+
+    /// Counts a chunk that is a hole now.
+    pub(crate) fn given_back(&self, chunk: usize) {
+        if let Some(held) = self.held(chunk) {
+            held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn held(&self, chunk: usize) -> Option<&AtomicU8> {
+        Some(self.segment(chunk)?.held(chunk % SEGMENT))
+    }
+
+    /// Makes one huge page of a region, if it is full.
+    pub(crate) fn collapse(&self, region: usize) -> std::io::Result<()> {
+        let chunk = region * CHUNKS_PER_HUGE;
+        let full = self.held(chunk).map(|held| usize::from(held.load(Ordering::Relaxed)));
+        let homes = self.homes.read().unwrap_or_else(PoisonError::into_inner);
+        let home = homes.iter().find(|home| home.segments.contains(&(chunk / SEGMENT)));
+        match home {
+            Some(home) if full == Some(CHUNKS_PER_HUGE) => {
+                let reservation = Arc::clone(&home.reservation);
+                let offset = (chunk - home.segments.start * SEGMENT) * CHUNK;
+                // A growth need not wait for it.
+                drop(homes);
+                reservation.collapse(offset)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The slots of a range of chunks, in order; whole missing segments come as one `None` with their length,
@@ -72,7 +133,7 @@ impl Table {
     pub(crate) fn walk(
         &self,
         chunks: Range<usize>,
-    ) -> impl Iterator<Item = (Range<usize>, Option<&RwLock<Chunk>>)> {
+    ) -> impl Iterator<Item = (Range<usize>, Option<Chunk<'_>>)> {
         let mut next = chunks.start;
         std::iter::from_fn(move || {
             let first = next;
@@ -89,41 +150,63 @@ impl Table {
     }
 }
 
-/// Memory for a chunk, all zeroes. A kernel that refuses is a full disk, not the end of the process.
-pub(crate) fn allocate() -> Result<MmapMut, BlockError> {
-    MmapMut::map_anon(CHUNK).map_err(|_| BlockError::NoSpace)
-}
-
-/// Locks a chunk to read. Nothing panics under these locks; bytes have no invariant that a panic could break.
-pub(crate) fn read(slot: &RwLock<Chunk>) -> RwLockReadGuard<'_, Chunk> {
-    slot.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks a chunk to change it.
-pub(crate) fn write(slot: &RwLock<Chunk>) -> RwLockWriteGuard<'_, Chunk> {
-    slot.write().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_appears_when_made_and_stays_the_same() {
-        let table = Table::new();
+    fn a_chunk_appears_when_made_and_stays_the_same() {
+        let table = Table::new(SIZE_MAX).unwrap();
         let last = (SIZE_MAX / CHUNK as u64) as usize - 1;
         for chunk in [0, SEGMENT, SEGMENT * MIDDLE, last] {
             assert!(table.get(chunk).is_none(), "{chunk}");
-            let slot = table.get_or_make(chunk);
-            *write(slot) = Some(allocate().unwrap());
-            assert!(std::ptr::eq(slot, table.get(chunk).unwrap()));
+            table.get_or_make(chunk).write().bytes().fill(chunk as u8 | 1);
+            let again = table.get(chunk).unwrap().read();
+            assert!(again.bytes().unwrap().iter().all(|&byte| byte == chunk as u8 | 1));
         }
         assert!(table.get(last + 1).is_none());
+        let neighbour = table.get(1).unwrap();
+        assert_eq!(neighbour.read().bytes(), None);
+        assert!(neighbour.write().bytes().iter().all(|&byte| byte == 0), "a hole is zeroes");
+    }
+
+    #[test]
+    fn growth_adds_few_pieces_and_leaves_what_is_there() {
+        let table = Table::new(CHUNK as u64).unwrap();
+        table.get_or_make(3).write().bytes().fill(9);
+        for segments in 1..500_u64 {
+            table.reserve(segments * (SEGMENT * CHUNK) as u64).unwrap();
+            let last = segments as usize * SEGMENT - 1;
+            table.get_or_make(last).write().bytes()[0] = segments as u8;
+            assert_eq!(table.get(last).unwrap().read().bytes().unwrap()[0], segments as u8);
+        }
+        assert!(table.homes.read().unwrap().len() <= 10);
+        assert!(table.get(3).unwrap().read().bytes().unwrap().iter().all(|&byte| byte == 9));
+    }
+
+    #[test]
+    fn a_region_is_full_once_and_again_after_a_hole() {
+        let table = Table::new(1 << 30).unwrap();
+        let fill = |chunk: usize| {
+            table.get_or_make(chunk).write().bytes().fill(1);
+            table.taken(chunk)
+        };
+        let full: Vec<_> = (0..3 * CHUNKS_PER_HUGE).filter_map(fill).collect();
+        assert_eq!(full, [0, 1, 2]);
+        assert!(table.get(40).unwrap().write().clear());
+        table.given_back(40);
+        table.collapse(1).unwrap();
+        assert_eq!(fill(40), Some(1));
+        // Where the machine has huge pages the bytes move; they stay what they are.
+        let _ = table.collapse(1);
+        for chunk in 0..3 * CHUNKS_PER_HUGE {
+            assert!(table.get(chunk).unwrap().read().bytes().unwrap().iter().all(|&byte| byte == 1));
+        }
     }
 
     #[test]
     fn a_walk_covers_the_range_and_skips_what_is_missing() {
-        let table = Table::new();
+        let table = Table::new(1 << 30).unwrap();
         table.get_or_make(SEGMENT + 5);
         let steps: Vec<_> = table.walk(3..3 * SEGMENT + 7).collect();
         let mut next = 3;

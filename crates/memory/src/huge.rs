@@ -1,0 +1,105 @@
+//! Huge pages where data is dense.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::reservation::CHUNK;
+use crate::table::Table;
+
+/// A huge page, bytes (x86-64, and arm64 with pages of 4 KiB).
+pub(crate) const HUGE: usize = 2 << 20;
+/// Chunks in one.
+pub(crate) const CHUNKS_PER_HUGE: usize = HUGE / CHUNK;
+
+/// Regions that wait to be put together; the next ones stay as they are. 32 GiB.
+const WAITING_MAX: usize = 16_384;
+/// The thread rests this many times as long as it worked, so that it takes a fifth of a core: a disk of 1 GiB that is filled is
+/// done after 1–2 s.
+const REST: u32 = 4;
+/// But no longer than this: on a busy machine most of the time that a region took was others' work.
+const REST_MAX: Duration = Duration::from_millis(5);
+/// How long the thread stays without work.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+
+/// What the machine does with transparent huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ThpMode {
+    /// The kernel takes them at the first write in any region: switched off for disks, where one sector would take 2 MiB.
+    Always,
+    /// They are had where they are asked for.
+    Advised,
+    /// There are none.
+    Never,
+}
+
+impl ThpMode {
+    pub(crate) fn of_this_machine() -> Self {
+        static MODE: LazyLock<ThpMode> = LazyLock::new(|| {
+            let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+            match () {
+                () if text.contains("[always]") => ThpMode::Always,
+                () if text.contains("[madvise]") => ThpMode::Advised,
+                () => ThpMode::Never,
+            }
+        });
+        *MODE
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    regions: VecDeque<(Weak<Table>, usize)>,
+    running: bool,
+}
+
+static QUEUE: LazyLock<Mutex<Queue>> = LazyLock::new(Mutex::default);
+static WORK: Condvar = Condvar::new();
+
+fn lock() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that all chunks of a region hold data: soon after, a thread puts its pages together to a huge one (`MADV_COLLAPSE`), which
+/// copies 2 MiB and takes 0.2–0.5 ms. A region is huge only once it is full, so no memory is taken that data does not fill.
+pub(crate) fn is_dense(table: Weak<Table>, region: usize) {
+    if ThpMode::of_this_machine() != ThpMode::Advised {
+        return;
+    }
+    let mut queue = lock();
+    if queue.regions.len() >= WAITING_MAX {
+        return;
+    }
+    queue.regions.push_back((table, region));
+    if !queue.running {
+        queue.running = thread::Builder::new().name("ram-huge-pages".to_owned()).spawn(work).is_ok();
+    }
+    drop(queue);
+    WORK.notify_one();
+}
+
+fn work() {
+    let mut queue = lock();
+    loop {
+        if let Some((table, region)) = queue.regions.pop_front() {
+            drop(queue);
+            if let Some(table) = table.upgrade() {
+                let begun = Instant::now();
+                // Where there is no memory in one piece it stays as it is.
+                let _ = table.collapse(region);
+                drop(table);
+                thread::sleep((begun.elapsed() * REST).min(REST_MAX));
+            }
+            queue = lock();
+            continue;
+        }
+        let waited = WORK.wait_timeout(queue, IDLE_TIME).unwrap_or_else(PoisonError::into_inner);
+        queue = waited.0;
+        if waited.1.timed_out() && queue.regions.is_empty() {
+            queue.running = false;
+            return;
+        }
+    }
+}
