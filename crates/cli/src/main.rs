@@ -11,6 +11,7 @@
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
 //! | `output` | results as text, JSON and pages, and where they go |
+//! | `report_file` | a file that results are written to: what may be replaced, and how |
 //! | `terminal`, `screen`, `progress` | what depends on a person watching |
 //! | `interrupt`, `logging`, `secret` | Ctrl-C; what is logged; what must not be shown |
 //! | `protection` | a process that the kernel writes through: locked memory, OOM score, no I/O for memory |
@@ -25,6 +26,7 @@ mod logging;
 mod output;
 mod progress;
 mod protection;
+mod report_file;
 mod screen;
 mod secret;
 mod supervisor;

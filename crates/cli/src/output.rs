@@ -1,43 +1,85 @@
 //! Where results go.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::Args;
+use lunway_block::spec::DeviceSpec;
 use serde_json::Value;
 
 use crate::failure::Failure;
+use crate::report_file::ReportFile;
 use crate::terminal;
 
-/// Results on their way out: to whoever watches, to files, to a program that reads standard output.
+/// Results on their way out: text for people, files, JSON for a program that reads standard output.
 ///
-/// [`text`](Self::text) first, then the files in any order, then [`end`](Self::end), which names them. A file called `-` is standard
-/// output, which then has nothing for people on it.
+/// [`text`](Self::text) first, then the files in any order, then [`end`](Self::end), which names them. Where JSON or a file called `-`
+/// takes standard output, nothing for people is on it.
 pub(crate) struct Output<'a> {
     takes_stdout: bool,
     written: Vec<&'a Path>,
 }
 
-/// The files that every command with results can write them to.
-#[derive(Debug, Args)]
+/// The places that every command with results can write them to.
+#[derive(Debug, Default, Args)]
 pub(crate) struct Files {
-    /// Write the results as JSON; - is standard output, in place of the table
+    /// Print the results as JSON, in place of the table
+    #[arg(long)]
+    json: bool,
+    /// Write the results as JSON
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    json_file: Option<PathBuf>,
     /// Write a page with tables and charts; - is standard output, in place of the table
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", visible_alias = "html")]
+    html_file: Option<PathBuf>,
+    /// Replace files that are not reports of lunway's
+    #[arg(long)]
+    force: bool,
 }
 
 impl Files {
-    /// Refuses what cannot be written, before anything is measured for it.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        check(self.iter())
+    /// Refuses what must not be replaced or cannot be written, before anything is measured. `devices` are those that the command
+    /// works on.
+    pub(crate) fn check(&self, devices: &[&DeviceSpec]) -> Result<(), Failure> {
+        self.check_with(std::iter::empty(), devices)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.json, &self.html].into_iter().flatten()
+    /// [`check`](Self::check), with files that only this command has.
+    pub(crate) fn check_with<'a>(
+        &'a self,
+        more: impl Iterator<Item = &'a PathBuf>,
+        devices: &[&DeviceSpec],
+    ) -> Result<(), Failure> {
+        let (to_stdout, files): (Vec<_>, Vec<_>) = self.iter().chain(more).partition(|path| is_stdout(path));
+        if to_stdout.len() + usize::from(self.json) > 1 {
+            return Err(Failure::Usage(
+                "only one of --json and the files called - can have standard output".to_owned(),
+            ));
+        }
+        for (index, path) in files.iter().enumerate() {
+            if files[..index].contains(path) {
+                let name = path.display();
+                return Err(Failure::Usage(format!("two results cannot go to one file, {name}")));
+            }
+            self.report_file(path).check(devices)?;
+        }
+        Ok(())
+    }
+
+    /// A file of results, with the user's word on what it may replace.
+    pub(crate) fn report_file<'a>(&self, path: &'a Path) -> ReportFile<'a> {
+        ReportFile::new(path, self.force)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.json_file, &self.html_file].into_iter().flatten()
+    }
+
+    /// The way out for these and, with `more`, for files that only this command has.
+    pub(crate) fn output<'a>(&self, mut more: impl Iterator<Item = &'a PathBuf>) -> Output<'a> {
+        let takes_stdout =
+            self.json || self.iter().any(|path| is_stdout(path)) || more.any(|path| is_stdout(path));
+        Output { takes_stdout, written: Vec::new() }
     }
 
     /// Shows the results and writes them.
@@ -47,7 +89,7 @@ impl Files {
         json: impl FnOnce() -> Value,
         html: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        let mut output = Output::new(self.iter());
+        let mut output = self.output(std::iter::empty());
         output.text(text)?;
         output.files(self, json, html)?;
         output.end()
@@ -59,70 +101,55 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Refuses files that cannot be written, and a standard output that two of them want.
-pub(crate) fn check<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<(), Failure> {
-    let (to_stdout, files): (Vec<_>, Vec<_>) = files.partition(|path| is_stdout(path));
-    if to_stdout.len() > 1 {
-        return Err(Failure::Usage("only one file can be -, standard output".to_owned()));
-    }
-    for path in files {
-        let name = path.display();
-        if path.is_dir() {
-            return Err(Failure::failed(anyhow!("cannot write {name}: it is a directory")));
-        }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            let folder = folder.display();
-            return Err(Failure::failed(anyhow!("cannot write {name}: there is no directory {folder}")));
-        }
-    }
-    Ok(())
-}
-
 impl<'a> Output<'a> {
-    /// `files` are those that a program may read from standard output.
-    pub(crate) fn new(files: impl IntoIterator<Item = &'a PathBuf>) -> Self {
-        Self { takes_stdout: files.into_iter().any(|path| is_stdout(path)), written: Vec::new() }
-    }
-
     /// Prints what people read.
     pub(crate) fn text(&self, text: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.takes_stdout { Ok(()) } else { terminal::print(&text()) }
     }
 
-    /// Writes a document for programs, if a file is named for it.
+    /// Prints a document for programs if that is asked for, and writes it if a file is named for it.
     pub(crate) fn json(
         &mut self,
+        files: &Files,
+        print: bool,
         path: Option<&'a PathBuf>,
         document: impl FnOnce() -> Value,
     ) -> Result<(), Failure> {
-        let Some(path) = path else { return Ok(()) };
+        if !print && path.is_none() {
+            return Ok(());
+        }
         let text = serde_json::to_string_pretty(&document()).context("cannot build JSON")?;
-        if is_stdout(path) { terminal::print(&text) } else { self.write(path, &(text + "\n")) }
+        if print || path.is_some_and(|path| is_stdout(path)) {
+            terminal::print(&text)?;
+        }
+        match path.filter(|path| !is_stdout(path)) {
+            Some(path) => self.write(files, path, &(text + "\n")),
+            None => Ok(()),
+        }
     }
 
-    /// Writes the document and the page, each if a file is named for it.
+    /// Writes the document and the page, each if a place is named for it.
     pub(crate) fn files(
         &mut self,
         files: &'a Files,
         json: impl FnOnce() -> Value,
         html: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        self.json(files.json.as_ref(), json)?;
-        match &files.html {
+        self.json(files, files.json, files.json_file.as_ref(), json)?;
+        match &files.html_file {
             None => Ok(()),
             Some(path) if is_stdout(path) => terminal::print(&html()),
-            Some(path) => self.write(path, &html()),
+            Some(path) => self.write(files, path, &html()),
         }
     }
 
-    /// A file that somebody else has written, if there is one.
+    /// A file that is written elsewhere, if there is one.
     pub(crate) fn written(&mut self, path: Option<&'a PathBuf>) {
         self.written.extend(path.map(PathBuf::as_path));
     }
 
-    fn write(&mut self, path: &'a Path, text: &str) -> Result<(), Failure> {
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    fn write(&mut self, files: &Files, path: &'a Path, text: &str) -> Result<(), Failure> {
+        files.report_file(path).write(text)?;
         self.written.push(path);
         Ok(())
     }
@@ -138,16 +165,26 @@ impl<'a> Output<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;
+
+    fn files(json_file: &Path, html_file: &Path) -> Files {
+        Files {
+            json_file: Some(json_file.to_owned()),
+            html_file: Some(html_file.to_owned()),
+            ..Files::default()
+        }
+    }
 
     #[test]
     fn a_file_that_cannot_be_written_is_named_and_the_others_are_written() {
         let folder = tempfile::tempdir().unwrap();
         let (there, nowhere) = (folder.path().join("a.json"), folder.path().join("no/a.html"));
-        let files = Files { json: Some(there.clone()), html: Some(nowhere.clone()) };
-        let mut output = Output::new(files.iter());
+        let files = files(&there, &nowhere);
+        let mut output = files.output(std::iter::empty());
         let written = output.files(&files, || json!({ "mb_s": 1 }), String::new);
         assert_eq!(fs::read_to_string(&there).unwrap(), "{\n  \"mb_s\": 1\n}\n");
         let Err(Failure::Failed(error)) = written else { panic!("written") };
@@ -160,14 +197,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| Some(folder.path().join(name));
         let (stdout, usual) = (|| Some(PathBuf::from("-")), || file("a.json"));
-        for (json, html, sentence) in [
-            (usual(), stdout(), None),
-            (Some("a.json".into()), None, None),
-            (stdout(), stdout(), Some("only one file can be -")),
-            (usual(), file("no/a.html"), Some("there is no directory")),
-            (Some(folder.path().to_owned()), None, Some("it is a directory")),
+        for (json, json_file, html_file, sentence) in [
+            (false, usual(), stdout(), None),
+            (true, usual(), file("a.html"), None),
+            (false, Some("a.json".into()), None, None),
+            (false, stdout(), stdout(), Some("can have standard output")),
+            (true, None, stdout(), Some("can have standard output")),
+            (false, usual(), usual(), Some("two results cannot go to one file")),
+            (false, usual(), file("no/a.html"), Some("there is no directory")),
+            (false, Some(folder.path().to_owned()), None, Some("it is a directory")),
         ] {
-            let refused = Files { json, html }.check().err().map(|failure| format!("{failure:?}"));
+            let files = Files { json, json_file, html_file, force: false };
+            let refused = files.check(&[]).err().map(|failure| format!("{failure:?}"));
             assert_eq!(refused.is_some(), sentence.is_some(), "{refused:?}");
             assert!(refused.unwrap_or_default().contains(sentence.unwrap_or_default()));
         }
@@ -175,9 +216,10 @@ mod tests {
 
     #[test]
     fn what_goes_to_standard_output_is_alone_there() {
-        let (stdout, page) = (PathBuf::from("-"), PathBuf::from("page.html"));
-        let silent = Output::new([&stdout, &page]);
-        silent.text(|| panic!("nobody reads it")).unwrap();
-        assert!(!Output::new([&page]).takes_stdout);
+        let silent = files(Path::new("-"), Path::new("page.html"));
+        silent.output(std::iter::empty()).text(|| panic!("nobody reads it")).unwrap();
+        let json = Files { json: true, ..Files::default() };
+        json.output(std::iter::empty()).text(|| panic!("nobody reads it")).unwrap();
+        assert!(!files(Path::new("a.json"), Path::new("page.html")).output(std::iter::empty()).takes_stdout);
     }
 }

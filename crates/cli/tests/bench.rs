@@ -50,7 +50,7 @@ fn a_job_file_is_run_and_its_results_are_fios() {
     let folder = tempfile::tempdir().unwrap();
     let job = write(folder.path(), "jobs.fio", JOBS);
     let plus = folder.path().join("plus.json").to_str().unwrap().to_owned();
-    let text = succeed(lunway(&["bench", "ram:8M", "--job", &job, "--json-plus", &plus]));
+    let text = succeed(lunway(&["bench", "ram:8M", "--job", &job, "--json-plus-file", &plus]));
     for part in [
         "reads",
         "writes",
@@ -80,7 +80,7 @@ fn what_a_job_file_cannot_mean_is_said_with_its_line() {
     assert!(said.contains("jobs.fio:3: thinktime=5 cannot be honoured"), "{said}");
     let missing = finish(lunway(&["bench", "ram:1M", "--job", "/nonexistent.fio"]), PATIENCE);
     assert_eq!(missing.status.code(), Some(1));
-    let both = finish(lunway(&["bench", "ram:1M", "--json", "-", "--stream", "-", "--rw", "read"]), PATIENCE);
+    let both = finish(lunway(&["bench", "ram:1M", "--json", "--stream", "-", "--rw", "read"]), PATIENCE);
     assert_eq!(both.status.code(), Some(2));
 }
 
@@ -109,7 +109,7 @@ fn an_interrupted_run_leaves_a_whole_stream_a_whole_page_and_whole_json() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (stream, html, json) = (path("run.ndjson"), path("run.html"), path("run.json"));
     let mut command = lunway(&["bench", "ram:8M", "--profile", "anvil", "--time", "30s"]);
-    command.args(["--stream", &stream, "--html", &html, "--json", &json]);
+    command.args(["--stream", &stream, "--html-file", &html, "--json-file", &json]);
     let measures = || fs::read_to_string(&stream).is_ok_and(|lines| lines.contains("\"interval\""));
     let output = interrupted(command, measures);
     let said = String::from_utf8_lossy(&output.stderr);

@@ -179,7 +179,7 @@ fn json_has_the_fields_that_scripts_rely_on() {
     let copied = json(&["copy", "ram:8M", &served.url(0), "--verify", "--json"]);
     assert_eq!((&copied["size"], &copied["verified"]), (&(8 << 20).into(), &true.into()));
 
-    let job = ["--rw", "randread", "--bs", "4K", "--qd", "4", "--time", "200ms", "--json", "-"];
+    let job = ["--rw", "randread", "--bs", "4K", "--qd", "4", "--time", "200ms", "--json"];
     let measured = json(&[&["bench", &served.url(0)], &job[..]].concat());
     let read = &measured["jobs"][0]["read"];
     assert!(read["iops"].as_f64() > Some(0.0) && read["bw_bytes"].as_u64() > Some(0), "{read}");
@@ -224,7 +224,7 @@ fn a_copy_over_our_own_ends_arrives_with_both_digests() {
         let served = Served::start(&["--lun", &format!("0=ram:64M,sector={sector}")]);
         let url = served.url(0) + "?header_digest=crc32c&data_digest=crc32c";
         succeed(lunway(&["copy", source.to_str().unwrap(), &url, "--verify"]));
-        succeed(lunway(&["copy", &url, back.to_str().unwrap(), "--verify"]));
+        succeed(lunway(&["copy", &url, back.to_str().unwrap(), "--verify", "--overwrite"]));
         support::assert_same_bytes(&source, &back);
     }
 }
@@ -249,7 +249,8 @@ fn a_comparison_that_fails_names_the_first_offset() {
     let (source, copy) = (path("source"), path("copy"));
     fs::write(&source, vec![7; 8 << 20]).unwrap();
     fs::write(&copy, vec![0; 8 << 20]).unwrap();
-    let (code, _, stderr) = outcome(&["copy", &source, &format!("fault:corrupt@3M-4M:{copy}"), "--verify"]);
+    let (code, _, stderr) =
+        outcome(&["copy", &source, &format!("fault:corrupt@3M-4M:{copy}"), "--verify", "--overwrite"]);
     assert_eq!(code, 1, "{stderr}");
     let offset = stderr.split("first at offset ").nth(1).and_then(|rest| rest.trim().parse::<u64>().ok());
     assert!(offset.is_some_and(|offset| (3 << 20..4 << 20).contains(&offset)), "{stderr}");
@@ -273,7 +274,7 @@ fn no_secret_is_shown_anywhere() {
         format!("[[target]]\nname = \"{IQN}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"{wrong}\"\n"),
     )
     .unwrap();
-    let bench = ["--rw", "read", "--time", "100ms", "--html", &html, "--json", &json_file];
+    let bench = ["--rw", "read", "--time", "100ms", "--html-file", &html, "--json-file", &json_file];
     for (arguments, code) in [
         (vec!["-vvv", "inspect", &url], 0),
         (vec!["-vvv", "inspect", &url, "--json"], 0),
@@ -286,7 +287,7 @@ fn no_secret_is_shown_anywhere() {
         (vec!["inspect", "ram:1M", &url], 2),
         (vec!["inspect", &url, "--no-such-flag"], 2),
         (vec!["serve", "--lun", &url], 2),
-        (vec!["bench", "ram:1M", "--html", &url, "--rw", &url], 2),
+        (vec!["bench", "ram:1M", "--html-file", &url, "--rw", &url], 2),
     ] {
         let (found, stdout, stderr) = outcome(&arguments);
         assert_eq!(found, code, "{arguments:?}: {stderr}");
@@ -314,8 +315,7 @@ fn the_secret_may_come_from_the_environment() {
 fn an_interrupted_measurement_gives_its_figures() {
     let folder = tempfile::tempdir().unwrap();
     let stream = folder.path().join("run.ndjson");
-    let mut command =
-        lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1m", "--json", "-", "--stream"]);
+    let mut command = lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1m", "--json", "--stream"]);
     command.arg(&stream);
     let measures = || fs::read_to_string(&stream).is_ok_and(|lines| lines.contains("\"interval\""));
     let output = interrupted(command, measures);
@@ -333,7 +333,7 @@ fn a_second_interrupt_does_not_wait_for_what_is_in_flight() {
     let source = format!("delay:10m:{}", disk.display());
     let running = Running::start(lunway(&["copy", &source, copied.to_str().unwrap()]));
     let start = Instant::now();
-    while !copied.exists() && start.elapsed() < PATIENCE {
+    while !folder.path().join("copied.img.partial").exists() && start.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(10));
     }
     for _ in 0..2 {

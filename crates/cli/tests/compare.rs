@@ -19,7 +19,7 @@ fn a_device_with_three_times_the_delay_is_slower_and_the_page_shows_it() {
     let (json, html) = (path("compare.json"), path("compare.html"));
     let mut arguments =
         vec!["compare", "delay:1ms:ram:16M", "delay:4ms:ram:16M,sector=4096", "--labels", "near,far"];
-    arguments.extend(["--rw", "randread", "--rounds", "1", "--json", &json, "--html", &html]);
+    arguments.extend(["--rw", "randread", "--rounds", "1", "--json-file", &json, "--html-file", &html]);
     arguments.extend(QUICK);
     let output = finish(lunway(&arguments), PATIENCE);
     let (table, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -47,7 +47,7 @@ fn devices_that_hold_data_are_only_read_and_an_interrupt_gives_what_there_is() {
     let disk = folder.path().join("disk.img");
     image(&disk, 4 << 20, 1 << 20);
     let before = fs::read(&disk).unwrap();
-    let mut arguments = vec!["compare", disk.to_str().unwrap(), disk.to_str().unwrap(), "--json", "-"];
+    let mut arguments = vec!["compare", disk.to_str().unwrap(), disk.to_str().unwrap(), "--json"];
     arguments.extend(["--size", "4M", "--time", "100ms", "--pairs", "200"]);
     let start = Instant::now();
     let output = interrupted(lunway(&arguments), || start.elapsed() > Duration::from_secs(4));

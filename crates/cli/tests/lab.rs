@@ -29,7 +29,7 @@ fn lab(arguments: &[&str]) -> Option<Output> {
 
 /// Runs an experiment to its JSON.
 fn run(experiment: &str, arguments: &[&str]) -> Option<Value> {
-    let output = lab(&[&["run", experiment, "--json", "-"], arguments].concat())?;
+    let output = lab(&[&["run", experiment, "--json"], arguments].concat())?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     Some(serde_json::from_slice(&output.stdout).expect("one document on standard output"))
@@ -68,7 +68,8 @@ fn refused(folder: &Path, text: &str) -> String {
 fn control_fills_the_calibrated_link_both_ways() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("control.html");
-    let arguments = ["--rate", "25Mbit", "--time", "1s", "--repeat", "1", "--html", page.to_str().unwrap()];
+    let arguments =
+        ["--rate", "25Mbit", "--time", "1s", "--repeat", "1", "--html-file", page.to_str().unwrap()];
     let Some(results) = measure("control", &arguments) else { return };
     assert_eq!(results["experiment"], "control");
     assert_eq!(results["links"][0]["name"], "lane1");
@@ -322,7 +323,7 @@ fn two_units_are_compared_over_a_cable_in_memory_and_in_a_scratch_file() {
     "#;
     fs::write(&file, text).unwrap();
     let json = folder.path().join("units.json");
-    let arguments = ["run", file.to_str().unwrap(), "--json", json.to_str().unwrap()];
+    let arguments = ["run", file.to_str().unwrap(), "--json-file", json.to_str().unwrap()];
     let Some(output) = lab(&arguments) else { return };
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -393,9 +394,9 @@ fn an_interrupt_leaves_valid_results_and_nothing_else() {
         "25Mbit",
         "--time",
         "60s",
-        "--json",
+        "--json-file",
         json.to_str().unwrap(),
-        "--html",
+        "--html-file",
         page.to_str().unwrap(),
     ]);
     command.env("LUNWAY_TEST_MARK", folder.path());

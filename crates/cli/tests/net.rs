@@ -42,7 +42,7 @@ fn the_matrix_is_printed_and_written_and_every_figure_is_in_the_json() {
     let html = folder.path().join("wire.html").to_str().unwrap().to_owned();
     let arguments =
         ["net", &responder.address, "--time", "60ms", "--window", "64K,auto", "--mtu", "path,1500"];
-    let text = succeed(lunway(&[&arguments[..], &["--link", "10Gbit", "--html", &html]].concat()));
+    let text = succeed(lunway(&[&arguments[..], &["--link", "10Gbit", "--html-file", &html]].concat()));
     assert!(text.contains("64 KiB") && text.contains("1500 (emulated)"), "{text}");
     assert!(
         text.contains("The wire carries at best")
@@ -52,7 +52,7 @@ fn the_matrix_is_printed_and_written_and_every_figure_is_in_the_json() {
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg") && page.contains("id=\"data\""));
 
-    let document = succeed(lunway(&[&arguments[..], &["--shape", "64:1K", "--json", "-"]].concat()));
+    let document = succeed(lunway(&[&arguments[..], &["--shape", "64:1K", "--json"]].concat()));
     let document: Value = serde_json::from_str(&document).unwrap();
     assert_eq!(document["lunway"]["kind"], "net");
     let results = &document["results"];
@@ -78,7 +78,7 @@ fn the_matrix_is_printed_and_written_and_every_figure_is_in_the_json() {
 #[test]
 fn an_interrupted_run_ends_soon_with_what_was_measured_and_says_so() {
     let start = Instant::now();
-    let command = lunway(&["net", "--time", "1s", "--json", "-"]);
+    let command = lunway(&["net", "--time", "1s", "--json"]);
     let output = interrupted(command, || start.elapsed() > Duration::from_millis(1500));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["results"]["complete"], false);
@@ -116,7 +116,7 @@ fn a_device_over_iscsi_is_measured_as_a_share_of_its_wire_and_memory_is_not() {
         let arguments = ["bench", device, "--rw", "randread", "--qd", "4", "--time", "300ms"];
         succeed(lunway(&[&arguments[..], more].concat()))
     };
-    let document: Value = serde_json::from_str(&bench(&url, &["--json", "-"])).unwrap();
+    let document: Value = serde_json::from_str(&bench(&url, &["--json"])).unwrap();
     let wire = &document["jobs"][0]["lunway"]["wire"];
     assert!(wire["share"].as_f64() > Some(0.0) && wire["read"]["depth"] == 4, "{wire}");
     let text = bench(&url, &[]);

@@ -139,7 +139,7 @@ fn there_and_back(tgt: &Tgt, url: &str) {
     assert!(succeed(lunway(&["copy", url, back_name, "--verify"])).contains("verified"));
     assert_same_bytes(&source, &back);
 
-    let job = ["--rw", "randrw", "--bs", "4K", "--qd", "16", "--time", "1s", "--verify", "--json", "-"];
+    let job = ["--rw", "randrw", "--bs", "4K", "--qd", "16", "--time", "1s", "--verify", "--json"];
     let refused = finish(lunway(&[&["bench", url], &job[..]].concat()), PATIENCE);
     assert_eq!(refused.status.code(), Some(1), "what holds data is not overwritten unasked");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--destroy"));
@@ -223,7 +223,8 @@ fn a_portal_that_goes_in_mid_write_and_comes_back_is_no_error_and_no_stall() {
     let device = tgt.url("", &format!("?policy=round-robin&{lanes}"));
     let json = tgt.folder().join("bench.json");
     let job = ["--rw", "randrw", "--bs", "16K", "--qd", "16", "--time", "7s", "--verify", "--destroy"];
-    let mut command = lunway(&[&["bench", &device, "--json", json.to_str().unwrap()], &job[..]].concat());
+    let mut command =
+        lunway(&[&["bench", &device, "--json-file", json.to_str().unwrap()], &job[..]].concat());
     let mut bench = command.stdout(Stdio::piped()).spawn().unwrap();
     thread::sleep(Duration::from_millis(1500));
     tgt.second_portal("delete");

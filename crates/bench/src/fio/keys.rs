@@ -64,7 +64,7 @@ pub enum Reason {
     Engine,
     /// Where and how threads run is left to the operating system.
     Placement,
-    /// Other outputs exist here: `--json-plus`, `--stream`.
+    /// Other outputs exist here: `--json-plus-file`, `--stream`.
     Output,
     /// All that was written is read back once, at the end, whatever the details.
     Verification,
@@ -85,7 +85,7 @@ impl Reason {
             Self::OneDevice => "the device of the command line is measured",
             Self::Engine => "the device decides how its I/Os are done",
             Self::Placement => "threads run where the system puts them",
-            Self::Output => "see --json-plus and --stream for what is written",
+            Self::Output => "see --json-plus-file and --stream for what is written",
             Self::Verification => "all that was written is read back once, at the end",
             Self::Data => "data is incompressible and made in one way",
             Self::Generator => "addresses come from one generator",

@@ -1,29 +1,33 @@
 //! `lunway copy`.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use indicatif::ProgressBar;
+use lunway_bench::{Region, holds_data};
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, create_file};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::transfer::{Compared, Copied, Transfer};
+use crate::transfer::{Before, Compared, Copied, Transfer};
 use crate::{device, interrupt, progress, terminal};
 
 /// Copy a device onto another.
 ///
 /// Only data is moved: holes and zeroes stay holes and zeroes. A destination that is a file and not there yet is made, as large
-/// as the source; one that is there is overwritten from its start, and must be large enough.
+/// as the source, and has the name DST.partial until it is complete. One that is there must be large enough, and asks for --overwrite
+/// where it holds data.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway copy disk.img iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --verify
-  lunway copy iscsi://user@192.0.2.10/iqn.2026-11.io.lunway:disk/0 backup.img")]
+  lunway copy iscsi://user@192.0.2.10/iqn.2026-11.io.lunway:disk/0 backup.img
+  lunway copy iscsi://user@192.0.2.10/iqn.2026-11.io.lunway:disk/0 backup.img --resume   # after an interrupt")]
 pub(crate) struct Copy {
     /// The device to read
     #[arg(value_name = "SRC")]
@@ -34,12 +38,27 @@ pub(crate) struct Copy {
     /// Afterwards, read both again and compare
     #[arg(long)]
     verify: bool,
+    /// Overwrite a destination that holds data
+    #[arg(long)]
+    overwrite: bool,
+    /// Go on with a copy that was interrupted: writes what differs
+    #[arg(long, conflicts_with = "overwrite")]
+    resume: bool,
     /// Open files past the page cache (O_DIRECT)
     #[arg(long)]
     direct: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Where a copy is written.
+struct Destination {
+    /// The device that is opened.
+    spec: DeviceSpec,
+    before: Before,
+    /// The file's name once it is complete, where it has another one until then.
+    complete: Option<PathBuf>,
 }
 
 impl Copy {
@@ -55,40 +74,99 @@ impl Copy {
         let source = device::open(source_spec, &reading).await?;
         let size = source.device.geometry().size;
         whole(source_spec, size)?;
-        let blank = match missing_file(destination_spec) {
-            Some(path) => {
-                create_file(path, size).map_err(Failure::failed)?;
-                true
-            }
-            None => false,
-        };
-        let destination = device::open(destination_spec, &options).await?;
+        let into = self.destination(destination_spec, size)?;
+        let destination = device::open(&into.spec, &options).await?;
 
         let cancel = interrupt::watch();
-        let transfer =
-            Transfer { source: &*source.device, destination: &*destination.device, blank, cancel: &cancel };
-        let result = self.transfer(&transfer, size).await;
+        let transfer = Transfer {
+            source: &*source.device,
+            destination: &*destination.device,
+            before: into.before,
+            cancel: &cancel,
+        };
+        let result = match self.may_write(&transfer, &into).await {
+            Ok(()) => self.transfer(&transfer, size, &into).await,
+            Err(error) => Err(error),
+        };
         source.close().await;
         destination.close().await;
-        result
+        let text = result
             .with_context(|| format!("copying {source_spec} to {destination_spec}"))
-            .map_err(Failure::Failed)
-            .and_then(|text| terminal::print(&text))
+            .map_err(Failure::Failed)?;
+        if let Some(complete) = &into.complete {
+            rename(&partial(complete), complete)?;
+        }
+        terminal::print(&text)
+    }
+
+    /// Decides what is written: a file that is not there yet has another name until it is complete.
+    fn destination(&self, spec: &DeviceSpec, size: u64) -> Result<Destination, Failure> {
+        let before = if self.resume { Before::Unfinished } else { Before::Unknown };
+        let there = Destination { spec: spec.clone(), before, complete: None };
+        let Some(path) = missing_file(spec) else { return Ok(there) };
+        let unfinished = partial(path);
+        let name = unfinished.display();
+        let before = match fs::metadata(&unfinished) {
+            Ok(file) if self.resume && file.len() == size => Before::Unfinished,
+            Ok(file) if self.resume => {
+                return Err(Failure::failed(anyhow!(
+                    "{name} has {} bytes and the source {size}: it is of another copy; --overwrite starts anew",
+                    file.len()
+                )));
+            }
+            Ok(_) if !self.overwrite => {
+                return Err(Failure::failed(anyhow!(
+                    "{name} is left from an interrupted copy: --resume goes on with it, --overwrite starts anew"
+                )));
+            }
+            Ok(_) => {
+                fs::remove_file(&unfinished).with_context(|| format!("cannot remove {name}"))?;
+                Before::Blank
+            }
+            Err(_) => Before::Blank,
+        };
+        if before == Before::Blank {
+            create_file(&unfinished, size).map_err(Failure::failed)?;
+        }
+        let spec = DeviceSpec::File { path: unfinished };
+        Ok(Destination { spec, before, complete: Some(path.to_owned()) })
+    }
+
+    /// Refuses a destination that holds data, unless the user said what is to become of it.
+    async fn may_write(&self, transfer: &Transfer<'_>, into: &Destination) -> anyhow::Result<()> {
+        transfer.check()?;
+        if into.complete.is_some() || self.overwrite || self.resume {
+            return Ok(());
+        }
+        let region = Region { offset: 0, len: transfer.source.geometry().size };
+        let held = holds_data(transfer.destination, region).await;
+        match held.context("cannot look whether the destination holds data")? {
+            Some(offset) => Err(anyhow!(
+                "the destination holds data, first seen at offset {offset}: --overwrite replaces it"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Copies and compares; the result is what to print.
-    async fn transfer(&self, transfer: &Transfer<'_>, size: u64) -> anyhow::Result<String> {
+    async fn transfer(
+        &self,
+        transfer: &Transfer<'_>,
+        size: u64,
+        into: &Destination,
+    ) -> anyhow::Result<String> {
         let start = Instant::now();
         let bar = progress::bytes("copying", size);
         let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
         finish(&bar);
-        let copied = copied?;
+        let remains = || match &into.complete {
+            Some(_) => format!("{} is incomplete; --resume goes on with it", into.spec),
+            None => "the destination is incomplete; --resume completes it".to_owned(),
+        };
+        let copied = copied.with_context(remains)?;
         let elapsed = start.elapsed().as_secs_f64();
         if !copied.complete {
-            return Err(anyhow!(
-                "interrupted: {} of {size} bytes were dealt with, in no particular order; they are safe",
-                copied.done
-            ));
+            return Err(anyhow!("interrupted after {} of {size} bytes: {}", copied.done, remains()));
         }
         let compared = if self.verify { Some(compare(transfer, size).await?) } else { None };
         Ok(self.summary(copied, compared, elapsed))
@@ -149,6 +227,28 @@ fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// The name of a file while its copy is incomplete.
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// Gives a complete copy its name, durably, unless a file of that name has come meanwhile.
+fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
+    let failed = || format!("the copy is complete as {}, and cannot be renamed", from.display());
+    let cwd = rustix::fs::CWD;
+    rustix::fs::renameat_with(cwd, from, cwd, to, rustix::fs::RenameFlags::NOREPLACE)
+        .or_else(|error| match error {
+            // Network file systems know no such flag.
+            rustix::io::Errno::INVAL if !to.exists() => rustix::fs::rename(from, to),
+            error => Err(error),
+        })
+        .with_context(failed)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder).and_then(|folder| folder.sync_all()).with_context(failed).map_err(Failure::Failed)
 }
 
 /// The path of a raw file that does not exist.

@@ -21,7 +21,7 @@ use crate::{interrupt, progress, terminal};
 Examples:
   lunway lab list
   lunway lab run control
-  lunway lab run cable-pull --html cable-pull.html
+  lunway lab run cable-pull --html-file cable-pull.html
   lunway lab show control > mine.toml            # change it, then:
   lunway lab run mine.toml --rate 100Mbit --repeat 5")]
 pub(crate) struct Lab {
@@ -106,7 +106,7 @@ impl Run {
         if self.dry_run {
             return self.show_script(&experiment);
         }
-        self.files.check()?;
+        self.files.check(&[])?;
         match Sandbox::enter(env::args_os().skip(1)) {
             Ok(Side::Inside(_)) => self.run_inside(&experiment),
             // All has been said inside.

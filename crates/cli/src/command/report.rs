@@ -41,7 +41,7 @@ impl Report {
 #[command(after_help = "\
 Examples:
   lunway report show before.html
-  lunway report show fio.json --html fio.html     # fio's results as a page with charts")]
+  lunway report show fio.json --html-file fio.html     # fio's results as a page with charts")]
 struct Show {
     /// The report
     #[arg(value_name = "FILE")]
@@ -59,7 +59,7 @@ struct Show {
 Examples:
   lunway report diff before.html after.html
   lunway report diff a1.json b1.json --old a2.json --old a3.json --old a4.json --new b2.json --new b3.json --new b4.json
-  lunway report diff fio-old.json fio-new.json --html changed.html")]
+  lunway report diff fio-old.json fio-new.json --html-file changed.html")]
 struct Diff {
     /// The report from before
     #[arg(value_name = "OLD")]
@@ -93,7 +93,7 @@ fn margin(text: &str) -> Result<f64, String> {
 impl Show {
     fn run(self) -> Result<(), Failure> {
         let (saved, drawn) = read(&self.file)?;
-        self.files.check()?;
+        self.files.check(&[])?;
         self.files.write(|| shown(&saved), || data(&drawn), || html(&drawn))
     }
 }
@@ -104,7 +104,7 @@ impl Diff {
         let new = read_all(&self.after, &self.new)?;
         let difference = Difference::of(&old, &new, self.margin);
         let document = difference.document(&side(&self.before, &self.old), &side(&self.after, &self.new));
-        self.files.check()?;
+        self.files.check(&[])?;
         self.files.write(|| changed(&difference), || data(&document), || html(&document))
     }
 }

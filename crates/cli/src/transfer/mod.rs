@@ -21,14 +21,25 @@ const IN_FLIGHT: usize = 8;
 /// Copies all of `source` to the start of `destination`.
 ///
 /// What the source says is not data, and what is zeroes when read, is not sent: the destination is told to be zero
-/// there, or left alone where it is known to be [blank](Self::blank). The order of writes is not defined; everything is
+/// there, or left alone where [`before`](Self::before) says that it is. The order of writes is not defined; everything is
 /// durable when [`copy`](Self::copy) has returned.
 pub(crate) struct Transfer<'a> {
     pub(crate) source: &'a dyn BlockDevice,
     pub(crate) destination: &'a dyn BlockDevice,
-    /// The destination reads as zeroes everywhere: it was just made.
-    pub(crate) blank: bool,
+    pub(crate) before: Before,
     pub(crate) cancel: &'a Cancel,
+}
+
+/// The destination's content before a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Zeroes everywhere: it was just made.
+    Blank,
+    /// Anything.
+    Unknown,
+    /// What an interrupted copy left: each piece is compared and written only where it differs. No record of progress is
+    /// needed, and none can be wrong: the source may have changed since.
+    Unfinished,
 }
 
 /// What a copy did, also when it was cancelled.
@@ -170,6 +181,9 @@ impl Transfer<'_> {
 
     /// Gives the piece back with the number of bytes that were written.
     async fn move_piece(&self, piece: Piece) -> Result<(Piece, u64), TransferError> {
+        if self.before == Before::Unfinished && self.compare_piece(piece).await?.1.is_none() {
+            return Ok((piece, 0));
+        }
         if piece.content == Content::Zero {
             let len = self.padded(piece.len);
             self.zero(piece.offset, len).await.map_err(destination_error(piece.offset))?;
@@ -229,7 +243,7 @@ impl Transfer<'_> {
     }
 
     async fn zero(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        if self.blank {
+        if self.before == Before::Blank {
             return Ok(());
         }
         match self.destination.write_zeroes(offset, len, Zeroing::MayUnmap).await {

@@ -26,12 +26,12 @@ async fn get(disk: &dyn BlockDevice, offset: u64, len: usize) -> Vec<u8> {
 
 async fn copy(source: &dyn BlockDevice, destination: &dyn BlockDevice) -> Result<Copied, TransferError> {
     let cancel = Cancel::new();
-    Transfer { source, destination, blank: false, cancel: &cancel }.copy(&mut |_| ()).await
+    Transfer { source, destination, before: Before::Unknown, cancel: &cancel }.copy(&mut |_| ()).await
 }
 
 async fn compare(source: &dyn BlockDevice, destination: &dyn BlockDevice) -> Compared {
     let cancel = Cancel::new();
-    let transfer = Transfer { source, destination, blank: false, cancel: &cancel };
+    let transfer = Transfer { source, destination, before: Before::Unknown, cancel: &cancel };
     transfer.compare(&mut |_| ()).await.unwrap()
 }
 
@@ -115,7 +115,8 @@ async fn a_cancelled_copy_ends_early_and_says_so() {
     put(&source, 0, 1, 64 * MIB as usize).await;
     let destination = ram(64 * MIB, 512);
     let cancel = Cancel::new();
-    let transfer = Transfer { source: &source, destination: &destination, blank: true, cancel: &cancel };
+    let transfer =
+        Transfer { source: &source, destination: &destination, before: Before::Blank, cancel: &cancel };
     let copied = transfer.copy(&mut |_| cancel.cancel()).await.unwrap();
     assert!(!copied.complete && copied.done > 0 && copied.done < 64 * MIB, "{copied:?}");
 }
@@ -126,8 +127,24 @@ async fn a_blank_destination_stays_sparse() {
     put(&source, MIB, 0, 8 * MIB as usize).await;
     let destination = ram(64 * MIB, 512);
     let cancel = Cancel::new();
-    let transfer = Transfer { source: &source, destination: &destination, blank: true, cancel: &cancel };
+    let transfer =
+        Transfer { source: &source, destination: &destination, before: Before::Blank, cancel: &cancel };
     assert_eq!(transfer.copy(&mut |_| ()).await.unwrap().written, 0);
     let whole = Extent { offset: 0, len: 64 * MIB, kind: ExtentKind::Unallocated };
     assert_eq!(destination.extents(0, 64 * MIB).await.unwrap(), [whole]);
+}
+
+#[tokio::test]
+async fn what_an_interrupted_copy_left_is_completed_and_what_is_equal_is_not_written_again() {
+    let (source, destination) = (ram(32 * MIB, 512), ram(32 * MIB, 512));
+    put(&source, 0, 1, 16 * MIB as usize).await;
+    copy(&source, &destination).await.unwrap();
+    put(&destination, 3 * MIB + 512, 9, 512).await;
+    put(&destination, 20 * MIB, 9, 512).await;
+    let cancel = Cancel::new();
+    let transfer =
+        Transfer { source: &source, destination: &destination, before: Before::Unfinished, cancel: &cancel };
+    let copied = transfer.copy(&mut |_| ()).await.unwrap();
+    assert_eq!((copied.complete, copied.written), (true, MIB), "the one piece of data that differed");
+    assert_eq!(compare(&source, &destination).await.differs_at, None);
 }

@@ -43,8 +43,8 @@ pub(crate) use self::plan::run_profile;
 #[command(after_help = "\
 Examples:
   lunway bench ram:4G
-  lunway bench iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --html report.html --live
-  lunway bench disk.img --rw randrw --mix 70 --bs 8K --qd 16 --time 30s --json result.json
+  lunway bench iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --html-file report.html --live
+  lunway bench disk.img --rw randrw --mix 70 --bs 8K --qd 16 --time 30s --json-file result.json
   lunway bench disk.img --job oltp.fio --stream - | tee oltp.ndjson")]
 pub(crate) struct Bench {
     /// The device to measure
@@ -135,7 +135,7 @@ impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
         let task = self.task()?;
-        self.outputs.check()?;
+        self.outputs.check(&spec)?;
         let (measured, streamed) = device::run(self.measure(&spec, &task))?;
         self.outputs.write(&spec.to_string(), &measured)?;
         streamed?;

@@ -1,31 +1,31 @@
 //! What `lunway bench` leaves behind: a table, JSON, a page, a stream.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::Args;
 use lunway_bench::profile::ProfileResult;
 use lunway_bench::score::Score;
 use lunway_bench::{End, Outcome, Table, fio, report};
 use lunway_block::BlockDevice;
 use lunway_block::size::HumanSize;
+use lunway_block::spec::DeviceSpec;
 use lunway_report::{Fact, html};
 use serde_json::{Value, json};
 
 use super::plan::Measured;
 use crate::failure::Failure;
-use crate::output::{Files, Output, check, is_stdout};
+use crate::output::{Files, is_stdout};
 
 /// Where results go.
 #[derive(Debug, Args)]
 pub(super) struct Outputs {
     #[command(flatten)]
     files: Files,
-    /// Write JSON in fio's layout, as --json does, with all latency buckets (fio's json+)
-    #[arg(long, value_name = "FILE")]
-    json_plus: Option<PathBuf>,
+    /// Write JSON in fio's layout, as --json-file does, with all latency buckets (fio's json+)
+    #[arg(long, value_name = "FILE", visible_alias = "json-plus")]
+    json_plus_file: Option<PathBuf>,
     /// Write a line of JSON each second while it runs, and for each job that has ended
     #[arg(long, value_name = "FILE")]
     stream: Option<PathBuf>,
@@ -33,12 +33,13 @@ pub(super) struct Outputs {
 
 impl Outputs {
     /// Refuses what cannot be written, before anything is measured for it.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        check(self.iter())
+    pub(super) fn check(&self, device: &DeviceSpec) -> Result<(), Failure> {
+        self.files.check_with(self.more(), &[device])
     }
 
-    fn iter(&self) -> impl Iterator<Item = &PathBuf> {
-        self.files.iter().chain(&self.json_plus).chain(&self.stream)
+    /// The files that other commands do not have.
+    fn more(&self) -> impl Iterator<Item = &PathBuf> {
+        self.json_plus_file.iter().chain(&self.stream)
     }
 
     /// Where the stream goes.
@@ -47,8 +48,7 @@ impl Outputs {
         if is_stdout(path) {
             return Ok(Some(Box::new(io::stdout())));
         }
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Some(Box::new(file)))
+        Ok(Some(Box::new(self.files.report_file(path).create()?)))
     }
 
     /// A stream that could not be written on, as a failure of the command.
@@ -63,7 +63,7 @@ impl Outputs {
 
     /// Shows and writes the results, whatever they are.
     pub(super) fn write(&self, device: &str, measured: &Measured) -> Result<(), Failure> {
-        let mut output = Output::new(self.iter());
+        let mut output = self.files.output(self.more());
         output.text(|| format!("{}\n", measured.text()))?;
         let outcomes = &measured.outcomes;
         let json = || json_document(device, measured, fio::to_json(outcomes));
@@ -79,8 +79,8 @@ impl Outputs {
             html(&document)
         };
         output.files(&self.files, json, page)?;
-        output
-            .json(self.json_plus.as_ref(), || json_document(device, measured, fio::to_json_plus(outcomes)))?;
+        let json_plus = || json_document(device, measured, fio::to_json_plus(outcomes));
+        output.json(&self.files, false, self.json_plus_file.as_ref(), json_plus)?;
         output.written(self.stream.as_ref());
         output.end()
     }

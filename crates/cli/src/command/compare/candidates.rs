@@ -35,6 +35,10 @@ impl Candidate {
         Ok(Self { spec: device::parse(device)?, sector, label: None })
     }
 
+    pub(super) fn spec(&self) -> &DeviceSpec {
+        &self.spec
+    }
+
     /// What it is called in tables: its label, or the device without its secret.
     pub(super) fn name(&self) -> String {
         let sector = self.sector.map_or(String::new(), |sector| format!(",sector={sector}"));

@@ -35,9 +35,9 @@ const CANDIDATES_MAX: usize = 8;
 #[command(after_help = "\
 Examples:
   lunway compare ram:1G ram:1G,sector=4096
-  lunway compare a.img b.img --direct --rw randread --bs 4K --qd 16 --html compare.html
+  lunway compare a.img b.img --direct --rw randread --bs 4K --qd 16 --html-file compare.html
   lunway compare iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 iscsi://192.0.2.11/iqn.2026-11.com.example:disk/0 \\
-      --labels old,new --destroy --json compare.json")]
+      --labels old,new --destroy --json-file compare.json")]
 pub(crate) struct Compare {
     /// The devices: the control, and what is held against it
     #[arg(value_name = "DEVICE[,sector=4096]", num_args = 2..=CANDIDATES_MAX, required = true)]
@@ -126,7 +126,6 @@ impl From<Figure> for compare::Figure {
 impl Compare {
     pub(crate) fn run(self) -> Result<(), Failure> {
         self.check()?;
-        self.files.check()?;
         if !self.labels.is_empty() && self.labels.len() != self.devices.len() {
             let (labels, devices) = (self.labels.len(), self.devices.len());
             return Err(Failure::Usage(format!("--labels names {labels} devices, and there are {devices}")));
@@ -136,6 +135,7 @@ impl Compare {
         for (candidate, label) in candidates.iter_mut().zip(&self.labels) {
             candidate.label = Some(label.clone());
         }
+        self.files.check(&candidates.iter().map(Candidate::spec).collect::<Vec<_>>())?;
         let (comparison, document) = device::run(self.measure(&candidates))?;
         self.show(&comparison, &document)?;
         if comparison.complete {

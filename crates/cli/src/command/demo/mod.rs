@@ -4,7 +4,6 @@ mod act;
 mod lanes;
 mod proxies;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,8 @@ use super::serve;
 
 const NAME: &str = "iqn.2026-11.io.lunway:demo";
 use crate::failure::Failure;
-use crate::transfer::Transfer;
+use crate::report_file::ReportFile;
+use crate::transfer::{Before, Transfer};
 use crate::{device, interrupt, progress, terminal};
 
 /// Size of each logical unit.
@@ -48,8 +48,11 @@ const FILE_NAME: &str = "lunway-demo.html";
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Write the report here [default: lunway-demo.html in the current directory, or where temporary files go]
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", visible_alias = "html")]
+    html_file: Option<PathBuf>,
+    /// Replace a file that is not a report of lunway's
+    #[arg(long)]
+    force: bool,
     /// The second act only: two lanes, and a cable pulled in mid-write
     #[arg(long)]
     lanes: bool,
@@ -65,6 +68,9 @@ impl Demo {
     pub(crate) fn run(self) -> Result<(), Failure> {
         if let Some(file) = &self.second_act {
             return lanes::inside(file);
+        }
+        if let Some(path) = &self.html_file {
+            ReportFile::new(path, self.force).check(&[])?;
         }
         let cancel = interrupt::watch();
         let mut document =
@@ -94,17 +100,18 @@ impl Demo {
     }
 
     fn write(&self, page: &str) -> Result<PathBuf, Failure> {
-        if let Some(path) = &self.html {
-            fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+        let report = |path| ReportFile::new(path, self.force);
+        if let Some(path) = &self.html_file {
+            report(path).write(page)?;
             return Ok(path.clone());
         }
         // Where the current directory cannot be written, temporary files can be.
         let here = Path::new(FILE_NAME);
-        if fs::write(here, page).is_ok() {
+        if report(here).write(page).is_ok() {
             return Ok(std::path::absolute(here).unwrap_or_else(|_| here.to_owned()));
         }
         let there = std::env::temp_dir().join(FILE_NAME);
-        fs::write(&there, page).with_context(|| format!("cannot write {}", there.display()))?;
+        report(&there).write(page)?;
         Ok(there)
     }
 }
@@ -227,7 +234,7 @@ async fn copy_one(
     destination: &dyn BlockDevice,
     cancel: &Cancel,
 ) -> Result<(), Failure> {
-    let transfer = Transfer { source, destination, blank: false, cancel };
+    let transfer = Transfer { source, destination, before: Before::Unknown, cancel };
     let bar = progress::bytes("copying", IMAGE_SIZE);
     let start = Instant::now();
     let copied = transfer.copy(&mut |done| bar.set_position(done)).await;

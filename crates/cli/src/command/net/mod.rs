@@ -32,7 +32,7 @@ use crate::{interrupt, progress};
 Examples:
   lunway net serve --listen 192.0.2.10          # on the storage box; then on the server:
   lunway net 192.0.2.10
-  lunway net 192.0.2.10 --link 1Gbit --html wire.html
+  lunway net 192.0.2.10 --link 1Gbit --html-file wire.html
   lunway net 192.0.2.10 --window 16K,64K,128K,512K,auto --mtu 1500,9000 --streams 1 --time 20s
   lunway net 192.0.2.10 --block 4K,64K --depth 1,8,32
   lunway net                                    # this machine alone"
@@ -124,7 +124,7 @@ impl Net {
     }
 
     fn measure(self) -> Result<(), Failure> {
-        self.files.check()?;
+        self.files.check(&[])?;
         let stop = Stop::new();
         let asked = stop.clone();
         interrupt::on_request(move || asked.stop());

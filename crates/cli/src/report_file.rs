@@ -1,0 +1,287 @@
+//! A file that a command writes results to: what may be replaced, and how.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use lunway_block::spec::DeviceSpec;
+use lunway_report::{FILE_MAX, Saved};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// The mode of a new report before the user's umask: what `open(2)` gives other programs' files.
+const MODE: u32 = 0o666;
+
+/// A file that a command writes results to.
+///
+/// **Invariant**: without the user's `--force`, writing it destroys nothing but an older report of ours. A device that the command
+/// works on is never written, with or without. [`check`](Self::check) comes before anything is measured, [`write`](Self::write) after; the
+/// file is replaced whole, so that a full file system or a kill leaves the older one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReportFile<'a> {
+    path: &'a Path,
+    force: bool,
+}
+
+/// What stands where a report shall go.
+enum Existing {
+    Nothing,
+    /// A regular file that may be replaced.
+    Replaceable,
+    /// A terminal, a pipe, /dev/null: written through.
+    Stream,
+}
+
+impl<'a> ReportFile<'a> {
+    pub(crate) fn new(path: &'a Path, force: bool) -> Self {
+        Self { path, force }
+    }
+
+    /// Refuses a file that must not be replaced or cannot be written. `devices` are those that the command works on.
+    pub(crate) fn check(&self, devices: &[&DeviceSpec]) -> Result<(), Failure> {
+        let name = self.path.display();
+        let existing = self.existing()?;
+        for device in devices.iter().filter_map(|device| file_of(device)) {
+            if is_same_file(self.path, device) {
+                return Err(Failure::Usage(format!(
+                    "the results cannot go to {name}: it is the device {}",
+                    device.display()
+                )));
+            }
+        }
+        if matches!(existing, Existing::Stream) {
+            return Ok(());
+        }
+        let folder = self.folder()?;
+        if !folder.is_dir() {
+            let folder = folder.display();
+            return Err(Failure::failed(anyhow!("cannot write {name}: there is no directory {folder}")));
+        }
+        // A file that comes and goes: permission bits alone do not tell of a read-only file system.
+        let writable = match existing {
+            Existing::Replaceable if tempfile::tempfile_in(&folder).is_err() => {
+                File::options().append(true).open(self.path).map(drop)
+            }
+            _ => tempfile::tempfile_in(&folder).map(drop),
+        };
+        writable.with_context(|| format!("cannot write {name}")).map_err(Failure::Failed)
+    }
+
+    /// Writes the file whole, or leaves what was there.
+    pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
+        let written = match self.existing()? {
+            Existing::Stream => self.write_through(text),
+            Existing::Nothing | Existing::Replaceable => self.replace(text),
+        };
+        written.with_context(|| format!("cannot write {}", self.path.display())).map_err(Failure::Failed)
+    }
+
+    /// Opens the file to be written bit by bit, as a stream of results is.
+    pub(crate) fn create(&self) -> Result<File, Failure> {
+        self.existing()?;
+        let file = File::create(self.path);
+        file.with_context(|| format!("cannot write {}", self.path.display())).map_err(Failure::Failed)
+    }
+
+    fn existing(&self) -> Result<Existing, Failure> {
+        let name = self.path.display();
+        let metadata = match fs::metadata(self.path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Existing::Nothing),
+            Err(error) => {
+                return Err(Failure::Failed(anyhow!(error).context(format!("cannot write {name}"))));
+            }
+        };
+        if metadata.is_dir() {
+            return Err(Failure::failed(anyhow!("cannot write {name}: it is a directory")));
+        }
+        if metadata.file_type().is_block_device() {
+            return match self.force {
+                true => Ok(Existing::Stream),
+                false => Err(refusal(&format!("{name} is a block device, not a file for results"))),
+            };
+        }
+        if !metadata.is_file() {
+            return Ok(Existing::Stream);
+        }
+        if self.force || metadata.len() == 0 || is_report(self.path, &metadata) {
+            return Ok(Existing::Replaceable);
+        }
+        Err(refusal(&format!("{name} exists and is not a report of lunway's")))
+    }
+
+    /// The folder of the file itself, behind symbolic links.
+    fn folder(&self) -> Result<PathBuf, Failure> {
+        let path = self.resolved();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Ok(folder.unwrap_or(Path::new(".")).to_owned())
+    }
+
+    fn resolved(&self) -> PathBuf {
+        // A link to nothing resolves to where it points; `canonicalize` knows only what exists.
+        match fs::canonicalize(self.path) {
+            Ok(path) => path,
+            Err(_) => match fs::read_link(self.path) {
+                Ok(link) => self.path.parent().map_or_else(|| link.clone(), |folder| folder.join(&link)),
+                Err(_) => self.path.to_owned(),
+            },
+        }
+    }
+
+    fn replace(&self, text: &str) -> io::Result<()> {
+        let path = self.resolved();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let permissions = fs::metadata(&path)
+            .map_or_else(|_| fs::Permissions::from_mode(MODE), |metadata| metadata.permissions());
+        let new = tempfile::Builder::new()
+            .prefix(".lunway-")
+            .permissions(permissions)
+            .tempfile_in(folder.unwrap_or(Path::new(".")));
+        let mut new = match new {
+            Ok(new) => new,
+            // The folder takes no new file, and the file itself may be ours to write.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && path.exists() => {
+                return self.write_through(text);
+            }
+            Err(error) => return Err(error),
+        };
+        new.write_all(text.as_bytes())?;
+        new.persist(&path).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    fn write_through(&self, text: &str) -> io::Result<()> {
+        File::options().write(true).truncate(true).open(self.path)?.write_all(text.as_bytes())
+    }
+}
+
+fn refusal(what: &str) -> Failure {
+    Failure::failed(anyhow!("{what}: it stays as it is; name another file, or --force to replace it"))
+}
+
+/// Whether the file holds results that lunway wrote: a page, a document, or a stream of lines.
+fn is_report(path: &Path, metadata: &Metadata) -> bool {
+    if metadata.len() > FILE_MAX {
+        return false;
+    }
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
+    if read.is_err() {
+        return false;
+    }
+    // bench writes fio's layout with an object of ours in it; a stream says in its first line what it is.
+    let first_line = text.lines().next().unwrap_or_default();
+    let is_ours =
+        |text: &str| serde_json::from_str(text).is_ok_and(|value: Value| value["lunway"].is_object());
+    is_ours(&text) || is_ours(first_line) || Saved::parse(&text).is_ok()
+}
+
+/// The file or block device that a device is made of, whatever is around it.
+fn file_of(device: &DeviceSpec) -> Option<&Path> {
+    match device.leaf() {
+        DeviceSpec::File { path } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path } => Some(path),
+        _ => None,
+    }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        // One that is not there yet is known by its name.
+        _ => std::path::absolute(one).ok() == std::path::absolute(other).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(path: &Path) -> ReportFile<'_> {
+        ReportFile::new(path, false)
+    }
+
+    #[test]
+    fn what_is_no_report_is_replaced_only_by_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = folder.path().join("disk.img");
+        fs::write(&disk, [7; 4096]).unwrap();
+        let refused = format!("{:?}", report(&disk).check(&[]).unwrap_err());
+        assert!(refused.contains("disk.img exists and is not a report of lunway's"), "{refused}");
+        assert!(report(&disk).write("{}").is_err(), "also where it came into being meanwhile");
+        assert_eq!(fs::read(&disk).unwrap(), [7; 4096]);
+        ReportFile::new(&disk, true).check(&[]).unwrap();
+        ReportFile::new(&disk, true).write("{}").unwrap();
+        assert_eq!(fs::read_to_string(&disk).unwrap(), "{}");
+    }
+
+    #[test]
+    fn an_older_report_and_an_empty_file_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        for old in [
+            "",
+            "{\"lunway\":{\"schema\":1}}",
+            "{\"lunway\":{\"schema\":1}}\n{\"second\":1}\n",
+            "{\"measures\":[]}",
+        ] {
+            fs::write(&path, old).unwrap();
+            report(&path).check(&[]).unwrap();
+            report(&path).write("new").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "new", "{old}");
+        }
+        for foreign in ["{}", "[1]", "<html></html>", "text"] {
+            fs::write(&path, foreign).unwrap();
+            assert!(report(&path).check(&[]).is_err(), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn the_device_that_is_measured_is_never_written_even_by_force_or_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, link) = (folder.path().join("empty.img"), folder.path().join("link"));
+        fs::write(&disk, "").unwrap();
+        std::os::unix::fs::symlink(&disk, &link).unwrap();
+        let device = DeviceSpec::parse(&format!("delay:1ms:{}", disk.display())).unwrap();
+        for path in [&disk, &link] {
+            let refused = ReportFile::new(path, true).check(&[&device]);
+            assert!(matches!(&refused, Err(Failure::Usage(text)) if text.contains("it is the device")));
+        }
+        let missing = DeviceSpec::parse(&format!("{}", folder.path().join("new.img").display())).unwrap();
+        assert!(report(&folder.path().join("new.img")).check(&[&missing]).is_err());
+    }
+
+    #[test]
+    fn a_link_to_a_report_stays_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("a.json"), folder.path().join("latest"));
+        std::os::unix::fs::symlink("a.json", &link).unwrap();
+        for text in ["{\"lunway\":{}}", "{\"lunway\":{\"schema\":1}}"] {
+            report(&link).check(&[]).unwrap();
+            report(&link).write(text).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+            assert!(link.is_symlink());
+        }
+    }
+
+    #[test]
+    fn streams_are_written_through_and_what_cannot_be_written_is_said_before() {
+        report(Path::new("/dev/null")).check(&[]).unwrap();
+        report(Path::new("/dev/null")).write("text").unwrap();
+        let full = format!("{:?}", report(Path::new("/dev/full")).write("text").unwrap_err());
+        assert!(full.contains("cannot write /dev/full"), "{full}");
+        let folder = tempfile::tempdir().unwrap();
+        for (path, sentence) in
+            [(folder.path().to_owned(), "it is a directory"), (folder.path().join("no/a"), "no directory")]
+        {
+            let refused = format!("{:?}", report(&path).check(&[]).unwrap_err());
+            assert!(refused.contains(sentence), "{refused}");
+        }
+        assert!(
+            report(Path::new("/proc/report.json")).check(&[]).is_err(),
+            "a file system without new files"
+        );
+    }
+}
