@@ -65,6 +65,10 @@ impl Health {
             LaneEvent::Lost { epoch, why } => self.lost(id, *epoch, why, now)?,
             LaneEvent::Settled { epoch } => {
                 let lane = &mut self.lanes[id];
+                // What was settled already is proven now.
+                if lane.settled >= *epoch {
+                    lane.presumed = 0;
+                }
                 lane.settled = lane.settled.max(*epoch);
                 return None;
             }

@@ -268,6 +268,7 @@ fn what_was_settled_without_proof_is_shown_until_the_lane_is_up_again() {
     world.lose(0);
     let lost = said(&world);
     world.health.presume_dead(0, 1);
+    world.tell(0, &LaneEvent::Settled { epoch: 1 });
     assert_eq!(said(&world), format!("{lost}; nothing has proved its session dead, a barrier settled it"));
     world.tell(0, &LaneEvent::Lost { epoch: 1, why: "no route to host".to_owned() });
     assert_eq!(
@@ -278,6 +279,12 @@ fn what_was_settled_without_proof_is_shown_until_the_lane_is_up_again() {
     assert_eq!(said(&world), "connected again");
     world.lose(0);
     assert_eq!(said(&world), lost, "that is the next session");
+
+    world.health.presume_dead(0, 2);
+    world.tell(0, &LaneEvent::Settled { epoch: 2 });
+    assert_ne!(said(&world), lost);
+    world.tell(0, &LaneEvent::Settled { epoch: 2 });
+    assert_eq!(said(&world), lost, "the proof came after all");
 }
 
 #[test]

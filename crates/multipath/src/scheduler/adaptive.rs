@@ -17,7 +17,7 @@ const FOR_THE_TEAM: u64 = 32 << 10;
 const PATIENCE: (u64, u64) = (500_000_000, 10_000_000_000);
 /// A trial of a slow lane may cost one part in so many of the time.
 const TRIAL_PART: f64 = 100.0;
-/// And so many requests went elsewhere meanwhile: on a disk with little to do each request would try a slow lane.
+/// And so many pieces went elsewhere meanwhile: on a disk with little to do each request would try a slow lane.
 const TRIAL_REST: u64 = 16;
 /// Whole requests above this size are not used to try a lane.
 const TRIAL_SIZE: u64 = 128 << 10;
