@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{PATIENCE, Served, finish, interrupted, lunway, succeed};
+use support::{PATIENCE, Served, finish, interrupted, lunway, measures, succeed};
 
 fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
@@ -110,8 +110,7 @@ fn an_interrupted_run_leaves_a_whole_stream_a_whole_page_and_whole_json() {
     let (stream, html, json) = (path("run.ndjson"), path("run.html"), path("run.json"));
     let mut command = lunway(&["bench", "ram:8M", "--profile", "anvil", "--time", "30s"]);
     command.args(["--stream", &stream, "--html-file", &html, "--json-file", &json]);
-    let measures = || fs::read_to_string(&stream).is_ok_and(|lines| lines.contains("\"interval\""));
-    let output = interrupted(command, measures);
+    let output = interrupted(command, || measures(&stream));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("interrupted"), "{said}");

@@ -7,12 +7,13 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{
-    IQN, PATIENCE, Running, Served, finish, free_port, image, interrupted, lunway, secret_file, succeed,
+    IQN, PATIENCE, Running, Served, finish, free_port, image, interrupted, lunway, measures, secret_file,
+    succeed, until,
 };
 
 /// Exit code, standard output, standard error.
@@ -317,8 +318,7 @@ fn an_interrupted_measurement_gives_its_figures() {
     let stream = folder.path().join("run.ndjson");
     let mut command = lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1m", "--json", "--stream"]);
     command.arg(&stream);
-    let measures = || fs::read_to_string(&stream).is_ok_and(|lines| lines.contains("\"interval\""));
-    let output = interrupted(command, measures);
+    let output = interrupted(command, || measures(&stream));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(document["jobs"][0]["read"]["total_ios"].as_u64() > Some(0), "{document}");
     assert_eq!(output.status.code(), Some(1));
@@ -332,10 +332,7 @@ fn a_second_interrupt_does_not_wait_for_what_is_in_flight() {
     image(&disk, 4 << 20, 1 << 20);
     let source = format!("delay:10m:{}", disk.display());
     let running = Running::start(lunway(&["copy", &source, copied.to_str().unwrap()]));
-    let start = Instant::now();
-    while !folder.path().join("copied.img.partial").exists() && start.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_millis(10));
-    }
+    until(|| folder.path().join("copied.img.partial").exists());
     for _ in 0..2 {
         // Until it reads; and what comes half a second after another is one of its own.
         thread::sleep(Duration::from_secs(1));

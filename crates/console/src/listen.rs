@@ -185,3 +185,21 @@ fn admit(token: &Token, headers: &HeaderMap) -> Result<(), ApiError> {
     let is_it = given.is_some_and(|(_, given)| token.is(given));
     is_it.then_some(()).ok_or_else(ApiError::unauthorized)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_folder_is_made_and_what_is_there_already_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/api.sock");
+        let socket = bind(&path).unwrap();
+        assert!(matches!(bind(&path), Err(ListenError::Taken(taken)) if taken == path));
+        drop(socket);
+        fs::write(&path, "notes").unwrap();
+        assert!(matches!(bind(&path), Err(ListenError::NoSocket(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "notes");
+        assert!(matches!(bind(&folder.path().join("not/there/api.sock")), Err(ListenError::Unix { .. })));
+    }
+}

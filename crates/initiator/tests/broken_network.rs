@@ -83,10 +83,15 @@ async fn after_the_replacement_timeout_io_fails_at_once_until_the_target_is_back
     assert_eq!(sent, BlockError::Timeout { millis: 300 });
     assert!(start.elapsed() < Duration::from_secs(2));
 
-    let start = Instant::now();
-    let refused = device.read(0, Buf::zeroed(512)).await.unwrap_err();
-    assert!(matches!(&refused, BlockError::Gone { why } if why.contains("no connection")), "{refused}");
-    assert!(start.elapsed() < Duration::from_millis(250), "less than the patience there was before");
+    // A machine whose time is taken may be late by itself: the quickest counts.
+    let mut quickest = Duration::MAX;
+    for _ in 0..8 {
+        let start = Instant::now();
+        let refused = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+        assert!(matches!(&refused, BlockError::Gone { why } if why.contains("no connection")), "{refused}");
+        quickest = quickest.min(start.elapsed());
+    }
+    assert!(quickest < Duration::from_millis(100), "at once: {quickest:?}");
     let path = device.paths().remove(0);
     assert_eq!((path.state, path.write_ios, path.errors), (PathState::Down, 1, 1));
 

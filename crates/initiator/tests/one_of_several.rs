@@ -61,10 +61,15 @@ async fn at_a_loss_what_was_sent_is_unknown_and_what_was_not_has_not_happened() 
     line.cut();
     assert_eq!(sent.await.unwrap_err(), BlockError::Aborted);
     assert!(matches!(waiting.await.unwrap_err(), BlockError::Gone { .. }));
-    let start = Instant::now();
-    let new = device.read(0, Buf::zeroed(512)).await.unwrap_err();
-    assert!(matches!(&new, BlockError::Gone { why } if !why.is_empty()), "{new}");
-    assert!(start.elapsed() < Duration::from_secs(1), "at once: nothing was waited for");
+    // A machine whose time is taken may be late by itself: the quickest counts.
+    let mut quickest = Duration::MAX;
+    for _ in 0..8 {
+        let start = Instant::now();
+        let new = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+        assert!(matches!(&new, BlockError::Gone { why } if !why.is_empty()), "{new}");
+        quickest = quickest.min(start.elapsed());
+    }
+    assert!(quickest < Duration::from_millis(100), "at once: {quickest:?}");
 
     tokio::time::sleep(Duration::from_millis(700)).await;
     line.refuse(false);

@@ -78,16 +78,23 @@ async fn the_depth_asked_for_is_reached_and_not_exceeded() {
 #[tokio::test]
 async fn what_the_ramp_did_is_not_counted() {
     let ramped = job(|job| {
-        job.ramp = Duration::from_millis(600);
+        job.ramp = Duration::from_millis(150);
         job.limit = Limit::Time(Duration::from_millis(100));
         job.rate = Some(Rate::Iops(1000));
     });
-    let started = Instant::now();
-    let outcome = quiet(&memory(), &ramped).await.unwrap();
-    assert!(started.elapsed() >= Duration::from_millis(700));
-    // A hundred, and not the 700 of both; those that a busy machine made late at the end of the ramp count too.
-    assert!((90..500).contains(&outcome.read.ios), "{}", outcome.read.ios);
-    assert!(outcome.elapsed < Duration::from_millis(500), "{:?}", outcome.elapsed);
+    // A machine whose time is taken may be late by itself: once of several is enough.
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let started = Instant::now();
+        let outcome = quiet(&memory(), &ramped).await.unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(250));
+        // A hundred, and not the 250 of both; those that were late at the end of the ramp count too.
+        if (90..=170).contains(&outcome.read.ios) && outcome.elapsed < Duration::from_millis(240) {
+            return;
+        }
+        seen.push((outcome.read.ios, outcome.elapsed));
+    }
+    panic!("{seen:?}");
 }
 
 #[tokio::test]

@@ -47,11 +47,14 @@ async fn each_worker_has_the_whole_depth_and_limit() {
 #[tokio::test]
 async fn the_rate_is_that_of_each_worker() {
     let paced = job(|job| job.rate = Some(Rate::Iops(200)));
-    let outcome = quiet(&delayed(1), &paced).await.unwrap();
-    let reached = outcome.read.iops();
-    // Three times 200, less what a busy machine makes late at the end.
-    assert!((400.0..=660.0).contains(&reached), "{reached}");
-    assert_eq!(outcome.read.service.count(), outcome.read.ios);
+    // Three times 200. A machine whose time is taken makes some too late to count: then once more.
+    let mut reached = Vec::new();
+    while reached.last().is_none_or(|&iops| iops < 540.0) && reached.len() < 8 {
+        let outcome = quiet(&delayed(1), &paced).await.unwrap();
+        reached.push(outcome.read.iops());
+        assert_eq!(outcome.read.service.count(), outcome.read.ios);
+    }
+    assert!(reached.last() >= Some(&540.0) && reached.iter().all(|&iops| iops <= 660.0), "{reached:?}");
 }
 
 #[tokio::test]

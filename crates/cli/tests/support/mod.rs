@@ -35,16 +35,26 @@ pub(crate) fn finish(command: Command, patience: Duration) -> Output {
 /// Starts a command and interrupts it when `ready` says so, as timeout(1) does: itself, and its group a moment later.
 pub(crate) fn interrupted(command: Command, ready: impl Fn() -> bool) -> Output {
     let running = Running::start(command);
-    let start = Instant::now();
-    while !ready() && start.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_millis(10));
-    }
+    until(ready);
     for _ in 0..3 {
         // It may be so quick that it has ended: then nobody has waited for it yet, and the signal goes nowhere.
         running.signal(Signal::INT);
         thread::sleep(Duration::from_millis(2));
     }
     running.end(PATIENCE)
+}
+
+/// Waits until it is so, for as long as a command may take.
+pub(crate) fn until(it_is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !it_is_so() && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether the stream of a `bench` shows that it measures.
+pub(crate) fn measures(stream: impl AsRef<Path>) -> bool {
+    fs::read_to_string(stream).is_ok_and(|lines| lines.contains("\"interval\""))
 }
 
 /// A command that runs, with what it says.
