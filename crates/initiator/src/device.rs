@@ -11,6 +11,7 @@ use lunway_iscsi::Cdb;
 use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 
 use crate::driver::Driver;
+use crate::exchange::had_its_turn;
 use crate::isid::IsidFamily;
 use crate::nexus::{Nexus, Purpose};
 use crate::operation::{Done, Handle, Single};
@@ -182,8 +183,15 @@ impl IscsiDevice {
 
     /// Answers when every command has ended that the unit was given before, over whichever session to whichever port of it: with one
     /// ORDERED command that asks nothing (SAM-5 8.6.3). What a target gives before the command's turn (a unit attention, BUSY) makes it sent
-    /// again; any other status will do. A unit with a task set for each nexus (TST in its Control mode page) waits for its own session's only.
+    /// again, and is an error in the end. A unit with a task set for each nexus (TST in its Control mode page) would wait for its own session's commands
+    /// only: there it is an error at once.
     pub fn barrier(&self) -> Io<Result<(), BlockError>> {
+        if self.unit.shape().separate_task_sets {
+            let message =
+                "the unit has a task set for each session (TST): a barrier over one shows nothing of another"
+                    .to_owned();
+            return Io::err(BlockError::Io { kind: std::io::ErrorKind::Unsupported, message });
+        }
         let command = Command {
             cdb: Cdb::new(&cdb::test_unit_ready()),
             data_out: SharedBuf::default(),
@@ -194,7 +202,15 @@ impl IscsiDevice {
             Ok(ticket) => Io::pending(async move {
                 match ticket.await {
                     Outcome::Failed(error) => Err(error),
-                    Outcome::Executed { .. } => Ok(()),
+                    Outcome::Executed { status, sense, .. } => {
+                        let sense = Sense::parse(&sense);
+                        if had_its_turn(status, sense.as_ref()) {
+                            return Ok(());
+                        }
+                        let answer = sense.map_or_else(|| status.to_string(), |sense| sense.to_string());
+                        let message = format!("the barrier was not given its turn: {answer}");
+                        Err(BlockError::Io { kind: std::io::ErrorKind::Other, message })
+                    }
                 }
             }),
             Err(error) => Io::err(error),

@@ -17,15 +17,13 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Most connections tried for at a time.
 const TRIES_MAX: usize = 6;
 
-/// Connects to an address.
+/// Connects to an address. Every connection is [abortive](abort_on_close) until [`close_in_order`].
 ///
 /// With `hope` it tries again and again beside the first try, which may have met a machine or a network that was not there;
 /// the first connection counts. Each notification of `hope` is a try more, at once.
 pub(crate) struct Dialling<'a> {
     pub(crate) url: &'a IscsiUrl,
     pub(crate) options: &'a OpenOptions,
-    /// A connection that is dropped is cut off: nothing that was sent over it and has not arrived is sent again.
-    pub(crate) abortive: bool,
     pub(crate) hope: Option<&'a Notify>,
 }
 
@@ -90,20 +88,25 @@ impl Dialling<'_> {
         if self.options.user_timeout.is_some() {
             socket2::SockRef::from(&socket).set_tcp_user_timeout(self.options.user_timeout)?;
         }
-        if self.abortive {
-            cut_off_when_dropped(&socket)?;
-        }
+        abort_on_close(&socket)?;
         let stream = socket.connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
 }
 
-/// From now on a close of the socket throws away what was not delivered, and resets the connection: no byte of it is sent (again)
-/// after that. Without this the kernel goes on sending what is queued, for minutes, though nobody has the socket any more.
-/// It happens when the last handle of the socket goes.
-pub(crate) fn cut_off_when_dropped<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
+/// Abortive close (SO_LINGER of zero): when the last handle of the socket goes, the kernel throws away what was not delivered and resets the
+/// connection; no byte of it is sent, or sent again, after that. Without this the kernel goes on sending what is queued, for minutes, though
+/// nobody has the socket any more. It is set before `connect`, so that it holds from the first byte, however the process ends: by its own will,
+/// by SIGKILL, or for want of memory.
+fn abort_on_close<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
     socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO))
+}
+
+/// Orderly close, for a session that was logged out: nothing of it is left to be sent.
+pub(crate) fn close_in_order<S: std::os::fd::AsFd>(socket: &S) {
+    // It cannot fail on a socket.
+    let _ = socket2::SockRef::from(socket).set_linger(None);
 }
 
 /// From now on what the kernel has to send for a connection goes nowhere. Through a dead port nothing comes anyway, and what is sent into one

@@ -14,7 +14,7 @@ use lunway_scsi::Sense;
 use tokio::net::TcpStream;
 
 use crate::SessionEvent;
-use crate::dialling::{cut_off_when_dropped, keep_off_the_port};
+use crate::dialling::{close_in_order, keep_off_the_port};
 use crate::probe::Probe;
 use crate::recovery::Recovery;
 use crate::session::{End, Session, State};
@@ -37,22 +37,6 @@ pub(crate) struct Driver {
     logout_timeout: Duration,
     /// Kept for its memory.
     wakes: Vec<Waker>,
-}
-
-/// The socket of a connection. Unless that ended in order, what has not arrived of it shall not arrive later: also where the driver
-/// ends with its runtime.
-struct Connection {
-    stream: TcpStream,
-    ends_in_order: bool,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if !self.ends_in_order {
-            // It cannot fail on a socket.
-            let _ = cut_off_when_dropped(&self.stream);
-        }
-    }
 }
 
 /// What a turn leaves.
@@ -84,10 +68,11 @@ impl Driver {
     pub(crate) async fn run(mut self, mut stream: TcpStream) {
         loop {
             self.attend(&stream);
-            let mut connection = Connection { stream, ends_in_order: false };
-            let (why, settled) = match self.serve(&connection.stream).await {
-                End::Closed => {
-                    connection.ends_in_order = true;
+            let (why, settled) = match self.serve(&stream).await {
+                End::Closed { settled } => {
+                    if settled {
+                        close_in_order(&stream);
+                    }
                     self.session.lock().core = None;
                     return self.finish("it was closed");
                 }
@@ -99,11 +84,12 @@ impl Driver {
                 true => tracing::debug!(portal = %self.recovery.portal(), %why, "connection lost"),
                 false => tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost"),
             }
-            connection.ends_in_order = settled;
-            if !settled && self.session.is_stranded() {
-                keep_off_the_port(&connection.stream);
+            if settled {
+                close_in_order(&stream);
+            } else if self.session.is_stranded() {
+                keep_off_the_port(&stream);
             }
-            drop(connection);
+            drop(stream);
             // The other handle of the socket: before anybody is told, as the time of the loss counts from then.
             self.session.lock().probe = None;
             let epoch = self.session.epoch();
@@ -239,7 +225,7 @@ impl State {
         }
         if self.logout_overdue(now) {
             return Err(if self.closing {
-                End::Closed
+                End::Closed { settled: false }
             } else {
                 End::Lost("no answer to the logout".to_owned())
             });
@@ -289,16 +275,29 @@ impl State {
     fn happened(&mut self, event: InitiatorEvent, now: Instant) -> Result<(), End> {
         match event {
             InitiatorEvent::Completed(done) => self.completed(done, now),
+            InitiatorEvent::Rejected { token, reason, data_in } => {
+                self.rejected(token, reason, data_in, now)?;
+            }
             InitiatorEvent::TaskManagementDone { token, response } => self.task_managed(token, response)?,
             InitiatorEvent::AsyncMessage(message) => self.told(&message, now)?,
-            InitiatorEvent::Closing(CloseReason::LoggedOut) if self.closing => return Err(End::Closed),
-            InitiatorEvent::Closing(CloseReason::LoggedOut) => {
-                return Err(End::LoggedOut("the target asked us to log out".to_owned()));
-            }
+            InitiatorEvent::Closing(CloseReason::LoggedOut) => return Err(self.logged_out()),
             InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
             InitiatorEvent::LoggedIn(_) | InitiatorEvent::Targets(_) => {}
         }
         Ok(())
+    }
+
+    /// The logout was answered. Where every command had ended before, nothing of the session is left. Otherwise the target has ended them
+    /// (RFC 7143 §11.14), or says so while its store still carries them out: that is a loss like any other, and is settled like one.
+    fn logged_out(&self) -> End {
+        let settled = self.core.as_ref().is_none_or(|core| core.unanswered() == 0);
+        match (self.closing, settled) {
+            (true, settled) => End::Closed { settled },
+            (false, true) => End::LoggedOut("the target asked us to log out".to_owned()),
+            (false, false) => End::Lost(
+                "the target asked us to log out, and commands were under way at the logout".to_owned(),
+            ),
+        }
     }
 
     /// RFC 7143 §11.9.1.

@@ -38,6 +38,11 @@ impl Answer {
         self.sense.as_ref().filter(|_| self.is(SenseKey::UNIT_ATTENTION)).map(|sense| sense.code)
     }
 
+    /// Whether the command had its turn among those of the unit's task set: see [`had_its_turn`].
+    pub(crate) fn is_of_the_task_set(&self) -> bool {
+        had_its_turn(self.status, self.sense.as_ref())
+    }
+
     fn is(&self, key: SenseKey) -> bool {
         self.status == Status::CHECK_CONDITION && self.sense.as_ref().is_some_and(|sense| sense.key == key)
     }
@@ -62,6 +67,19 @@ impl Answer {
             AdditionalSense::TARGET_PORT_STANDBY,
             AdditionalSense::TARGET_PORT_UNAVAILABLE,
         ])
+    }
+}
+
+/// Whether a status is given by a command that had its turn in the task set, so that the answer to an ORDERED one shows that all older ones have
+/// ended (SAM-5 8.6.3). BUSY, TASK SET FULL and RESERVATION CONFLICT are given instead of a place in the task set, a unit attention or ACA ACTIVE before
+/// the turn, and an abort at any time (SAM-5 5.3).
+pub(crate) fn had_its_turn(status: Status, sense: Option<&Sense>) -> bool {
+    match status {
+        Status::GOOD => true,
+        Status::CHECK_CONDITION => sense.is_some_and(|sense| {
+            !sense.deferred && ![SenseKey::UNIT_ATTENTION, SenseKey::ABORTED_COMMAND].contains(&sense.key)
+        }),
+        _ => false,
     }
 }
 

@@ -102,7 +102,7 @@ impl Fence<'_> {
         way: &IscsiUrl,
         options: &OpenOptions,
     ) -> Result<Option<(Nexus, Vec<AdditionalSense>)>, OpenError> {
-        let mut nexus = Nexus::dial(way, options, self.isid, Purpose::Fence, None).await?;
+        let mut nexus = Nexus::dial(way, options, self.isid, Purpose::Normal, None).await?;
         if nexus.portal_group() != Some(self.portal_group) {
             tracing::debug!(portal = %way.portal(), "a detour leads to another portal group");
             nexus.logout().await;

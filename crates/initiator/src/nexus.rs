@@ -7,17 +7,17 @@ use lunway_iscsi::chap::ChapAlgorithm;
 use lunway_iscsi::initiator::{InitiatorConnection, InitiatorConnectionConfig, InitiatorEvent, Submission};
 use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoggedIn, LoginError};
 use lunway_iscsi::negotiation::{DigestPolicy, Parameters};
-use lunway_iscsi::pdu::{Isid, LoginStatus, TaskAttribute};
+use lunway_iscsi::pdu::{Isid, LoginStatus, ServiceResponse, TaskAttribute};
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
 use lunway_scsi::{AdditionalSense, Lun, Sense, Status, cdb};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use crate::dialling::Dialling;
+use crate::dialling::{Dialling, close_in_order};
 use crate::exchange::{ATTENTIONS_MAX, Answer, Exchange};
 use crate::options::default_initiator_name;
 use crate::probe::Probe;
-use crate::session::portal_group_of;
+use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
 use crate::silence::{Sign, Watch, black_hole};
 use crate::url::portal_of;
 use crate::wire::{self, Alarm};
@@ -26,6 +26,9 @@ use crate::{IscsiUrl, OpenError, OpenOptions};
 /// Most targets that one login may be sent on through (RFC 7143 §11.13.5, status class 1).
 const REDIRECTS_MAX: usize = 4;
 
+/// First and last wait for a unit that is busy.
+const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -33,8 +36,6 @@ pub(crate) enum Purpose {
     Discovery,
     /// I/O with the target of the address.
     Normal,
-    /// The end of the session whose ISID it has, and nothing else. What of it is dropped must not be delivered later.
-    Fence,
 }
 
 /// A fresh session with a target: dialled, logged in, and used for one command at a time.
@@ -62,7 +63,7 @@ impl Nexus {
         purpose: Purpose,
         hope: Option<&Notify>,
     ) -> Result<Self, OpenError> {
-        let dialling = Dialling { url, options, abortive: purpose == Purpose::Fence, hope };
+        let dialling = Dialling { url, options, hope };
         let mut portal = (url.host.clone(), url.port);
         let mut config = connection_config(url, options, isid, purpose);
         for _ in 0..=REDIRECTS_MAX {
@@ -132,20 +133,33 @@ impl Nexus {
     /// target waits for those that its store is carrying out: a write of the old session that took tgt 700 ms reached the medium half a
     /// second after the new login. But the unit's task set is the same one for all nexuses, and in it an ORDERED command begins
     /// only when all older ones have ended (SAM-5 8.6.3), so one that asks nothing is answered when nothing is left. Where targets
-    /// wait at the login it costs a round trip. Any answer will do but a unit attention, which may be given before the command's turn.
+    /// wait at the login it costs a round trip. It is asked again as long as the answer [does not come from the task set](Answer::is_of_the_task_set).
+    ///
+    /// Two answers leave it with the login's word. RESERVATION CONFLICT comes before the command's turn, and for as long as the reservation is held. And a
+    /// unit with a task set for each nexus (TST of its Control mode page) does not know of another nexus's commands.
     pub(crate) async fn outwait(&mut self, attentions: &mut Vec<AdditionalSense>) -> Result<(), OpenError> {
-        for _ in 0..ATTENTIONS_MAX {
+        let until = Instant::now() + self.command_timeout;
+        let mut wait = BUSY_WAIT.0;
+        let mut why = "unit attentions without end".to_owned();
+        let mut told = 0;
+        while told < ATTENTIONS_MAX {
             let answer = self.command(&cdb::test_unit_ready(), 0, TaskAttribute::ORDERED).await?;
-            match answer.attention() {
-                Some(code) => attentions.push(code),
-                None => return Ok(()),
+            if let Some(code) = answer.attention() {
+                attentions.push(code);
+                told += 1;
+                continue;
             }
+            if answer.is_of_the_task_set() || answer.status == Status::RESERVATION_CONFLICT {
+                return Ok(());
+            }
+            why = answer.describe();
+            if Instant::now() >= until {
+                break;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(BUSY_WAIT.1);
         }
-        Err(OpenError::Command {
-            portal: self.portal.clone(),
-            command: "TEST UNIT READY",
-            why: "unit attentions without end".to_owned(),
-        })
+        Err(OpenError::Command { portal: self.portal.clone(), command: "TEST UNIT READY", why })
     }
 
     /// What a driver goes on with.
@@ -183,6 +197,7 @@ impl Nexus {
         let deadline = Instant::now() + self.logout_timeout;
         loop {
             match self.event("the logout", self.logout_timeout, deadline).await {
+                Ok(InitiatorEvent::Closing(CloseReason::LoggedOut)) => return close_in_order(&self.stream),
                 Err(_) | Ok(InitiatorEvent::Closing(_)) => return,
                 Ok(_) => {}
             }
@@ -261,15 +276,8 @@ impl Nexus {
         data_in: usize,
         attribute: TaskAttribute,
     ) -> Result<Answer, OpenError> {
-        self.token += 1;
-        let mut submission = Some(Submission {
-            token: self.token,
-            lun: self.lun.0,
-            cdb: Cdb::new(cdb),
-            data_out: SharedBuf::default(),
-            data_in: Buf::zeroed(data_in),
-            attribute,
-        });
+        let mut submission = Some(self.submission(cdb, data_in, attribute));
+        let mut rejects = 0;
         let deadline = Instant::now() + self.command_timeout;
         loop {
             if let Some(waiting) = submission.take() {
@@ -284,14 +292,39 @@ impl Nexus {
             }
             match event? {
                 InitiatorEvent::Completed(done) if done.token == self.token => {
+                    if done.response != ServiceResponse::COMPLETED {
+                        let why = "the target failed to execute a command".to_owned();
+                        return Err(OpenError::Lost { portal: self.portal.clone(), why });
+                    }
                     let mut data = done.data_in;
                     data.truncate(done.data_in_len);
                     let sense = Sense::parse(&done.sense);
                     return Ok(Answer { status: Status(done.status), sense, data });
                 }
+                InitiatorEvent::Rejected { token, reason, .. } if token == self.token => {
+                    if Rejection::of(reason) != Rejection::Again || rejects == REJECTS_MAX {
+                        let why = format!("the target rejected a command: {reason}");
+                        return Err(OpenError::Lost { portal: self.portal.clone(), why });
+                    }
+                    tokio::time::sleep(reject_wait(rejects)).await;
+                    rejects += 1;
+                    submission = Some(self.submission(cdb, data_in, attribute));
+                }
                 InitiatorEvent::Closing(reason) => return Err(self.closed(reason)),
                 _ => {}
             }
+        }
+    }
+
+    fn submission(&mut self, cdb: &[u8], data_in: usize, attribute: TaskAttribute) -> Submission {
+        self.token += 1;
+        Submission {
+            token: self.token,
+            lun: self.lun.0,
+            cdb: Cdb::new(cdb),
+            data_out: SharedBuf::default(),
+            data_in: Buf::zeroed(data_in),
+            attribute,
         }
     }
 

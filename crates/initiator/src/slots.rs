@@ -115,8 +115,12 @@ pub(crate) struct Entry {
     pub(crate) refusals: u32,
     /// When a busy target first did.
     pub(crate) put_off: Option<Instant>,
+    /// How often the target has rejected its PDU.
+    pub(crate) rejects: u32,
     /// Whether a target may have executed it.
     pub(crate) was_sent: bool,
+    /// It was under way over a connection that was lost.
+    pub(crate) was_lost: bool,
     /// Of a flush: the number of writes that it makes durable.
     pub(crate) covers: u64,
     /// Of a flush: what it must report even if it succeeds.
@@ -211,7 +215,9 @@ mod tests {
             since: 0,
             refusals: 0,
             put_off: None,
+            rejects: 0,
             was_sent: true,
+            was_lost: false,
             covers: 0,
             spoiled: None,
             waker: None,

@@ -64,6 +64,8 @@ pub(crate) struct Shape {
     pub(crate) lba_status: bool,
     /// LBPRZ: blocks without space read as zeroes.
     pub(crate) unallocated_is_zero: bool,
+    /// TST: a task set for each session, so that an ORDERED command waits for none of another's.
+    pub(crate) separate_task_sets: bool,
 }
 
 impl Shape {
@@ -213,7 +215,9 @@ impl Unit {
         let unusable = |why: &str| OpenError::Shape { portal: portal.clone(), why: why.to_owned() };
         facts.capacity = Some(capacity.ok_or_else(|| unusable("its answer to READ CAPACITY is too short"))?);
 
-        facts.mode = mode_sense(exchange, &mut attentions).await?;
+        // All pages, as a second try, for units that know no single ones.
+        facts.mode = mode_sense(exchange, &[mode::page::CACHING, mode::page::ALL], &mut attentions).await?;
+        facts.control = mode_sense(exchange, &[mode::page::CONTROL], &mut attentions).await?;
         let shape = facts.shape().map_err(|why| unusable(&why))?;
         Ok(Self { shape, identity: facts.identity, port: facts.port, access, attentions })
     }
@@ -257,13 +261,13 @@ pub(crate) async fn vpd<E: Exchange>(
     Ok((answer.status == Status::GOOD).then_some(answer.data))
 }
 
-/// The caching page with the header that says whether the medium is protected; `None` if the unit gives neither form.
+/// The first of these pages that the unit gives, with the header that says whether the medium is protected.
 async fn mode_sense<E: Exchange>(
     exchange: &mut E,
+    pages: &[u8],
     attentions: &mut Vec<AdditionalSense>,
 ) -> Result<Option<ModeSense>, OpenError> {
-    // All pages, as a second try, for units that know no single ones.
-    for code in [mode::page::CACHING, mode::page::ALL] {
+    for &code in pages {
         let answer =
             ask(exchange, &cdb::mode_sense6(PageControl::Current, code, 0, 255), 255, attentions).await?;
         if answer.status == Status::GOOD {
@@ -285,6 +289,8 @@ struct Facts {
     long: bool,
     capacity: Option<ReadCapacity>,
     mode: Option<ModeSense>,
+    /// The control page.
+    control: Option<ModeSense>,
     limits: Option<BlockLimits>,
     characteristics: Option<BlockDeviceCharacteristics>,
     provisioning: Option<LogicalBlockProvisioning>,
@@ -372,6 +378,11 @@ impl Facts {
             unmap_blocks_max: cap(unmap_limit.into(), UNMAP_MAX).max(1),
             lba_status: thin,
             unallocated_is_zero: capacity.unmapped_zeroes,
+            separate_task_sets: self
+                .control
+                .as_ref()
+                .and_then(ModeSense::separate_task_sets)
+                .unwrap_or(false),
         })
     }
 }

@@ -458,3 +458,90 @@ async fn a_session_keeps_the_isid_that_it_was_given() {
     recorder.when("the next session", is_up(2)).await;
     assert_eq!(disk.isids.lock().unwrap()[..], [family.member(7); 2]);
 }
+
+#[tokio::test]
+async fn busy_is_no_proof_that_the_old_session_is_over() {
+    for status in [0x08, 0x28] {
+        let disk = Disk::new(64, 8);
+        let recorder = Recorder::default();
+        let device = open(disk.serve().await, lane(&recorder)).await;
+        let before = disk.ordered.load(Ordering::Relaxed);
+        let mut busy = 3;
+        disk.script(move |cdb| {
+            if cdb[0] == 0 && busy > 0 {
+                busy -= 1;
+                return Act::Status(status);
+            }
+            Act::Execute
+        });
+        device.sever("for the test");
+        recorder.when("the next session", is_up(2)).await;
+        let ordered = disk.ordered.load(Ordering::Relaxed) - before;
+        assert_eq!(ordered, 4, "asked until the task set answers");
+        assert!(recorder.has(is_settled(1)));
+    }
+}
+
+#[tokio::test]
+async fn a_barrier_that_is_not_given_its_turn_is_no_barrier() {
+    let disk = Disk::new(64, 8);
+    let recorder = Recorder::default();
+    let options = OpenOptions { command_timeout: Duration::from_millis(300), ..lane(&recorder) };
+    let device = open(disk.serve().await, options).await;
+    device.barrier().await.unwrap();
+    // BUSY, TASK SET FULL, RESERVATION CONFLICT, TASK ABORTED.
+    for status in [0x08, 0x28, 0x18, 0x40] {
+        disk.script(move |cdb| if cdb[0] == 0 { Act::Status(status) } else { Act::Execute });
+        device.barrier().await.unwrap_err();
+    }
+    disk.once(0, Act::Sense(6, 0x2A, 0x01));
+    device.barrier().await.expect("a unit attention only puts it off");
+    disk.once(0, Act::Sense(2, 0x3A, 0));
+    device.barrier().await.expect("what is not ready has had its turn");
+}
+
+#[tokio::test]
+async fn where_each_session_has_its_own_task_set_there_is_no_barrier() {
+    let disk = Disk::new(64, 8);
+    disk.separate_task_sets.store(true, Ordering::Relaxed);
+    let recorder = Recorder::default();
+    let device = open(disk.serve().await, lane(&recorder)).await;
+    let error = device.barrier().await.unwrap_err();
+    assert!(error.to_string().contains("TST"), "{error}");
+}
+
+#[tokio::test]
+async fn a_logout_that_the_target_asked_for_settles_nothing_while_commands_are_under_way() {
+    const WRITE: u8 = 0x8A;
+    const READ: u8 = 0x88;
+    for under_way in [true, false] {
+        let disk = Disk::new(64, 8);
+        let recorder = Recorder::default();
+        let settled_before_the_login = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let observer = {
+            let (disk, early) = (disk.clone(), settled_before_the_login.clone());
+            let record = recorder.clone();
+            lunway_initiator::SharedObserver::new(move |event: SessionEvent| {
+                if matches!(event, SessionEvent::Settled { .. }) && disk.logins.load(Ordering::Relaxed) == 1 {
+                    early.store(true, Ordering::Relaxed);
+                }
+                record.tell(event);
+            })
+        };
+        let device =
+            open(disk.serve().await, OpenOptions { observer: Some(observer), ..lane(&recorder) }).await;
+        disk.script(move |cdb| match cdb[0] {
+            WRITE => Act::Ignore,
+            READ => Act::AskForLogout,
+            _ => Act::Execute,
+        });
+        let write = under_way.then(|| device.write(0, Buf::zeroed(512).freeze(), Durability::Volatile));
+        device.read(0, Buf::zeroed(512)).await.unwrap();
+        recorder.when("the next session", is_up(2)).await;
+        assert_eq!(disk.logouts.load(Ordering::Relaxed), 1);
+        assert_eq!(settled_before_the_login.load(Ordering::Relaxed), !under_way);
+        if let Some(write) = write {
+            assert_eq!(write.await.unwrap_err(), BlockError::Aborted, "nobody knows");
+        }
+    }
+}

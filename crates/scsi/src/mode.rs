@@ -293,6 +293,13 @@ impl ModeSense {
             self.pages.iter().find(|(code, subpage, _)| (*code, *subpage) == (page::CACHING, 0))?;
         Some(u8_at(caching, 2)? & WCE != 0)
     }
+
+    /// TST of the control page: the logical unit has a task set for each I_T nexus (SPC-4 7.5.8). `None` where that page did not come.
+    pub fn separate_task_sets(&self) -> Option<bool> {
+        let (_, _, control) =
+            self.pages.iter().find(|(code, subpage, _)| (*code, *subpage) == (page::CONTROL, 0))?;
+        Some(u8_at(control, 2)? >> 5 != 0)
+    }
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl State {
         let asked = matches!(entry.effect, Effect::Query | Effect::Barrier);
         match self.second_thoughts(token, status, &sense) {
             // It is known to be over, which who waits no longer than it must can make use of.
-            Verdict::Final if self.fails_fast && is_abort(status, &sense) => {
+            Verdict::Final if self.fails_fast && is_abort(status, &Sense::parse(&sense)) => {
                 let effect = self.slots.get_mut(token).map(|entry| entry.effect);
                 let error = effect.map_or(BlockError::Aborted, |effect| self.clock.timeout(effect));
                 self.fail(token, error);
@@ -148,6 +148,11 @@ impl State {
         };
         if let Some(entry) = self.slots.get_mut(token) {
             entry.refusals += 1;
+            // What was refused has not been executed; what was ended may have been in part.
+            let sense = Sense::parse(sense);
+            if status != Status::TASK_ABORTED && !is_abort(status, &sense) {
+                entry.was_sent = entry.was_lost;
+            }
         }
         verdict
     }
@@ -161,7 +166,7 @@ impl State {
         fails_fast && entry.effect != Effect::Query && so_far + wait > PUT_OFF_MAX
     }
 
-    fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
+    pub(super) fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
         let lun = self.lun.0;
         let Some(entry) = self.slots.get_mut(token) else { return };
         let (cdb, data_out) = (entry.cdb.clone(), entry.data_out.clone());
@@ -246,7 +251,6 @@ fn refusal_of_the_port(sense: &[u8]) -> Option<String> {
 }
 
 /// The target ended the command before it was carried out, or half way.
-fn is_abort(status: Status, sense: &[u8]) -> bool {
-    let sense = Sense::parse(sense);
+fn is_abort(status: Status, sense: &Option<Sense>) -> bool {
     result_of(status, sense.as_ref(), Request::default()) == Err(BlockError::Aborted)
 }

@@ -32,6 +32,7 @@ impl State {
             match self.slots.get_mut(submission.token) {
                 Some(entry) if matches!(entry.stage, Stage::Sent) && entry.effect.is_idempotent() => {
                     entry.stage = Stage::Queued;
+                    entry.was_lost = true;
                     again.push_back(submission);
                 }
                 // Forgotten: a write that nobody waits for must not come after newer ones.

@@ -5,10 +5,12 @@
 //! | `mod.rs` | [`Session`] and its [`State`]; how commands enter and who gets their answers |
 //! | `answer.rs` | what the target says, and whether that is the last word |
 //! | `schedule.rs` | what is late, put off, or due |
+//! | `reject.rs` | commands that the target has rejected |
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
 
 mod answer;
 mod loss;
+mod reject;
 mod schedule;
 
 use std::collections::VecDeque;
@@ -25,6 +27,7 @@ use lunway_iscsi::initiator::{InitiatorConnection, Submission};
 use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
 
+pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 use crate::OpenOptions;
 use crate::cache::Cache;
 use crate::clock::Clock;
@@ -255,8 +258,11 @@ impl Drop for Ticket {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// As we wanted.
-    Closed,
-    /// For this reason, and in order: with a logout, after which nothing of it is left at the target.
+    Closed {
+        /// With a logout, after which nothing of it is left at the target.
+        settled: bool,
+    },
+    /// For this reason, with a logout after which nothing of it is left at the target.
     LoggedOut(String),
     /// For this reason.
     Lost(String),
@@ -369,7 +375,9 @@ impl State {
             since: self.clock.tick,
             refusals: 0,
             put_off: None,
+            rejects: 0,
             was_sent: false,
+            was_lost: false,
             covers: self.cache.written,
             spoiled: None,
             waker: None,

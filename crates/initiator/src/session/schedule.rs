@@ -64,12 +64,13 @@ impl State {
 
     /// Logs out where that is wanted and its time has come.
     pub(crate) fn log_out_when_due(&mut self, now: Instant, timeout: Duration) {
-        let in_flight = self
-            .slots
-            .iter_unanswered()
-            .any(|(_, entry)| matches!(entry.stage, Stage::Sent | Stage::Aborting { .. }));
         let Some(core) = &mut self.core else { return };
-        let ours = self.closing && self.slots.unanswered() == 0;
+        // Of operations that were dropped too: the target may still be writing what they sent.
+        let in_flight = core.unanswered() > 0;
+        if self.closing && self.slots.unanswered() == 0 && self.logout_by.is_none() {
+            self.logout_by = Some(now + timeout);
+        }
+        let ours = self.closing && self.slots.unanswered() == 0 && !in_flight;
         let theirs = self.logout_by.is_some_and(|by| !in_flight || by <= now);
         if (ours || theirs) && !self.logout_sent {
             self.logout_sent = true;

@@ -6,6 +6,7 @@ pub mod line;
 pub mod model;
 pub mod proxy;
 pub mod recorder;
+pub mod rejecting;
 pub mod scripted;
 
 use std::time::Duration;

@@ -12,8 +12,12 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn observer(&self) -> SharedObserver {
-        let events = self.events.clone();
-        SharedObserver::new(move |event| events.lock().unwrap().push((Instant::now(), event)))
+        let this = self.clone();
+        SharedObserver::new(move |event| this.tell(event))
+    }
+
+    pub fn tell(&self, event: SessionEvent) {
+        self.events.lock().unwrap().push((Instant::now(), event));
     }
 
     pub fn events(&self) -> Vec<SessionEvent> {

@@ -61,6 +61,8 @@ pub struct Disk {
     /// WCE, DPOFUA.
     pub cache: Mutex<(bool, bool)>,
     pub transfer_blocks_max: Mutex<u32>,
+    /// TST = 001b.
+    pub separate_task_sets: std::sync::atomic::AtomicBool,
     connection_config: TargetConnectionConfig,
 }
 
@@ -82,6 +84,7 @@ impl Disk {
             identity: Mutex::new([0x60, 1, 2, 3, 4, 5, 6, 7]),
             cache: Mutex::new((true, true)),
             transfer_blocks_max: Mutex::new(0),
+            separate_task_sets: Default::default(),
             connection_config: TargetConnectionConfig {
                 command_window,
                 nop_interval: Duration::ZERO,
@@ -167,6 +170,16 @@ impl Disk {
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&((data.len() / SECTOR) as u64 - 1).to_be_bytes());
                 bytes[8..12].copy_from_slice(&(SECTOR as u32).to_be_bytes());
+                reply(&bytes, room)
+            }
+            // The control page, with TST.
+            0x1A | 0x5A if cdb[2] & 0x3F == 0x0A => {
+                let mut page = vec![0; 12];
+                (page[0], page[1]) = (0x0A, 0x0A);
+                page[2] = u8::from(self.separate_task_sets.load(Ordering::Relaxed)) << 5;
+                let mut bytes =
+                    if cdb[0] == 0x1A { vec![15, 0, 0, 0] } else { vec![0, 18, 0, 0, 0, 0, 0, 0] };
+                bytes.extend(page);
                 reply(&bytes, room)
             }
             0x1A | 0x5A => {

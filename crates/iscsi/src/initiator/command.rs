@@ -30,7 +30,7 @@ impl InitiatorConnection {
             // RFC 7143 [11.14-1]
             && !self.control.leaving
             && self.cmd_sn <= self.max_cmd_sn
-            && self.tasks.len() - self.free.len() < TASKS_MAX
+            && self.unanswered() < TASKS_MAX
     }
 
     /// Queues a command, or gives it back if it cannot be sent now.
@@ -255,6 +255,11 @@ impl InitiatorConnection {
         let task = self.tasks.get_mut(slot)?.take()?;
         self.free.push(slot);
         Some(task)
+    }
+
+    /// How many commands have no answer, also after the end.
+    pub fn unanswered(&self) -> usize {
+        self.tasks.len() - self.free.len()
     }
 
     /// After the end: what has no answer, in the order of submission. Its effects are unknown.

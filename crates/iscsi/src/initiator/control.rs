@@ -3,12 +3,12 @@
 use lunway_block::Buf;
 
 use super::command::sense_of;
-use super::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent, Phase, Residual};
+use super::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent, Phase};
 use crate::connection::{CloseReason, SendTargets, TargetRecord};
 use crate::login::{InitiatorStep, LoginMessage};
 use crate::pdu::{
     self, AsyncEvent, AsyncMessage, BasicHeader, FINAL, LoginResponse, LogoutReason, LogoutRequest,
-    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ScsiCommand, ServiceResponse,
+    LogoutResponse, LogoutResult, NopIn, NopOut, Opcode, RESERVED_TAG, Reject, ScsiCommand,
     TaskManagementFunction, TaskManagementRequest, TaskManagementResponse, TaskManagementResult, TextRequest,
     TextResponse,
 };
@@ -370,9 +370,9 @@ impl InitiatorConnection {
         match sent.opcode.opcode() {
             Opcode::SCSI_COMMAND => {
                 self.plug(pdu::view(sent_header), pdu.exp_cmd_sn.get());
-                if let Some(slot) = self.slot_of(tag) {
-                    let failure = ServiceResponse::TARGET_FAILURE;
-                    self.complete(slot, failure, 0, Vec::new(), Residual::None);
+                if let Some(task) = self.slot_of(tag).and_then(|slot| self.forget(slot)) {
+                    let (token, data_in) = (task.submission.token, task.submission.data_in);
+                    self.events.push_back(InitiatorEvent::Rejected { token, reason: pdu.reason, data_in });
                 }
             }
             Opcode::TASK_MANAGEMENT_REQUEST => self.management_done(tag, TaskManagementResult::REJECTED),

@@ -19,7 +19,9 @@ use crate::connection::{Cdb, CloseReason, TargetRecord};
 use crate::liveness::{Check, Liveness};
 use crate::login::{InitiatorLogin, InitiatorLoginConfig, LoggedIn};
 use crate::negotiation::Negotiated;
-use crate::pdu::{AsyncEvent, BasicHeader, Opcode, ServiceResponse, TaskAttribute, TaskManagementResult};
+use crate::pdu::{
+    AsyncEvent, BasicHeader, Opcode, RejectReason, ServiceResponse, TaskAttribute, TaskManagementResult,
+};
 use crate::receive::{Data, Head, Receiver};
 use crate::serial::Serial;
 use crate::transmit::Transmitter;
@@ -106,6 +108,15 @@ pub enum InitiatorEvent {
     LoggedIn(Box<LoggedIn>),
     /// A command has its answer.
     Completed(Completed),
+    /// The target has rejected a command (RFC 7143 §11.17): it was not carried out, and may be submitted again.
+    Rejected {
+        /// The submission's.
+        token: u64,
+        /// Why.
+        reason: RejectReason,
+        /// The submission's buffer.
+        data_in: Buf,
+    },
     /// A task management request has its answer. If it aborted a command, that command will not be answered any more.
     TaskManagementDone {
         /// The request's.

@@ -563,7 +563,7 @@ fn the_gap_that_a_rejected_command_leaves_is_plugged_by_a_ping() {
         reject.reason = RejectReason::COMMAND_NOT_SUPPORTED;
         reject.exp_cmd_sn = expected.into();
         let pings = requests_after_with(&mut pair, &reject, &command[..48]);
-        assert_eq!(pair.completed[0].response, ServiceResponse::TARGET_FAILURE);
+        assert_eq!(pair.rejected, [(1, RejectReason::COMMAND_NOT_SUPPORTED)]);
         assert_eq!(pings.len(), usize::from(plugged), "a target that counts it as received has no gap");
         for ping in pings {
             assert_eq!(

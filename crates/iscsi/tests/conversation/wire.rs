@@ -9,7 +9,7 @@ use lunway_iscsi::initiator::*;
 use lunway_iscsi::login::*;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{
-    LogoutResult, Opcode, Pdu, TaskAttribute, TaskManagementFunction, TaskManagementResult,
+    LogoutResult, Opcode, Pdu, RejectReason, TaskAttribute, TaskManagementFunction, TaskManagementResult,
 };
 use lunway_iscsi::target::*;
 use lunway_iscsi::{Cdb, CloseReason, SendTargets, TargetRecord};
@@ -50,6 +50,7 @@ pub(crate) struct Pair {
     pub(crate) hold: bool,
     pub(crate) held: Vec<Command>,
     pub(crate) completed: Vec<Completed>,
+    pub(crate) rejected: Vec<(u64, RejectReason)>,
     pub(crate) managed: Vec<(u64, TaskManagementResult)>,
     pub(crate) found: Option<Vec<TargetRecord>>,
     pub(crate) messages: Vec<AsyncMessageInfo>,
@@ -114,6 +115,7 @@ impl Setup {
             hold: false,
             held: Vec::new(),
             completed: Vec::new(),
+            rejected: Vec::new(),
             managed: Vec::new(),
             found: None,
             messages: Vec::new(),
@@ -285,6 +287,7 @@ impl Pair {
             match event {
                 InitiatorEvent::LoggedIn(_) => {}
                 InitiatorEvent::Completed(completed) => self.completed.push(completed),
+                InitiatorEvent::Rejected { token, reason, .. } => self.rejected.push((token, reason)),
                 InitiatorEvent::TaskManagementDone { token, response } => {
                     self.managed.push((token, response));
                 }

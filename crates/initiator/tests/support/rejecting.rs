@@ -1,0 +1,109 @@
+//! A target's way of rejecting commands: between an initiator and a target, PDU by PDU.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Opcode of a SCSI Command, without the immediate bit.
+const SCSI_COMMAND: u8 = 0x01;
+const REJECT: u8 = 0x3F;
+
+/// Rejects commands instead of handing them on.
+#[derive(Default)]
+pub struct Rejecting {
+    /// How many more.
+    pub left: AtomicUsize,
+    /// How many there were.
+    pub done: AtomicUsize,
+}
+
+impl Rejecting {
+    /// A way to `target` that rejects commands with this operation code for this reason.
+    pub async fn serve(self: &Arc<Self>, target: SocketAddr, opcode: u8, reason: u8) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let this = self.clone();
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let this = this.clone();
+                tokio::spawn(async move {
+                    let far = TcpStream::connect(target).await.unwrap();
+                    this.carry(near, far, opcode, reason).await;
+                });
+            }
+        });
+        address
+    }
+
+    async fn carry(&self, near: TcpStream, far: TcpStream, opcode: u8, reason: u8) {
+        let (mut near_read, mut near_write) = near.into_split();
+        let (mut far_read, mut far_write) = far.into_split();
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Vec<u8>>();
+        let out = async {
+            while let Some(pdu) = read_pdu(&mut near_read).await {
+                let is_meant = pdu[0] & 0x3F == SCSI_COMMAND && pdu[32] == opcode;
+                let rejects = is_meant
+                    && self
+                        .left
+                        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                        .is_ok();
+                if rejects {
+                    self.done.fetch_add(1, Ordering::SeqCst);
+                    tell.send(reject(&pdu, reason)).unwrap();
+                } else if far_write.write_all(&pdu).await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Whole PDUs, so that a Reject comes between two; reading one must not be given up half way.
+        let (give, mut given) = tokio::sync::mpsc::unbounded_channel();
+        let read = async {
+            while let Some(pdu) = read_pdu(&mut far_read).await {
+                give.send(pdu).unwrap();
+            }
+        };
+        let back = async {
+            loop {
+                let pdu = tokio::select! {
+                    Some(pdu) = told.recv() => pdu,
+                    Some(pdu) = given.recv() => pdu,
+                };
+                if near_write.write_all(&pdu).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = out => {}
+            () = read => {}
+            () = back => {}
+        }
+    }
+}
+
+/// Without digests.
+async fn read_pdu(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Vec<u8>> {
+    let mut pdu = vec![0; 48];
+    stream.read_exact(&mut pdu).await.ok()?;
+    let data = u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]]) as usize;
+    let rest = usize::from(pdu[4]) * 4 + data.next_multiple_of(4);
+    pdu.resize(48 + rest, 0);
+    stream.read_exact(&mut pdu[48..]).await.ok()?;
+    Some(pdu)
+}
+
+/// The command does not count: ExpCmdSN is its own CmdSN.
+fn reject(command: &[u8], reason: u8) -> Vec<u8> {
+    let mut pdu = vec![0; 48];
+    (pdu[0], pdu[1], pdu[2], pdu[7]) = (REJECT, 0x80, reason, 48);
+    pdu[16..20].fill(0xFF);
+    // StatSN as it is expected, CmdSN as it was sent.
+    pdu[24..28].copy_from_slice(&command[28..32]);
+    pdu[28..32].copy_from_slice(&command[24..28]);
+    pdu[32..36].copy_from_slice(&command[24..28]);
+    pdu.extend_from_slice(&command[..48]);
+    pdu
+}
