@@ -76,6 +76,16 @@ impl Driver {
                     self.session.lock().core = None;
                     return self.finish("it was closed");
                 }
+                End::OtherDisk(why) => {
+                    // Whoever is told says it better.
+                    match self.session.is_observed() {
+                        true => tracing::debug!(portal = %self.recovery.portal(), "{why}"),
+                        false => tracing::error!(portal = %self.recovery.portal(), "{why}"),
+                    }
+                    // What is on its way is cut off, as far as it has not arrived.
+                    drop(stream);
+                    return self.finish(&why);
+                }
                 End::LoggedOut(why) => (why, true),
                 End::Lost(why) => (why, false),
             };
@@ -201,6 +211,9 @@ impl Drop for Driver {
 impl State {
     fn turn(&mut self, stream: &TcpStream, now: Instant, logout_timeout: Duration) -> Result<Turn, End> {
         self.work = false;
+        if let Some(why) = self.doubt.take_verdict() {
+            return Err(End::OtherDisk(why));
+        }
         if let Some(why) = self.severed.take() {
             return Err(End::Lost(why));
         }

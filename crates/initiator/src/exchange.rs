@@ -47,6 +47,11 @@ impl Answer {
         self.status == Status::CHECK_CONDITION && self.sense.as_ref().is_some_and(|sense| sense.key == key)
     }
 
+    /// The unit does not know what was asked for.
+    pub(crate) fn is_illegal_request(&self) -> bool {
+        self.is(SenseKey::ILLEGAL_REQUEST)
+    }
+
     fn is_not_ready_for(&self, reasons: [AdditionalSense; 2]) -> bool {
         self.is(SenseKey::NOT_READY) && self.sense.as_ref().is_some_and(|sense| reasons.contains(&sense.code))
     }
@@ -137,7 +142,7 @@ impl Exchange for OverSession {
             cdb: Cdb::new(cdb),
             data_out: SharedBuf::default(),
             data_in: Buf::zeroed(data_in),
-            effect: Effect::Query,
+            effect: Effect::Inspect,
         };
         match self.session.submit(command).map_err(lost)?.await {
             Outcome::Failed(error) => Err(lost(error)),

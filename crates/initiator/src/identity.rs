@@ -31,18 +31,18 @@ impl Identity {
     /// Whether both are certainly the same disk: they have a name in common. What has no names is never certain.
     pub fn same_disk(&self, other: &Self) -> bool {
         let is_named = !self.designators.is_empty() && !other.designators.is_empty();
-        (is_named || self.serial.is_some() && other.serial.is_some()) && self.may_be(other)
+        (is_named || self.serial.is_some() && other.serial.is_some()) && self.is_still(other)
     }
 
-    /// Whether both may be the same disk: a designator in common where both have some, else the serial number. What has no
-    /// names at all cannot be told apart.
-    pub(crate) fn may_be(&self, other: &Self) -> bool {
-        if !self.designators.is_empty() && !other.designators.is_empty() {
-            return self.designators.iter().any(|designator| other.designators.contains(designator));
+    /// Whether `now` may be the names of the disk that has these: a designator in common where both have some, else the same serial number. A
+    /// disk that had a name has not lost it; one that never had any cannot be told from others.
+    pub(crate) fn is_still(&self, now: &Self) -> bool {
+        if !self.designators.is_empty() && !now.designators.is_empty() {
+            return self.designators.iter().any(|designator| now.designators.contains(designator));
         }
-        match (&self.serial, &other.serial) {
+        match (&self.serial, &now.serial) {
             (Some(ours), Some(theirs)) => ours == theirs,
-            _ => true,
+            _ => self.designators.is_empty() && self.serial.is_none(),
         }
     }
 }
@@ -74,11 +74,13 @@ mod tests {
             designators: names.iter().map(|&byte| name(byte)).collect(),
             serial: serial.map(str::to_owned),
         };
-        assert!(identity(&[1, 2], None).may_be(&identity(&[3, 2], Some("x"))));
-        assert!(!identity(&[1], Some("x")).may_be(&identity(&[2], Some("x"))));
-        assert!(!identity(&[], Some("x")).may_be(&identity(&[2], Some("y"))));
+        assert!(identity(&[1, 2], None).is_still(&identity(&[3, 2], Some("x"))));
+        assert!(!identity(&[1], Some("x")).is_still(&identity(&[2], Some("x"))));
+        assert!(!identity(&[], Some("x")).is_still(&identity(&[2], Some("y"))));
         let (nameless, named) = (identity(&[], None), identity(&[2], Some("y")));
-        assert!(nameless.may_be(&named) && !nameless.same_disk(&named));
+        assert!(nameless.is_still(&named) && !nameless.same_disk(&named));
+        assert!(!named.is_still(&nameless), "a name is not lost");
+        assert!(!identity(&[1], None).is_still(&identity(&[], Some("x"))));
         assert!(named.same_disk(&identity(&[2, 3], None)) && !nameless.same_disk(&nameless));
     }
 }

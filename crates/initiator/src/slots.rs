@@ -13,6 +13,8 @@ use lunway_scsi::Status;
 pub(crate) enum Effect {
     /// None: reads state. Sent again at will.
     Query,
+    /// None: asks which unit it is and what it is like, which is done also while all else is [held](crate::session::State::suspect_disk).
+    Inspect,
     /// None: reads data. Sent again at will.
     Read,
     /// Writes to the cache. Sent again at will: the same bytes at the same place.

@@ -29,7 +29,12 @@ impl Traffic {
                 self.write_ios += 1;
                 self.write_bytes += sent as u64;
             }
-            Effect::Query | Effect::WriteRange | Effect::Flush | Effect::Barrier | Effect::Unknown => {}
+            Effect::Query
+            | Effect::Inspect
+            | Effect::WriteRange
+            | Effect::Flush
+            | Effect::Barrier
+            | Effect::Unknown => {}
         }
     }
 }

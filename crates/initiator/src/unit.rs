@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::access::Port;
 use crate::exchange::{Answer, Exchange, OverSession, ask};
-use crate::session::Session;
+use crate::session::{Session, is_doubtful};
 use crate::{Identity, OpenError};
 
 /// Allocation length for INQUIRY: the most that SPC-2 targets understand.
@@ -35,6 +35,10 @@ const WRITE_SAME_MAX: u64 = 256 << 20;
 const TRANSITION_POLL: Duration = Duration::from_millis(250);
 /// How often another inactive port is: no command goes there that could bring the news. Linux asks every 5 to 20 seconds.
 const INACTIVE_POLL: Duration = Duration::from_secs(1);
+/// How often a unit that changes while it is asked what it is may do so.
+const CHANGES_MAX: usize = 8;
+/// How often a unit that does not say which it is is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Most bytes of one UNMAP.
 const UNMAP_MAX: u64 = 4 << 30;
 
@@ -142,13 +146,33 @@ pub(crate) struct Unit {
 
 impl Unit {
     /// Asks a unit what it is. Waits for it to become ready and clears its unit attentions. Through a port that is not active
-    /// it tells only its names; its shape is then the one that is `known` of it.
+    /// it tells only its names; its shape is then the one that is `known` of it. Asks again if it changes meanwhile.
     pub(crate) async fn learn<E: Exchange>(
         exchange: &mut E,
         lun: u16,
         transfer_max: u32,
         known: Option<Shape>,
     ) -> Result<Self, OpenError> {
+        let mut met = Vec::new();
+        for _ in 0..CHANGES_MAX {
+            let (mut unit, ready) = Self::learn_once(exchange, lun, transfer_max, known).await?;
+            let changed = unit.attentions[ready..].iter().copied().any(is_doubtful);
+            met.append(&mut unit.attentions);
+            if !changed {
+                return Ok(Self { attentions: met, ..unit });
+            }
+        }
+        let why = "it changes again and again while it is asked what it is".to_owned();
+        Err(OpenError::Shape { portal: exchange.portal(), why })
+    }
+
+    /// Gives also how many unit attentions there were before it told anything.
+    async fn learn_once<E: Exchange>(
+        exchange: &mut E,
+        lun: u16,
+        transfer_max: u32,
+        known: Option<Shape>,
+    ) -> Result<(Self, usize), OpenError> {
         let mut attentions = Vec::new();
         let inquiry = must(
             exchange,
@@ -177,10 +201,14 @@ impl Unit {
             }
             accept(exchange, "TEST UNIT READY", ready, lun)?;
         }
+        let ready = attentions.len();
 
-        let pages = vpd(exchange, page::SUPPORTED, &mut attentions).await?;
-        let pages =
-            pages.and_then(|answer| SupportedPages::parse(&answer)).map_or(Vec::new(), |pages| pages.0);
+        let answer = read_vpd(exchange, page::SUPPORTED, &mut attentions).await?;
+        let pages = (answer.status == Status::GOOD).then(|| SupportedPages::parse(&answer.data)).flatten();
+        if pages.is_none() && answer.status != Status::GOOD && !answer.is_illegal_request() {
+            return Err(not_told(exchange, &answer));
+        }
+        let pages = pages.map_or(Vec::new(), |pages| pages.0);
         let mut facts = Facts::default();
         for code in pages {
             let wanted = [
@@ -190,16 +218,21 @@ impl Unit {
                 page::BLOCK_DEVICE_CHARACTERISTICS,
                 page::LOGICAL_BLOCK_PROVISIONING,
             ];
-            if wanted.contains(&code)
-                && let Some(bytes) = vpd(exchange, code, &mut attentions).await?
-            {
-                facts.take_page(code, &bytes);
+            if !wanted.contains(&code) {
+                continue;
+            }
+            let answer = read_vpd(exchange, code, &mut attentions).await?;
+            if answer.status == Status::GOOD {
+                facts.take_page(code, &answer.data);
+            } else if !answer.is_illegal_request() {
+                return Err(not_told(exchange, &answer));
             }
         }
         facts.transfer_max = transfer_max;
         let access = if has_states { facts.port.read(exchange, &mut attentions).await? } else { None };
         if let Some(shape) = sleeping {
-            return Ok(Self { shape, identity: facts.identity, port: facts.port, access, attentions });
+            let unit = Self { shape, identity: facts.identity, port: facts.port, access, attentions };
+            return Ok((unit, ready));
         }
 
         let long = ask(exchange, &cdb::read_capacity16(32), 32, &mut attentions).await?;
@@ -219,7 +252,7 @@ impl Unit {
         facts.mode = mode_sense(exchange, &[mode::page::CACHING, mode::page::ALL], &mut attentions).await?;
         facts.control = mode_sense(exchange, &[mode::page::CONTROL], &mut attentions).await?;
         let shape = facts.shape().map_err(|why| unusable(&why))?;
-        Ok(Self { shape, identity: facts.identity, port: facts.port, access, attentions })
+        Ok((Self { shape, identity: facts.identity, port: facts.port, access, attentions }, ready))
     }
 }
 
@@ -257,8 +290,21 @@ pub(crate) async fn vpd<E: Exchange>(
     code: u8,
     attentions: &mut Vec<AdditionalSense>,
 ) -> Result<Option<Buf>, OpenError> {
-    let answer = ask(exchange, &cdb::inquiry(true, code, VPD_LEN), VPD_LEN.into(), attentions).await?;
+    let answer = read_vpd(exchange, code, attentions).await?;
     Ok((answer.status == Status::GOOD).then_some(answer.data))
+}
+
+/// A name that a unit does not tell now is no name that it does not have.
+fn not_told<E: Exchange>(exchange: &E, answer: &Answer) -> OpenError {
+    OpenError::Command { portal: exchange.portal(), command: "INQUIRY", why: answer.describe() }
+}
+
+async fn read_vpd<E: Exchange>(
+    exchange: &mut E,
+    code: u8,
+    attentions: &mut Vec<AdditionalSense>,
+) -> Result<Answer, OpenError> {
+    ask(exchange, &cdb::inquiry(true, code, VPD_LEN), VPD_LEN.into(), attentions).await
 }
 
 /// The first of these pages that the unit gives, with the header that says whether the medium is protected.
@@ -387,6 +433,16 @@ impl Facts {
     }
 }
 
+/// What a unit says which it is.
+enum Found {
+    /// The disk that was opened.
+    Same,
+    /// Another one, and how it is known.
+    Other(String),
+    /// None.
+    Absent(String),
+}
+
 /// The unit of a device: its shape as it is now, the names it keeps, and who wants to hear of changes.
 pub(crate) struct UnitCell {
     shape: RwLock<Shape>,
@@ -439,17 +495,68 @@ impl UnitCell {
 
     /// Whether `unit` is the disk that was opened.
     pub(crate) fn same_disk(&self, unit: &Unit) -> Result<(), String> {
-        let (before, now) = (self.shape().geometry.logical_sector, unit.shape.geometry.logical_sector);
-        if !self.identity.may_be(&unit.identity) {
-            let (old, new) = (&self.identity, &unit.identity);
+        self.same(&unit.identity, Some(unit.shape.geometry.logical_sector))
+    }
+
+    fn same(&self, identity: &Identity, sector: Option<u32>) -> Result<(), String> {
+        if !self.identity.is_still(identity) {
+            let old = &self.identity;
             return Err(format!(
-                "the target offers another disk under the old address: {new} instead of {old}"
+                "the target offers another disk under the old address: {identity} instead of {old}"
             ));
         }
-        if before != now {
-            return Err(format!("the disk's logical blocks have {now} bytes now, and had {before}"));
+        let before = self.shape().geometry.logical_sector;
+        match sector.filter(|&now| now != before) {
+            Some(now) => Err(format!("the disk's logical blocks have {now} bytes now, and had {before}")),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Asks the unit which it is, with as few commands as possible, in any state of its port. An error says that it does not tell.
+    async fn examine<E: Exchange>(&self, exchange: &mut E) -> Result<Found, OpenError> {
+        let mut met = Vec::new();
+        let inquiry =
+            ask(exchange, &cdb::inquiry(false, 0, INQUIRY_LEN), INQUIRY_LEN.into(), &mut met).await?;
+        let inquiry = accept(exchange, "INQUIRY", inquiry, self.lun);
+        let absent = OpenError::NoSuchLun { portal: exchange.portal(), lun: self.lun }.to_string();
+        let peripheral = match inquiry {
+            Err(OpenError::NoSuchLun { .. }) => return Ok(Found::Absent(absent)),
+            Err(error) => return Err(error),
+            Ok(answer) => {
+                Inquiry::parse(&answer.data).map_or(PeripheralType::DISK, |inquiry| inquiry.peripheral)
+            }
+        };
+        if peripheral.qualifier() != 0 {
+            return Ok(Found::Absent(absent));
+        }
+        let mut facts = Facts::default();
+        let pages = [
+            (page::DEVICE_IDENTIFICATION, !self.identity.designators.is_empty()),
+            (page::UNIT_SERIAL_NUMBER, self.identity.serial.is_some()),
+        ];
+        for (code, _) in pages.into_iter().filter(|(_, known)| *known) {
+            let answer = read_vpd(exchange, code, &mut met).await?;
+            if answer.status == Status::GOOD {
+                facts.take_page(code, &answer.data);
+            } else if !answer.is_illegal_request() {
+                return Err(not_told(exchange, &answer));
+            }
+        }
+        // Not told through a port that is not active.
+        let sector = match self.shape().long {
+            true => {
+                let answer = ask(exchange, &cdb::read_capacity16(32), 32, &mut met).await?;
+                ReadCapacity::parse(&answer.data).filter(|_| answer.status == Status::GOOD)
+            }
+            false => {
+                let answer = ask(exchange, &cdb::read_capacity10(), 8, &mut met).await?;
+                ReadCapacity::parse_10(&answer.data).filter(|_| answer.status == Status::GOOD)
+            }
+        };
+        Ok(match self.same(&facts.identity, sector.map(|capacity| capacity.block_len)) {
+            Ok(()) => Found::Same,
+            Err(why) => Found::Other(why),
+        })
     }
 
     /// Takes the new shape; tells those who want to know where the geometry has changed.
@@ -476,6 +583,27 @@ impl UnitCell {
         let mut exchange = OverSession { session: session.clone(), portal, patience };
         loop {
             let asked = self.refreshes.load(Ordering::Acquire);
+            let doubts = session.doubts();
+            // First of all, and with few commands, as everything waits for it.
+            let again = match self.examine(&mut exchange).await {
+                Ok(Found::Same) => {
+                    session.clear_doubt(doubts);
+                    false
+                }
+                Ok(Found::Other(why)) => return session.condemn(why),
+                Ok(Found::Absent(why)) => {
+                    session.unit_is_absent(&why);
+                    true
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the unit has changed, and does not say which disk it is");
+                    true
+                }
+            };
+            if again && session.is_up() {
+                tokio::time::sleep(ASK_AGAIN).await;
+                continue;
+            }
             match self.learn(&mut exchange).await {
                 Ok(unit) => match self.same_disk(&unit) {
                     Ok(()) => {
@@ -485,7 +613,7 @@ impl UnitCell {
                             session.note_access(access);
                         }
                     }
-                    Err(why) => tracing::error!("{why}"),
+                    Err(why) => return session.condemn(why),
                 },
                 Err(error) => tracing::warn!(%error, "the unit's shape could not be read again"),
             }

@@ -9,6 +9,7 @@ use lunway_iscsi::pdu::{ServiceResponse, TaskManagementResult};
 use lunway_scsi::block_error::{Request, result_of};
 use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status};
 
+use super::doubt::is_doubtful;
 use super::{End, State};
 use crate::cache::is_power_on;
 use crate::observer::SessionEvent;
@@ -59,19 +60,18 @@ impl State {
             }
             return self.answer(token, Outcome::Executed { status, sense, data_in, received });
         }
-        let asked = matches!(entry.effect, Effect::Query | Effect::Barrier);
+        let asked = matches!(entry.effect, Effect::Query | Effect::Inspect | Effect::Barrier);
+        // Who asks what the unit is can make use of any answer.
+        let fails_fast = self.fails_fast && entry.effect != Effect::Inspect;
         match self.second_thoughts(token, status, &sense) {
             // It is known to be over, which who waits no longer than it must can make use of.
-            Verdict::Final if self.fails_fast && is_abort(status, &Sense::parse(&sense)) => {
+            Verdict::Final if fails_fast && is_abort(status, &Sense::parse(&sense)) => {
                 let effect = self.slots.get_mut(token).map(|entry| entry.effect);
                 let error = effect.map_or(BlockError::Aborted, |effect| self.clock.timeout(effect));
                 self.fail(token, error);
             }
             // Another port may carry it out.
-            Verdict::Final
-                if self.fails_fast
-                    && let Some(why) = refusal_of_the_port(&sense) =>
-            {
+            Verdict::Final if fails_fast && let Some(why) = refusal_of_the_port(&sense) => {
                 self.fail(token, BlockError::Gone { why });
             }
             Verdict::Final => {
@@ -101,6 +101,7 @@ impl State {
         let refusals = entry.refusals;
         let idempotent = entry.effect.is_idempotent();
         let changes = entry.effect.changes();
+        let inspects = entry.effect == Effect::Inspect;
         let (first, last) = BUSY_WAIT;
         let later = Verdict::Later((first * 2u32.saturating_pow(refusals.min(16))).min(last));
         let verdict = match status {
@@ -137,6 +138,11 @@ impl State {
                     if passes && !self.fails_fast { later } else { Verdict::Final }
                 }
                 Some(sense) if sense.becomes_ready() => later,
+                Some(sense) if sense.code == AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED && !inspects => {
+                    // Whatever comes back under this address may be another disk.
+                    self.suspect_disk();
+                    Verdict::Final
+                }
                 Some(sense)
                     if sense.key == SenseKey::ABORTED_COMMAND && idempotent && refusals < ABORTED_MAX =>
                 {
@@ -163,7 +169,7 @@ impl State {
         let fails_fast = self.fails_fast;
         let Some(entry) = self.slots.get_mut(token) else { return false };
         let so_far = now.saturating_duration_since(*entry.put_off.get_or_insert(now));
-        fails_fast && entry.effect != Effect::Query && so_far + wait > PUT_OFF_MAX
+        fails_fast && !matches!(entry.effect, Effect::Query | Effect::Inspect) && so_far + wait > PUT_OFF_MAX
     }
 
     pub(super) fn retry(&mut self, token: u64, data_in: Buf, at: Option<Instant>) {
@@ -194,12 +200,9 @@ impl State {
             self.events.push(SessionEvent::Preempted);
         }
         self.stale_access |= code == AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
-        // 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
-        if [AdditionalSense::MODE_PARAMETERS_CHANGED, AdditionalSense::CAPACITY_DATA_HAS_CHANGED]
-            .contains(&code)
-            || code.0 == 0x3F03
-        {
-            self.stale = true;
+        // Its shape may be another one too: 2A/01 mode parameters, 2A/09 capacity, 3F/03 inquiry data.
+        if is_doubtful(code) {
+            self.suspect_disk();
         }
         tracing::info!(%code, "unit attention");
     }

@@ -80,6 +80,7 @@ impl State {
         self.portal_group = portal_group_of(&core);
         self.core = Some(core);
         self.cache.new_session(&mut self.slots);
+        self.doubt.end();
         self.cache.volatile = volatile;
         if !self.closing {
             self.refusing = None;

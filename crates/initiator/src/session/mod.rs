@@ -5,10 +5,12 @@
 //! | `mod.rs` | [`Session`] and its [`State`]; how commands enter and who gets their answers |
 //! | `answer.rs` | what the target says, and whether that is the last word |
 //! | `schedule.rs` | what is late, put off, or due |
+//! | `doubt.rs` | whether it is still the same disk, and what waits until that is known |
 //! | `reject.rs` | commands that the target has rejected |
 //! | `loss.rs` | the end of a connection, and the beginning of the next one |
 
 mod answer;
+mod doubt;
 mod loss;
 mod reject;
 mod schedule;
@@ -27,6 +29,8 @@ use lunway_iscsi::initiator::{InitiatorConnection, Submission};
 use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
 
+use self::doubt::Doubt;
+pub(crate) use self::doubt::is_doubtful;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 use crate::OpenOptions;
 use crate::cache::Cache;
@@ -266,6 +270,8 @@ pub(crate) enum End {
     LoggedOut(String),
     /// For this reason.
     Lost(String),
+    /// Another disk is there now: it must not be used any more.
+    OtherDisk(String),
 }
 
 /// See [`Session`].
@@ -308,6 +314,8 @@ pub(crate) struct State {
     leaves_flushes: bool,
     /// Why the connection is to be dropped, where it is.
     pub(crate) severed: Option<String>,
+    /// Whether it is still the same disk.
+    pub(crate) doubt: Doubt,
     /// What the driver is to tell the observer, once it has given back the lock.
     pub(crate) events: Vec<SessionEvent>,
     /// As last read.
@@ -346,6 +354,7 @@ impl State {
             fails_fast: options.fails_fast(),
             leaves_flushes: options.fails_fast() && options.observer.is_some(),
             severed: None,
+            doubt: Doubt::default(),
             events: Vec::new(),
             access: None,
             stale_access: false,
@@ -357,6 +366,9 @@ impl State {
             return Err(error.clone());
         }
         let Command { cdb, data_out, data_in, effect } = command;
+        if let Some(error) = self.doubt.refuses(effect) {
+            return Err(error);
+        }
         if effect == Effect::Flush
             && let Some(error) = self.cache.unreported.take()
         {
@@ -384,8 +396,8 @@ impl State {
         });
         let attribute = effect.attribute();
         let submission = Submission { token, lun: self.lun.0, cdb, data_out, data_in, attribute };
-        // Who came before goes before.
-        if self.queue.is_empty() {
+        // Who came before goes before, but for what the others wait for.
+        if self.queue.is_empty() || effect == Effect::Inspect {
             if let Err(submission) = self.send(submission) {
                 self.queue.push_back(submission);
             }
@@ -436,7 +448,9 @@ impl State {
     fn send(&mut self, submission: Submission) -> Result<(), Submission> {
         let token = submission.token;
         match &mut self.core {
-            Some(core) if self.logout_by.is_none() => core.submit(submission)?,
+            Some(core) if self.logout_by.is_none() && !self.doubt.holds(&mut self.slots, token) => {
+                core.submit(submission)?;
+            }
             _ => return Err(submission),
         }
         if let Some(entry) = self.slots.get_mut(token) {
@@ -448,6 +462,9 @@ impl State {
 
     /// Hands to the core what waits, in order, as far as the window goes.
     pub(crate) fn drain_queue(&mut self) {
+        if self.doubt.is_there() {
+            return self.drain_questions();
+        }
         while let Some(submission) = self.queue.pop_front() {
             match self.slots.get_mut(submission.token) {
                 Some(Entry { stage: Stage::Queued, .. }) => {}

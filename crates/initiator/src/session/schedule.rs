@@ -23,6 +23,7 @@ impl State {
                 self.queue.push_back(submission);
             }
         }
+        self.release_held(now);
         self.clock.set(now);
         if self.clock.tick == self.looked_at || self.slots.unanswered() == 0 {
             return Ok(());
@@ -59,7 +60,7 @@ impl State {
     pub(crate) fn next_time(&self) -> Option<Instant> {
         let tick = (self.slots.unanswered() > 0).then(|| self.clock.next());
         let delayed = self.delayed.iter().map(|(at, _)| *at);
-        delayed.chain(tick).chain(self.logout_by.filter(|_| !self.logout_sent)).min()
+        delayed.chain(tick).chain(self.held_until()).chain(self.logout_by.filter(|_| !self.logout_sent)).min()
     }
 
     /// Logs out where that is wanted and its time has come.

@@ -1,0 +1,174 @@
+//! Doubt whether the disk is still the one that was opened.
+
+use std::time::{Duration, Instant};
+
+use lunway_block::BlockError;
+use lunway_scsi::AdditionalSense;
+
+use super::{Session, State};
+use crate::slots::{Effect, Entry, Slots, Stage};
+
+/// How long commands are held where another path may carry them out: then they fail as not done.
+const HELD_MAX: Duration = Duration::from_millis(100);
+
+/// Whether a unit attention leaves open which disk answers under the old address now: the target's units have been changed (3F/0E), the unit's INQUIRY data have
+/// (3F/03), the unit or the target begins anew (29h), or parameters of the unit were changed (2Ah).
+pub(crate) fn is_doubtful(code: AdditionalSense) -> bool {
+    matches!(code.0 >> 8, 0x29 | 0x2A) || matches!(code.0, 0x3F03 | 0x3F0E)
+}
+
+/// Doubt whether the disk is still the one that was opened.
+///
+/// | state | commands | ends by |
+/// |---|---|---|
+/// | none | go to the target | [`State::suspect_disk`] |
+/// | suspected | wait in the queue; where another path may carry them out, at most [`HELD_MAX`] | the unit's answer |
+/// | absent | fail as not done | the unit's answer, asked for again and again |
+///
+/// The unit's answer is one of: it is the same disk ([`Session::clear_doubt`]); there is none ([`Session::unit_is_absent`]); it is another disk, which ends
+/// the device ([`Session::condemn`]). Only what asks for it ([`Effect::Inspect`]) goes to the target meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Doubt {
+    /// From when on commands are held.
+    since: Option<Instant>,
+    /// Counts the reasons.
+    raised: u64,
+    /// What new commands are told, where there is no unit under the address.
+    absent: Option<BlockError>,
+    /// Why the disk must not be used any more.
+    condemned: Option<String>,
+}
+
+impl Doubt {
+    pub(crate) fn is_there(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// A new session has found the same disk.
+    pub(super) fn end(&mut self) {
+        (self.since, self.absent) = (None, None);
+    }
+
+    /// What a new command fails with at once.
+    pub(super) fn refuses(&self, effect: Effect) -> Option<BlockError> {
+        self.absent.clone().filter(|_| effect != Effect::Inspect)
+    }
+
+    /// Whether a command has to wait.
+    pub(super) fn holds(&self, slots: &mut Slots, token: u64) -> bool {
+        self.is_there() && slots.get_mut(token).is_none_or(|entry| entry.effect != Effect::Inspect)
+    }
+
+    /// Why the disk must not be used any more, once.
+    pub(crate) fn take_verdict(&mut self) -> Option<String> {
+        self.condemned.take()
+    }
+}
+
+impl State {
+    /// Another disk may answer now: nothing but questions is sent until the unit has said which it is.
+    pub(crate) fn suspect_disk(&mut self) {
+        self.doubt.raised += 1;
+        self.doubt.since.get_or_insert_with(Instant::now);
+        self.stale = true;
+    }
+
+    /// Hands to the core the questions that wait.
+    pub(super) fn drain_questions(&mut self) {
+        let mut at = 0;
+        while let Some(submission) = self.queue.get(at) {
+            match self.slots.get_mut(submission.token) {
+                Some(Entry { stage: Stage::Queued, effect: Effect::Inspect, .. }) => {}
+                _ => {
+                    at += 1;
+                    continue;
+                }
+            }
+            let Some(submission) = self.queue.remove(at) else { return };
+            if let Err(submission) = self.send(submission) {
+                self.queue.insert(at, submission);
+                return;
+            }
+        }
+    }
+
+    /// Where another path may carry out what is held, does not hold it for long.
+    pub(super) fn release_held(&mut self, now: Instant) {
+        if self.held_until().is_some_and(|until| until <= now) {
+            let why = "the unit has changed, and has not said yet which disk it is".to_owned();
+            self.fail_held(&BlockError::Gone { why });
+        }
+    }
+
+    /// When [`Self::release_held`] has something to do.
+    pub(super) fn held_until(&self) -> Option<Instant> {
+        let waits = !self.queue.is_empty() || !self.delayed.is_empty();
+        self.doubt.since.filter(|_| self.fails_fast && waits).map(|since| since + HELD_MAX)
+    }
+
+    fn fail_held(&mut self, error: &BlockError) {
+        let waits = |entry: &Entry| {
+            matches!(entry.stage, Stage::Queued | Stage::Delayed) && entry.effect != Effect::Inspect
+        };
+        let held: Vec<_> = self
+            .slots
+            .iter_unanswered()
+            .filter(|(_, entry)| waits(entry))
+            .map(|(token, entry)| (token, entry.was_sent))
+            .collect();
+        for (token, was_sent) in held {
+            self.fail(token, if was_sent { BlockError::Aborted } else { error.clone() });
+        }
+        let slots = &mut self.slots;
+        let mut waits = |token| slots.get_mut(token).is_some_and(|entry| !entry.is_answered());
+        self.queue.retain(|submission| waits(submission.token));
+        self.delayed.retain(|(_, submission)| waits(submission.token));
+    }
+}
+
+impl Session {
+    /// How often there has been reason to ask which disk it is.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.lock().doubt.raised
+    }
+
+    /// It was the same disk, after that many reasons to ask.
+    pub(crate) fn clear_doubt(&self, doubts: u64) {
+        self.decide(|state| {
+            if state.doubt.raised == doubts {
+                state.doubt.end();
+                state.drain_queue();
+            }
+        });
+    }
+
+    /// There is no unit under the address now.
+    pub(crate) fn unit_is_absent(&self, why: &str) {
+        self.decide(|state| {
+            // A new session has found it.
+            if state.doubt.is_there() {
+                let error = BlockError::Gone { why: why.to_owned() };
+                state.fail_held(&error);
+                state.doubt.absent = Some(error);
+            }
+        });
+    }
+
+    /// Another disk is there: the device ends.
+    pub(crate) fn condemn(&self, why: String) {
+        self.decide(|state| {
+            state.doubt.since.get_or_insert_with(Instant::now);
+            state.doubt.condemned.get_or_insert(why);
+        });
+    }
+
+    fn decide(&self, f: impl FnOnce(&mut State)) {
+        let driver = self.change(|state| {
+            f(state);
+            state.rouse()
+        });
+        if let Some(waker) = driver {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A LUN that is exchanged while a disk over several paths is open: nothing is written to the other one, over whichever lane.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_memory::RamDisk;
+use lunway_multipath::LaneState;
+use lunway_multipath::iscsi::{Address, IscsiMultipath};
+use lunway_target::{ChangeOptions, Config, OpenDevice, Server};
+
+const NAME: &str = "iqn.2026-11.com.example:exchanged";
+
+const SIZE: u64 = 1 << 20;
+
+async fn serve() -> (Server, [SocketAddr; 2]) {
+    let config = format!(
+        "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n\
+         [[target.lun]]\nid = 0\ndevice = \"one\"\n"
+    );
+    let open: OpenDevice = Arc::new(|_, _| {
+        Box::pin(async {
+            let disk = RamDisk::new(SIZE, 512).map_err(|error| error.to_string())?;
+            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
+        })
+    });
+    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.unwrap();
+    let portals = [1, 2].map(|last| {
+        let ip = IpAddr::from([127, 0, 0, last]);
+        server.addresses().iter().copied().find(|address| address.ip() == ip).unwrap()
+    });
+    (server, portals)
+}
+
+fn ones() -> SharedBuf {
+    Buf::copy_of(&[1; 4096]).freeze()
+}
+
+#[tokio::test]
+async fn a_lun_that_is_exchanged_in_live_sessions_is_written_to_over_no_lane() {
+    let (server, portals) = serve().await;
+    let text =
+        format!("iscsi://{}/{NAME}/0?portal={}&policy=round-robin&when_none=fail", portals[0], portals[1]);
+    let Address::Several(url) = Address::parse(&text).unwrap() else { panic!("{text} is one path") };
+    let disk = IscsiMultipath::open(&url, &OpenOptions::default()).await.unwrap();
+    let device = disk.device();
+    for n in 0..8 {
+        device.write(n * 4096, ones(), Durability::Volatile).await.unwrap();
+    }
+    let edit = |config: &mut Config| {
+        config.targets[0].luns[0].device = "another".parse().unwrap();
+        Ok(())
+    };
+    server.change(edit, ChangeOptions::default()).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while device.lanes().iter().any(|lane| lane.state != LaneState::Closed) {
+        assert!(Instant::now() < until, "{:?}", device.lanes());
+        let _ = device.write(0, ones(), Durability::Volatile).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let error = device.write(0, ones(), Durability::Volatile).await.unwrap_err();
+    println!("{error}");
+    let address = IscsiUrl::parse(&format!("iscsi://{}/{NAME}/0", portals[0])).unwrap();
+    let other = IscsiDevice::open(address, OpenOptions::default()).await.unwrap();
+    let read = other.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
+    assert!(read.iter().all(|&byte| byte == 0), "the other disk was written to");
+    other.close().await;
+}
