@@ -8,7 +8,7 @@ use lunway_block::BlockDevice;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
 use lunway_block::spec::{DeviceSpec, IscsiUrl};
 use lunway_file::FileDevice;
-use lunway_initiator::IscsiDevice;
+use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_memory::{NullDisk, RamDisk};
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
@@ -16,7 +16,7 @@ use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use crate::OpenError;
 
 /// How to open a device.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Logical sector, bytes: 512 or 4096; `None`: what the device says, 512 where it can have any.
     pub sector: Option<u32>,
@@ -26,6 +26,15 @@ pub struct OpenOptions {
     pub direct: bool,
     /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection, whatever stands here.
     pub iscsi: lunway_initiator::OpenOptions,
+}
+
+impl Default for OpenOptions {
+    /// Sessions are recorded for all processes of this user on this host, so that what a killed one leaves is ended by the next.
+    fn default() -> Self {
+        let initiator_ports = InitiatorPorts::Host;
+        let iscsi = lunway_initiator::OpenOptions { initiator_ports, ..Default::default() };
+        Self { sector: None, read_only: false, direct: false, iscsi }
+    }
 }
 
 /// An open device, and what must be told when it is no longer needed.

@@ -8,10 +8,12 @@ use lunway_block::{
     PathSample, ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_iscsi::Cdb;
+use lunway_iscsi::pdu::Isid;
 use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 
 use crate::driver::Driver;
 use crate::exchange::had_its_turn;
+use crate::initiator_port::{ClaimedPort, UnitPorts};
 use crate::isid::IsidFamily;
 use crate::nexus::{Nexus, Purpose};
 use crate::operation::{Done, Handle, Single};
@@ -19,7 +21,7 @@ use crate::recovery::Recovery;
 use crate::session::Session;
 use crate::slots::{Command, Effect, Outcome};
 use crate::unit::{Shape, Unit, UnitCell};
-use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, SessionEvent};
+use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, Predecessors, SessionEvent};
 
 /// A logical unit behind one iSCSI session, as a block device.
 ///
@@ -61,13 +63,20 @@ impl IscsiDevice {
             return Err(OpenError::NoTarget { portal: url.portal() });
         };
         let Some(lun) = url.lun else { return Err(OpenError::NoLun { portal: url.portal(), target }) };
-        let isid = options.isid.unwrap_or_else(|| IsidFamily::random().member(0));
+        let mut before = None;
+        if options.lane.is_none() {
+            let found = before.insert(Predecessors::find(&url, &options).await?);
+            found.reinstate(std::slice::from_ref(&url), &options).await;
+        }
+        let before = before.filter(|before| !before.are_settled());
+        let (isid, mut port) = claim(&url, &options)?;
         let mut nexus = Nexus::dial(&url, &options, isid, Purpose::Normal, None).await?;
-        let known = options.known.map(|KnownDisk(shape)| shape);
-        let unit = match Unit::learn(&mut nexus, lun, options.transfer_max, known).await {
+        let unit = match learn(&url, &options, lun, &mut nexus, port.as_mut()).await {
             Ok(unit) => unit,
             Err(error) => {
-                nexus.logout().await;
+                if nexus.logout().await {
+                    port.into_iter().for_each(ClaimedPort::release);
+                }
                 return Err(error);
             }
         };
@@ -80,10 +89,17 @@ impl IscsiDevice {
             session.tell_news();
         }
         session.tell(SessionEvent::Up { epoch: 1 });
-        let fails_fast = options.fails_fast();
-        let recovery = Recovery::new(url.clone(), options, isid, unit.clone());
+        let (fails_fast, settle) = (options.fails_fast(), options.settle);
+        let recovery = Recovery::new(url.clone(), options, isid, port, unit.clone());
         tokio::spawn(Driver::new(session.clone(), recovery).run(stream));
-        Ok(Self { session, unit, url, fails_fast })
+        let device = Self { session, unit, url, fails_fast };
+        if let Some(before) = before
+            && let Err(error) = before.outlast(settle, || device.barrier().into_future()).await
+        {
+            device.close().await;
+            return Err(error);
+        }
+        Ok(device)
     }
 
     /// Where it is, without secrets.
@@ -225,6 +241,40 @@ impl IscsiDevice {
     fn handle_of_session(&self) -> Handle {
         Handle { epoch: self.fails_fast.then(|| self.epoch()), ..self.handle() }
     }
+}
+
+/// The ISID of a device, and its record where there is one.
+fn claim(url: &IscsiUrl, options: &OpenOptions) -> Result<(Isid, Option<ClaimedPort>), OpenError> {
+    if let Some(isid) = options.isid {
+        return Ok((isid, None));
+    }
+    let ports = UnitPorts::find(url, options);
+    let port = ports
+        .and_then(|ports| ports.map(|ports| ports.claim(options.lane.as_deref().unwrap_or(""))).transpose());
+    match port.map_err(|error| OpenError::Record { portal: url.portal(), why: error.to_string() })? {
+        Some(port) => Ok((port.isid, Some(port))),
+        None => Ok((IsidFamily::random().member(0), None)),
+    }
+}
+
+/// Asks the unit what it is, over a session whose port is recorded first.
+async fn learn(
+    url: &IscsiUrl,
+    options: &OpenOptions,
+    lun: u16,
+    nexus: &mut Nexus,
+    port: Option<&mut ClaimedPort>,
+) -> Result<Unit, OpenError> {
+    let mut met = Vec::new();
+    if let Some(port) = port {
+        nexus.record(port, url)?;
+        // It may have taken the place of a session of which no record is left, as after a power-off.
+        nexus.outwait(&mut met).await?;
+    }
+    let known = options.known.map(|KnownDisk(shape)| shape);
+    let mut unit = Unit::learn(nexus, lun, options.transfer_max, known).await?;
+    unit.attentions.append(&mut met);
+    Ok(unit)
 }
 
 impl Drop for IscsiDevice {

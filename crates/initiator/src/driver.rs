@@ -72,6 +72,7 @@ impl Driver {
                 End::Closed { settled } => {
                     if settled {
                         close_in_order(&stream);
+                        self.recovery.release_port();
                     }
                     self.session.lock().core = None;
                     return self.finish("it was closed");

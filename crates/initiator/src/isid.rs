@@ -24,6 +24,11 @@ impl IsidFamily {
         Self(random)
     }
 
+    /// The one of this number.
+    pub(crate) const fn of(number: [u8; 3]) -> Self {
+        Self(number)
+    }
+
     /// The ISID with this qualifier.
     pub fn member(self, qualifier: u16) -> Isid {
         const RANDOM_FORMAT: u8 = 0b10 << 6;

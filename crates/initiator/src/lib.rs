@@ -37,6 +37,7 @@
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `fence`, [`Detours`] | proof over other ways that a lost session is dead |
+//! | [`InitiatorPorts`], [`Predecessors`] | ISIDs that are the same on every start; what a killed process has left at the target, ended before the first I/O |
 //! | `dialling`, `nexus`, `exchange` | a connection, a fresh session, one question at a time |
 //! | `unit`, `access`, [`Identity`] | shape, limits and names of a logical unit, and the state of its port |
 //!
@@ -51,6 +52,7 @@ mod driver;
 mod exchange;
 mod fence;
 mod identity;
+mod initiator_port;
 mod inspect;
 mod isid;
 mod nexus;
@@ -58,6 +60,7 @@ mod observer;
 mod open_error;
 mod operation;
 mod options;
+mod predecessors;
 mod probe;
 mod recovery;
 mod session;
@@ -70,6 +73,7 @@ mod wire;
 
 pub use device::IscsiDevice;
 pub use identity::Identity;
+pub use initiator_port::InitiatorPorts;
 pub use inspect::{Inspection, UnitInspection, discover, inspect};
 pub use isid::IsidFamily;
 pub use lunway_iscsi::TargetRecord;
@@ -78,6 +82,7 @@ pub use lunway_scsi::AccessState;
 pub use observer::{Detours, Observer, SessionEvent, SharedObserver};
 pub use open_error::OpenError;
 pub use options::OpenOptions;
+pub use predecessors::Predecessors;
 pub use silence::Silence;
 pub use unit::KnownDisk;
 pub use url::{DEFAULT_PORT, IscsiUrl, SECRET_VARIABLE, UrlError};

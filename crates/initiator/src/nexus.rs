@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 
 use crate::dialling::{Dialling, close_in_order};
 use crate::exchange::{ATTENTIONS_MAX, Answer, Exchange};
-use crate::options::default_initiator_name;
+use crate::initiator_port::ClaimedPort;
+use crate::options::initiator_name;
 use crate::probe::Probe;
 use crate::session::{REJECTS_MAX, Rejection, portal_group_of, reject_wait};
 use crate::silence::{Sign, Watch, black_hole};
@@ -190,15 +191,27 @@ impl Nexus {
         }
     }
 
-    /// Ends the session in order, or at least soon.
+    /// Records the portal group that it reached, before anything is written over it.
+    pub(crate) fn record(&self, port: &mut ClaimedPort, url: &IscsiUrl) -> Result<(), OpenError> {
+        // Every target names its group (RFC 7143 §13.9); one that does not has one.
+        let group = self.portal_group().unwrap_or_default();
+        let failed =
+            |error: std::io::Error| OpenError::Record { portal: self.portal.clone(), why: error.to_string() };
+        port.note(group, &self.portal, url.from).map_err(failed)
+    }
+
+    /// Ends the session in order, or at least soon. Says whether in order.
     // RFC 7143 [4.2.6-1]
-    pub(crate) async fn logout(mut self) {
+    pub(crate) async fn logout(mut self) -> bool {
         self.core.logout();
         let deadline = Instant::now() + self.logout_timeout;
         loop {
             match self.event("the logout", self.logout_timeout, deadline).await {
-                Ok(InitiatorEvent::Closing(CloseReason::LoggedOut)) => return close_in_order(&self.stream),
-                Err(_) | Ok(InitiatorEvent::Closing(_)) => return,
+                Ok(InitiatorEvent::Closing(CloseReason::LoggedOut)) => {
+                    close_in_order(&self.stream);
+                    return true;
+                }
+                Err(_) | Ok(InitiatorEvent::Closing(_)) => return false,
                 Ok(_) => {}
             }
         }
@@ -368,11 +381,10 @@ fn connection_config(
         algorithms: ChapAlgorithm::ALL.to_vec(),
         mutual: url.target_account.clone(),
     });
-    let name = url.initiator.clone().or_else(|| options.initiator_name.clone());
     let target_name = if purpose == Purpose::Discovery { None } else { url.target.clone() };
     InitiatorConnectionConfig {
         login: InitiatorLoginConfig {
-            initiator_name: name.unwrap_or_else(default_initiator_name),
+            initiator_name: initiator_name(url, options),
             initiator_alias: None,
             target_name,
             isid,

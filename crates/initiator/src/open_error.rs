@@ -117,6 +117,29 @@ pub enum OpenError {
         /// The sense data.
         why: String,
     },
+    /// Which initiator port is free cannot be found out, or not be recorded.
+    #[error(
+        "cannot open the disk at {portal}: the record of this host's iSCSI sessions cannot be used: {why}; LUNWAY_RUNTIME_DIR names another place for it"
+    )]
+    Record {
+        /// Where.
+        portal: String,
+        /// What the operating system said.
+        why: String,
+    },
+    /// A session of an earlier process may still write.
+    #[error(
+        "an earlier process of this host was ended with a session to {portals} that may still write, and nothing shows that it cannot ({why}); \
+         open the disk once over a way to that portal, or, when that port is known to be dead, remove {record}"
+    )]
+    Predecessor {
+        /// Where that session went.
+        portals: String,
+        /// Why a barrier was no proof.
+        why: String,
+        /// Where it is recorded.
+        record: String,
+    },
     /// A shape that no `BlockDevice` has.
     #[error("the disk at {portal} cannot be used: {why}")]
     Shape {

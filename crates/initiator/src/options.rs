@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunway_iscsi::pdu::Isid;
 
-use crate::{Detours, IscsiUrl, KnownDisk, SharedObserver, Silence};
+use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silence};
 
 /// Limits and times of a device. The defaults are those of the field where it has some.
 ///
@@ -69,9 +69,16 @@ pub struct OpenOptions {
     pub cache_survives_power_on: bool,
     /// How long the connection is watched without sleeping after the last activity, while answers are due.
     pub spin: Duration,
-    /// The sessions' ISID, the same for all of a device; `None`: a random one. Of sessions that live at the same time no two may
+    /// The sessions' ISID, the same for all of a device; `None`: as `initiator_ports` says. Of sessions that live at the same time no two may
     /// have the same; [`IsidFamily`](crate::IsidFamily) gives such as differ.
     pub isid: Option<Isid>,
+    /// How it is chosen where `isid` is `None`.
+    pub initiator_ports: InitiatorPorts,
+    /// The device is one of several lanes to the disk, and this tells the lane from the others on every start: whoever opens the lanes settles what
+    /// earlier processes have left ([`Predecessors`](crate::Predecessors)). `None`: the device does that itself.
+    pub lane: Option<String>,
+    /// How long what an earlier process left is waited for where nothing proves that it is dead; then a barrier must be answered.
+    pub settle: Duration,
     /// Told what happens to the sessions.
     pub observer: Option<SharedObserver>,
     /// Other ways to the same target port. At the loss of a session it is logged in over them first, and logged out, which proves
@@ -143,6 +150,10 @@ impl Default for OpenOptions {
             // most of a round trip at depth 1. Where cores are short it stops by itself.
             spin: Duration::from_micros(50),
             isid: None,
+            initiator_ports: InitiatorPorts::Random,
+            lane: None,
+            // As `settle` of a disk over several paths.
+            settle: Duration::from_secs(10),
             observer: None,
             detours: None,
             known: None,
@@ -150,8 +161,14 @@ impl Default for OpenOptions {
     }
 }
 
+/// The name that sessions of this address have.
+pub(crate) fn initiator_name(url: &IscsiUrl, options: &OpenOptions) -> String {
+    let name = url.initiator.clone().or_else(|| options.initiator_name.clone());
+    name.unwrap_or_else(default_initiator_name)
+}
+
 /// A name for this host, where none is given: as stable as the host's own.
-pub(crate) fn default_initiator_name() -> String {
+fn default_initiator_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     // RFC 7143 [4.2.7.2-1]
     // RFC 7143 §4.2.7.2: lower case letters, digits, dot, dash.

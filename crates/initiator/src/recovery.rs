@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::cache::is_power_on;
 use crate::fence::Fence;
+use crate::initiator_port::ClaimedPort;
 use crate::nexus::{Nexus, Purpose};
 use crate::session::Session;
 use crate::unit::{Unit, UnitCell};
@@ -39,6 +40,8 @@ pub(crate) struct Recovery {
     url: IscsiUrl,
     options: OpenOptions,
     isid: Isid,
+    /// The record of it, for the next process.
+    port: Mutex<Option<ClaimedPort>>,
     unit: Arc<UnitCell>,
 }
 
@@ -55,8 +58,20 @@ struct Loss {
 }
 
 impl Recovery {
-    pub(crate) fn new(url: IscsiUrl, options: OpenOptions, isid: Isid, unit: Arc<UnitCell>) -> Self {
-        Self { url, options, isid, unit }
+    pub(crate) fn new(
+        url: IscsiUrl,
+        options: OpenOptions,
+        isid: Isid,
+        port: Option<ClaimedPort>,
+        unit: Arc<UnitCell>,
+    ) -> Self {
+        Self { url, options, isid, port: Mutex::new(port), unit }
+    }
+
+    /// Nothing is left of the device's sessions at the target.
+    pub(crate) fn release_port(&self) {
+        let port = self.port.lock().unwrap_or_else(PoisonError::into_inner).take();
+        port.into_iter().for_each(ClaimedPort::release);
     }
 
     pub(crate) fn options(&self) -> &OpenOptions {
@@ -172,6 +187,9 @@ impl Recovery {
         // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
         let hope = Some(&session.hope);
         let mut nexus = Nexus::dial(&self.url, &self.options, self.isid, Purpose::Normal, hope).await?;
+        if let Some(port) = &mut *self.port.lock().unwrap_or_else(PoisonError::into_inner) {
+            nexus.record(port, &self.url)?;
+        }
         let same_port = loss.portal_group.is_none() || nexus.portal_group() == loss.portal_group;
         if self.options.fails_fast() && !*settled && !same_port {
             // Another session beside the lost one, of which it proves nothing.

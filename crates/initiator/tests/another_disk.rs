@@ -127,7 +127,7 @@ async fn where_another_path_may_do_it_nothing_is_held_for_long() {
 /// RAM disks of our own target, each with the name that its device has.
 async fn serve() -> (Server, SocketAddr) {
     let config = format!(
-        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n\
+        "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n\
          [[target.lun]]\nid = 0\ndevice = \"one\"\n[[target.lun]]\nid = 1\ndevice = \"else\"\n"
     );
     let open: OpenDevice = Arc::new(|_, _| {

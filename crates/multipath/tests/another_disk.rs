@@ -19,7 +19,7 @@ const SIZE: u64 = 1 << 20;
 
 async fn serve() -> (Server, [SocketAddr; 2]) {
     let config = format!(
-        "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\n\
+        "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n\
          [[target.lun]]\nid = 0\ndevice = \"one\"\n"
     );
     let open: OpenDevice = Arc::new(|_, _| {

@@ -248,6 +248,8 @@ pub(super) async fn open(run: &Run, url: &str) -> Result<Opened, RunError> {
     let spec = DeviceSpec::parse(url).map_err(|error| failed(error.into()))?;
     let mut options = OpenOptions::default();
     options.iscsi.spin = Duration::ZERO;
+    // Targets end with the network: a killed run leaves no session.
+    options.iscsi.initiator_ports = Default::default();
     lunway_device::open(&spec, &options).await.map_err(failed)
 }
 

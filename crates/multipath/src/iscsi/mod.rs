@@ -18,6 +18,7 @@ mod open;
 mod open_error;
 mod paths_file;
 mod portals;
+mod predecessors;
 mod reservation;
 mod watch;
 

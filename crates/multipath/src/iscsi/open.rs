@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lunway_block::BlockDevice;
-use lunway_initiator::{Detours, Identity, IscsiDevice, IsidFamily, KnownDisk, OpenOptions};
+use lunway_initiator::{
+    Detours, Identity, InitiatorPorts, IscsiDevice, IscsiUrl, IsidFamily, KnownDisk, OpenOptions,
+};
 use lunway_machine::Machine;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -16,7 +18,7 @@ use super::lane::IscsiLane;
 use super::local::Local;
 use super::open_error::OpenError;
 use super::reservation::{Registrar, Standing};
-use super::{portals, watch};
+use super::{portals, predecessors, watch};
 use crate::plan::{Ground, NamedLane, Plan, Wish};
 use crate::{Lane, MultipathDevice, Options};
 
@@ -52,12 +54,23 @@ impl IscsiMultipath {
     /// [`OpenOptions::fail_fast`] has it.
     pub async fn open(url: &MultipathUrl, options: &OpenOptions) -> Result<Self, OpenError> {
         let trusted = options.cache_survives_power_on;
-        let options = lane_options(options);
+        let mut options = lane_options(options);
         let command_timeout = options.command_timeout;
         let machine = Machine::watch();
         let plan = plan_on(url, &options, &machine).await?;
+        let (settle, unproven) =
+            (url.settle.unwrap_or(Options::default().settle), url.unproven.unwrap_or_default());
+        options.settle = settle;
         let team = Team::new(url, &plan, options);
+        // Before the lanes log in, as the lowest free ports are theirs then.
+        let before = predecessors::reinstate(team.ways(), &team.options).await?;
         let (connected, disk) = team.connect_all().await?;
+        if let Err(error) = predecessors::outlast(before, &connected, settle, unproven).await {
+            for (_, device) in connected {
+                device.close().await;
+            }
+            return Err(error);
+        }
         for lane in &team.lanes {
             lane.resemble(disk.geometry);
         }
@@ -131,6 +144,7 @@ fn lane_options(options: &OpenOptions) -> OpenOptions {
         nop_interval: options.nop_interval.min(lane.nop_interval),
         nop_timeout: options.nop_timeout.min(lane.nop_timeout),
         initiator_name: options.initiator_name.clone(),
+        initiator_ports: options.initiator_ports.clone(),
         command_timeout: options.command_timeout,
         abort_timeout: options.abort_timeout,
         logout_timeout: options.logout_timeout,
@@ -184,6 +198,7 @@ struct Team {
     lanes: Vec<Arc<IscsiLane>>,
     registrar: Option<Arc<Registrar>>,
     options: OpenOptions,
+    /// Where ports are not recorded.
     isids: IsidFamily,
 }
 
@@ -199,6 +214,11 @@ impl Team {
             registrar.attend(&lanes);
         }
         Arc::new(Self { lanes, registrar, options, isids: IsidFamily::random() })
+    }
+
+    /// The ways of all lanes, as far as one disk is concerned.
+    fn ways(&self) -> Vec<IscsiUrl> {
+        self.lanes.iter().map(|lane| lane.url().clone()).collect()
     }
 
     /// Connects all lanes. Gives those that were connected when the first one's grace was over, and what they lead to.
@@ -254,7 +274,10 @@ impl Team {
     async fn connect(&self, n: usize, known: Option<KnownDisk>) -> Result<IscsiDevice, Failure> {
         let lane = &self.lanes[n];
         let mut options = OpenOptions { known, ..self.options.clone() };
-        options.isid = Some(self.isids.member(n as u16));
+        match options.initiator_ports {
+            InitiatorPorts::Random => options.isid = Some(self.isids.member(n as u16)),
+            _ => options.lane = Some(lane.planned.name()),
+        }
         let device = lane.connect(&options, self.detours(n)).await?;
         let Some(registrar) = &self.registrar else { return Ok(device) };
         match registrar.ensure(&device).await {

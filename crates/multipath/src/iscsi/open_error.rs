@@ -30,6 +30,12 @@ pub enum OpenError {
         /// Why not.
         source: PlanError,
     },
+    /// A session of an earlier process is in the way.
+    #[error(transparent)]
+    Before {
+        /// What is in the way.
+        source: lunway_initiator::OpenError,
+    },
     /// No lane could be connected.
     #[error("no lane could be connected: {failures}")]
     NoLane {

@@ -1,0 +1,59 @@
+//! What processes that were killed have left of the same disk.
+
+use std::time::Duration;
+
+use lunway_block::BlockError;
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions, Predecessors};
+
+use super::open_error::OpenError;
+use crate::Unproven;
+
+/// Ends the sessions that earlier processes of this host have left, over all `ways` of the disk. What cannot be reached so is left.
+pub(super) async fn reinstate(
+    mut ways: Vec<IscsiUrl>,
+    options: &OpenOptions,
+) -> Result<Vec<Predecessors>, OpenError> {
+    // Sessions belong to a target's name. In an order that is the same for all processes, as each name is opened by one at a time.
+    let name = |way: &IscsiUrl| way.target.as_ref().map(|name| name.to_ascii_lowercase());
+    ways.sort_by_key(name);
+    let mut left = Vec::new();
+    for ways in ways.chunk_by(|one, other| name(one) == name(other)) {
+        let mut before = Predecessors::find(&ways[0], options).await.map_err(failed)?;
+        before.reinstate(ways, options).await;
+        // Others may open the disk as soon as nothing is left.
+        left.extend(Some(before).filter(|before| !before.are_settled()));
+    }
+    Ok(left)
+}
+
+/// Waits until what is left can do nothing any more, as [`Unproven`] says.
+pub(super) async fn outlast(
+    left: Vec<Predecessors>,
+    lanes: &[(usize, IscsiDevice)],
+    settle: Duration,
+    unproven: Unproven,
+) -> Result<(), OpenError> {
+    for before in left {
+        if unproven == Unproven::Fail {
+            return Err(failed(before.not_proven("unproven=fail")));
+        }
+        before.outlast(settle, || barrier(lanes)).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Over one lane after the other, until one answers.
+async fn barrier(lanes: &[(usize, IscsiDevice)]) -> Result<(), BlockError> {
+    let mut outcome = Err(BlockError::Gone { why: "there is no lane".to_owned() });
+    for (_, device) in lanes {
+        outcome = device.barrier().await;
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+fn failed(source: lunway_initiator::OpenError) -> OpenError {
+    OpenError::Before { source }
+}
