@@ -23,6 +23,8 @@
 //! | `access` | the rules of a target: who may log in, and see and do what |
 //! | `principal` | who sessions and reservations belong to |
 //! | `source` | limits of logins, and lines about denials, by where they come from |
+//! | [`Crowd`] | connections with a bounded number of places, none of which one source can take from others |
+//! | `chap_failures` | how long a secret that was tried in vain has to wait |
 //! | `metrics` | what is counted, and what Prometheus reads |
 //! | `isns` | registration with a name server |
 //! | `registry` | connections and sessions, reinstatement, their limits |
@@ -33,7 +35,9 @@
 
 mod access;
 mod background;
+mod chap_failures;
 mod config;
+mod crowd;
 mod driver;
 mod flags;
 mod isns;
@@ -52,10 +56,11 @@ mod state;
 mod worker;
 
 pub use config::{
-    AccessRule, AccessState, ApiConfig, Change, ChangeKind, ChapUser, Config, ConfigError, DeviceName,
-    Digest, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, PortalGroupConfig, Redirect, TargetConfig,
-    TargetPortalGroup,
+    AccessRule, AccessState, Advertise, ApiConfig, Change, ChangeKind, ChapUser, Config, ConfigError,
+    DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, PortalGroupConfig,
+    Redirect, TargetConfig, TargetPortalGroup,
 };
+pub use crowd::Crowd;
 pub use flags::Flags;
 pub use metrics::{LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading, SessionReading};
 pub use name::{IscsiName, NameError};
@@ -66,4 +71,5 @@ pub use server::{
     OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError,
     StartError, TargetSummary, UnansweredDevice,
 };
+pub use source::Source;
 pub use state::{FileStore, StateDirError};

@@ -14,7 +14,8 @@ use lunway_iscsi::{SendTargets, TargetRecord};
 use lunway_scsi::{LunView, Nexus, PortPair, ScsiTarget};
 
 use crate::access::{self, Access, Asker, Gate};
-use crate::config::{FIRST_PORTAL_GROUP, Limits, TargetConfig};
+use crate::chap_failures::ChapFailures;
+use crate::config::{Advertise, FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
@@ -109,6 +110,9 @@ impl Target {
 pub(crate) struct Serving {
     /// By name in its normal form.
     pub(crate) targets: BTreeMap<String, Arc<Target>>,
+    /// What discovery sessions must prove, or may.
+    pub(crate) discovery: Option<ChapAuth>,
+    pub(crate) advertise: Advertise,
     pub(crate) limits: Limits,
     pub(crate) connection: TargetConnectionConfig,
     /// Bytes that one session may have with its devices.
@@ -144,6 +148,7 @@ pub(crate) struct Shared {
     /// Lines about connections that came to nothing.
     pub(crate) reject_log: LogLimit,
     pub(crate) throttle: LoginThrottle,
+    pub(crate) chap_failures: ChapFailures,
     pub(crate) denials: Denials,
 }
 
@@ -184,7 +189,7 @@ impl Shared {
         }
         let group = self.portals.now().tag_of(ends.local).unwrap_or(FIRST_PORTAL_GROUP);
         let (key, target, auth) = match ask.session_type {
-            SessionType::Discovery => (None, None, None),
+            SessionType::Discovery => (None, None, serving.discovery.clone()),
             SessionType::Normal => {
                 let name = ask.target_name.as_deref().ok_or(LoginStatus::MISSING_PARAMETER)?;
                 let offered = |target: &&Arc<Target>| target.is_offered_by(group);
@@ -289,7 +294,7 @@ impl Shared {
         let serving = self.serving();
         let portals = self.portals.now();
         let record = |target: &Arc<Target>| {
-            let told = portals.told(ends.local, |group| target.is_offered_by(group)).into_iter();
+            let told = portals.told(ends, serving.advertise, |group| target.is_offered_by(group)).into_iter();
             TargetRecord {
                 name: target.config.name.to_string(),
                 addresses: told.map(|portal| (portal.address.to_string(), portal.tag)).collect(),

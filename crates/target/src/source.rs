@@ -1,6 +1,7 @@
 //! Where connections come from, and how much of one place is too much.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +17,8 @@ const BURST_S: f64 = 4.0;
 const DENIAL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Whom an address belongs to, as far as counting goes: with IPv6 one host has a whole /64 to choose from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Source(IpAddr);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(IpAddr);
 
 impl From<IpAddr> for Source {
     fn from(ip: IpAddr) -> Self {
@@ -28,25 +29,31 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// Something remembered for each source, of bounded size.
+/// Something remembered for each source (or whatever `K` is), of bounded size.
 #[derive(Debug)]
-struct SourceTable<T> {
-    known: HashMap<Source, T>,
+pub(crate) struct SourceTable<T, K = Source> {
+    known: HashMap<K, T>,
     /// Of all sources that had no place.
     others: Option<T>,
     swept: Option<Instant>,
 }
 
-impl<T> Default for SourceTable<T> {
+impl<T, K> Default for SourceTable<T, K> {
     fn default() -> Self {
         Self { known: HashMap::new(), others: None, swept: None }
     }
 }
 
-impl<T> SourceTable<T> {
+impl<T, K: Copy + Eq + Hash> SourceTable<T, K> {
     /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go first that are `stale`.
-    fn of(&mut self, ip: IpAddr, now: Instant, fresh: T, stale: impl Fn(&T) -> bool) -> &mut T {
-        let source = Source::from(ip);
+    pub(crate) fn of(
+        &mut self,
+        source: impl Into<K>,
+        now: Instant,
+        fresh: T,
+        stale: impl Fn(&T) -> bool,
+    ) -> &mut T {
+        let source = source.into();
         let full = self.known.len() >= SOURCES_MAX && !self.known.contains_key(&source);
         if full && self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= SWEEP_PERIOD) {
             self.swept = Some(now);
@@ -56,6 +63,11 @@ impl<T> SourceTable<T> {
             return self.others.get_or_insert(fresh);
         }
         self.known.entry(source).or_insert(fresh)
+    }
+
+    /// Forgets what is remembered of a source on its own.
+    pub(crate) fn forget(&mut self, source: impl Into<K>) {
+        self.known.remove(&source.into());
     }
 }
 

@@ -140,14 +140,23 @@ impl TargetConnection {
         }
     }
 
+    /// Answers [`TargetEvent::Proof`]: the initiator's response is checked now.
+    pub fn check_proof(&mut self) {
+        self.answer_login(crate::login::TargetLogin::check_proof);
+    }
+
+    /// The login goes on when the driver has answered this.
+    fn await_driver(&mut self, event: TargetEvent) {
+        if let Phase::Login(login) = std::mem::replace(&mut self.phase, Phase::Closing) {
+            self.phase = Phase::Asking(login);
+        }
+        self.events.push_back(event);
+    }
+
     fn login_step(&mut self, step: TargetStep) {
         match step {
-            TargetStep::Ask(ask) => {
-                if let Phase::Login(login) = std::mem::replace(&mut self.phase, Phase::Closing) {
-                    self.phase = Phase::Asking(login);
-                }
-                self.events.push_back(TargetEvent::Login(ask));
-            }
+            TargetStep::Ask(ask) => self.await_driver(TargetEvent::Login(ask)),
+            TargetStep::Prove(user) => self.await_driver(TargetEvent::Proof { user }),
             TargetStep::Respond(reply) => self.login_reply(reply),
             TargetStep::Finished(reply, logged_in) => {
                 self.login_reply(reply);

@@ -122,6 +122,13 @@ pub struct Command {
 pub enum TargetEvent {
     /// Someone wants to log in: answer with `grant_login` or `refuse_login`. Until then nothing else happens.
     Login(LoginAsk),
+    /// The initiator says that it is this user, and gives a CHAP response: answer with `check_proof`, at once or later, or with
+    /// `refuse_login`. Until then nothing else happens. A response that is wrong closes the connection with
+    /// [`LoginStatus::AUTHENTICATION_FAILURE`](crate::pdu::LoginStatus::AUTHENTICATION_FAILURE).
+    Proof {
+        /// CHAP_N.
+        user: String,
+    },
     /// Full feature phase begins. The last Login Response is queued, not sent: an older session of the same initiator
     /// port must be closed first (session reinstatement, RFC 7143 §6.3.5).
     LoggedIn(Box<LoggedIn>),
@@ -172,7 +179,7 @@ pub enum Aborted {
 
 enum Phase {
     Login(Box<TargetLogin>),
-    /// Login, waiting for `grant_login` or `refuse_login`.
+    /// Login, waiting for `grant_login`, `check_proof` or `refuse_login`.
     Asking(Box<TargetLogin>),
     FullFeature(Box<LoggedIn>),
     Closing,

@@ -225,6 +225,7 @@ impl Pair {
                     target_alias: None,
                     auth: None,
                 }),
+                TargetEvent::Proof { .. } => self.target.check_proof(),
                 TargetEvent::LoggedIn(_) => {}
                 TargetEvent::Command(command) if self.hold => self.held.push(command),
                 TargetEvent::Command(command) => self.execute(command),

@@ -51,6 +51,7 @@ fn target(choice: u8, records: &[Record<'_>]) {
         accounts: vec![account()],
         mutual: (choice & 2 != 0).then(account),
         algorithms: ChapAlgorithm::ALL.into(),
+        required: choice & 8 == 0,
         barred: Vec::new(),
     });
     let mut asked = false;
@@ -72,13 +73,16 @@ fn target(choice: u8, records: &[Record<'_>]) {
                 })
             };
         }
+        if let TargetStep::Prove(_) = step {
+            step = target.check_proof();
+        }
         answered += 1;
         let reply = match step {
-            TargetStep::Ask(_) => panic!("asked twice"),
+            TargetStep::Ask(_) | TargetStep::Prove(_) => panic!("asked twice"),
             TargetStep::Respond(reply) => reply,
             TargetStep::Finished(reply, logged_in) => {
                 // The challenge is random and the secret unknown to the fuzzer.
-                assert!(!asks, "let in without proof");
+                assert!(!asks || choice & 8 != 0, "let in without proof");
                 check(&logged_in, &ours);
                 assert_eq!(reply.header.tsih.get(), 1);
                 reply

@@ -40,6 +40,12 @@ impl Config {
             return Err(self.wrong("error_recovery_level", &value, "0 and 1 are possible"));
         }
         self.check_limits()?;
+        self.check_chap(
+            "discovery",
+            "[[discovery.chap]]",
+            &self.discovery.chap,
+            self.discovery.mutual_chap.as_ref(),
+        )?;
         if let Some(api) = &self.api {
             self.check_api(api)?;
         }
@@ -166,27 +172,8 @@ impl Config {
                 format!("an alias has at most {ALIAS_MAX} bytes, none of them 0"),
             ));
         }
-        let mut users = HashSet::new();
-        let mut secrets = Vec::new();
-        for chap in &target.chap {
-            if !users.insert(&chap.user) {
-                return Err(self.wrong(&at("chap: user"), &chap.user, "it is there twice"));
-            }
-            secrets.push(self.secret(target, "chap", chap)?);
-        }
-        if let Some(mutual) = &target.mutual_chap {
-            if target.chap.is_empty() {
-                let why =
-                    "initiators can ask the target for proof only after their own: add a [[target.chap]]";
-                return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
-            }
-            // RFC 7143 [9.2.1-8]
-            if secrets.contains(&self.secret(target, "mutual_chap", mutual)?) {
-                let file = &mutual.secret_file.display();
-                let why = "the secrets of the two directions must differ (RFC 7143 §9.2.1)";
-                return Err(self.wrong(&at("mutual_chap: secret_file"), file, why));
-            }
-        }
+        let place = format!("target {}", target.name);
+        let users = self.check_chap(&place, "[[target.chap]]", &target.chap, target.mutual_chap.as_ref())?;
         let known = self.portal_group_tags();
         let mut tags = HashSet::new();
         for group in &target.portal_groups {
@@ -212,6 +199,39 @@ impl Config {
             self.check_lun(target, lun)?;
         }
         Ok(())
+    }
+
+    /// Users and secrets of one place, and the secret with which it proves itself. Returns the users.
+    fn check_chap<'c>(
+        &self,
+        place: &str,
+        section: &str,
+        chap: &'c [ChapUser],
+        mutual: Option<&ChapUser>,
+    ) -> Result<HashSet<&'c String>, ConfigError> {
+        let at = |key: &str| format!("{place}: {key}");
+        let mut users = HashSet::new();
+        let mut secrets = Vec::new();
+        for chap in chap {
+            if !users.insert(&chap.user) {
+                return Err(self.wrong(&at("chap: user"), &chap.user, "it is there twice"));
+            }
+            secrets.push(self.secret(&at("chap"), chap)?);
+        }
+        if let Some(mutual) = mutual {
+            if chap.is_empty() {
+                let why =
+                    format!("initiators can ask the target for proof only after their own: add a {section}");
+                return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
+            }
+            // RFC 7143 [9.2.1-8]
+            if secrets.contains(&self.secret(&at("mutual_chap"), mutual)?) {
+                let file = &mutual.secret_file.display();
+                let why = "the secrets of the two directions must differ (RFC 7143 §9.2.1)";
+                return Err(self.wrong(&at("mutual_chap: secret_file"), file, why));
+            }
+        }
+        Ok(users)
     }
 
     fn check_rule(
@@ -261,14 +281,9 @@ impl Config {
         Ok(())
     }
 
-    /// Reads the secret of a CHAP entry in section `section` of `target`.
-    pub(crate) fn secret(
-        &self,
-        target: &TargetConfig,
-        section: &str,
-        chap: &ChapUser,
-    ) -> Result<Secret, ConfigError> {
-        let at = |key: &str| format!("target {}: {section}: {key}", target.name);
+    /// Reads the secret of a CHAP entry; `place` says where it stands: `target iqn.…: chap`.
+    pub(crate) fn secret(&self, place: &str, chap: &ChapUser) -> Result<Secret, ConfigError> {
+        let at = |key: &str| format!("{place}: {key}");
         if chap.user.is_empty() || chap.user.len() > 255 || chap.user.contains('\0') {
             return Err(self.wrong(&at("user"), &chap.user, "a name has 1 to 255 bytes, none of them 0"));
         }

@@ -3,13 +3,14 @@
 //! | file | room of |
 //! |---|---|
 //! | `mod.rs` | [`Config`]: reading, writing, errors |
-//! | `target.rs`, `device.rs`, `limits.rs` | its parts |
+//! | `target.rs`, `device.rs`, `discovery.rs`, `limits.rs` | its parts |
 //! | `check.rs` | what cannot be served |
 //! | `change.rs` | [`Change`]: how two configurations differ |
 
 mod change;
 mod check;
 mod device;
+mod discovery;
 mod limits;
 mod target;
 
@@ -25,6 +26,7 @@ use crate::portal::PortalSpec;
 
 pub use change::{Change, ChangeKind};
 pub use device::DeviceName;
+pub use discovery::{Advertise, Discovery};
 pub use limits::Limits;
 pub use target::{AccessRule, AccessState, ChapUser, LunConfig, Redirect, TargetConfig, TargetPortalGroup};
 
@@ -47,6 +49,10 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 ///
 /// [api]
 /// socket = "/run/lunway/lunway.sock"        # how `lunway target`, `lunway lun` and the like reach the daemon
+///
+/// [discovery]
+/// advertise = "reachable"                   # portals that SendTargets names: or "same-network", "all"
+/// # [[discovery.chap]] and [discovery.mutual_chap] as for targets
 ///
 /// [[target]]
 /// name = "iqn.2026-11.com.example:disks"
@@ -117,6 +123,9 @@ pub struct Config {
     /// How the running daemon is managed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiConfig>,
+    /// What initiators that ask for targets must prove, and are told.
+    #[serde(default, skip_serializing_if = "Discovery::is_default")]
+    pub discovery: Discovery,
     /// Where the targets are registered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isns: Option<IsnsConfig>,
@@ -259,6 +268,7 @@ impl Default for Config {
             data_digest: Digest::default(),
             limits: Limits::default(),
             api: None,
+            discovery: Discovery::default(),
             isns: None,
             portal_groups: Vec::new(),
             targets: Vec::new(),

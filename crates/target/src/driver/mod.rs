@@ -5,11 +5,13 @@
 //! | `mod.rs` | [`Connection`]: read – execute – write |
 //! | `waiting.rs` | how it waits |
 //! | `work.rs` | what it waits for, other than its socket |
+//! | `proof.rs` | when a CHAP response is checked |
 //! | `session.rs` | what of a session is not the protocol's |
 //! | `task_management.rs` | aborts and resets, across sessions |
 //! | `end.rs` | how a connection ends, and what must end before |
 
 mod end;
+mod proof;
 mod session;
 mod task_management;
 mod waiting;
@@ -104,6 +106,8 @@ pub(crate) struct Connection {
     mute: bool,
     /// Who wants to log in, for the log.
     asked: Option<Box<LoginAsk>>,
+    /// The CHAP user that the initiator says it is, from its response on until it is known whether that was right.
+    claims: Option<String>,
     /// The connection ends as soon as all answers are sent, or at this time.
     ending: Option<(End, Instant)>,
     polling: Polling,
@@ -159,6 +163,7 @@ impl Connection {
             held: BTreeSet::new(),
             mute: false,
             asked: None,
+            claims: None,
             ending: None,
             polling: Polling::new(serving.limits.poll()),
             sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -290,7 +295,9 @@ impl Connection {
                     }
                     self.asked = Some(Box::new(ask));
                 }
+                TargetEvent::Proof { user } => self.take_proof(user),
                 TargetEvent::LoggedIn(logged_in) => {
+                    self.proven();
                     let joins = self.asked.as_ref().is_some_and(|ask| ask.tsih != 0);
                     let joinable = match self.core.session() {
                         Some(session) => Joinable::Connections(session.clone()),
@@ -316,7 +323,10 @@ impl Connection {
                     }
                 }
                 TargetEvent::CloseConnection { request, cid } => self.close_sibling(request, cid),
-                TargetEvent::Closing(reason) => self.end(End::Protocol(reason)),
+                TargetEvent::Closing(reason) => {
+                    self.not_proven(&reason);
+                    self.end(End::Protocol(reason));
+                }
             }
         }
     }
@@ -368,6 +378,7 @@ impl Connection {
             Done::Managed(request, managed) => self.managed(request, managed),
             Done::Stopped(Some(busy)) => self.predecessors_stopped(busy),
             Done::Stopped(None) => self.end(End::NotReinstated),
+            Done::ProofDue => self.core.check_proof(),
             Done::LoggedOut { request, in_time } => {
                 let result = if in_time { LogoutResult::CLOSED } else { LogoutResult::CLEANUP_FAILED };
                 self.core.respond_logout(request, result);

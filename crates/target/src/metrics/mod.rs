@@ -56,6 +56,10 @@ pub struct MetricsSnapshot {
     pub logins: u64,
     /// Logins that did not.
     pub logins_refused: u64,
+    /// CHAP responses of initiators that were wrong.
+    pub chap_failures: u64,
+    /// CHAP responses that had to wait before they were checked, or were refused unchecked, because others were wrong before.
+    pub chap_delayed: u64,
 }
 
 /// A logical unit's counters.
@@ -166,6 +170,8 @@ impl Metrics {
                 .collect(),
             logins,
             logins_refused,
+            chap_failures: 0,
+            chap_delayed: 0,
         }
     }
 }

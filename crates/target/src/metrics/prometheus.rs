@@ -35,6 +35,14 @@ impl MetricsSnapshot {
         for (result, count) in [("succeeded", self.logins), ("refused", self.logins_refused)] {
             page.line("lunway_logins_total", &[("result", result.to_owned())], count);
         }
+        page.family("lunway_chap_failures_total", "counter", "CHAP responses of initiators that were wrong.");
+        page.line("lunway_chap_failures_total", &[], self.chap_failures);
+        page.family(
+            "lunway_chap_delayed_total",
+            "counter",
+            "CHAP responses that waited, or were refused unchecked.",
+        );
+        page.line("lunway_chap_delayed_total", &[], self.chap_delayed);
         page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
         for portal in &self.portals {
             page.line("lunway_portal_sessions", &[("portal", portal.portal.to_string())], portal.sessions);
@@ -154,6 +162,8 @@ mod tests {
             portals: Vec::new(),
             logins: 5,
             logins_refused: 1,
+            chap_failures: 4,
+            chap_delayed: 2,
         };
         let page = snapshot.prometheus();
         let labels = "target=\"a\\\"b\\\\c\",lun=\"3\"";

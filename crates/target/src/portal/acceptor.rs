@@ -41,7 +41,7 @@ impl Acceptor {
                     continue;
                 }
             };
-            let Some((ticket, crowded)) = shared.registry.enter() else { return };
+            let Some((ticket, crowded)) = shared.registry.enter(peer.ip()) else { return };
             if let Some(worker) = workers.iter().min_by_key(|worker| worker.connections()) {
                 worker.serve(stream, peer, ticket, Arc::clone(shared));
             }

@@ -309,7 +309,7 @@ impl Sockets {
     }
 
     fn publish(&self, state: &State, plan: &Plan) {
-        let mut portals = Portals::default();
+        let mut portals = Portals::on(state.addresses.clone().unwrap_or_default());
         for (key, open) in &state.open {
             if let Some(socket) = plan.get(key) {
                 portals.add(*key, open.address.port(), socket);

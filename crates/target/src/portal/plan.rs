@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use lunway_machine::MachineAddress;
 
 use super::spec::{PortalScope, PortalSpec};
+use crate::config::Advertise;
+use crate::shared::Ends;
 
 /// A portal group as configured: the portals of one SCSI target port (RFC 7143 §4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,16 @@ impl SocketKey {
     }
 }
 
+/// An address that a socket takes connections to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedPortal {
+    pub(crate) ip: IpAddr,
+    /// Its group.
+    pub(crate) tag: u16,
+    /// An entry names it, its interface or its network; otherwise an entry for every address has brought it along.
+    pub(crate) named: bool,
+}
+
 /// What a socket stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PlannedSocket {
@@ -37,7 +49,7 @@ pub(crate) struct PlannedSocket {
     /// every address, also to one that the machine got a moment ago.
     pub(crate) tag: u16,
     /// The addresses, each with its group.
-    pub(crate) portals: Vec<(IpAddr, u16)>,
+    pub(crate) portals: Vec<PlannedPortal>,
 }
 
 /// Where to listen.
@@ -61,7 +73,9 @@ pub(crate) fn plan(groups: &[PortalGroup], machine: &[MachineAddress]) -> Plan {
             *nth += 1;
             let key = SocketKey { address: SocketAddr::new(*ip, 0), nth: *nth };
             if ip.is_unspecified() || !meant.is_empty() {
-                let portals = meant.into_iter().map(|ip| (ip, group.tag)).collect();
+                let named = !ip.is_unspecified();
+                let portals =
+                    meant.into_iter().map(|ip| PlannedPortal { ip, tag: group.tag, named }).collect();
                 plan.insert(key, PlannedSocket { tag: group.tag, portals });
             }
             continue;
@@ -82,7 +96,7 @@ pub(crate) fn plan(groups: &[PortalGroup], machine: &[MachineAddress]) -> Plan {
         let key = SocketKey { address: *address, nth: 0 };
         plan.insert(key, PlannedSocket { tag: *tag, portals: Vec::new() });
     }
-    for ((ip, port), (_, tag)) in chosen {
+    for ((ip, port), (rank, tag)) in chosen {
         let everything = SocketAddr::new(unspecified_like(ip), port);
         let address =
             if wildcards.contains_key(&everything) { everything } else { SocketAddr::new(ip, port) };
@@ -90,7 +104,7 @@ pub(crate) fn plan(groups: &[PortalGroup], machine: &[MachineAddress]) -> Plan {
         if address.ip() == ip {
             socket.tag = tag;
         }
-        socket.portals.push((ip, tag));
+        socket.portals.push(PlannedPortal { ip, tag, named: rank != u8::MAX });
     }
     plan
 }
@@ -164,6 +178,8 @@ fn is_told(address: &MachineAddress) -> bool {
 pub(crate) struct Portal {
     pub(crate) address: SocketAddr,
     pub(crate) tag: u16,
+    /// See [`PlannedPortal::named`].
+    pub(crate) named: bool,
 }
 
 /// The portals that are listened on, with real ports.
@@ -172,6 +188,8 @@ pub(crate) struct Portals {
     known: Vec<Portal>,
     /// Sockets that take connections to every address, by that unspecified address.
     everything: Vec<Portal>,
+    /// What the machine has, to know what is in one network with what.
+    machine: Vec<MachineAddress>,
 }
 
 impl Portals {
@@ -179,10 +197,20 @@ impl Portals {
     pub(crate) fn add(&mut self, key: SocketKey, port: u16, socket: &PlannedSocket) {
         let ip = key.address.ip();
         if ip.is_unspecified() {
-            self.everything.push(Portal { address: SocketAddr::new(ip, port), tag: socket.tag });
+            let address = SocketAddr::new(ip, port);
+            self.everything.push(Portal { address, tag: socket.tag, named: false });
         }
         let portals = socket.portals.iter();
-        self.known.extend(portals.map(|(ip, tag)| Portal { address: SocketAddr::new(*ip, port), tag: *tag }));
+        self.known.extend(portals.map(|PlannedPortal { ip, tag, named }| Portal {
+            address: SocketAddr::new(*ip, port),
+            tag: *tag,
+            named: *named,
+        }));
+    }
+
+    /// With what the machine has.
+    pub(crate) fn on(machine: Vec<MachineAddress>) -> Self {
+        Self { machine, ..Self::default() }
     }
 
     /// All, those that stand for every address among them.
@@ -200,23 +228,59 @@ impl Portals {
         found.map(|portal| portal.tag)
     }
 
-    /// What an initiator is told in answer to SendTargets, the portal that it `came_by` first, of the groups that are
-    /// `offered` only. Loopback and link-local addresses mean nothing to another machine and are told only to who came
-    /// by one.
-    pub(crate) fn told(&self, came_by: SocketAddr, offered: impl Fn(u16) -> bool) -> Vec<Portal> {
-        let here = came_by.ip();
+    /// What an initiator is told in answer to SendTargets, the portal that it came by first, of the groups that are
+    /// `offered` only, and of the others those that it may be able to reach, as `advertise` says. Loopback and link-local
+    /// addresses mean nothing to another machine and are told only to an initiator that came by one.
+    pub(crate) fn told(
+        &self,
+        ends: Ends,
+        advertise: Advertise,
+        offered: impl Fn(u16) -> bool,
+    ) -> Vec<Portal> {
+        let here = ends.local.ip().to_canonical();
         let useful =
             |ip: IpAddr| ip == here || (is_loopback_like(here) && ip.is_loopback()) || !is_loopback_like(ip);
-        let came_by = Portal { address: SocketAddr::new(here, came_by.port()), tag: 0 };
-        let came_by = self.tag_of(came_by.address).map(|tag| Portal { tag, ..came_by });
-        let mut all: Vec<Portal> = Vec::new();
-        for portal in came_by.iter().chain(&self.known) {
+        let near = self.near(ends);
+        let reachable = |portal: &Portal| match advertise {
+            Advertise::All => true,
+            Advertise::Reachable => portal.named || near(portal.address.ip()),
+            Advertise::SameNetwork => near(portal.address.ip()),
+        };
+        let came_by = SocketAddr::new(here, ends.local.port());
+        let came_by = self.tag_of(came_by).map(|tag| Portal { address: came_by, tag, named: true });
+        let mut all: Vec<Portal> = came_by.into_iter().filter(|portal| offered(portal.tag)).collect();
+        for portal in &self.known {
             let known = all.iter().any(|other| other.address == portal.address);
-            if !known && useful(portal.address.ip()) && offered(portal.tag) {
+            if !known && useful(portal.address.ip()) && offered(portal.tag) && reachable(portal) {
                 all.push(*portal);
             }
         }
         all
+    }
+
+    /// Which addresses are in one network with an initiator, or with the portal that it came by: those of the interfaces that
+    /// have an address there. An initiator on this machine is in one network with all. Where nothing is known of the
+    /// machine, nothing is left out.
+    fn near(&self, ends: Ends) -> impl Fn(IpAddr) -> bool {
+        let (here, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
+        let own = peer.is_loopback() || self.machine.iter().any(|address| address.ip == peer);
+        let everywhere = own || self.machine.is_empty();
+        let in_network = |address: &MachineAddress| {
+            address.ip == here || address.network.contains(&here) || address.network.contains(&peer)
+        };
+        let interfaces: BTreeSet<_> = self
+            .machine
+            .iter()
+            .filter(|address| in_network(address))
+            .map(|address| address.interface.as_str())
+            .collect();
+        let addresses: BTreeSet<IpAddr> = self
+            .machine
+            .iter()
+            .filter(|address| interfaces.contains(address.interface.as_str()))
+            .map(|address| address.ip)
+            .collect();
+        move |ip| everywhere || addresses.contains(&ip)
     }
 }
 
@@ -270,19 +334,62 @@ mod tests {
     fn shown(groups: &[PortalGroup], machine: &[MachineAddress]) -> Vec<String> {
         let plan = plan(groups, machine);
         let line = |(key, socket): (SocketKey, PlannedSocket)| {
-            let portals: Vec<_> = socket.portals.iter().map(|(ip, tag)| format!("{ip},{tag}")).collect();
+            let portals: Vec<_> =
+                socket.portals.iter().map(|PlannedPortal { ip, tag, .. }| format!("{ip},{tag}")).collect();
             format!("{}: {}", key.address, portals.join(" "))
         };
         plan.into_iter().map(line).collect()
     }
 
-    fn told(groups: &[PortalGroup], machine: &[MachineAddress], came_by: &str) -> Vec<String> {
-        let mut portals = Portals::default();
+    fn portals(groups: &[PortalGroup], machine: &[MachineAddress]) -> Portals {
+        let mut portals = Portals::on(machine.to_vec());
         for (key, socket) in plan(groups, machine) {
             portals.add(key, key.address.port(), &socket);
         }
-        let told = portals.told(came_by.parse().unwrap(), |_| true);
+        portals
+    }
+
+    /// What an initiator at `peer` is told that came by a portal.
+    fn told_to(peer: &str, portals: &Portals, advertise: Advertise, came_by: &str) -> Vec<String> {
+        let peer = SocketAddr::new(peer.parse().unwrap(), 40_000);
+        let told = portals.told(Ends { local: came_by.parse().unwrap(), peer }, advertise, |_| true);
         told.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect()
+    }
+
+    /// What an initiator is told that all portals are told.
+    fn told(groups: &[PortalGroup], machine: &[MachineAddress], came_by: &str) -> Vec<String> {
+        told_to("10.0.0.77", &portals(groups, machine), Advertise::All, came_by)
+    }
+
+    #[test]
+    fn portals_of_other_networks_are_told_only_where_an_entry_names_them() {
+        let mut machine = machine();
+        machine.push(address("docker0", "172.17.0.1/16"));
+        machine.push(address("eth2", "10.0.0.2/24"));
+        let wild = portals(&[group(1, &["0.0.0.0", "[::]"])], &machine);
+        let near = ["10.0.0.1:3260,1", "10.0.0.2:3260,1", "[fd00::1]:3260,1"];
+        for advertise in [Advertise::Reachable, Advertise::SameNetwork] {
+            assert_eq!(told_to("10.0.0.77", &wild, advertise, "10.0.0.1:3260"), near);
+            assert_eq!(told_to("10.0.1.77", &wild, advertise, "10.0.1.1:3260"), ["10.0.1.1:3260,1"]);
+            assert_eq!(told_to("172.17.0.5", &wild, advertise, "172.17.0.1:3260"), ["172.17.0.1:3260,1"]);
+            // Through a router: the network of the portal that it came by.
+            assert_eq!(told_to("198.51.100.9", &wild, advertise, "10.0.0.1:3260"), near);
+            let here = told_to("10.0.0.1", &wild, advertise, "10.0.0.1:3260");
+            assert_eq!(here.len(), 5, "a program on this machine reaches all: {here:?}");
+        }
+        // Over a router to a portal of another network than its own.
+        assert_eq!(
+            told_to("10.0.0.77", &wild, Advertise::Reachable, "10.0.1.1:3260"),
+            ["10.0.1.1:3260,1", "10.0.0.1:3260,1", "10.0.0.2:3260,1", "[fd00::1]:3260,1"]
+        );
+        let all = told_to("10.0.0.77", &wild, Advertise::All, "10.0.0.1:3260");
+        assert!(all.contains(&"172.17.0.1:3260,1".to_owned()), "{all:?}");
+
+        let named = portals(&[group(1, &["10.0.0.1", "eth1"]), group(2, &["172.16.0.0/12"])], &machine);
+        let of = |advertise| told_to("10.0.0.77", &named, advertise, "10.0.0.1:3260");
+        assert_eq!(of(Advertise::Reachable), ["10.0.0.1:3260,1", "10.0.1.1:3260,1", "172.17.0.1:3260,2"]);
+        assert_eq!(of(Advertise::SameNetwork), ["10.0.0.1:3260,1"]);
+        assert_eq!(of(Advertise::All), of(Advertise::Reachable));
     }
 
     #[test]
@@ -377,12 +484,10 @@ mod tests {
 
     #[test]
     fn only_groups_that_are_offered_are_told() {
-        let mut portals = Portals::default();
-        for (key, socket) in plan(&[group(1, &["10.0.0.1"]), group(2, &["10.0.1.1"])], &machine()) {
-            portals.add(key, key.address.port(), &socket);
-        }
-        let told = portals.told("10.0.0.1:3260".parse().unwrap(), |tag| tag == 2);
-        assert_eq!(told, [Portal { address: "10.0.1.1:3260".parse().unwrap(), tag: 2 }]);
+        let portals = portals(&[group(1, &["10.0.0.1"]), group(2, &["10.0.1.1"])], &machine());
+        let (local, peer) = ("10.0.0.1:3260".parse().unwrap(), "10.0.0.77:40000".parse().unwrap());
+        let told = portals.told(Ends { local, peer }, Advertise::Reachable, |tag| tag == 2);
+        assert_eq!(told, [Portal { address: "10.0.1.1:3260".parse().unwrap(), tag: 2, named: true }]);
         assert_eq!(portals.tag_of("10.0.1.1:3260".parse().unwrap()), Some(2));
     }
 }

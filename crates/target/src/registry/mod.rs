@@ -1,7 +1,7 @@
 //! Who is connected: connections before login, and sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lunway_iscsi::login::LoggedIn;
@@ -11,7 +11,9 @@ use lunway_scsi::Nexus;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Limits;
+use crate::crowd::Crowd;
 use crate::server::SessionSummary;
+use crate::source::Source;
 
 mod order;
 
@@ -25,6 +27,8 @@ const DISCOVERIES_MAX: usize = 64;
 pub(crate) struct Handle {
     /// Its number; later connections have higher ones.
     pub(crate) id: u64,
+    /// Where it comes from.
+    source: Source,
     orders: mpsc::UnboundedSender<Order>,
     /// The logical units whose devices still have commands of the connection, once it begins no more of them.
     stopped: watch::Receiver<Option<BTreeSet<u16>>>,
@@ -145,11 +149,11 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Inner {
     last_id: u64,
-    /// By number, so that the first is the oldest.
-    before_login: BTreeMap<u64, Arc<Handle>>,
-    /// Discovery sessions, by number. They cost less than others and need no authentication, so they must not take the
-    /// place of those: the oldest makes place for a new one.
-    discoveries: BTreeMap<u64, Arc<Handle>>,
+    /// Connections that have not logged in.
+    before_login: Crowd<Arc<Handle>>,
+    /// Discovery sessions. They cost less than others and need no authentication, so they must not take the place of those:
+    /// one of them makes place for a new one.
+    discoveries: Crowd<Arc<Handle>>,
     /// By the number of the connection that made them.
     sessions: BTreeMap<u64, Session>,
     by_key: HashMap<SessionKey, u64>,
@@ -303,9 +307,9 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in. Where there are too many that have not logged in, the oldest is told to close and returned:
-    /// who accepts sees to it that not many are still ending. `None` when the server shuts down.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<(Ticket, Option<Arc<Handle>>)> {
+    /// Lets a connection in. Where there are too many that have not logged in, the oldest of the source that has most is told to
+    /// close and returned: who accepts sees to it that not many are still ending. `None` when the server shuts down.
+    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr) -> Option<(Ticket, Option<Arc<Handle>>)> {
         let mut inner = self.lock();
         if inner.closed {
             return None;
@@ -314,10 +318,10 @@ impl Registry {
         let (to_connection, orders) = mpsc::unbounded_channel();
         let (sender, stopped) = watch::channel(None);
         let session = OnceLock::new();
-        let handle = Arc::new(Handle { id: inner.last_id, orders: to_connection, stopped, session });
-        let crowded = inner.before_login.len() >= inner.before_login_max;
-        let oldest = if crowded { inner.before_login.pop_first().map(|(_, oldest)| oldest) } else { None };
-        inner.before_login.insert(handle.id, Arc::clone(&handle));
+        let source = Source::from(from);
+        let handle = Arc::new(Handle { id: inner.last_id, source, orders: to_connection, stopped, session });
+        let most = inner.before_login_max;
+        let oldest = inner.before_login.enter(handle.id, source, Arc::clone(&handle), most, most);
         drop(inner);
         if let Some(oldest) = &oldest {
             oldest.send(Order::Close(Cause::Crowded));
@@ -368,7 +372,7 @@ impl Registry {
     pub(crate) fn close(&self) -> (Vec<Arc<Handle>>, Vec<Arc<Handle>>) {
         let mut inner = self.lock();
         inner.closed = true;
-        let idle = inner.before_login.values().chain(inner.discoveries.values()).cloned().collect();
+        let idle = inner.before_login.members().chain(inner.discoveries.members()).cloned().collect();
         (idle, inner.sessions.values().flat_map(Session::handles).cloned().collect())
     }
 }
@@ -448,7 +452,7 @@ impl Ticket {
         inner.has_place(&key)?;
         let tsih = self.tsih.take().ok_or(Refusal::NoSession)?;
         let id = self.handle.id;
-        inner.before_login.remove(&id);
+        inner.before_login.leave(id);
         let predecessor = predecessor.and_then(|old| inner.sessions.get_mut(&old));
         let leaving = predecessor.map_or_else(Vec::new, |old| {
             (old.replaced, old.over) = (true, true);
@@ -480,7 +484,7 @@ impl Ticket {
             session.connections.iter().filter(old).map(|member| Arc::clone(&member.handle)).collect();
         session.connections.push(Member::new(cid, &self.handle));
         let nexus = session.nexus.clone();
-        inner.before_login.remove(&self.handle.id);
+        inner.before_login.leave(self.handle.id);
         self.session = Some(session_id);
         drop(inner);
         leaving.iter().for_each(|old| old.send(Order::Close(Cause::ConnectionReinstated)));
@@ -571,10 +575,10 @@ impl Ticket {
             return Err(Refusal::ShuttingDown);
         }
         let id = self.handle.id;
-        inner.before_login.remove(&id);
-        inner.discoveries.insert(id, Arc::clone(&self.handle));
-        let crowded = inner.discoveries.len() > DISCOVERIES_MAX;
-        if crowded && let Some((_, oldest)) = inner.discoveries.pop_first() {
+        inner.before_login.leave(id);
+        let (source, most) = (self.handle.source, DISCOVERIES_MAX);
+        let oldest = inner.discoveries.enter(id, source, Arc::clone(&self.handle), most, most);
+        if let Some(oldest) = oldest {
             oldest.send(Order::Close(Cause::Crowded));
         }
         Ok(())
@@ -584,8 +588,8 @@ impl Ticket {
     pub(crate) fn leave(&mut self) {
         let id = self.handle.id;
         let mut inner = self.registry.lock();
-        inner.before_login.remove(&id);
-        inner.discoveries.remove(&id);
+        inner.before_login.leave(id);
+        inner.discoveries.leave(id);
         if let Some(session_id) = self.session.take()
             && let Some(session) = inner.sessions.get_mut(&session_id)
         {
@@ -619,6 +623,8 @@ mod tests {
 
     use super::*;
 
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
     fn key(initiator: &str) -> SessionKey {
         SessionKey {
             initiator: initiator.to_owned(),
@@ -634,7 +640,11 @@ mod tests {
     }
 
     fn ticket(registry: &Arc<Registry>) -> Ticket {
-        registry.enter().unwrap().0
+        ticket_from(registry, "192.0.2.1")
+    }
+
+    fn ticket_from(registry: &Arc<Registry>, from: &str) -> Ticket {
+        registry.enter(from.parse().unwrap()).unwrap().0
     }
 
     fn log_in(registry: &Arc<Registry>, initiator: &str) -> (Ticket, Option<Arc<Handle>>) {
@@ -648,11 +658,11 @@ mod tests {
     fn the_oldest_connection_before_login_makes_place() {
         let registry = registry(9, 2);
         let (mut first, second) = (ticket(&registry), ticket(&registry));
-        let (_third, evicted) = registry.enter().unwrap();
+        let (_third, evicted) = registry.enter(HERE).unwrap();
         assert_eq!(evicted.unwrap().id, first.handle.id);
         assert!(matches!(first.orders.try_recv(), Ok(Order::Close(Cause::Crowded))));
         drop(second);
-        assert!(registry.enter().unwrap().1.is_none());
+        assert!(registry.enter(HERE).unwrap().1.is_none());
     }
 
     #[test]
@@ -741,6 +751,25 @@ mod tests {
     }
 
     #[test]
+    fn one_source_takes_no_other_sources_place_before_login_or_in_discovery() {
+        let registry = Registry::new(1, 99);
+        let enter = |from| {
+            let mut discovery = ticket_from(&registry, from);
+            discovery.reserve_tsih(None).unwrap();
+            discovery.establish_discovery().unwrap();
+            discovery
+        };
+        let mut quiet = enter("192.0.2.1");
+        let loud: Vec<_> = (0..3 * DISCOVERIES_MAX).map(|_| enter("192.0.2.2")).collect();
+        assert!(quiet.orders.try_recv().is_err(), "a discovery session of another source stays");
+        drop(loud);
+        let mut quiet = ticket(&registry);
+        let mut loud: Vec<_> = (0..300).map(|_| ticket_from(&registry, "192.0.2.2")).collect();
+        assert!(quiet.orders.try_recv().is_err(), "a connection of another source stays");
+        assert!(matches!(loud[0].orders.try_recv(), Ok(Order::Close(Cause::Crowded))));
+    }
+
+    #[test]
     fn a_tsih_is_never_0_nor_used_twice_at_a_time() {
         let registry = registry(usize::from(u16::MAX), 1 << 20);
         let mut tickets: Vec<_> = (0..u16::MAX).map(|_| ticket(&registry)).collect();
@@ -760,7 +789,7 @@ mod tests {
         let (_session, _) = log_in(&registry, "iqn.i");
         let (before_login, sessions) = registry.close();
         assert_eq!((before_login.len(), sessions.len()), (1, 1));
-        assert!(registry.enter().is_none());
+        assert!(registry.enter(HERE).is_none());
         assert_eq!(waiting.reserve_tsih(None), Err(Refusal::ShuttingDown));
     }
 

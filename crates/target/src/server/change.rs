@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lunway_iscsi::login::ChapAuth;
 use lunway_scsi::{AccessState as ScsiAccessState, PortGroup, ScsiTarget};
 use serde::Serialize;
 
@@ -64,6 +65,8 @@ struct Prepared {
     renewed: Vec<((String, u16), Arc<lunway_scsi::LogicalUnit>)>,
     /// Logical units that stay, with a new size.
     resized: Vec<((String, u16), u64)>,
+    /// What discovery sessions must prove.
+    discovery: Option<ChapAuth>,
     /// Secrets that were read anew and are others.
     secrets: Vec<Change>,
     /// Bound.
@@ -159,9 +162,17 @@ impl Server {
             new: Vec::new(),
             renewed: Vec::new(),
             resized: Vec::new(),
+            discovery: settings::discovery_auth(new).map_err(StartError::from)?,
             secrets: Vec::new(),
             sockets: self.listeners.prepare(settings::portal_groups(new)).map_err(StartError::from)?,
         };
+        let old = self.config();
+        if old.discovery == new.discovery
+            && prepared.discovery.is_some()
+            && prepared.discovery != serving.discovery
+        {
+            prepared.secrets.push(changed_secret("discovery".to_owned()));
+        }
         for config in &new.targets {
             let result = self.prepare_target(&serving, luns, new, config, &mut prepared).await;
             if let Err(error) = result {
@@ -188,13 +199,7 @@ impl Server {
             && old.config.mutual_chap == config.mutual_chap
             && old.auth != auth
         {
-            prepared.secrets.push(Change {
-                kind: ChangeKind::Changed,
-                place: format!("target {name}"),
-                key: Some("a secret".to_owned()),
-                from: None,
-                to: None,
-            });
+            prepared.secrets.push(changed_secret(format!("target {name}")));
         }
         for lun in &config.luns {
             let key = (name.to_owned(), lun.id);
@@ -225,7 +230,7 @@ impl Server {
         let limits = settings::fit_descriptors(new.limits);
         self.shared.registry.set_limits(&limits);
         // From here on logins meet the new configuration.
-        self.shared.serve(settings::serving(new, limits, prepared.targets.clone()));
+        self.shared.serve(settings::serving(new, limits, prepared.targets.clone(), prepared.discovery));
         let portals = self.shared.portals.now();
         self.listeners.commit(prepared.sockets);
         self.drain_portals(&old, &portals);
@@ -315,6 +320,11 @@ impl Server {
         }
         leaving
     }
+}
+
+fn changed_secret(place: String) -> Change {
+    let (kind, key) = (ChangeKind::Changed, Some("a secret".to_owned()));
+    Change { kind, place, key, from: None, to: None }
 }
 
 /// Gives back what a change that is not made has taken.

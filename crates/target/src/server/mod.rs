@@ -32,6 +32,7 @@ use std::time::Duration;
 use lunway_scsi::StateStore;
 use tokio::runtime::Handle as Runtime;
 
+use crate::chap_failures::ChapFailures;
 use crate::config::Config;
 use crate::isns::Registrar;
 use crate::log_limit::LogLimit;
@@ -117,7 +118,8 @@ impl Server {
             targets.insert(target.name.to_string(), Arc::new(Target { config: target.clone(), auth, scsi }));
         }
 
-        let serving = settings::serving(&config, limits, targets);
+        let discovery = settings::discovery_auth(&config)?;
+        let serving = settings::serving(&config, limits, targets, discovery);
         let shared = Arc::new(Shared {
             registry: Registry::new(&limits),
             serving: Arc::new(serving).into(),
@@ -126,6 +128,7 @@ impl Server {
             session_log: LogLimit::default(),
             reject_log: LogLimit::default(),
             throttle: LoginThrottle::default(),
+            chap_failures: ChapFailures::default(),
             denials: Denials::default(),
         });
         let cores = worker::allowed_cores();
@@ -229,7 +232,11 @@ impl Server {
 
     /// All counters as they are now.
     pub fn metrics(&self) -> MetricsSnapshot {
-        self.shared.metrics.snapshot()
+        MetricsSnapshot {
+            chap_failures: self.shared.chap_failures.failures(),
+            chap_delayed: self.shared.chap_failures.delayed(),
+            ..self.shared.metrics.snapshot()
+        }
     }
 
     /// Asks an initiator to log out, and closes the session if it has not after `within`. The initiator may come back.

@@ -23,21 +23,66 @@ const UNSOLICITED_MIN: usize = 8192;
 /// Fewest connections before login, however few descriptors there are.
 const BEFORE_LOGIN_MIN: usize = 16;
 
+/// All that there are, the strongest first; the initiator's order decides.
+const ALGORITHMS: [ChapAlgorithm; 4] =
+    [ChapAlgorithm::Sha3, ChapAlgorithm::Sha256, ChapAlgorithm::Sha1, ChapAlgorithm::Md5];
+
 /// Reads the secrets of a target.
 pub(super) fn auth(config: &Config, target: &TargetConfig) -> Result<Option<ChapAuth>, ConfigError> {
-    if target.chap.is_empty() {
+    read(config, &format!("target {}", target.name), &target.chap, target.mutual_chap.as_ref())
+}
+
+/// Reads the secrets for discovery sessions; `None`: none are configured.
+pub(super) fn discovery_auth(config: &Config) -> Result<Option<ChapAuth>, ConfigError> {
+    read(config, "discovery", &config.discovery.chap, config.discovery.mutual_chap.as_ref())
+}
+
+fn read(
+    config: &Config,
+    place: &str,
+    chap: &[ChapUser],
+    mutual: Option<&ChapUser>,
+) -> Result<Option<ChapAuth>, ConfigError> {
+    if chap.is_empty() {
         return Ok(None);
     }
-    let account = |section, user: &ChapUser| {
-        let secret = config.secret(target, section, user)?;
+    let account = |section: &str, user: &ChapUser| {
+        let secret = config.secret(&format!("{place}: {section}"), user)?;
         secret::warn(&user.secret_file, &secret);
         Ok::<_, ConfigError>(ChapAccount { user: user.user.clone(), secret })
     };
-    let accounts = target.chap.iter().map(|user| account("chap", user)).collect::<Result<_, _>>()?;
-    let mutual = target.mutual_chap.as_ref().map(|user| account("mutual_chap", user)).transpose()?;
-    let algorithms =
-        vec![ChapAlgorithm::Sha3, ChapAlgorithm::Sha256, ChapAlgorithm::Sha1, ChapAlgorithm::Md5];
-    Ok(Some(ChapAuth { accounts, mutual, algorithms, barred: Vec::new() }))
+    let accounts = chap.iter().map(|user| account("chap", user)).collect::<Result<_, _>>()?;
+    let mutual = mutual.map(|user| account("mutual_chap", user)).transpose()?;
+    Ok(Some(ChapAuth {
+        accounts,
+        mutual,
+        algorithms: ALGORITHMS.to_vec(),
+        required: true,
+        barred: Vec::new(),
+    }))
+}
+
+/// What a discovery session proves where nothing is configured for it and the initiator offers CHAP alone: that it is a user
+/// of some target. The daemon proves itself by the one account that all targets with mutual CHAP have in common, if there is
+/// one.
+fn any_users(targets: &BTreeMap<String, Arc<Target>>) -> Option<ChapAuth> {
+    let known = || targets.values().filter_map(|target| target.auth.as_ref());
+    let mut accounts: Vec<ChapAccount> = Vec::new();
+    for account in known().flat_map(|auth| &auth.accounts) {
+        if !accounts.contains(account) {
+            accounts.push(account.clone());
+        }
+    }
+    let mut mutual = known().filter_map(|auth| auth.mutual.as_ref());
+    let first = mutual.next().filter(|first| mutual.all(|other| other == *first)).cloned();
+    let auth = ChapAuth {
+        accounts,
+        mutual: first,
+        algorithms: ALGORITHMS.to_vec(),
+        required: false,
+        barred: Vec::new(),
+    };
+    (!auth.accounts.is_empty()).then_some(auth)
 }
 
 /// The portal groups: `listen`, and the others.
@@ -48,9 +93,16 @@ pub(super) fn portal_groups(config: &Config) -> Vec<PortalGroup> {
     std::iter::once(first).chain(further).collect()
 }
 
-/// What connections meet from now on.
-pub(super) fn serving(config: &Config, limits: Limits, targets: BTreeMap<String, Arc<Target>>) -> Serving {
+/// What connections meet from now on. `discovery` is what [`discovery_auth`] has read.
+pub(super) fn serving(
+    config: &Config,
+    limits: Limits,
+    targets: BTreeMap<String, Arc<Target>>,
+    discovery: Option<ChapAuth>,
+) -> Serving {
     Serving {
+        discovery: discovery.or_else(|| any_users(&targets)),
+        advertise: config.discovery.advertise,
         targets,
         limits,
         connection: connection(config),

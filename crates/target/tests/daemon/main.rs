@@ -5,6 +5,7 @@
 mod access;
 mod back_pressure;
 mod changing;
+mod discovery;
 mod hostile;
 mod isns;
 mod isolation;

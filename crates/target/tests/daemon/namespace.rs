@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lunway_foreign::namespace::{self, ip};
+use lunway_target::Advertise;
 
 use crate::portals::{told, with_listen};
 use crate::support::*;
@@ -141,4 +142,87 @@ fn a_port_that_another_program_has_on_a_new_address_is_taken_when_it_is_free() {
     drop(foreign);
     until("the port is tried again", || told_at(&own) == [own.as_str(), "10.9.1.1:3260"]);
     assert_eq!(reason(), "");
+}
+
+/// Where [`asks_from_elsewhere`] asks.
+const ASK_AT: &str = "LUNWAY_TEST_ASK_AT";
+
+/// No test by itself: another process of this program, in another namespace, that prints what it is told.
+#[test]
+fn asks_from_elsewhere() {
+    if let Ok(address) = std::env::var(ASK_AT) {
+        println!("told: {}", told_at(&address).join(" "));
+    }
+}
+
+/// A host at the other end of a cable; it ends when this is dropped.
+struct Elsewhere(std::process::Child);
+
+impl Elsewhere {
+    fn new(card: &str, address: &str) -> Self {
+        let sleep = std::process::Command::new("unshare").args(["-n", "sleep", "120"]).spawn().unwrap();
+        let host = Self(sleep);
+        let (own, other) = ("/proc/self/ns/net".to_owned(), format!("/proc/{}/ns/net", host.0.id()));
+        until("the other namespace", || std::fs::read_link(&other).ok() != std::fs::read_link(&own).ok());
+        ip(&format!("link set {card} netns {}", host.0.id()));
+        host.run(&["ip", "addr", "add", address, "dev", card]);
+        host.run(&["ip", "link", "set", card, "up"]);
+        host
+    }
+
+    fn run(&self, words: &[&str]) -> String {
+        let pid = self.0.id().to_string();
+        let mut command = std::process::Command::new("nsenter");
+        let output = command.args(["-t", &pid, "-n", "--"]).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The addresses that an initiator on it is told which comes by `address`.
+    fn told(&self, address: &str) -> Vec<String> {
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let ask = format!("{ASK_AT}={address}");
+        let said =
+            self.run(&["env", &ask, &program, "--exact", "namespace::asks_from_elsewhere", "--nocapture"]);
+        let line = said.lines().find_map(|line| line.split_once("told: ")).expect("an answer").1;
+        line.split(' ').map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_initiator_is_told_the_portals_of_its_network_and_not_those_of_a_bridge_beside_it() {
+    if !inside(
+        "namespace::an_initiator_is_told_the_portals_of_its_network_and_not_those_of_a_bridge_beside_it",
+    ) {
+        return;
+    }
+    let daemon = Daemon::start("");
+    ip("addr add 10.9.0.1/24 dev nic0");
+    ip("addr add 10.9.0.2/24 dev nic0");
+    ip("addr add 172.17.0.1/16 dev nic1");
+    let host = Elsewhere::new("far0", "10.9.0.7/24");
+    daemon.change(with_listen("0.0.0.0:3260")).unwrap();
+    let portal = "10.9.0.1:3260";
+    until("the addresses are portals", || told_at(portal).len() == 3);
+    assert_eq!(host.told(portal), [portal, "10.9.0.2:3260"]);
+    // From behind a router.
+    host.run(&["ip", "addr", "add", "198.51.100.9/32", "dev", "lo"]);
+    host.run(&["ip", "route", "replace", "10.9.0.0/24", "dev", "far0", "src", "198.51.100.9"]);
+    ip("route add 198.51.100.9/32 dev nic0 via 10.9.0.7");
+    assert_eq!(host.told(portal), [portal, "10.9.0.2:3260"]);
+
+    daemon.change(|config| config.discovery.advertise = Advertise::All).unwrap();
+    assert_eq!(host.told(portal).len(), 3);
+    daemon.change(with_listen("10.9.0.1 172.17.0.1")).unwrap();
+    daemon.change(|config| config.discovery.advertise = Advertise::Reachable).unwrap();
+    until("what is named is told", || host.told(portal) == [portal, "172.17.0.1:3260"]);
+    daemon.change(|config| config.discovery.advertise = Advertise::SameNetwork).unwrap();
+    assert_eq!(host.told(portal), [portal]);
 }

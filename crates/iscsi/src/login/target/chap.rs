@@ -16,6 +16,9 @@ pub struct ChapAuth {
     pub mutual: Option<ChapAccount>,
     /// Algorithms the target accepts; the initiator's order decides among them.
     pub algorithms: Vec<ChapAlgorithm>,
+    /// `false`: an initiator that offers to log in without a proof (AuthMethod=None) need not give one; one that offers CHAP
+    /// alone is not turned away for it.
+    pub required: bool,
     /// Users among the accounts that may not log in here, even if they prove to be who they say: they are told so, and
     /// only then ("authorization failure").
     pub barred: Vec<String>,
@@ -51,9 +54,20 @@ impl TargetLogin {
         let auth = self.grant.as_ref().and_then(|grant| grant.auth.as_ref());
         match self.chap {
             Chap::Passed(_) => true,
-            Chap::Start => auth.is_none(),
+            Chap::Start => auth.is_none_or(|auth| !auth.required),
             Chap::Chosen | Chap::Challenged(..) => false,
         }
+    }
+
+    /// The user that a text says the initiator is, where a challenge waits for its response.
+    pub(super) fn claimed_user(&self, text: &[u8]) -> Option<String> {
+        if !matches!(self.chap, Chap::Challenged(..)) {
+            return None;
+        }
+        let pairs = text::parse(text).ok()?;
+        let name =
+            |(key, value): &(&str, &str)| (*key == Key::ChapN.rule().name).then(|| (*value).to_owned());
+        pairs.iter().find_map(name)
     }
 
     /// Moves authentication on (§12.1, §12.1.3).
@@ -62,12 +76,13 @@ impl TargetLogin {
         let failure = LoginStatus::AUTHENTICATION_FAILURE;
         let auth = self.grant.as_ref().and_then(|grant| grant.auth.as_ref());
         if let Some(methods) = security.methods {
-            let method = if auth.is_some() { "CHAP" } else { answer::NONE };
-            if !matches!(self.chap, Chap::Start) || !text::list(methods).any(|offered| offered == method) {
+            let offers = |method: &str| text::list(methods).any(|offered| offered == method);
+            let none = auth.is_none_or(|auth| !auth.required) && offers(answer::NONE);
+            if !matches!(self.chap, Chap::Start) || !(none || (auth.is_some() && offers("CHAP"))) {
                 return Err(failure);
             }
-            out.pair(Key::AuthMethod.rule().name, method);
-            self.chap = if auth.is_some() { Chap::Chosen } else { Chap::Passed(None) };
+            out.pair(Key::AuthMethod.rule().name, if none { answer::NONE } else { "CHAP" });
+            self.chap = if none { Chap::Passed(None) } else { Chap::Chosen };
         }
         let Some(auth) = auth else {
             return if security.has_chap() { Err(LoginStatus::INITIATOR_ERROR) } else { Ok(()) };

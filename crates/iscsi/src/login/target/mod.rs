@@ -20,7 +20,8 @@ const TEXT_VALUE_LEN_MAX: usize = 255;
 /// The target's side of one connection's login (RFC 7143 §6.3).
 ///
 /// Feed every Login Request to [`Self::request`] and do what the [`TargetStep`] says. After the first complete request
-/// it asks once who may log in; answer with [`Self::grant`] or [`Self::refuse`]. A login that has finished or failed
+/// it asks once who may log in; answer with [`Self::grant`] or [`Self::refuse`]. Where a CHAP response comes it waits for
+/// [`Self::check_proof`]. A login that has finished or failed
 /// answers everything with a failure.
 ///
 /// * A text may come in several PDUs (C bit); nothing of it is looked at before it is complete.
@@ -56,6 +57,8 @@ enum State {
     Open,
     /// The first text waits for grant or refusal.
     Asking(Vec<u8>),
+    /// A text with a CHAP response waits to be checked.
+    Proving(Vec<u8>),
     /// Finished or failed.
     Over,
 }
@@ -96,6 +99,9 @@ struct Names {
 pub enum TargetStep {
     /// The leading request is understood: who may log in? Answer with [`TargetLogin::grant`] or [`TargetLogin::refuse`].
     Ask(LoginAsk),
+    /// The initiator says that it is this user (CHAP_N), and gives a response: check it with [`TargetLogin::check_proof`], at
+    /// once or later, or end the login with [`TargetLogin::refuse`]. How often a secret may be tried is the caller's decision.
+    Prove(String),
     /// Send this; the login goes on.
     Respond(LoginReply),
     /// Send this; the full feature phase begins.
@@ -221,6 +227,14 @@ impl TargetLogin {
         self.process(&text).unwrap_or_else(|status| self.refuse(status))
     }
 
+    /// Checks the proof that [`TargetStep::Prove`] spoke of, and goes on with the login or ends it.
+    pub fn check_proof(&mut self) -> TargetStep {
+        let State::Proving(text) = std::mem::replace(&mut self.state, State::Open) else {
+            return self.refuse(LoginStatus::TARGET_ERROR);
+        };
+        self.process(&text).unwrap_or_else(|status| self.refuse(status))
+    }
+
     /// Lets in who asked, as a further connection of the session that `leading` made: the parameters of the session are
     /// those it negotiated, and the same user has to prove itself.
     pub fn join(&mut self, grant: LoginGrant, leading: &LoggedIn) -> TargetStep {
@@ -296,7 +310,13 @@ impl TargetLogin {
             return Ok(TargetStep::Respond(self.reply(Vec::new(), None)));
         };
         if self.grant.is_some() {
-            return self.process(&text);
+            return match self.claimed_user(&text) {
+                Some(user) => {
+                    self.state = State::Proving(text);
+                    Ok(TargetStep::Prove(user))
+                }
+                None => self.process(&text),
+            };
         }
         self.introduce(&text)?;
         let ask = self.ask(header)?;

@@ -49,6 +49,7 @@ fn auth() -> ChapAuth {
         accounts: vec![account("bob", "battery staple"), account("alice", "correct horse")],
         mutual: Some(account("target", "who goes there")),
         algorithms: ChapAlgorithm::ALL.into(),
+        required: true,
         barred: Vec::new(),
     }
 }
@@ -85,8 +86,11 @@ fn run(mut initiator: InitiatorLogin, mut target: TargetLogin, grant: &LoginGran
             assert_eq!((ask.initiator_name.as_str(), ask.isid, ask.cid), (INITIATOR, ISID, 7));
             step = target.grant(grant.clone());
         }
+        if let TargetStep::Prove(_) = step {
+            step = target.check_proof();
+        }
         let reply = match step {
-            TargetStep::Ask(_) => panic!("the target asks twice"),
+            TargetStep::Ask(_) | TargetStep::Prove(_) => panic!("the target asks twice"),
             TargetStep::Respond(reply) => reply,
             TargetStep::Finished(reply, logged_in) => {
                 ended = Some(Ok(*logged_in));
@@ -148,6 +152,9 @@ fn feed(
         if matches!(step, TargetStep::Ask(_)) {
             step = target.grant(grant(auth.cloned()));
         }
+        if matches!(step, TargetStep::Prove(_)) {
+            step = target.check_proof();
+        }
         last = Some(step);
     }
     last.expect("at least one request")
@@ -156,6 +163,6 @@ fn feed(
 fn reply(step: &TargetStep) -> &LoginReply {
     match step {
         TargetStep::Respond(reply) | TargetStep::Finished(reply, _) | TargetStep::Failed(reply) => reply,
-        TargetStep::Ask(_) => panic!("a question is no reply"),
+        TargetStep::Ask(_) | TargetStep::Prove(_) => panic!("a question is no reply"),
     }
 }

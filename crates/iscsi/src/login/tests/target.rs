@@ -266,3 +266,61 @@ fn the_end_of_a_long_answer_leaves_the_stage_only_if_it_is_still_asked_for() {
         }
     }
 }
+
+/// The accounts of [`auth`], whose proof an initiator need not give.
+fn optional() -> ChapAuth {
+    ChapAuth { required: false, ..auth() }
+}
+
+#[test]
+fn where_no_proof_is_required_an_offer_without_one_is_taken_whatever_else_is_offered() {
+    for offer in ["None", "None,CHAP", "CHAP,None"] {
+        let requests = [request(SECURITY_TO_FULL, &[WHO[0], WHO[1], ("AuthMethod", offer)])];
+        let step = feed(&mut TargetLogin::new(Parameters::default()), Some(&optional()), &requests);
+        let TargetStep::Finished(reply, logged_in) = step else { panic!("not finished: {step:?}") };
+        assert!(values(&reply).contains(&("AuthMethod", "None")), "{offer}");
+        assert_eq!(logged_in.user, None);
+    }
+    let operational = [request(OPERATIONAL_TO_FULL, &WHO)];
+    let step = feed(&mut TargetLogin::new(Parameters::default()), Some(&optional()), &operational);
+    assert!(matches!(step, TargetStep::Finished(..)), "{step:?}");
+}
+
+#[test]
+fn where_no_proof_is_required_an_offer_of_chap_alone_is_answered_and_the_proof_is_checked() {
+    // One that wants proof itself offers nothing else.
+    let mutual = || chap(Some(account("target", "who goes there")));
+    let right = InitiatorLoginConfig { chap: mutual(), ..config() };
+    let (target, _) = login(right, &grant(Some(optional()))).expect_success();
+    assert_eq!(target.user.as_deref(), Some("alice"));
+    let wrong = InitiatorChap { account: account("alice", "wrong horse here"), ..mutual().unwrap() };
+    let wrong = InitiatorLoginConfig { chap: Some(wrong), ..config() };
+    let (status, _) = login(wrong, &grant(Some(optional()))).expect_failure();
+    assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE);
+    let other = [request(0, &[WHO[0], WHO[1], ("AuthMethod", "KRB5")])];
+    assert_eq!(refused(Some(&optional()), &other), LoginStatus::AUTHENTICATION_FAILURE);
+}
+
+#[test]
+fn a_proof_waits_until_it_may_be_checked_and_can_be_refused_without() {
+    let to_proof = |target: &mut TargetLogin| {
+        let begun = [request(0, &[WHO[0], WHO[1], ("AuthMethod", "CHAP")]), request(0, &[("CHAP_A", "5")])];
+        feed(target, Some(&auth()), &begun);
+        let (header, data) =
+            request(0, &[("CHAP_N", "alice"), ("CHAP_R", "0x00112233445566778899aabbccddeeff")]);
+        target.request(&header, &data)
+    };
+    let mut target = TargetLogin::new(Parameters::default());
+    let TargetStep::Prove(user) = to_proof(&mut target) else { panic!("a proof") };
+    assert_eq!(user, "alice");
+    let (header, data) = request(0, &[]);
+    let early = reply(&target.request(&header, &data)).header.status();
+    assert_eq!(early, LoginStatus::INVALID_DURING_LOGIN, "nothing comes between");
+    let mut target = TargetLogin::new(Parameters::default());
+    to_proof(&mut target);
+    let refusal = reply(&target.refuse(LoginStatus::OUT_OF_RESOURCES)).header.status();
+    assert_eq!(refusal, LoginStatus::OUT_OF_RESOURCES);
+    let mut target = TargetLogin::new(Parameters::default());
+    to_proof(&mut target);
+    assert_eq!(reply(&target.check_proof()).header.status(), LoginStatus::AUTHENTICATION_FAILURE);
+}
