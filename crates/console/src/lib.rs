@@ -21,7 +21,7 @@
 //! | `route` | the one table that makes the router and the OpenAPI document |
 //! | `manager` | changes, one at a time |
 //! | `answer`, `error`, `extract`, `patch` | bodies out and in |
-//! | `listen`, `token` | sockets, limits, who is let in |
+//! | `listen`, `door`, `token` | sockets, limits, who is let in |
 //! | `document`, `replace` | a file changed as little as possible, and all or nothing |
 
 mod answer;
@@ -29,6 +29,7 @@ mod api;
 mod client;
 mod console;
 mod document;
+mod door;
 mod error;
 mod extract;
 mod listen;

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fs;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,22 +11,23 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use lunway_socket::{BindError, UnixSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
+use crate::door::{Door, Visitor};
 use crate::error::ApiError;
 use crate::token::Token;
 
-/// Connections at a time, for each socket on its own: strangers on TCP must not lock out who is on this machine.
-const CONNECTIONS_MAX: usize = 64;
+/// Connections at a time, for each socket on its own; on TCP of those that have shown the token.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// How long a client has for the head of a request, and so how long a connection may idle.
 const HEAD_TIME: Duration = Duration::from_secs(30);
 /// How large the head may be. Names in paths have at most 223 bytes each, every byte written as three.
@@ -87,8 +87,24 @@ pub(crate) fn bind(path: &Path) -> Result<UnixSocket, ListenError> {
 pub(crate) async fn serve(socket: UnixSocket, router: Router) -> io::Result<()> {
     let (listener, _name) = socket.into_parts();
     let listener = UnixListener::from_std(listener)?;
-    accept(|| async { Ok(listener.accept().await?.0) }, router, None).await;
-    Ok(())
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The kernel's queue holds those for which there is no place; the semaphore is never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                pause_after(&error).await;
+                continue;
+            }
+        };
+        let router = router.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| pass(router.clone(), request));
+            note(serve_connection(stream, service).await);
+            drop(place);
+        });
+    }
 }
 
 /// `/run/lunway` is gone after each boot.
@@ -124,57 +140,75 @@ impl TcpSocket {
     /// Serves until the runtime ends.
     pub(crate) async fn serve(self, router: Router) -> io::Result<()> {
         let listener = TcpListener::from_std(self.listener)?;
-        accept(|| async { Ok(listener.accept().await?.0) }, router, Some(self.token)).await;
-        Ok(())
+        let door = Arc::new(Door::default());
+        loop {
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    pause_after(&error).await;
+                    continue;
+                }
+            };
+            let visitor = Arc::new(door.enter(peer.ip()));
+            let (router, token) = (router.clone(), Arc::clone(&self.token));
+            tokio::spawn(async move {
+                let seen = Arc::clone(&visitor);
+                let service =
+                    service_fn(move |request| answer(router.clone(), token.clone(), seen.clone(), request));
+                tokio::select! {
+                    served = serve_connection(stream, service) => note(served),
+                    () = visitor.must_go() => {}
+                }
+            });
+        }
     }
 }
 
-async fn accept<S, F>(mut next: impl FnMut() -> F, router: Router, token: Option<Arc<Token>>)
+async fn pause_after(error: &io::Error) {
+    tracing::debug!("cannot accept a connection to the API: {error}");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// Serves one connection to its end.
+async fn serve_connection<S, H>(stream: S, service: H) -> hyper::Result<()>
 where
-    F: Future<Output = io::Result<S>>,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: HttpService<Incoming, ResBody = Body, Error = Infallible>,
 {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        // The kernel's queue holds those for which there is no place; the semaphore is never closed.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match next().await {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::debug!("cannot accept a connection to the API: {error}");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let (router, token) = (router.clone(), token.clone());
-        tokio::spawn(async move {
-            let service = service_fn(move |request| answer(router.clone(), token.clone(), request));
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME)
-                .max_buf_size(HEAD_MAX)
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
-                tracing::debug!("a connection to the API broke: {error}");
-            }
-            drop(place);
-        });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+fn note(served: hyper::Result<()>) {
+    if let Err(error) = served {
+        tracing::debug!("a connection to the API broke: {error}");
     }
 }
 
+/// Answers a request on TCP, where it has the token.
 async fn answer(
     router: Router,
-    token: Option<Arc<Token>>,
+    token: Arc<Token>,
+    visitor: Arc<Visitor>,
     request: Request<Incoming>,
 ) -> Result<Response, Infallible> {
-    if let Some(token) = token
-        && let Err(refused) = admit(&token, request.headers())
-    {
+    if let Err(refused) = admit(&token, request.headers()) {
         let mut response = refused.into_response();
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(response);
     }
-    let mut router = router;
+    if !visitor.come_in() {
+        let sentence = format!("{CONNECTIONS_MAX} connections are being answered: repeat");
+        return Ok(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, sentence).into_response());
+    }
+    pass(router, request).await
+}
+
+async fn pass(mut router: Router, request: Request<Incoming>) -> Result<Response, Infallible> {
     // A router is always ready and never fails.
     tower_service::Service::call(&mut router, request.map(Body::new)).await
 }

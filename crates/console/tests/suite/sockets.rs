@@ -36,6 +36,29 @@ async fn on_tcp_only_who_knows_the_token_is_answered() {
     daemon.stop().await;
 }
 
+#[tokio::test]
+async fn a_client_with_the_token_is_answered_while_64_strangers_stand_in_the_door() {
+    let daemon = Daemon::start().await;
+    let address = daemon.console.tcp_address().unwrap();
+    let mut strangers = Vec::new();
+    for number in 0..96 {
+        let mut stranger = TcpStream::connect(address).await.unwrap();
+        // Some say nothing, some begin, some are told that they may not.
+        let head = "GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n";
+        stranger.write_all(&head.as_bytes()[..[0, 20, head.len()][number % 3]]).await.unwrap();
+        strangers.push(stranger);
+    }
+    for _ in 0..3 {
+        let client = Client::new(daemon.tcp());
+        // Shorter than a stranger may stay.
+        let health = tokio::time::timeout(Duration::from_secs(8), client.get("/v1/health")).await;
+        assert_eq!(health.expect("an answer").unwrap()["status"], "ok");
+    }
+    assert_eq!(daemon.get("/v1/health").await["status"], "ok", "by the other socket as well");
+    drop(strangers);
+    daemon.stop().await;
+}
+
 #[test]
 fn tcp_without_a_token_is_refused() {
     let api = ApiConfig { socket: None, listen: Some("127.0.0.1:0".parse().unwrap()), token_file: None };

@@ -752,7 +752,7 @@ mod tests {
 
     #[test]
     fn one_source_takes_no_other_sources_place_before_login_or_in_discovery() {
-        let registry = Registry::new(1, 99);
+        let registry = registry(1, 99);
         let enter = |from| {
             let mut discovery = ticket_from(&registry, from);
             discovery.reserve_tsih(None).unwrap();
