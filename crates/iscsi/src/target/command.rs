@@ -259,10 +259,15 @@ impl TargetConnection {
         } else if collection.is_complete() {
             let buf = std::mem::take(&mut collection.buf);
             self.deliver_command(id, buf);
-        } else if self.reserve(id) {
-            self.solicit(id);
-        } else if !self.unreserved.contains(&id) {
-            self.unreserved.push_back(id);
+        } else {
+            // While unsolicited data comes, its buffer is lent to the receiver again and again: it must not be grown when memory
+            // is freed elsewhere. The last of that data brings the task here once more.
+            let more_comes = collection.unsolicited_end > 0;
+            if self.reserve(id) {
+                self.solicit(id);
+            } else if !more_comes && !self.unreserved.contains(&id) {
+                self.unreserved.push_back(id);
+            }
         }
     }
 
@@ -286,7 +291,7 @@ impl TargetConnection {
         let budget = self.data_out_budget();
         let Some(task) = self.tasks.get_mut(id) else { return true };
         let TaskState::Collecting(collection) = &mut task.state else { return true };
-        if task.reserved >= collection.want && collection.buf.len() >= collection.want {
+        if task.reserved >= collection.want {
             return true;
         }
         let others = self.reserved - task.reserved;

@@ -1,9 +1,10 @@
 //! SCSI commands that are unlike the usual ones.
 
+use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{
-    Ahs, AhsType, Opcode, RejectReason, ScsiCommand, TaskManagementFunction, TextRequest,
+    Ahs, AhsType, DataOut, Opcode, RejectReason, ScsiCommand, TaskManagementFunction, TextRequest,
 };
-use lunway_iscsi::target::{TargetConnectionConfig, TargetEvent};
+use lunway_iscsi::target::{Aborted, TargetConnectionConfig, TargetEvent};
 
 use crate::wire::*;
 
@@ -154,4 +155,45 @@ fn pings_and_task_management_go_past_commands_that_the_driver_cannot_begin() {
     assert!(matches!(urgent, Some(TargetEvent::TaskManagement { .. })), "{urgent:?}");
     assert!(pair.target.poll_urgent_event().is_none() && pair.target.next_command().is_some());
     assert!(pair.target.unsent() > 0, "the ping is answered");
+}
+
+/// Lost once: the buffer was grown while the receiver had it.
+#[test]
+fn memory_that_is_freed_while_unsolicited_data_arrives_does_not_disturb_it() {
+    let parameters = Parameters { immediate_data: false, initial_r2t: false, ..Parameters::default() };
+    let configure = |config: &mut TargetConnectionConfig| config.data_out_budget = 1;
+    let mut pair =
+        Setup { initiator: parameters.clone(), target: parameters, configure, ..Setup::default() }.log_in();
+    pair.hold = true;
+    let mut command = ScsiCommand::new();
+    command.cdb[0] = WRITE;
+    for (tag, cmd_sn, flags, len) in [(5, 1, 0xa0, 1024), (6, 2, 0x20, 1536)] {
+        command.flags = flags;
+        command.initiator_task_tag = tag.into();
+        command.cmd_sn = cmd_sn.into();
+        command.expected_data_transfer_length = len.into();
+        answers_to(&mut pair, &command, &[]);
+    }
+    let data_out = |at: u32, last: bool| {
+        let mut pdu = DataOut::new();
+        pdu.flags = if last { 0x80 } else { 0 };
+        pdu.initiator_task_tag = 6.into();
+        pdu.data_sn = (at / 512).into();
+        pdu.buffer_offset = at.into();
+        let mut bytes = lunway_iscsi::pdu::to_bytes(&pdu).to_vec();
+        bytes[5..8].copy_from_slice(&512u32.to_be_bytes()[1..]);
+        bytes.extend([(at / 512) as u8 + 7; 512]);
+        bytes
+    };
+    // The first command has the memory, so that the second one waits for its own.
+    answers_to_bytes(&mut pair, &data_out(0, false));
+    let (arrived, arrives) = (data_out(512, false), data_out(1024, true));
+    answers_to_bytes(&mut pair, &arrived[..300]);
+    assert_eq!(pair.target.abort_task(5), Aborted::Dropped);
+    answers_to_bytes(&mut pair, &arrived[300..]);
+    answers_to_bytes(&mut pair, &arrives);
+    let expected: Vec<u8> = [0u32, 512, 1024].iter().flat_map(|at| [(at / 512) as u8 + 7; 512]).collect();
+    assert_eq!(pair.held.len(), 1);
+    assert_eq!(pair.held[0].data_out[..], expected[..]);
+    assert!(pair.target_closed.is_none());
 }
