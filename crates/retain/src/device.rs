@@ -19,6 +19,10 @@ use crate::writes::{Change, Discarded, Mark, RetainedWrites};
 /// gigabit link to write again.
 pub const UNFLUSHED_MAX: u64 = 64 << 20;
 
+/// From when on a flush is begun in the background, bytes, unless half of the limit comes first: half of what a thread's pool keeps of buffers
+/// of one size. Beyond that each buffer would be allocated and cleared anew, which costs 1 µs for 4 KiB and 2 µs for 64 KiB.
+const FLUSH_FROM: u64 = 8 << 20;
+
 /// How often a flush is begun again because the cache came into doubt while it was under way: each time for a session that was lost.
 const FLUSHES_MAX: usize = 64;
 
@@ -32,7 +36,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 /// A flush succeeds because the data is there. Where the device below cannot exclude that its cache was lost, everything retained is written
 /// again, in ranges that do not overlap, and flushed; then only the flush that waited succeeds. A flush fails as it would without this
 /// device where the data cannot be written again, and where more was unflushed than is retained. To make that rare a flush is begun
-/// in the background when half of the limit is reached.
+/// in the background long before the limit is reached.
 ///
 /// - **Reads** that find a range whose data is in doubt wait, and read again after a loss: what was acknowledged is never missing in between.
 /// - **Changes** wait while older ones are written again, and those under way are waited for first: nothing old comes after something new.
@@ -140,7 +144,7 @@ impl RetainingDevice {
             state: Mutex::new(state),
             changed: Notify::new(),
             runtime: Handle::current(),
-            flush_from: bytes_max / 2,
+            flush_from: (bytes_max / 2).min(FLUSH_FROM),
         });
         let weak = Arc::downgrade(&shared);
         shared.below.on_cache_news(Box::new(move |news| {
