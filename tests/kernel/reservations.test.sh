@@ -67,7 +67,7 @@ check "reserve" mpathpersist --out --reserve --param-rk=0xc3 --prout-type=5 "$ma
 check "it is told" shows "Write Exclusive, registrants only" mpathpersist --in --read-reservation "$map"
 check "the map is written to" verify "$map" 3
 truncate -s 64M /host/foreign.img
-refused() { ! host lunway copy foreign.img "iscsi://$PORTAL_1/$IQN/0" && grep -i reserv /host/answer; }
+refused() { ! host lunway copy foreign.img "iscsi://$PORTAL_1/$IQN/0" --overwrite && grep -i reserv /host/answer; }
 check "another host may not, and is told why" refused
 
 check "release" mpathpersist --out --release --param-rk=0xc3 --prout-type=5 "$map"

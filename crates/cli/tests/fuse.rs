@@ -233,16 +233,21 @@ fn what_may_only_be_read_is_not_opened_for_writing() {
     attached.detach();
 }
 
+/// Waits for that line of the log; before it stands what a machine without the capability says of the process's protection.
+/// The log stays open as long as what this gives: the program still writes to it.
+fn says_that_it_is_in_use(attached: &mut Attached) -> impl Iterator<Item = String> + use<> {
+    let mut log = BufReader::new(attached.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(log.any(|line| line.contains("is in use")), "it ended without saying so");
+    log
+}
+
 #[test]
 fn an_end_waits_until_nobody_uses_the_file_and_the_second_request_does_not() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mut attached) = Attached::start("ram:16M", folder.path(), &[]) else { return };
     let file = File::open(attached.file()).unwrap();
     attached.signal(Signal::INT);
-    let mut line = String::new();
-    let mut says = BufReader::new(attached.child.stderr.take().unwrap());
-    says.read_line(&mut line).unwrap();
-    assert!(line.contains("is in use"), "{line}");
+    let _log = says_that_it_is_in_use(&mut attached);
     assert!(attached.child.try_wait().unwrap().is_none());
     drop(file);
     assert!(attached.end().success());
@@ -250,8 +255,7 @@ fn an_end_waits_until_nobody_uses_the_file_and_the_second_request_does_not() {
     let mut attached = Attached::start("ram:16M", folder.path(), &[]).unwrap();
     let file = File::open(attached.file()).unwrap();
     attached.signal(Signal::INT);
-    says = BufReader::new(attached.child.stderr.take().unwrap());
-    says.read_line(&mut line).unwrap();
+    let _log = says_that_it_is_in_use(&mut attached);
     // What comes within half a second of it is still the first request.
     thread::sleep(Duration::from_millis(600));
     attached.signal(Signal::INT);

@@ -52,7 +52,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 /// # Cost
 ///
 /// Memory: at most the limit, of which buffers that are kept count in full. Without a volatile cache below
-/// ([`Geometry::volatile_cache`]), nothing. For a change one allocation and one insertion into a tree; for a read one allocation while
+/// ([`Geometry::volatile_cache`](lunway_block::Geometry::volatile_cache)), nothing. For a change one allocation and one insertion into a tree; for a read one allocation while
 /// something is retained.
 pub struct RetainingDevice {
     below: Arc<dyn BlockDevice>,

@@ -14,6 +14,18 @@ pub(crate) const RAN: &str = "LUNWAY_LAB_TEST_RAN";
 /// What the sandbox says where the kernel gives users no namespaces.
 const NOT_TO_BE_HAD: &str = "which is not to be had here";
 
+/// What a test says that goes without packet devices, which a machine may keep to root.
+const NO_PACKET_DEVICES: &str = "without packet devices: /dev/net/tun is not for this user";
+
+/// Whether this user may make packet devices, of which cables with delay or loss are made. Says so where it may not.
+pub(crate) fn packet_devices() -> bool {
+    let tun = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    if tun.is_err() {
+        println!("{NO_PACKET_DEVICES}");
+    }
+    tun.is_ok()
+}
+
 /// Whether this process is inside. If it is not, this program is started there to run the same test, and what it finds is the
 /// result. Where the kernel gives users no namespaces, that is noted.
 pub(crate) fn inside(test: &str) -> bool {
@@ -77,6 +89,9 @@ pub(crate) fn as_nobody(test: &str) {
     match said.contains(NOT_TO_BE_HAD) {
         true => lunway_foreign::not_run("namespaces of users"),
         false => assert!(output.status.success() && said.contains("1 passed"), "{said}"),
+    }
+    if said.contains(NO_PACKET_DEVICES) {
+        lunway_foreign::machine_lacks("/dev/net/tun for users who are not root");
     }
 }
 

@@ -212,7 +212,7 @@ impl Region {
             (_, Ok(None)) => {}
             (_, Ok(Some(data))) => self.check(&blocks, &data),
             // The target was killed with acknowledged writes in its cache: that must be told, once.
-            (Kind::Flush, Err(error)) if error.to_string().contains("power") => {
+            (Kind::Flush, Err(BlockError::UnflushedLost { .. })) => {
                 self.tally.flushes_failed.fetch_add(1, Ordering::Relaxed);
             }
             (kind, Err(error)) => {
