@@ -85,6 +85,9 @@ fn round_trips(network: &Network, count: usize) -> Vec<Duration> {
     trips
 }
 
+/// Rounds of trips of which one must keep to the delay: more than a disturbance of a busy machine lasts.
+const ROUNDS: usize = 8;
+
 #[test]
 fn a_round_trip_takes_the_delay_of_both_ways() {
     if !inside("line::a_round_trip_takes_the_delay_of_both_ways") {
@@ -97,12 +100,19 @@ fn a_round_trip_takes_the_delay_of_both_ways() {
     for delay in [Duration::from_micros(500), Duration::from_millis(3), Duration::from_millis(15)] {
         lane.set_delay(delay).unwrap();
         assert_eq!(lane.delay(), delay);
-        let trips = round_trips(&network, 40);
-        assert!(trips[0] >= delay * 2, "never early: {trips:?}");
-        // The tenth that others on the machine disturbed least.
-        let typical = trips[4];
-        let most = delay.mul_f64(2.0 * 1.05) + base + Duration::from_micros(100);
-        assert!(typical <= most, "{delay:?} both ways took {typical:?}, without it {base:?}");
+        // Other work on the machine delays every trip of a round now and then; a line that is late by itself is late in each.
+        let mut late = Vec::new();
+        while late.len() < ROUNDS {
+            let trips = round_trips(&network, 40);
+            assert!(trips[0] >= delay * 2, "never early: {trips:?}");
+            // The tenth that others on the machine disturbed least.
+            let typical = trips[4];
+            if typical <= delay.mul_f64(2.0 * 1.05) + base + Duration::from_micros(100) {
+                break;
+            }
+            late.push(typical);
+        }
+        assert!(late.len() < ROUNDS, "{delay:?} both ways took {late:?}, without it {base:?}");
     }
 }
 
