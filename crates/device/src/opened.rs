@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lunway_block::BlockDevice;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
-use lunway_block::spec::{DeviceSpec, IscsiUrl};
+use lunway_block::spec::{DeviceSpec, FileCache, IscsiUrl};
 use lunway_file::FileDevice;
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_memory::{NullDisk, RamDisk};
@@ -22,7 +22,7 @@ pub struct OpenOptions {
     pub sector: Option<u32>,
     /// Opens files for reading only, and refuses writes whatever the device is.
     pub read_only: bool,
-    /// Files past the page cache (`O_DIRECT`).
+    /// Files past the page cache (`O_DIRECT`), as with `?cache=none`.
     pub direct: bool,
     /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection, whatever stands here.
     pub iscsi: lunway_initiator::OpenOptions,
@@ -125,11 +125,11 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
     Ok(match leaf {
         DeviceSpec::Ram { size } => Opened::plain(Arc::new(RamDisk::new(*size, sector).map_err(memory)?)),
         DeviceSpec::Null { size } => Opened::plain(Arc::new(NullDisk::new(*size, sector).map_err(memory)?)),
-        DeviceSpec::File { path } => {
+        DeviceSpec::File { path, cache } => {
             let file = lunway_file::FileOptions {
                 sector: options.sector,
                 read_only,
-                direct: options.direct,
+                direct: options.direct || *cache == FileCache::None,
                 ..lunway_file::FileOptions::default()
             };
             Opened::plain(Arc::new(FileDevice::open(path, &file)?))

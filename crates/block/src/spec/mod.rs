@@ -6,6 +6,7 @@
 //! | `paths:FILE`, any `*paths.toml` | a LUN over several paths, described in a file |
 //! | `ram:SIZE`, `null:SIZE` | memory, or a sink |
 //! | `PATH`, `file:PATH` | raw image or block device |
+//! | `PATH?cache=none` | the same past the page cache; `?cache=writeback` is how it is without |
 //! | `vhdx:PATH`, any `*.vhdx`, `*.avhdx` | VHDX |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
 //! | `rate:SIZE:DEVICE` | at most `SIZE` bytes per second |
@@ -57,6 +58,8 @@ pub enum DeviceSpec {
     File {
         /// Raw image or block device.
         path: PathBuf,
+        /// Whether the page cache is between.
+        cache: FileCache,
     },
     /// `vhdx:PATH`, or a path that ends so.
     Vhdx {
@@ -106,6 +109,19 @@ pub enum DeviceSpec {
     },
 }
 
+/// What of this host is between a file and its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileCache {
+    /// `?cache=writeback`: the page cache, which has writes before the disk has them.
+    #[default]
+    WriteBack,
+    /// `?cache=none`: nothing (`O_DIRECT`). What the disk itself keeps is flushed as ever.
+    None,
+}
+
+/// What stands between the path of a file and the name of a [`FileCache`].
+const CACHE_KEY: &str = "?cache=";
+
 /// Why a text does not name a device. The sentence never holds the whole text, which may contain a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
@@ -148,6 +164,20 @@ pub enum SpecError {
     EmptyPath {
         /// The kind of device.
         kind: &'static str,
+    },
+    /// `?cache=` with another word behind it.
+    #[error(
+        "`?cache={value}`: none or writeback is expected; a file of that name is written with ?cache=writeback behind it"
+    )]
+    Cache {
+        /// The word.
+        value: String,
+    },
+    /// `?cache=` behind what is no raw file.
+    #[error("`?cache=` is for raw files and block devices, which {path} is not")]
+    CacheOfOther {
+        /// The path before it.
+        path: String,
     },
     /// `iscsi:` that does not go on with `//host`.
     #[error("an iSCSI address is written iscsi://[user[%secret]@]host[:port]/iqn/lun")]
@@ -212,14 +242,17 @@ impl DeviceSpec {
         if text.is_empty() {
             return Err(SpecError::Missing { after: after.to_owned() });
         }
-        let Some((kind, rest)) = split_kind(text) else { return Ok(Self::of_path(text)) };
+        let Some((kind, rest)) = split_kind(text) else { return Self::of_path(text) };
         let inner = |text: &str| Self::parse_at(text, kind, depth + 1).map(Box::new);
         // `ARGUMENT:DEVICE`; without the colon there is an argument and no device.
         let split = || rest.split_once(':').unwrap_or((rest, ""));
         Ok(match kind {
             "ram" => Self::Ram { size: size("ram", rest)?.get() },
             "null" => Self::Null { size: size("null", rest)?.get() },
-            "file" => Self::File { path: path("file", rest)? },
+            "file" => {
+                let (rest, cache) = file_cache(rest)?;
+                Self::File { path: path("file", rest)?, cache: cache.unwrap_or_default() }
+            }
             "vhdx" => Self::Vhdx { path: path("vhdx", rest)? },
             "paths" => Self::Paths { path: path("paths", rest)? },
             "iscsi" => Self::Iscsi { url: IscsiUrl::new(text).ok_or(SpecError::IscsiForm)? },
@@ -242,15 +275,46 @@ impl DeviceSpec {
     }
 
     /// A bare path: its end decides.
-    fn of_path(text: &str) -> Self {
-        let path = PathBuf::from(text);
-        if is_vhdx(&path) {
+    fn of_path(text: &str) -> Result<Self, SpecError> {
+        let (text, cache) = file_cache(text)?;
+        let path = path("file", text)?;
+        let other = if is_vhdx(&path) {
             Self::Vhdx { path }
         } else if text.ends_with("paths.toml") {
             Self::Paths { path }
         } else {
-            Self::File { path }
+            return Ok(Self::File { path, cache: cache.unwrap_or_default() });
+        };
+        match cache {
+            None => Ok(other),
+            Some(_) => Err(SpecError::CacheOfOther { path: text.to_owned() }),
         }
+    }
+}
+
+/// Whether a path alone is read as that device, whatever is said of its cache.
+fn is_bare(text: &str, spec: &DeviceSpec) -> bool {
+    if text.is_empty() || split_kind(text).is_some() {
+        return false;
+    }
+    let plain = match spec {
+        DeviceSpec::File { path, .. } => {
+            return !is_vhdx(path) && !text.ends_with("paths.toml");
+        }
+        other => other,
+    };
+    DeviceSpec::of_path(text).as_ref() == Ok(plain)
+}
+
+/// Takes `?cache=…` from the end of a path. Only the last one counts, so that a file whose own name ends so can be named.
+fn file_cache(text: &str) -> Result<(&str, Option<FileCache>), SpecError> {
+    let Some((path, value)) = text.rsplit_once(CACHE_KEY) else { return Ok((text, None)) };
+    match value {
+        "none" => Ok((path, Some(FileCache::None))),
+        "writeback" => Ok((path, Some(FileCache::WriteBack))),
+        // A folder of such a name.
+        value if value.contains('/') => Ok((text, None)),
+        value => Err(SpecError::Cache { value: value.to_owned() }),
     }
 }
 
@@ -290,15 +354,24 @@ impl fmt::Display for DeviceSpec {
         match self {
             Self::Ram { size } => write!(f, "ram:{}", ExactSize(*size)),
             Self::Null { size } => write!(f, "null:{}", ExactSize(*size)),
-            // Short where a bare path means the same.
-            Self::File { path } | Self::Vhdx { path } | Self::Paths { path }
-                if path.to_str().is_some_and(|text| {
-                    !text.is_empty() && split_kind(text).is_none() && Self::of_path(text) == *self
-                }) =>
+            Self::File { path, cache } => {
+                // Short where a bare path means the same.
+                let short =
+                    !path.as_os_str().is_empty() && path.to_str().is_some_and(|text| is_bare(text, self));
+                let kind = if short { "" } else { "file:" };
+                let mode = match cache {
+                    FileCache::None => "?cache=none",
+                    // Said only where the path itself seems to say something.
+                    FileCache::WriteBack if path.to_string_lossy().contains(CACHE_KEY) => "?cache=writeback",
+                    FileCache::WriteBack => "",
+                };
+                write!(f, "{kind}{}{mode}", path.display())
+            }
+            Self::Vhdx { path } | Self::Paths { path }
+                if path.to_str().is_some_and(|text| is_bare(text, self)) =>
             {
                 write!(f, "{}", path.display())
             }
-            Self::File { path } => write!(f, "file:{}", path.display()),
             Self::Vhdx { path } => write!(f, "vhdx:{}", path.display()),
             Self::Paths { path } => write!(f, "paths:{}", path.display()),
             Self::Iscsi { url } => write!(f, "{url}"),
@@ -328,6 +401,13 @@ mod tests {
             "./ram:4G",
             "file:ram:4G",
             "file:strange.vhdx",
+            "disk.img?cache=none",
+            "/dev/sdb?cache=none",
+            "file:ram:4G?cache=none",
+            "file:strange.vhdx?cache=none",
+            "odd?cache=none?cache=writeback",
+            "folder?cache=x/disk.img?cache=none",
+            "readonly:disk.img?cache=none",
             "disk.VHDX",
             "child.avhdx",
             "vhdx:no-extension",
@@ -344,7 +424,14 @@ mod tests {
             let spec = DeviceSpec::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(spec.to_string(), text);
         }
-        assert_eq!(DeviceSpec::parse("file:a.img"), Ok(DeviceSpec::File { path: "a.img".into() }));
+        assert_eq!(DeviceSpec::parse("file:a.img"), DeviceSpec::parse("a.img"));
+        assert_eq!(DeviceSpec::parse("a.img?cache=writeback"), DeviceSpec::parse("a.img"));
+        let cached = |text: &str| match DeviceSpec::parse(text) {
+            Ok(DeviceSpec::File { path, cache }) => (path.display().to_string(), cache),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(cached("a.img"), ("a.img".to_owned(), FileCache::WriteBack));
+        assert_eq!(cached("a.img?cache=none"), ("a.img".to_owned(), FileCache::None));
         assert_eq!(DeviceSpec::parse("vhdx:a.vhdx"), DeviceSpec::parse("a.vhdx"));
     }
 
@@ -364,6 +451,9 @@ mod tests {
             ("fault:reed:ram:1M", "in `fault:SPEC:DEVICE`"),
             ("file:", "`file:` needs a path"),
             ("paths:", "`paths:` needs a path"),
+            ("?cache=none", "`file:` needs a path"),
+            ("a.img?cache=nine", "none or writeback is expected"),
+            ("a.vhdx?cache=none", "which a.vhdx is not"),
             ("iscsi:host", "iscsi://[user"),
         ] {
             let error = DeviceSpec::parse(text).unwrap_err().to_string();
@@ -404,7 +494,12 @@ mod tests {
         let leaf = prop_oneof![
             (1..=u64::MAX).prop_map(|size| DeviceSpec::Ram { size }),
             (1..=u64::MAX).prop_map(|size| DeviceSpec::Null { size }),
-            "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::File { path: path.into() }),
+            ("[a-z./:]{1,12}(\\.vhdx|\\?cache=none|\\?cache=x)?", any::<bool>()).prop_map(
+                |(path, direct)| {
+                    let cache = if direct { FileCache::None } else { FileCache::WriteBack };
+                    DeviceSpec::File { path: path.into(), cache }
+                }
+            ),
             "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),
         ];
         leaf.prop_recursive(6, 7, 1, |inner| {

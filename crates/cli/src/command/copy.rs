@@ -216,7 +216,7 @@ fn finish(bar: &ProgressBar) {
 
 /// Refuses a file whose end is less than a sector: a device has only whole ones, and the rest would be lost silently.
 fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
-    let DeviceSpec::File { path } = source else { return Ok(()) };
+    let DeviceSpec::File { path, .. } = source else { return Ok(()) };
     match path.metadata() {
         Ok(file) if file.is_file() && file.len() > size => Err(Failure::failed(anyhow!(
             "{} has {} bytes, and the last {} of them are no whole sector and would be left out: lengthen it first, as with \
@@ -254,7 +254,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
 /// The path of a raw file that does not exist.
 fn missing_file(spec: &DeviceSpec) -> Option<&Path> {
     match spec {
-        DeviceSpec::File { path } if !path.try_exists().unwrap_or(true) => Some(path),
+        DeviceSpec::File { path, .. } if !path.try_exists().unwrap_or(true) => Some(path),
         _ => None,
     }
 }

@@ -91,7 +91,7 @@ impl Daemon {
     pub(crate) fn device(&self, text: &str) -> String {
         let Ok(mut spec) = DeviceSpec::parse(text) else { return text.to_owned() };
         match spec.leaf_mut() {
-            DeviceSpec::File { path } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path }
+            DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path }
                 if path.is_relative() && self.api.is_none() =>
             {
                 *path = self.file(path);
