@@ -69,6 +69,8 @@ pub type CacheCallback = Box<dyn Fn(CacheNews) + Send + Sync>;
 /// - Operations in flight at the same time have no order. One issued after another's completion sees its effect.
 /// - A completed write is visible to every later read. It is durable after a later `flush` completes, or at once with
 ///   [`Durability::Stable`].
+/// - No method waits for a disk, a server or a lock that is held while one is waited for, nor does dropping the device: each is called on
+///   threads that serve other devices as well. What takes time is a pending [`Io`]; what has no [`Io`] is known already.
 /// - Dropping a pending [`Io`] abandons the answer, not the operation: it may still happen.
 /// - A flush error is sticky: once `flush` has failed, every flush fails until the failure was reported once.
 ///   Where a device has several users, [`Openers`](crate::decorate::Openers) has it reported once to each.

@@ -3,17 +3,21 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lunway_block::BlockDevice;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
 use lunway_block::spec::{DeviceSpec, FileCache, IscsiUrl};
-use lunway_file::FileDevice;
+use lunway_file::{Closed, FileDevice};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_memory::{NullDisk, RamDisk};
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 
 use crate::OpenError;
+
+/// How long the end of a file is waited for: it is there at once, unless its disk does not answer, and then it may never come.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// How to open a device.
 #[derive(Clone, Debug)]
@@ -46,11 +50,13 @@ pub struct Opened {
     pub device: Arc<dyn BlockDevice>,
     session: Option<Arc<IscsiDevice>>,
     multipath: Option<Arc<IscsiMultipath>>,
+    file: Option<Closed>,
     counters: Vec<(String, Arc<Stats>)>,
 }
 
 impl Opened {
-    /// Logs out where there are sessions, once what is under way is answered, and logs what `stats:` has counted.
+    /// Logs out where there are sessions, once what is under way is answered, and logs what `stats:` has counted. A file is closed
+    /// when nothing uses it any more, which is waited for some seconds: then another may open it.
     pub async fn close(self) {
         if let Some(session) = self.session {
             session.close().await;
@@ -61,6 +67,10 @@ impl Opened {
         for (device, counter) in self.counters {
             let counted = counter.snapshot();
             tracing::info!(target: "lunway::stats", device, ?counted, "counted");
+        }
+        drop(self.device);
+        if let Some(file) = self.file {
+            file.within(CLOSE_TIME).await;
         }
     }
 
@@ -75,7 +85,7 @@ impl Opened {
     }
 
     fn plain(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device, session: None, multipath: None, counters: Vec::new() }
+        Self { device, session: None, multipath: None, file: None, counters: Vec::new() }
     }
 
     fn wrap(&mut self, wrapper: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) {
@@ -132,7 +142,10 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
                 direct: options.direct || *cache == FileCache::None,
                 ..lunway_file::FileOptions::default()
             };
-            Opened::plain(Arc::new(FileDevice::open(path, &file)?))
+            // On a thread: the caller may carry other devices, and the file system may not answer.
+            let device = FileDevice::open_on_thread(path.clone(), file).await?;
+            let closed = device.closed();
+            Opened { file: closed, ..Opened::plain(Arc::new(device)) }
         }
         DeviceSpec::Vhdx { path } => return Err(OpenError::Vhdx { path: path.clone() }),
         DeviceSpec::Iscsi { url } => open_iscsi(url, options).await?,
@@ -161,12 +174,8 @@ async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, Ope
         .await
         .map_err(|source| OpenError::Iscsi { device: device(), source })?;
     let session = Arc::new(session);
-    let opened = Opened {
-        device: retaining(session.clone(), keep_unflushed, options),
-        session: Some(session),
-        multipath: None,
-        counters: Vec::new(),
-    };
+    let retained = retaining(session.clone(), keep_unflushed, options);
+    let opened = Opened { session: Some(session), ..Opened::plain(retained) };
     with_sector(opened, device(), options).await
 }
 
@@ -181,12 +190,8 @@ async fn open_multipath(
     let multipath = Arc::new(multipath);
     let shared = if url.key.is_some() { 0 } else { UNFLUSHED_MAX };
     let keep_unflushed = url.base.keep_unflushed.unwrap_or(shared);
-    let opened = Opened {
-        device: retaining(multipath.device().clone(), keep_unflushed, options),
-        session: None,
-        multipath: Some(multipath),
-        counters: Vec::new(),
-    };
+    let retained = retaining(multipath.device().clone(), keep_unflushed, options);
+    let opened = Opened { multipath: Some(multipath), ..Opened::plain(retained) };
     with_sector(opened, device, options).await
 }
 

@@ -67,15 +67,15 @@ impl Drop for Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handle::{Handle, Placement};
     use lunway_block::Buf;
     use std::io::Write;
-    use std::os::fd::OwnedFd;
     use tokio::runtime::Builder;
 
-    fn file(len: usize) -> Arc<OwnedFd> {
+    fn file(len: usize) -> Arc<Handle> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&vec![7; len]).unwrap();
-        Arc::new(OwnedFd::from(file))
+        Arc::new(Handle::new(file.into(), false, Placement::Local).unwrap().0)
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
             let first = Builder::new_current_thread().enable_all().build().unwrap();
             let ring = Ring::here().unwrap();
             let answers: Vec<_> = first.block_on(async {
-                (0..300).map(|_| ring.read(Arc::clone(&file), 0, Buf::for_overwrite(1 << 16), 0)).collect()
+                (0..300).map(|_| ring.read(1, Arc::clone(&file), 0, Buf::for_overwrite(1 << 16), 0)).collect()
             });
             drop(first);
             let second = Builder::new_current_thread().enable_all().build().unwrap();
@@ -97,8 +97,8 @@ mod tests {
                 assert!(buf.iter().all(|byte| *byte == 7));
             }
             // The ring works on, with a collector of the next runtime.
-            let answer =
-                second.block_on(async { ring.read(Arc::clone(&file), 0, Buf::for_overwrite(512), 0).await });
+            let answer = second
+                .block_on(async { ring.read(1, Arc::clone(&file), 0, Buf::for_overwrite(512), 0).await });
             assert!(answer.unwrap().is_ok());
         }
     }
@@ -114,7 +114,7 @@ mod tests {
             let answers: Vec<_> = thread::spawn(move || {
                 let ring = Ring::here().unwrap();
                 (0..200)
-                    .map(|_| ring.read(Arc::clone(&file), 0, Buf::for_overwrite(1 << 16), 0))
+                    .map(|_| ring.read(1, Arc::clone(&file), 0, Buf::for_overwrite(1 << 16), 0))
                     .collect::<Vec<_>>()
             })
             .join()

@@ -1,9 +1,10 @@
 //! The device: which way each operation goes.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::Future;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf,
@@ -13,20 +14,31 @@ use rustix::fs::fdatasync;
 use rustix::io::Errno;
 
 use crate::flush::FlushState;
-use crate::open::{FileOptions, OpenError, Opened, open_file};
-use crate::pool;
+use crate::handle::{Closed, Handle, Placement};
+use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
 use crate::ring::Ring;
 use crate::size::Size;
 use crate::space;
 use crate::store::Store;
 use crate::transfer::{Now, meaning, read_fully, read_now, write_fully, write_now};
+use crate::workers::{Lane, Workers};
+use crate::write_back::WriteBack;
+
+/// Tells devices apart where they share a thread's ring.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A raw image file or a block device.
 ///
 /// - **Locked.** One writer or any number of readers, by `flock`: a second writer, here or in another process
 ///   that locks too, is refused when it opens. The lock goes with the last operation in flight.
-/// - **Never blocks the caller.** Reads are tried inline where the kernel can promise not to wait; what would
-///   wait goes to the ring or the pool, see the crate's picture.
+/// - **Never blocks the caller.** Reads are tried inline where a local file system promises not to wait, and while few of this device's
+///   operations are under way, for such a read still starts read-ahead, which waits if the disk's queue is full. What
+///   would wait, and everything on file systems behind a server, goes to the ring or the device's own threads, see the
+///   crate's picture. Descriptors are closed on a thread.
+/// - **Holds up no other.** Threads, queue and places in the ring are the device's own and bounded: if its disk does not answer, its
+///   operations wait, more than 4,096 are answered with `Busy`, and no other device notices.
+/// - **Flushed in time.** What the page cache holds of its writes is written back in the background and bounded by what the disk writes
+///   in some seconds, see `write_back`; writes wait before a flush would take longer than hosts wait for it.
 /// - **Honest.** A file that was cut behind our back answers with a medium error, not with zeroes. A
 ///   write-back error makes a flush fail, whoever the kernel told it to first. An abandoned operation keeps
 ///   its buffer until it is done.
@@ -36,33 +48,37 @@ use crate::transfer::{Now, meaning, read_fully, read_now, write_fully, write_now
 ///
 /// Measured on ext4 (Linux 6.18), 4 KiB in the page cache: a read with `RWF_NOWAIT` 1.5 µs, the same as
 /// without. A write takes 3 µs, but ext4 answers `EOPNOTSUPP` to `RWF_NOWAIT` for buffered writes, and an
-/// ordinary one may wait for write-back for seconds; so writes there go to the pool, which makes 30 µs of
+/// ordinary one may wait for write-back for seconds; so writes there go to threads, which makes 30 µs of
 /// them. Others (XFS, btrfs) take the flag in newer kernels, and tmpfs needs none: it has no disk to wait
 /// for. With `O_DIRECT` on a virtual disk whose host has the data cached, the ring takes 25–29 µs per read at depth 1
-/// and 5–6 µs at depth 16 (fio's `io_uring` engine 24 and 5), the pool 35–60 µs at depth 1. The ring goes 128 deep where the
-/// pool ends at 16.
+/// and 5–6 µs at depth 16 (fio's `io_uring` engine 24 and 5), threads 35–60 µs at depth 1. The ring goes 128 deep where
+/// threads end at 16.
 pub struct FileDevice {
     inner: Arc<Inner>,
 }
 
 struct Inner {
     /// Shared with operations on the ring.
-    file: Arc<OwnedFd>,
-    /// The same file, opened once more for `fdatasync` alone, see `open::reopened`.
-    sync: OwnedFd,
+    file: Arc<Handle>,
+    id: u64,
     size: Size,
     /// All but the size.
     shape: Geometry,
     store: Store,
-    in_memory: bool,
     direct: bool,
     alignment: usize,
     /// Goes to the calling thread's ring where it cannot be done inline.
     ring: bool,
-    /// Whether the file system takes `RWF_NOWAIT`, until it says no.
+    /// Whether the file system takes `RWF_NOWAIT`: local ones until they say no.
     reads_now: AtomicBool,
     writes_now: AtomicBool,
+    /// Operations under way above which none is tried inline.
+    inline_max: usize,
     flush: FlushState,
+    /// Where the page cache is between.
+    write_back: Option<WriteBack>,
+    workers: Workers,
+    closed: Mutex<Option<Closed>>,
 }
 
 /// Where an operation is done.
@@ -71,34 +87,50 @@ enum Way {
     Inline,
     /// At once as far as possible, the rest elsewhere.
     TryInline,
-    /// On the ring or the pool.
+    /// On the ring or a thread.
     Elsewhere,
 }
 
 impl FileDevice {
-    /// Opens and locks `path`.
+    /// Opens and locks `path`. Waits for the file system, see [`open_on_thread`](Self::open_on_thread).
     ///
     /// # Errors
     ///
     /// [`OpenError`], which says what is wrong with the file or the options.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, OpenError> {
-        let Opened { file, sync, geometry, regular, in_memory, alignment, ring } =
-            open_file(path.as_ref(), options)?;
+        let path = path.as_ref();
+        let Opened { file, closed, geometry, regular, alignment, ring, inline_max } =
+            open_file(path, options)?;
+        let file = Arc::new(file);
+        let placement = file.placement();
+        let cached = placement != Placement::Memory && !options.direct && !options.read_only;
         let inner = Inner {
-            file: Arc::new(file),
-            sync,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             size: Size::new(geometry.size, regular),
             shape: geometry,
             store: Store::new(regular),
-            in_memory,
             direct: options.direct,
             alignment,
             ring,
-            reads_now: AtomicBool::new(true),
-            writes_now: AtomicBool::new(true),
+            reads_now: AtomicBool::new(placement == Placement::Local),
+            writes_now: AtomicBool::new(placement == Placement::Local),
+            inline_max,
             flush: FlushState::default(),
+            write_back: (cached && file.behind().is_some()).then(WriteBack::new),
+            workers: Workers::new(),
+            closed: Mutex::new(Some(closed)),
+            file,
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// [`open`](Self::open) on a thread of its own, for callers that must not wait. It gives up after some seconds
+    /// ([`OpenError::NoAnswer`]): what the thread opens after that it closes again.
+    pub fn open_on_thread(
+        path: PathBuf,
+        options: FileOptions,
+    ) -> impl Future<Output = Result<Self, OpenError>> + Send + 'static {
+        open_on_thread(path, move |path| Self::open(path, &options))
     }
 
     /// Whether operations that cannot be done inline go to an `io_uring`.
@@ -106,14 +138,19 @@ impl FileDevice {
         self.inner.ring
     }
 
-    /// Runs `job` on the pool.
-    fn on_pool<T: Send + Unpin + 'static>(
+    /// The time when the device and all of its operations are gone and its descriptors closed; for the first who asks.
+    pub fn closed(&self) -> Option<Closed> {
+        self.inner.closed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Runs `job` in a lane.
+    fn on<T: Send + Unpin + 'static>(
         &self,
-        job: impl FnOnce(&Inner) -> Result<T, BlockError> + Send + 'static,
+        lane: impl FnOnce(&Workers) -> &Lane,
+        job: impl FnOnce(&Arc<Inner>) -> Result<T, BlockError> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
         let inner = Arc::clone(&self.inner);
-        let answer = pool::run(move || job(&inner));
-        Io::pending(async move { answer.await.unwrap_or(Err(BlockError::Aborted)) })
+        lane(&self.inner.workers).io(move || job(&inner))
     }
 
     fn ring(&self) -> Option<Arc<Ring>> {
@@ -124,15 +161,19 @@ impl FileDevice {
     fn read_rest(&self, offset: u64, mut buf: Buf, done: usize) -> Io<Result<Buf, BlockError>> {
         if let Some(ring) = self.ring() {
             let (inner, len) = (Arc::clone(&self.inner), buf.len());
-            let answer = ring.read(Arc::clone(&self.inner.file), offset, buf, done);
+            let answer = ring.read(self.inner.id, Arc::clone(&self.inner.file), offset, buf, done);
             return Io::pending(async move {
-                inner.was_read(offset, len, answer.await.unwrap_or(Err(BlockError::Aborted)))
+                let result = answer.await.unwrap_or(Err(BlockError::Aborted));
+                inner.was_read(offset, len, result)
             });
         }
-        self.on_pool(move |inner| {
-            let result = read_fully(inner.fd(), &mut buf[done..], offset + done as u64);
-            inner.was_read(offset, buf.len(), result).map(|()| buf)
-        })
+        self.on(
+            |workers| &workers.reads,
+            move |inner| {
+                let result = read_fully(inner.fd(), &mut buf[done..], offset + done as u64);
+                inner.was_read(offset, buf.len(), result).map(|()| buf)
+            },
+        )
     }
 
     /// Writes what is missing behind the first `done` bytes.
@@ -147,23 +188,37 @@ impl FileDevice {
         if let Some(ring) = self.ring() {
             let inner = Arc::clone(&self.inner);
             let len = data.len() as u64;
-            let answer = ring.write(Arc::clone(&self.inner.file), offset, data, done, durability);
+            let answer = ring.write(inner.id, Arc::clone(&inner.file), offset, data, done, durability);
             return Io::pending(async move {
                 let result = answer.await.unwrap_or(Err(BlockError::Aborted));
-                inner.written(offset, len, durability, result)
+                inner.written(offset, len, durability, result).await
             });
         }
-        self.on_pool(move |inner| {
-            let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
-            inner.written(offset, data.len() as u64, durability, result)
-        })
+        self.on(
+            |workers| &workers.writes,
+            move |inner| {
+                inner.wait_for_room(durability);
+                let len = data.len() as u64;
+                let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
+                if durability == Durability::Volatile {
+                    inner.dirtied(len);
+                }
+                inner.written_here(offset, len, durability, result)
+            },
+        )
     }
 
     fn zero(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
-        self.on_pool(move |inner| {
-            let result = space::zero(inner.fd(), offset, len, zeroing);
-            inner.written(offset, len, Durability::Volatile, result)
-        })
+        self.on(
+            |workers| &workers.writes,
+            move |inner| {
+                let result = space::zero(inner.fd(), offset, len, zeroing, |bytes| {
+                    inner.wait_for_room(Durability::Volatile);
+                    inner.dirtied(bytes);
+                });
+                inner.written_here(offset, len, Durability::Volatile, result)
+            },
+        )
     }
 }
 
@@ -172,11 +227,16 @@ impl Inner {
         self.file.as_fd()
     }
 
-    fn way(&self, supported: &AtomicBool) -> Way {
+    fn in_memory(&self) -> bool {
+        self.file.placement() == Placement::Memory
+    }
+
+    fn way(&self, supported: &AtomicBool, lane: &Lane) -> Way {
         match () {
-            () if self.in_memory => Way::Inline,
+            () if self.in_memory() => Way::Inline,
             // Past the page cache every transfer waits for the disk.
             () if self.direct || !supported.load(Ordering::Relaxed) => Way::Elsewhere,
+            () if lane.pending() >= self.inline_max => Way::Elsewhere,
             () => Way::TryInline,
         }
     }
@@ -190,21 +250,90 @@ impl Inner {
         Geometry { size: self.size.get(), ..self.shape }
     }
 
-    /// What a write came to. One that was overtaken by a shrink has made the file longer again, see [`Size`].
-    fn written(
+    /// Counts what the page cache has taken, and starts write-back when it is due.
+    fn dirtied(self: &Arc<Self>, bytes: u64) {
+        let Some(write_back) = &self.write_back else { return };
+        if write_back.note(bytes) {
+            self.start_pass(write_back);
+        }
+    }
+
+    fn start_pass(self: &Arc<Self>, write_back: &WriteBack) {
+        let inner = Arc::clone(self);
+        let pass = self.workers.upkeep.run(move || {
+            let Some(write_back) = &inner.write_back else { return };
+            // Its error is kept by the kernel for the file that is flushed.
+            let sync = || {
+                let _ = inner.file.behind().map(fdatasync);
+            };
+            if write_back.pass(sync) {
+                inner.start_pass(write_back);
+            }
+        });
+        if pass.is_err() {
+            write_back.give_up();
+        }
+    }
+
+    /// Whether a write must wait for write-back.
+    fn is_full(&self) -> bool {
+        self.write_back.as_ref().is_some_and(WriteBack::is_full)
+    }
+
+    /// Waits until the page cache may hold more. Only on threads that may wait.
+    fn wait_for_room(&self, durability: Durability) {
+        if durability == Durability::Volatile {
+            self.write_back.iter().for_each(WriteBack::wait_for_room);
+        }
+    }
+
+    /// What a write came to, as far as that can be said without waiting, and whether [`Size::cut_again`] must follow.
+    fn outcome(
+        &self,
+        offset: u64,
+        len: u64,
+        durability: Durability,
+        result: Result<(), BlockError>,
+    ) -> (Result<(), BlockError>, bool) {
+        let result = self.noted(durability, result);
+        let size = self.size.get();
+        // One that was overtaken by a shrink has made the file longer again, see [`Size`].
+        let overtaken = offset + len > size;
+        (if overtaken { Err(BlockError::OutOfRange { offset, len, size }) } else { result }, overtaken)
+    }
+
+    /// What a change came to, on a thread that may wait.
+    fn written_here(
         &self,
         offset: u64,
         len: u64,
         durability: Durability,
         result: Result<(), BlockError>,
     ) -> Result<(), BlockError> {
-        let result = self.noted(durability, result);
-        let size = self.size.get();
-        if offset + len > size {
+        let (result, overtaken) = self.outcome(offset, len, durability, result);
+        if overtaken {
             self.size.cut_again(self.fd());
-            return Err(BlockError::OutOfRange { offset, len, size });
         }
         result
+    }
+
+    /// What a write came to, for a caller that must not wait.
+    fn written(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+        durability: Durability,
+        result: Result<(), BlockError>,
+    ) -> Io<Result<(), BlockError>> {
+        let (result, overtaken) = self.outcome(offset, len, durability, result);
+        if !overtaken {
+            return Io::Ready(result);
+        }
+        let inner = Arc::clone(self);
+        self.workers.upkeep.io(move || {
+            inner.size.cut_again(inner.fd());
+            result
+        })
     }
 
     /// What a read came to: the end of the file is no failure of the medium where the device ends too.
@@ -228,13 +357,18 @@ impl Inner {
     }
 
     fn sync(&self) -> Result<(), BlockError> {
-        loop {
-            match fdatasync(&self.sync) {
-                Ok(()) => return Ok(()),
+        let mark = self.write_back.as_ref().map(WriteBack::mark);
+        let result = loop {
+            match fdatasync(self.file.sync()) {
+                Ok(()) => break Ok(()),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(meaning(errno, 0)),
+                Err(errno) => break Err(meaning(errno, 0)),
             }
+        };
+        if let (Some(write_back), Some(mark)) = (&self.write_back, mark) {
+            write_back.cleaned(mark);
         }
+        result
     }
 }
 
@@ -251,7 +385,7 @@ impl BlockDevice for FileDevice {
         if buf.is_empty() {
             return Io::ok(buf);
         }
-        let done = match inner.way(&inner.reads_now) {
+        let done = match inner.way(&inner.reads_now, &inner.workers.reads) {
             Way::Inline => {
                 let result = read_fully(inner.fd(), &mut buf, offset);
                 return Io::Ready(inner.was_read(offset, buf.len(), result).map(|()| buf));
@@ -271,22 +405,24 @@ impl BlockDevice for FileDevice {
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        let inner = &*self.inner;
+        let inner = &self.inner;
         if let Err(error) = inner.geometry().check_write(offset, data.len() as u64) {
             return Io::err(error);
         }
         if data.is_empty() {
             return Io::ok(());
         }
-        let done = match inner.way(&inner.writes_now) {
+        let done = match inner.way(&inner.writes_now, &inner.workers.writes) {
             Way::Inline => {
+                let len = data.len() as u64;
                 let result = write_fully(inner.fd(), &data, offset, durability);
-                return Io::Ready(inner.written(offset, data.len() as u64, durability, result));
+                return inner.written(offset, len, durability, result);
             }
-            Way::TryInline if durability == Durability::Volatile => {
+            Way::TryInline if durability == Durability::Volatile && !inner.is_full() => {
                 match write_now(inner.fd(), &data, offset) {
                     Ok(Now::Done) => {
-                        return Io::Ready(inner.written(offset, data.len() as u64, durability, Ok(())));
+                        inner.dirtied(data.len() as u64);
+                        return inner.written(offset, data.len() as u64, durability, Ok(()));
                     }
                     Ok(Now::Partly(done)) => done,
                     Ok(Now::Unsupported) => {
@@ -296,19 +432,22 @@ impl BlockDevice for FileDevice {
                     Err(error) => return Io::err(error),
                 }
             }
-            // Stable writes wait for the disk by their nature.
+            // Stable writes wait for the disk by their nature, others when the page cache may hold no more.
             Way::TryInline | Way::Elsewhere => 0,
         };
         self.write_rest(offset, data, done, durability)
     }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
-        if self.inner.in_memory || self.inner.shape.read_only {
+        if self.inner.in_memory() || self.inner.shape.read_only {
             return Io::ok(());
         }
         let ticket = self.inner.flush.issue();
         let inner = Arc::clone(&self.inner);
-        let synced = pool::run(move || inner.flush.sync(ticket, || inner.sync()));
+        let Ok(synced) = self.inner.workers.flushes.run(move || inner.flush.sync(ticket, || inner.sync()))
+        else {
+            return Io::err(BlockError::Busy);
+        };
         let inner = Arc::clone(&self.inner);
         Io::pending(async move {
             let ran = synced.await;
@@ -334,13 +473,14 @@ impl BlockDevice for FileDevice {
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         let sector = self.inner.shape.logical_sector;
         match self.inner.geometry().check(offset, len) {
-            Ok(()) if len > 0 => self.on_pool(move |inner| space::extents(inner.fd(), offset, len, sector)),
+            Ok(()) if len > 0 => self
+                .on(|workers| &workers.reads, move |inner| space::extents(inner.fd(), offset, len, sector)),
             checked => Io::Ready(checked.map(|()| Vec::new())),
         }
     }
 
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
-        self.on_pool(move |inner| inner.size.change(inner.fd(), &inner.shape, size))
+        self.on(|workers| &workers.upkeep, move |inner| inner.size.change(inner.fd(), &inner.shape, size))
     }
 
     fn space(&self) -> Option<Space> {
@@ -349,7 +489,7 @@ impl BlockDevice for FileDevice {
 
     fn caching(&self) -> Caching {
         match () {
-            () if self.inner.in_memory => Caching::Memory,
+            () if self.inner.in_memory() => Caching::Memory,
             () if self.inner.direct => Caching::PastPageCache,
             () => Caching::PageCache,
         }

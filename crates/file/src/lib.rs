@@ -2,9 +2,12 @@
 //!
 //! ```text
 //!   read ──▶ cached? ── yes ──▶ answered inline (preadv2 with RWF_NOWAIT, 1.5 µs)
-//!                └───── no ───▶ ring, for O_DIRECT where io_uring is allowed
-//!                            └▶ pool of threads otherwise (10–25 µs more)
+//!                └───── no ───▶ ring, for O_DIRECT on local disks where io_uring is allowed
+//!                            └▶ threads of the device's own otherwise (10–25 µs more)
 //! ```
+//!
+//! No call waits for a disk or a server, also not those that have no I/O in their names: attributes, opening and closing. What one
+//! device may take of threads, queues and the ring is bounded, and no other waits for it.
 //!
 //! | part | is |
 //! |---|---|
@@ -12,10 +15,12 @@
 //! | [`FileOptions`], [`OpenError`] | opening, locking, what the file is |
 //! | `transfer` | bytes in and out by system calls |
 //! | `space` | holes: punching, zeroing, mapping |
+//! | `handle` | descriptors, and closing them |
 //! | `size` | how large the device is, and changing it |
 //! | `store` | what the file system holds and has left |
 //! | `flush` | the memory that a flush failed |
-//! | `pool`, `answer` | threads for what blocks, and the way back |
+//! | `write_back` | bounding what a flush has to do |
+//! | `workers`, `answer` | a device's threads for what blocks, and the way back |
 //! | `ring` | io_uring; the only `unsafe` code of the crate |
 //! | `collector` | who takes completions from a ring: a task of the caller's runtime, else a thread |
 
@@ -23,13 +28,16 @@ mod answer;
 mod collector;
 mod device;
 mod flush;
+mod handle;
 mod open;
-mod pool;
 mod ring;
 mod size;
 mod space;
 mod store;
 mod transfer;
+mod workers;
+mod write_back;
 
 pub use device::FileDevice;
+pub use handle::Closed;
 pub use open::{Engine, FileOptions, OpenError};

@@ -1,9 +1,13 @@
 //! Opening, locking, and finding out what the file is.
 
 use std::fs;
+use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use lunway_block::{Buf, Geometry};
 use rustix::fs::{
@@ -12,11 +16,20 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::answer::pair;
+use crate::handle::{Closed, Handle, Placement};
 use crate::ring::Ring;
 use crate::space::can_punch;
 
-/// `f_type` of the file systems that live in memory: no read or write there waits for a disk (swap aside).
+/// `f_type` of the file systems that live in memory (tmpfs, ramfs): no read or write there waits for a disk (swap aside).
 const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+/// `f_type` of the file systems on local disks of which it is known that `RWF_NOWAIT` and `fstat` on an open file wait for nothing: ext2 to
+/// ext4, XFS, btrfs, F2FS. Others may be as good (or ask a server, as FUSE, NFS and SMB do); their operations take a thread.
+const LOCAL_FILE_SYSTEMS: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+/// How long a file system may take to open a file: an automounter that dials, a disk that spins up. A dead server never answers.
+const OPEN_TIME: Duration = Duration::from_secs(15);
+/// Operations under way above which none is tried inline, where the disk's queue is as long as usual: when all threads are busy.
+const INLINE_MAX: usize = 16;
 
 /// How a file is opened. The default: what the file says, buffered, for writing, the engine that suits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,11 +48,11 @@ pub struct FileOptions {
 /// What does the I/O that cannot be done inline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// The ring for `direct` where the kernel allows it, the pool otherwise.
+    /// The ring for `direct` on local disks where the kernel allows it, threads otherwise.
     #[default]
     Auto,
-    /// A bounded pool of threads.
-    Pool,
+    /// The device's own threads, a bounded number.
+    Threads,
     /// `io_uring`; opening fails where it is not allowed.
     Uring,
 }
@@ -102,6 +115,12 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// The file system does not answer.
+    #[error("cannot open {}: its file system has not answered for {} s", path.display(), OPEN_TIME.as_secs())]
+    NoAnswer {
+        /// The file.
+        path: PathBuf,
+    },
     /// The ring was required and is not to be had.
     #[error("io_uring cannot be used here: {why}")]
     Uring {
@@ -112,17 +131,49 @@ pub enum OpenError {
 
 /// A file that is ready to be a device.
 pub(crate) struct Opened {
-    pub(crate) file: OwnedFd,
-    /// See [`reopened`].
-    pub(crate) sync: OwnedFd,
+    pub(crate) file: Handle,
+    pub(crate) closed: Closed,
     pub(crate) geometry: Geometry,
     /// A regular file, whose size is ours to change.
     pub(crate) regular: bool,
-    /// Reads and writes never wait for a disk.
-    pub(crate) in_memory: bool,
     /// Buffers must start at a multiple of this, bytes; 1 without `O_DIRECT`.
     pub(crate) alignment: usize,
     pub(crate) ring: bool,
+    /// Operations under way above which none is tried inline.
+    pub(crate) inline_max: usize,
+}
+
+/// Runs `open` on a thread, and waits for it no longer than [`OPEN_TIME`].
+pub(crate) fn open_on_thread<T: Send + 'static>(
+    path: PathBuf,
+    open: impl FnOnce(&Path) -> Result<T, OpenError> + Send + 'static,
+) -> impl Future<Output = Result<T, OpenError>> + Send + 'static {
+    let (sender, answer) = pair();
+    let failed = |path: &Path| {
+        let (path, source) = (path.to_owned(), io::Error::other("no thread for it can be started"));
+        OpenError::Io { path, source }
+    };
+    let named = |name: &str| thread::Builder::new().name(name.to_owned());
+    let none = failed(&path);
+    // A thread that waits, so that any runtime will do, and one that may hang.
+    let waiting = move || {
+        let (opened, result) = mpsc::sync_channel(1);
+        let opening = path.clone();
+        // If nobody waits any more, what was opened is closed here.
+        let spawned = named("file-open").spawn(move || drop(opened.send(open(&opening))));
+        sender.send(match spawned.map(|_| result.recv_timeout(OPEN_TIME)) {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(OpenError::NoAnswer { path }),
+            Err(_) => Err(failed(&path)),
+        });
+    };
+    let spawned = named("file-opening").spawn(waiting);
+    async move {
+        match spawned {
+            Ok(_) => answer.await.unwrap_or(Err(none)),
+            Err(_) => Err(none),
+        }
+    }
 }
 
 pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
@@ -141,7 +192,7 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let stat = fstat(&file).map_err(failed)?;
     let kind = file_type(path, &stat)?;
     lock(path, &file, options.read_only)?;
-    let in_memory = fstatfs(&file).is_ok_and(|fs| MEMORY_FILE_SYSTEMS.contains(&(fs.f_type as u32)));
+    let placement = placement(file.as_fd(), kind);
     let device = match kind {
         FileType::BlockDevice => ioctl_blksszget(&file).map_err(failed)?,
         _ => 512,
@@ -158,16 +209,41 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     }
     let geometry = geometry(file.as_fd(), &stat, kind, size, sector, options.read_only);
     let ring = match options.engine {
-        Engine::Pool => false,
-        Engine::Auto => options.direct && Ring::allowed().is_ok(),
+        Engine::Threads => false,
+        // Elsewhere the ring would take threads for everything, of which it has few for all devices.
+        Engine::Auto => options.direct && placement == Placement::Local && Ring::allowed().is_ok(),
         Engine::Uring => {
             Ring::allowed().map(|()| true).map_err(|why| OpenError::Uring { why: why.to_owned() })?
         }
     };
-    let sync = reopened(&file, options.read_only).or_else(|_| file.try_clone());
-    let sync = sync.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     let regular = kind == FileType::RegularFile;
-    Ok(Opened { file, sync, geometry, regular, in_memory, alignment: alignment as usize, ring })
+    let device = if regular { stat.st_dev } else { stat.st_rdev };
+    let inline_max = inline_max(Queue::of(device).number("nr_requests"));
+    let handle = Handle::new(file, options.read_only, placement);
+    let (file, closed) = handle.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+    let alignment = alignment as usize;
+    Ok(Opened { file, closed, geometry, regular, alignment, ring, inline_max })
+}
+
+fn placement(file: BorrowedFd<'_>, kind: FileType) -> Placement {
+    if kind == FileType::BlockDevice {
+        return Placement::Local;
+    }
+    match fstatfs(file).map(|fs| fs.f_type as u32) {
+        Ok(kind) if MEMORY_FILE_SYSTEMS.contains(&kind) => Placement::Memory,
+        Ok(kind) if LOCAL_FILE_SYSTEMS.contains(&kind) => Placement::Local,
+        _ => Placement::Remote,
+    }
+}
+
+/// Operations under way above which none is tried inline. A read with `RWF_NOWAIT` starts read-ahead for what is not cached, and that
+/// waits for a place in the disk's queue (`nr_requests`; 0: not known), for ever if the disk hangs: a quarter of the places, since one
+/// read may take several.
+fn inline_max(requests: u64) -> usize {
+    match usize::try_from(requests / 4).unwrap_or(INLINE_MAX) {
+        0 if requests == 0 => INLINE_MAX / 2,
+        quarter => quarter.clamp(1, INLINE_MAX),
+    }
 }
 
 fn file_type(path: &Path, stat: &Stat) -> Result<FileType, OpenError> {
@@ -197,14 +273,6 @@ fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
         Err(Errno::AGAIN) => Err(OpenError::InUse { path: path.to_owned(), read_only }),
         Err(errno) => Err(OpenError::Io { path: path.to_owned(), source: errno.into() }),
     }
-}
-
-/// The same file as another open file, with a memory of write-back errors of its own: a synchronous write
-/// that fails takes the error from the memory of the file it went through, at a moment when a flush may be
-/// just about to look there. Where `/proc` is missing the two share one, and that moment stays.
-fn reopened(file: &OwnedFd, read_only: bool) -> io::Result<OwnedFd> {
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(open(path, OFlags::CLOEXEC | if read_only { OFlags::RDONLY } else { OFlags::RDWR }, Mode::empty())?)
 }
 
 /// The smallest piece that an `O_DIRECT` read takes, found by trying: file systems differ, and `statx` says

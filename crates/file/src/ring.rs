@@ -5,10 +5,10 @@
 )]
 
 use std::cell::OnceCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -21,11 +21,17 @@ use tokio::io::unix::AsyncFd;
 
 use crate::answer::{Answer, Sender, pair};
 use crate::collector;
+use crate::handle::{Handle, Placement};
 use crate::transfer::meaning;
 
-/// Operations that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
+/// Operations of one device that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
 /// busy.
 const DEPTH: usize = 128;
+/// Operations of one device that wait for one of these: as many as for its threads, see `workers`.
+const WAITING_MAX: usize = 4096;
+/// Threads that the kernel may start for operations of one of our threads that it cannot begin without waiting; by default it takes four
+/// per core, which one hung disk would have all. Enough for eight disks that hang with all of their operations in this state.
+const KERNEL_THREADS: u32 = 8 * DEPTH as u32;
 /// The most that one operation moves, bytes; the kernel's own limit is just below 2 GiB.
 const LEN_MAX: usize = 1 << 30;
 /// How often one operation is started again after a transient answer, before that becomes its answer.
@@ -40,7 +46,11 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// one system call and no thread switch. A [`collector`] takes what is done, starts the rest of short transfers, and wakes the
 /// tasks: normally a task of the caller's own runtime.
 ///
-/// **Invariants.** At most [`DEPTH`] operations are with the kernel, one per slot, so neither of its queues can overflow. Only who
+/// **Isolation.** A thread's devices share its ring and nothing in it: each has [`DEPTH`] operations with the kernel at most and a bounded
+/// queue of its own for more, so that one whose disk does not answer takes no other's places.
+///
+/// **Invariants.** An operation with the kernel has a slot; slots are made as they are needed. The submission queue is emptied by each
+/// submission, and when it is full; completions that find no room the kernel keeps until they are asked for. Only who
 /// holds `state` looks at either queue. What is in a slot stays there until its completion has come, and while a slot is taken
 /// there is a collector, which keeps the ring alive.
 pub(crate) struct Ring {
@@ -51,11 +61,35 @@ pub(crate) struct Ring {
 struct State {
     slots: Vec<Option<Transfer>>,
     free: Vec<usize>,
-    waiting: VecDeque<Transfer>,
+    /// By device, while it has operations.
+    devices: HashMap<u64, Turn>,
     /// Somebody collects.
     collected: bool,
     /// What is over, between two collections: kept for its memory.
     over: Vec<(Transfer, Result<(), BlockError>)>,
+}
+
+impl State {
+    /// The kernel took no operation; what waits for another one to end still does, unless there is none.
+    fn refuse(&mut self, transfer: Transfer) {
+        let device = transfer.device;
+        self.over.push((transfer, Err(BlockError::Busy)));
+        let Some(turn) = self.devices.get_mut(&device) else { return };
+        turn.under_way -= 1;
+        if turn.under_way == 0
+            && let Some(turn) = self.devices.remove(&device)
+        {
+            self.over.extend(turn.waiting.into_iter().map(|transfer| (transfer, Err(BlockError::Busy))));
+        }
+    }
+}
+
+/// What a device has in a ring.
+#[derive(Default)]
+struct Turn {
+    /// With the kernel.
+    under_way: usize,
+    waiting: VecDeque<Transfer>,
 }
 
 /// One operation, and everything that the kernel needs to be there until it is done.
@@ -64,7 +98,8 @@ struct State {
 /// and a `SharedBuf` is never written. Their bytes lie on the heap and do not move with the handle. A caller
 /// that drops its answer drops no part of this, and nobody drops a ring that has work.
 struct Transfer {
-    file: Arc<OwnedFd>,
+    device: u64,
+    file: Arc<Handle>,
     offset: u64,
     done: usize,
     retries: u32,
@@ -128,33 +163,37 @@ impl Ring {
         if !known.is_supported(opcode::Read::CODE) || !known.is_supported(opcode::Write::CODE) {
             return Err("it cannot read and write".to_owned());
         }
+        // Kernels before 5.15 do not know it, and start four threads per core.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_THREADS, 0]);
         let state = State {
-            slots: (0..DEPTH).map(|_| None).collect(),
-            free: (0..DEPTH).collect(),
-            waiting: VecDeque::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            devices: HashMap::new(),
             collected: false,
             over: Vec::new(),
         };
         Ok(Self { ring, state: Mutex::new(state) })
     }
 
-    /// Reads into `buf` behind its first `done` bytes, from `offset` + `done` of the file.
+    /// Reads into `buf` behind its first `done` bytes, from `offset` + `done` of the file of `device`.
     pub(crate) fn read(
         self: &Arc<Self>,
-        file: Arc<OwnedFd>,
+        device: u64,
+        file: Arc<Handle>,
         offset: u64,
         buf: Buf,
         done: usize,
     ) -> Answer<Result<Buf, BlockError>> {
         let (sender, answer) = pair();
-        self.start(Transfer { file, offset, done, retries: 0, memory: Memory::Read(buf, sender) });
+        self.start(Transfer { device, file, offset, done, retries: 0, memory: Memory::Read(buf, sender) });
         answer
     }
 
-    /// Writes `data` behind its first `done` bytes, at `offset` + `done` of the file.
+    /// Writes `data` behind its first `done` bytes, at `offset` + `done` of the file of `device`.
     pub(crate) fn write(
         self: &Arc<Self>,
-        file: Arc<OwnedFd>,
+        device: u64,
+        file: Arc<Handle>,
         offset: u64,
         data: SharedBuf,
         done: usize,
@@ -162,6 +201,7 @@ impl Ring {
     ) -> Answer<Result<(), BlockError>> {
         let (sender, answer) = pair();
         self.start(Transfer {
+            device,
             file,
             offset,
             done,
@@ -176,13 +216,23 @@ impl Ring {
     }
 
     fn start(self: &Arc<Self>, transfer: Transfer) {
-        let collected = {
+        let (collected, refused) = {
             let mut state = self.lock();
-            state.waiting.push_back(transfer);
-            self.fill(&mut state);
-            self.submit(&mut state);
-            mem::replace(&mut state.collected, true)
+            let turn = state.devices.entry(transfer.device).or_default();
+            if turn.under_way < DEPTH {
+                turn.under_way += 1;
+                self.take(&mut state, transfer);
+                self.submit(&mut state);
+            } else if turn.waiting.len() < WAITING_MAX {
+                turn.waiting.push_back(transfer);
+            } else {
+                drop(state);
+                return transfer.finish(Err(BlockError::Busy));
+            }
+            let refused = if state.over.is_empty() { Vec::new() } else { mem::take(&mut state.over) };
+            (mem::replace(&mut state.collected, true), refused)
         };
+        refused.into_iter().for_each(|(transfer, result)| transfer.finish(result));
         if !collected {
             collector::start(self);
         }
@@ -191,18 +241,28 @@ impl Ring {
     /// The collector goes; true if it must not, because operations are under way.
     pub(crate) fn is_needed(&self) -> bool {
         let mut state = self.lock();
-        state.collected = state.free.len() < DEPTH;
+        state.collected = state.free.len() < state.slots.len();
         state.collected
     }
 
-    /// Gives waiting transfers to the kernel while there are slots.
-    fn fill(&self, state: &mut State) {
-        while let Some(slot) = state.free.pop() {
-            let Some(transfer) = state.waiting.pop_front() else {
-                state.free.push(slot);
-                return;
-            };
-            self.push(state, slot, transfer);
+    /// Puts a transfer into a slot, and its operation into the submission queue.
+    fn take(&self, state: &mut State, transfer: Transfer) {
+        let slot = state.free.pop().unwrap_or_else(|| {
+            state.slots.push(None);
+            state.slots.len() - 1
+        });
+        self.push(state, slot, transfer);
+    }
+
+    /// An operation of a device is over: the next one of the same has its place.
+    fn advance(&self, state: &mut State, device: u64) {
+        let Some(turn) = state.devices.get_mut(&device) else { return };
+        if let Some(transfer) = turn.waiting.pop_front() {
+            return self.take(state, transfer);
+        }
+        turn.under_way -= 1;
+        if turn.under_way == 0 {
+            state.devices.remove(&device);
         }
     }
 
@@ -213,12 +273,17 @@ impl Ring {
         // SAFETY: the lock on `state` is held, so this is the only view of the submission queue. The memory
         // and the file of the operation are owned by the transfer, which stays in its slot until the
         // completion has come.
-        let pushed = unsafe { self.ring.submission_shared().push(&entry) };
-        debug_assert!(pushed.is_ok(), "one entry per slot, and as many entries as slots");
+        let mut pushed = unsafe { self.ring.submission_shared().push(&entry) };
         if pushed.is_err() {
-            let transfer = state.slots[slot].take();
+            // Full: the kernel takes what is there.
+            self.submit(state);
+            // SAFETY: as above.
+            pushed = unsafe { self.ring.submission_shared().push(&entry) };
+        }
+        if pushed.is_err() {
+            let Some(transfer) = state.slots[slot].take() else { return };
             state.free.push(slot);
-            transfer.into_iter().for_each(|transfer| transfer.finish(Err(BlockError::Busy)));
+            state.refuse(transfer);
         }
     }
 
@@ -239,10 +304,16 @@ impl Ring {
 
     /// Waits until something is done.
     pub(crate) fn wait(&self) {
+        self.enter(1);
+    }
+
+    /// Waits for so many completions.
+    fn enter(&self, completions: u32) {
         // The flag's value is fixed by the kernel's interface: `IORING_ENTER_GETEVENTS`.
         const GET_EVENTS: u32 = 1;
         // SAFETY: no argument is passed, and nothing is submitted.
-        let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, GET_EVENTS, None) };
+        let entered =
+            unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, completions, GET_EVENTS, None) };
         if let Err(error) = entered
             && error.kind() != io::ErrorKind::Interrupted
         {
@@ -253,7 +324,11 @@ impl Ring {
     /// Takes what is done, and goes on with what waits.
     pub(crate) fn collect(&self) {
         let mut state = self.lock();
-        let mut over = mem::take(&mut state.over);
+        // SAFETY: the lock on `state` is held, so this is the only view of the submission queue.
+        if unsafe { self.ring.submission_shared().cq_overflow() } {
+            // The kernel brings what it has kept when it is entered for completions.
+            self.enter(0);
+        }
         // SAFETY: the lock on `state` is held, so this is the only view of the completion queue.
         for completion in unsafe { self.ring.completion_shared() } {
             let slot = completion.user_data() as usize;
@@ -262,16 +337,21 @@ impl Ring {
                 Next::Again => self.push(&mut state, slot, transfer),
                 Next::Over(result) => {
                     state.free.push(slot);
-                    over.push((transfer, result));
+                    let device = transfer.device;
+                    state.over.push((transfer, result));
+                    self.advance(&mut state, device);
                 }
             }
         }
-        self.fill(&mut state);
         self.submit(&mut state);
+        let mut over = mem::take(&mut state.over);
         drop(state);
         // Without the lock: who is woken may come back at once.
         over.drain(..).for_each(|(transfer, result)| transfer.finish(result));
-        self.lock().over = over;
+        let mut state = self.lock();
+        if state.over.is_empty() {
+            state.over = over;
+        }
     }
 }
 
@@ -301,7 +381,7 @@ impl Transfer {
     fn entry(&mut self) -> squeue::Entry {
         let file = types::Fd(self.file.as_raw_fd());
         let offset = self.offset + self.done as u64;
-        match &mut self.memory {
+        let entry = match &mut self.memory {
             Memory::Read(buf, _) => {
                 let rest = &mut buf[self.done..];
                 let len = rest.len().min(LEN_MAX) as u32;
@@ -313,6 +393,11 @@ impl Transfer {
                 let flags = if *durability == Durability::Stable { libc::RWF_DSYNC } else { 0 };
                 opcode::Write::new(file, rest.as_ptr(), len).offset(offset).rw_flags(flags).build()
             }
+        };
+        match self.file.placement() {
+            // FUSE waits for a place in its own queue when it is told not to wait: a kernel thread does.
+            Placement::Remote => entry.flags(squeue::Flags::ASYNC),
+            Placement::Memory | Placement::Local => entry,
         }
     }
 
@@ -354,5 +439,46 @@ impl Transfer {
                 sender.send(result);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Placement;
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    fn handle(file: impl Into<OwnedFd>) -> Arc<Handle> {
+        Arc::new(Handle::new(file.into(), true, Placement::Local).unwrap().0)
+    }
+
+    /// Reads of a pipe that nobody writes to are as good as those of a disk that does not answer.
+    #[test]
+    fn a_device_whose_operations_hang_is_bounded_and_takes_no_place_of_another_in_the_same_ring() {
+        if Ring::allowed().is_err() {
+            return;
+        }
+        let (reader, mut writer) = io::pipe().unwrap();
+        let (hung, other) = (handle(reader), tempfile::tempfile().unwrap());
+        other.set_len(512).unwrap();
+        let other = handle(other);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ring = Ring::here().unwrap();
+            let read = |id, file: &Arc<Handle>| ring.read(id, Arc::clone(file), 0, Buf::zeroed(512), 0);
+            let hanging: Vec<_> = (0..DEPTH + WAITING_MAX).map(|_| read(1, &hung)).collect();
+            assert_eq!(read(1, &hung).await.unwrap().unwrap_err(), BlockError::Busy);
+            for _ in 0..2 * DEPTH {
+                let answer = tokio::time::timeout(Duration::from_secs(20), read(2, &other)).await;
+                answer.expect("the other device waits").unwrap().unwrap();
+            }
+            // What waited is done when the disk answers.
+            let count = hanging.len();
+            thread::spawn(move || (0..count).for_each(|_| writer.write_all(&[7; 512]).unwrap()));
+            for answer in hanging {
+                assert_eq!(answer.await.unwrap().unwrap()[0], 7);
+            }
+        });
     }
 }

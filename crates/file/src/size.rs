@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lunway_block::{BlockError, Geometry, ResizeCallback};
 use rustix::fs::{SeekFrom, fsync, ftruncate, seek};
@@ -20,30 +20,42 @@ pub(crate) struct Size {
     bytes: AtomicU64,
     /// The file's length is ours to change. A block device has the size that it has.
     regular: bool,
-    /// Held while the size changes, so that callbacks see sizes in their order.
-    callbacks: Mutex<Vec<ResizeCallback>>,
+    /// Held while the size changes, also while the disk does it: only for threads that may wait.
+    changing: Mutex<()>,
+    /// Held for no longer than a look.
+    callbacks: Mutex<Vec<Arc<ResizeCallback>>>,
 }
 
 impl Size {
     pub(crate) fn new(bytes: u64, regular: bool) -> Self {
-        Self { bytes: AtomicU64::new(bytes), regular, callbacks: Mutex::default() }
+        Self {
+            bytes: AtomicU64::new(bytes),
+            regular,
+            changing: Mutex::default(),
+            callbacks: Mutex::default(),
+        }
     }
 
     pub(crate) fn get(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<ResizeCallback>> {
+    fn callbacks(&self) -> MutexGuard<'_, Vec<Arc<ResizeCallback>>> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn on_change(&self, callback: ResizeCallback) {
-        self.lock().push(callback);
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cuts what writes have added behind the end.
+    /// Never waits for a change that is under way.
+    pub(crate) fn on_change(&self, callback: ResizeCallback) {
+        self.callbacks().push(Arc::new(callback));
+    }
+
+    /// Cuts what writes have added behind the end. Blocks.
     pub(crate) fn cut_again(&self, file: BorrowedFd<'_>) {
-        let _resizing = self.lock();
+        let _changing = self.changing();
         if self.regular {
             // Where it fails, the next growth does it.
             let _ = truncate(file, self.get());
@@ -57,7 +69,8 @@ impl Size {
             let why = format!("{size} bytes are not whole sectors of {sector} bytes, and at least one");
             return Err(BlockError::Size { why });
         }
-        let callbacks = self.lock();
+        // Callbacks see sizes in their order.
+        let _changing = self.changing();
         let before = self.get();
         let actual = length(file)?;
         if actual / sector * sector == size {
@@ -83,6 +96,7 @@ impl Size {
         self.bytes.store(size, Ordering::SeqCst);
         if size != before {
             let geometry = Geometry { size, ..*shape };
+            let callbacks = self.callbacks().clone();
             callbacks.iter().for_each(|callback| callback(geometry));
         }
         Ok(())

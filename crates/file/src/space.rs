@@ -25,8 +25,15 @@ pub(crate) fn can_punch(file: BorrowedFd<'_>, size: u64) -> bool {
 }
 
 /// Makes a range read as zeroes, the cheapest way that the file system knows; in the end by writing them.
-/// Punching works on block devices too (since Linux 4.9), as a discard that zeroes.
-pub(crate) fn zero(file: BorrowedFd<'_>, offset: u64, len: u64, zeroing: Zeroing) -> Result<(), BlockError> {
+/// Punching works on block devices too (since Linux 4.9), as a discard that zeroes. `before_write` is told how many zeroes are
+/// written next.
+pub(crate) fn zero(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    zeroing: Zeroing,
+    before_write: impl FnMut(u64),
+) -> Result<(), BlockError> {
     let ways: &[FallocateFlags] = match zeroing {
         Zeroing::MayUnmap => &[PUNCH, ZERO],
         Zeroing::KeepAllocated => &[ZERO],
@@ -41,15 +48,21 @@ pub(crate) fn zero(file: BorrowedFd<'_>, offset: u64, len: u64, zeroing: Zeroing
             }
         }
     }
-    write_zeroes(file, offset, len)
+    write_zeroes(file, offset, len, before_write)
 }
 
-fn write_zeroes(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), BlockError> {
+fn write_zeroes(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    mut before_write: impl FnMut(u64),
+) -> Result<(), BlockError> {
     let zeroes = Buf::zeroed(len.min(ZEROES as u64) as usize);
     let end = offset + len;
     let mut at = offset;
     while at < end {
         let count = (end - at).min(ZEROES as u64);
+        before_write(count);
         write_fully(file, &zeroes[..count as usize], at, Durability::Volatile)?;
         at += count;
     }
@@ -105,7 +118,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let len = 2 * ZEROES + 1536;
         write_fully(file.as_fd(), &vec![7; len], 0, Durability::Volatile).unwrap();
-        write_zeroes(file.as_fd(), 512, len as u64 - 1024).unwrap();
+        write_zeroes(file.as_fd(), 512, len as u64 - 1024, |_| ()).unwrap();
         let mut buf = vec![0; len];
         read_fully(file.as_fd(), &mut buf, 0).unwrap();
         assert!(buf[512..len - 512].iter().all(|&byte| byte == 0));

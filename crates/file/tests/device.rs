@@ -140,7 +140,7 @@ proptest! {
 
     #[test]
     fn a_file_past_the_page_cache_is_a_vector(ops in proptest::collection::vec(any_op(), 1..20)) {
-        for engine in [Engine::Pool, Engine::Uring] {
+        for engine in [Engine::Threads, Engine::Uring] {
             let file = image(PAGES * PAGE);
             open_direct(file.path(), engine).iter().for_each(|device| run(device, &ops));
         }
@@ -270,7 +270,7 @@ fn unmapping_makes_holes_and_extents_show_them() {
 
 #[test]
 fn data_from_the_middle_of_a_packet_is_written_past_the_page_cache() {
-    for engine in [Engine::Pool, Engine::Uring] {
+    for engine in [Engine::Threads, Engine::Uring] {
         let file = image(1 << 20);
         let Some(device) = open_direct(file.path(), engine) else { continue };
         let bytes: Vec<u8> = (0..10_000_u32).map(|index| (index % 251) as u8).collect();
@@ -282,7 +282,7 @@ fn data_from_the_middle_of_a_packet_is_written_past_the_page_cache() {
 
 #[test]
 fn abandoned_operations_keep_their_memory_until_they_are_done() {
-    for engine in [Engine::Pool, Engine::Uring] {
+    for engine in [Engine::Threads, Engine::Uring] {
         let file = image(8 << 20);
         file.as_file().write_all_at(&vec![7; 8 << 20], 0).unwrap();
         let Some(device) = open_direct(file.path(), engine) else { continue };
@@ -311,7 +311,7 @@ fn abandoned_operations_keep_their_memory_until_they_are_done() {
 
 #[test]
 fn more_operations_than_the_ring_holds_all_come_back() {
-    for engine in [Engine::Pool, Engine::Uring] {
+    for engine in [Engine::Threads, Engine::Uring] {
         let file = image(4 << 20);
         let Some(device) = open_direct(file.path(), engine) else { continue };
         let writes: Vec<_> = (0..1000_u64)
@@ -330,7 +330,7 @@ fn more_operations_than_the_ring_holds_all_come_back() {
 
 #[test]
 fn operations_outlive_the_thread_that_issued_them() {
-    for engine in [Engine::Pool, Engine::Uring] {
+    for engine in [Engine::Threads, Engine::Uring] {
         let file = image(16 << 20);
         let Some(device) = open_direct(file.path(), engine) else { continue };
         for _ in 0..10 {

@@ -19,6 +19,9 @@ use crate::shared::{Serving, Target};
 
 /// How long the initiators of a target that goes have to log out.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
+/// How long a change waits for the devices of removed logical units: longer than a flush of what the page cache may hold takes as a
+/// rule. People wait for the answer, and other changes for this one.
+const RETIRE_TIME: Duration = Duration::from_secs(10);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
@@ -280,10 +283,26 @@ impl Server {
             }
         }
         self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
+        self.retire(retired, luns).await;
+    }
+
+    /// Takes leave of logical units that have been withdrawn, of all at once, and waits for it [`RETIRE_TIME`]. One whose device
+    /// does not answer holds up no other, and not the changes after this one: its leave is taken when its device answers.
+    async fn retire(&self, retired: Vec<Lun>, luns: &Luns) {
+        let by = tokio::time::Instant::now() + RETIRE_TIME;
+        let mut leaves = Vec::new();
         for lun in retired {
-            let for_good = !luns.contains_key(&lun.key());
-            if let Err(error) = lun.retire(for_good).await {
-                tracing::error!("{error}");
+            let (key, for_good) = (lun.key(), !luns.contains_key(&lun.key()));
+            let leave = async move {
+                if let Err(error) = lun.retire(for_good).await {
+                    tracing::error!("{error}");
+                }
+            };
+            leaves.push((key, tokio::spawn(leave)));
+        }
+        for ((target, lun), leave) in leaves {
+            if tokio::time::timeout_at(by, leave).await.is_err() {
+                tracing::error!(%target, lun, "the device of a removed LUN does not answer: it is closed when it does");
             }
         }
     }

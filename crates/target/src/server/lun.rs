@@ -21,6 +21,8 @@ const RETIRE_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
+/// How long a change of size may take, which other changes wait for: a file system frees terabytes in less.
+const RESIZE_TIME: Duration = Duration::from_secs(30);
 /// How often the space of a backing store is looked at where there is a threshold.
 const SPACE_POLL: Duration = Duration::from_secs(5);
 
@@ -154,7 +156,9 @@ impl Lun {
 
     /// Gives the device another size; initiators hear that its capacity has changed.
     pub(super) async fn resize(&self, size: u64) -> Result<(), ChangeError> {
-        self.device.resize(size).await.map_err(|error| ChangeError::Resize {
+        let resized = tokio::time::timeout(RESIZE_TIME, self.device.resize(size).into_future()).await;
+        let late = BlockError::Timeout { millis: RESIZE_TIME.as_millis() as u64 };
+        resized.unwrap_or(Err(late)).map_err(|error| ChangeError::Resize {
             target: self.target.clone(),
             lun: self.config.id,
             device: self.config.device.to_string(),
@@ -229,16 +233,13 @@ impl Lun {
             tracing::error!(target = %self.target, lun = self.config.id, "what is kept of it stays: {error}");
         }
         let unanswered = self.unanswered();
-        let Ok(flushed) = tokio::time::timeout(RETIRE_TIME, self.flush()).await else {
-            tracing::error!("{unanswered}");
-            // Dropping a device may wait for it, and a change of the configuration must come to its end.
-            std::mem::forget(self);
-            return Ok(());
-        };
-        if tokio::time::timeout(RETIRE_TIME, self.close()).await.is_err() {
+        let flushed = tokio::time::timeout(RETIRE_TIME, self.flush()).await;
+        // Dropping a device waits for nothing: what is under way closes it when it is answered, and others may open it then.
+        let closed = tokio::time::timeout(RETIRE_TIME, self.close()).await;
+        if flushed.is_err() || closed.is_err() {
             tracing::error!("{unanswered}");
         }
-        flushed
+        flushed.unwrap_or(Ok(()))
     }
 
     /// Closes the device.

@@ -1,0 +1,290 @@
+//! Threads of one device, for system calls that block.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use lunway_block::{BlockError, Io};
+
+use crate::answer::{Answer, pair};
+
+/// Threads of a device for reads, and as many for writes: enough to keep a disk's queue busy, few enough to be free. Deeper
+/// queues are what the ring is for.
+pub(crate) const THREADS_MAX: usize = 16;
+/// Threads for reads and writes of all devices together, where that leaves each device [`THREADS_MIN`]: half of what systemd allows a
+/// service on a machine whose process numbers end at 32,768 (`TasksMax=15%`, 4,915). 64 devices have all their threads.
+const PROCESS_THREADS: usize = 2048;
+/// Threads for reads, and as many for writes, however many devices there are.
+const THREADS_MIN: usize = 2;
+/// Operations that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which its session has
+/// counted; more are answered with `Busy`.
+const QUEUE_MAX: usize = 4096;
+/// How long a thread without work stays: longer than the pauses of a host that writes back every few seconds.
+const IDLE_TIME: Duration = Duration::from_secs(7);
+/// Address space for a stack, bytes. The jobs are system calls and a few frames around them.
+const STACK: usize = 256 << 10;
+
+/// Open devices, among which the threads of the process are divided.
+static DEVICES: AtomicUsize = AtomicUsize::new(0);
+
+/// The threads of one device, started when there is work and ended when there is none for some seconds.
+///
+/// **Isolation.** Each device has threads of its own, and each kind of work its lane of them, so that a device whose disk does not answer
+/// holds up nothing but itself: not another device, its hanging reads not its flush, and a long flush not its reads. The bound of
+/// a lane is the device's share of the process's threads: no device can take another's.
+pub(crate) struct Workers {
+    /// Reads and maps.
+    pub(crate) reads: Lane,
+    /// Writes, unmaps, zeroing.
+    pub(crate) writes: Lane,
+    /// One thread: flushes are made one at a time, and one call covers all that wait (`flush`).
+    pub(crate) flushes: Lane,
+    /// One thread, for resizing and background write-back.
+    pub(crate) upkeep: Lane,
+}
+
+impl Workers {
+    pub(crate) fn new() -> Self {
+        DEVICES.fetch_add(1, Ordering::Relaxed);
+        Self {
+            reads: Lane::new("file-read", Bound::Share),
+            writes: Lane::new("file-write", Bound::Share),
+            flushes: Lane::new("file-flush", Bound::One),
+            upkeep: Lane::new("file-upkeep", Bound::One),
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        DEVICES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A device's share of the threads, for one of its two lanes of transfers.
+fn share(devices: usize) -> usize {
+    (PROCESS_THREADS / (2 * devices.max(1))).clamp(THREADS_MIN, THREADS_MAX)
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    One,
+    Share,
+}
+
+impl Bound {
+    fn threads(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Share => share(DEVICES.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    /// The device is gone; jobs that are left are still done.
+    closed: bool,
+}
+
+struct Shared {
+    name: &'static str,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    /// Jobs that wait or run.
+    pending: AtomicUsize,
+}
+
+/// A bounded queue, and threads that take from it.
+pub(crate) struct Lane {
+    shared: Arc<Shared>,
+    bound: Bound,
+}
+
+/// The queue is full, or no thread can be started for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused;
+
+impl Lane {
+    fn new(name: &'static str, bound: Bound) -> Self {
+        let shared =
+            Shared { name, queue: Mutex::default(), work: Condvar::new(), pending: AtomicUsize::new(0) };
+        Self { shared: Arc::new(shared), bound }
+    }
+
+    /// Jobs that wait or run.
+    pub(crate) fn pending(&self) -> usize {
+        self.shared.pending.load(Ordering::Relaxed)
+    }
+
+    /// Runs `job` on a thread, started if none is idle and the bound allows. Jobs start in the order of their calls. Dropping the
+    /// answer does not stop the job. Never blocks.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Answer<T>, Refused> {
+        let (sender, answer) = pair();
+        self.push(Box::new(move || sender.send(job())))?;
+        Ok(answer)
+    }
+
+    /// The same as an operation of a device: `Busy` where it is refused, `Aborted` where the job panicked.
+    pub(crate) fn io<T: Send + Unpin + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
+    ) -> Io<Result<T, BlockError>> {
+        match self.run(job) {
+            Ok(answer) => Io::pending(async move { answer.await.unwrap_or(Err(BlockError::Aborted)) }),
+            Err(Refused) => Io::err(BlockError::Busy),
+        }
+    }
+
+    fn push(&self, job: Job) -> Result<(), Refused> {
+        let mut queue = self.shared.lock();
+        if queue.jobs.len() >= QUEUE_MAX {
+            return Err(Refused);
+        }
+        // An idle thread counts once for each job that waits for it.
+        if queue.idle <= queue.jobs.len() && queue.threads < self.bound.threads() {
+            let shared = Arc::clone(&self.shared);
+            let thread = thread::Builder::new().name(shared.name.to_owned()).stack_size(STACK);
+            match thread.spawn(move || shared.work()) {
+                Ok(_) => queue.threads += 1,
+                Err(_) if queue.threads > 0 => {}
+                // The caller may be a core, which does not do it itself.
+                Err(_) => return Err(Refused),
+            }
+        }
+        queue.jobs.push_back(job);
+        self.shared.pending.fetch_add(1, Ordering::Relaxed);
+        drop(queue);
+        self.shared.work.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut queue = self.lock();
+        loop {
+            if let Some(job) = queue.jobs.pop_front() {
+                drop(queue);
+                // A job that panics drops its sender, which answers; the thread lives on.
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                self.pending.fetch_sub(1, Ordering::Relaxed);
+                queue = self.lock();
+                continue;
+            }
+            if queue.closed {
+                break;
+            }
+            queue.idle += 1;
+            let waited = self.work.wait_timeout(queue, IDLE_TIME).unwrap_or_else(PoisonError::into_inner);
+            queue = waited.0;
+            queue.idle -= 1;
+            if waited.1.timed_out() && queue.jobs.is_empty() {
+                break;
+            }
+        }
+        queue.threads -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::mpsc;
+
+    fn lane() -> Lane {
+        Lane::new("file-test", Bound::Share)
+    }
+
+    #[tokio::test]
+    async fn jobs_run_side_by_side_up_to_the_limit() {
+        let lane = lane();
+        // Only if all run at once do any get past the barrier.
+        let barrier = Arc::new(Barrier::new(THREADS_MAX));
+        let jobs = (0..THREADS_MAX).map(|index| {
+            let barrier = Arc::clone(&barrier);
+            let job = move || {
+                barrier.wait();
+                index
+            };
+            lane.run(job).unwrap()
+        });
+        for (index, job) in jobs.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(job.await, Some(index));
+        }
+        let many: Vec<_> = (0..1000).map(|index| lane.run(move || index).unwrap()).collect();
+        for (index, job) in many.into_iter().enumerate() {
+            assert_eq!(job.await, Some(index));
+        }
+        assert!(lane.shared.lock().threads <= THREADS_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_job_that_panics_answers_none_and_costs_no_thread() {
+        let lane = lane();
+        for _ in 0..2 * THREADS_MAX {
+            let job = lane.run(|| std::panic::resume_unwind(Box::new("gone"))).unwrap();
+            assert_eq!(job.await, None::<()>);
+        }
+        assert_eq!(lane.run(|| 1).unwrap().await, Some(1));
+        let begun = std::time::Instant::now();
+        while lane.pending() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{}", lane.pending());
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_lane_that_hangs_is_bounded_and_answers_busy_beyond() {
+        let lane = lane();
+        let (go, hold) = mpsc::channel::<()>();
+        let hold = Arc::new(Mutex::new(hold));
+        for _ in 0..QUEUE_MAX {
+            let hold = Arc::clone(&hold);
+            drop(lane.run(move || hold.lock().unwrap().recv().is_ok()).unwrap());
+        }
+        // Those that run make room for as many again, and no more.
+        let more = (0..2 * QUEUE_MAX).filter(|_| lane.run(|| ()).is_ok()).count();
+        assert!(more <= THREADS_MAX, "{more}");
+        assert!(matches!(lane.io(|| Ok(())), Io::Ready(Err(BlockError::Busy))));
+        assert!(lane.shared.lock().threads <= THREADS_MAX);
+        drop(go);
+    }
+
+    #[test]
+    fn threads_are_divided_among_the_devices_and_end_with_theirs() {
+        assert_eq!([1, 64, 128, 1000].map(share), [16, 16, 8, 2]);
+        let lane = lane();
+        let shared = Arc::downgrade(&lane.shared);
+        lane.run(|| ()).unwrap();
+        drop(lane);
+        let gone = (0..1000).any(|_| {
+            thread::sleep(Duration::from_millis(5));
+            shared.upgrade().is_none()
+        });
+        assert!(gone, "a thread outlives its device");
+    }
+}
