@@ -114,8 +114,9 @@ pub trait BlockDevice: Send + Sync + 'static {
         Io::err(BlockError::Unsupported)
     }
 
-    /// What the backing store holds and has left; `None` where that is not known. Cheap, and therefore up to a second
-    /// old: it may be called after each write.
+    /// What the backing store holds and has left; `None` where that is not known. Never waits for the store: the answer is what is
+    /// known, refreshed elsewhere. It is up to 5 seconds old, or 1 where it is asked for again and again, and as old as the store's
+    /// last answer where the store has stopped answering.
     fn space(&self) -> Option<Space> {
         None
     }

@@ -34,7 +34,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 /// - **Never blocks the caller.** Reads are tried inline where a local file system promises not to wait, and while few of this device's
 ///   operations are under way, for such a read still starts read-ahead, which waits if the disk's queue is full. What
 ///   would wait, and everything on file systems behind a server, goes to the ring or the device's own threads, see the
-///   crate's picture. Descriptors are closed on a thread.
+///   crate's picture. Space is told from what a thread of the file system's has found out ([`space`](BlockDevice::space)), and descriptors are
+///   closed on a thread.
 /// - **Holds up no other.** Threads, queue and places in the ring are the device's own and bounded: if its disk does not answer, its
 ///   operations wait, more than 4,096 are answered with `Busy`, and no other device notices.
 /// - **Flushed in time.** What the page cache holds of its writes is written back in the background and bounded by what the disk writes
@@ -99,7 +100,7 @@ impl FileDevice {
     /// [`OpenError`], which says what is wrong with the file or the options.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, OpenError> {
         let path = path.as_ref();
-        let Opened { file, closed, geometry, regular, alignment, ring, inline_max } =
+        let Opened { file, closed, geometry, regular, alignment, ring, inline_max, device } =
             open_file(path, options)?;
         let file = Arc::new(file);
         let placement = file.placement();
@@ -108,7 +109,7 @@ impl FileDevice {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             size: Size::new(geometry.size, regular),
             shape: geometry,
-            store: Store::new(regular),
+            store: Store::new(&file, regular, device),
             direct: options.direct,
             alignment,
             ring,
@@ -484,7 +485,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn space(&self) -> Option<Space> {
-        self.inner.store.space(self.inner.fd())
+        self.inner.store.space()
     }
 
     fn caching(&self) -> Caching {

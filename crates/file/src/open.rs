@@ -141,6 +141,8 @@ pub(crate) struct Opened {
     pub(crate) ring: bool,
     /// Operations under way above which none is tried inline.
     pub(crate) inline_max: usize,
+    /// Number of the file system.
+    pub(crate) device: u64,
 }
 
 /// Runs `open` on a thread, and waits for it no longer than [`OPEN_TIME`].
@@ -222,7 +224,7 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let handle = Handle::new(file, options.read_only, placement);
     let (file, closed) = handle.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
     let alignment = alignment as usize;
-    Ok(Opened { file, closed, geometry, regular, alignment, ring, inline_max })
+    Ok(Opened { file, closed, geometry, regular, alignment, ring, inline_max, device })
 }
 
 fn placement(file: BorrowedFd<'_>, kind: FileType) -> Placement {

@@ -52,12 +52,24 @@ fn no_call_waits_for_a_file_system_that_does_not_answer_and_no_other_device_does
     let device = Arc::new(FileDevice::open(mount.file(), &FileOptions::default()).unwrap());
     wait(device.write(0, data(7), Durability::Volatile)).unwrap();
     let (_file, neighbour) = local();
+    let space = device.space();
     mount.stop();
+    // What is known is old, and asking makes somebody else ask.
+    thread::sleep(Duration::from_millis(1100));
     let call = |what: &str, call: fn(&FileDevice)| {
         let device = Arc::clone(&device);
         at_once(what, move || call(&device));
     };
     call("geometry", |device| assert!(device.geometry().size > 0));
+    for _ in 0..3 {
+        assert_eq!(
+            at_once("space", {
+                let device = Arc::clone(&device);
+                move || device.space()
+            }),
+            space
+        );
+    }
     call("paths", |device| drop(device.paths()));
     call("caching", |device| assert!(!device.caching().name().is_empty()));
     call("on_resize", |device| device.on_resize(Box::new(|_| ())));

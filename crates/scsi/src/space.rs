@@ -32,8 +32,8 @@ impl LogicalUnit {
     }
 
     /// Looks whether the backing store is fuller than [`threshold_percent`](crate::LogicalUnitOptions::threshold_percent), and tells
-    /// every nexus once when it has become so. Whoever serves the unit calls it now and then: a write does not, because to ask a file
-    /// system what it has left costs as much as the write.
+    /// every nexus once when it has become so. The server of the unit calls it every few seconds; the device answers what it knows and
+    /// waits for nothing.
     pub fn check_space(&self) {
         let Some(percent) = self.threshold_percent() else { return };
         let Some(space) = self.device().space().filter(|_| self.geometry().thin) else { return };

@@ -43,13 +43,13 @@ pub(crate) struct Stoppable {
     _turn: Turn,
 }
 
-/// One test of a process at a time.
-struct Turn;
+/// One test of a process at a time has a mount, and none that starts programs meanwhile.
+pub(crate) struct Turn;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl Turn {
-    fn wait() -> Self {
+    pub(crate) fn wait() -> Self {
         while TAKEN.swap(true, Ordering::AcqRel) {
             thread::sleep(POLL);
         }

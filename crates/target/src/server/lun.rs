@@ -116,15 +116,12 @@ impl Maker {
     }
 }
 
-/// Looks after the soft threshold of a unit until that is gone. On a thread for what blocks: the file system may be a remote one.
+/// Looks after the soft threshold of a unit until that is gone.
 async fn watch_space(unit: Weak<LogicalUnit>) {
     loop {
         tokio::time::sleep(SPACE_POLL).await;
         let Some(unit) = unit.upgrade() else { return };
-        if unit.threshold_percent().is_some() {
-            // Asking again later is all that there is to do about a check that fails.
-            let _ = tokio::task::spawn_blocking(move || unit.check_space()).await;
-        }
+        unit.check_space();
     }
 }
 

@@ -20,6 +20,8 @@ impl Drop for Killed {
 // shows RFC 7143 [4.2.7-1]
 #[test]
 fn open_isns_lists_the_target_with_its_portals_and_forgets_it_at_the_end() {
+    // A program that is started beside a stopped file system waits for it.
+    let _turn = crate::stopped::Turn::wait();
     let (Some(isnsd), Some(isnsadm)) = (lunway_foreign::program("isnsd"), lunway_foreign::program("isnsadm"))
     else {
         return;

@@ -7,6 +7,7 @@ mod back_pressure;
 mod changing;
 mod discovery;
 mod hostile;
+mod hung_device;
 mod isns;
 mod isolation;
 mod kept;
@@ -18,5 +19,7 @@ mod principals;
 mod reading_and_writing;
 mod sessions;
 mod shutdown;
+#[path = "../../../file/tests/support/stopped.rs"]
+mod stopped;
 mod support;
 mod task_management;
