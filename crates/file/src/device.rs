@@ -17,7 +17,7 @@ use crate::flush::FlushState;
 use crate::handle::{Closed, Handle, Placement};
 use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
 use crate::ring::Ring;
-use crate::size::Size;
+use crate::size::{Loss, Size};
 use crate::space;
 use crate::store::Store;
 use crate::transfer::{Now, meaning, read_fully, read_now, write_fully, write_now};
@@ -40,7 +40,8 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 ///   operations wait, more than 4,096 are answered with `Busy`, and no other device notices.
 /// - **Flushed in time.** What the page cache holds of its writes is written back in the background and bounded by what the disk writes
 ///   in some seconds, see `write_back`; writes wait before a flush would take longer than hosts wait for it.
-/// - **Honest.** A file that was cut behind our back answers with a medium error, not with zeroes. A
+/// - **Honest.** A file that was cut behind our back has lost data: reads, writes, unmaps and maps behind the cut fail with a medium error
+///   and make the file no longer, and the next flush fails, until the file has its length again or the device is given another size. A
 ///   write-back error makes a flush fail, whoever the kernel told it to first. An abandoned operation keeps
 ///   its buffer until it is done.
 /// - **As large as it was told**: the size of the file when it was opened, rounded down to sectors, until
@@ -62,6 +63,7 @@ struct Inner {
     /// Shared with operations on the ring.
     file: Arc<Handle>,
     id: u64,
+    path: PathBuf,
     size: Size,
     /// All but the size.
     shape: Geometry,
@@ -107,6 +109,7 @@ impl FileDevice {
         let cached = placement != Placement::Memory && !options.direct && !options.read_only;
         let inner = Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            path: path.to_owned(),
             size: Size::new(geometry.size, regular),
             shape: geometry,
             store: Store::new(&file, regular, device),
@@ -165,14 +168,16 @@ impl FileDevice {
             let answer = ring.read(self.inner.id, Arc::clone(&self.inner.file), offset, buf, done);
             return Io::pending(async move {
                 let result = answer.await.unwrap_or(Err(BlockError::Aborted));
-                inner.was_read(offset, len, result)
+                // The caller must not ask a server how long the file is.
+                let may_ask = inner.file.placement() != Placement::Remote;
+                inner.was_read(offset, len, may_ask, result)
             });
         }
         self.on(
             |workers| &workers.reads,
             move |inner| {
                 let result = read_fully(inner.fd(), &mut buf[done..], offset + done as u64);
-                inner.was_read(offset, buf.len(), result).map(|()| buf)
+                inner.was_read(offset, buf.len(), true, result).map(|()| buf)
             },
         )
     }
@@ -186,9 +191,14 @@ impl FileDevice {
         durability: Durability,
     ) -> Io<Result<(), BlockError>> {
         let data = self.inner.aligned(data);
-        if let Some(ring) = self.ring() {
+        // Before a write it is asked how long the file is, which a thread does where a server knows it.
+        let asks_server = self.inner.file.placement() == Placement::Remote;
+        if let Some(ring) = self.ring().filter(|_| !asks_server) {
             let inner = Arc::clone(&self.inner);
             let len = data.len() as u64;
+            if let Some(error) = inner.lost(offset, len) {
+                return Io::err(error);
+            }
             let answer = ring.write(inner.id, Arc::clone(&inner.file), offset, data, done, durability);
             return Io::pending(async move {
                 let result = answer.await.unwrap_or(Err(BlockError::Aborted));
@@ -200,6 +210,9 @@ impl FileDevice {
             move |inner| {
                 inner.wait_for_room(durability);
                 let len = data.len() as u64;
+                if let Some(error) = inner.lost(offset, len) {
+                    return Err(error);
+                }
                 let result = write_fully(inner.fd(), &data[done..], offset + done as u64, durability);
                 if durability == Durability::Volatile {
                     inner.dirtied(len);
@@ -213,6 +226,9 @@ impl FileDevice {
         self.on(
             |workers| &workers.writes,
             move |inner| {
+                if let Some(error) = inner.lost(offset, len) {
+                    return Err(error);
+                }
                 let result = space::zero(inner.fd(), offset, len, zeroing, |bytes| {
                     inner.wait_for_room(Durability::Volatile);
                     inner.dirtied(bytes);
@@ -249,6 +265,22 @@ impl Inner {
 
     fn geometry(&self) -> Geometry {
         Geometry { size: self.size.get(), ..self.shape }
+    }
+
+    /// The error for a range, if the file has lost bytes of it. What the file has lost fails the next flush once: writes that nobody
+    /// had flushed may have been there.
+    fn lost(&self, offset: u64, len: u64) -> Option<BlockError> {
+        let Loss { length, new } = self.size.loss(self.fd())?;
+        if new {
+            let (path, size) = (self.path.display(), self.size.get());
+            tracing::error!(
+                file = %path, size, length,
+                "the file was cut behind its device's back: what is missing fails as a medium error until the file has its length again \
+                 or the device is resized"
+            );
+            self.flush.fail(BlockError::Medium { offset: length });
+        }
+        (offset + len > length).then(|| BlockError::Medium { offset: offset.max(length) })
     }
 
     /// Counts what the page cache has taken, and starts write-back when it is due.
@@ -337,13 +369,22 @@ impl Inner {
         })
     }
 
-    /// What a read came to: the end of the file is no failure of the medium where the device ends too.
-    fn was_read<T>(&self, offset: u64, len: usize, result: Result<T, BlockError>) -> Result<T, BlockError> {
+    /// What a read came to: the end of the file is no failure of the medium where the device ends too. Past the page cache a read that
+    /// goes on behind the end of the file is refused as misaligned. `may_ask`: the file system may be asked for the file's length here.
+    fn was_read<T>(
+        &self,
+        offset: u64,
+        len: usize,
+        may_ask: bool,
+        result: Result<T, BlockError>,
+    ) -> Result<T, BlockError> {
         let (len, size) = (len as u64, self.size.get());
         match result {
-            Err(BlockError::Medium { .. }) if offset + len > size => {
-                Err(BlockError::OutOfRange { offset, len, size })
-            }
+            Err(error) if offset + len > size => Err(match error {
+                BlockError::Medium { .. } => BlockError::OutOfRange { offset, len, size },
+                error => error,
+            }),
+            Err(error) if may_ask => Err(self.lost(offset, len).unwrap_or(error)),
             result => result,
         }
     }
@@ -358,6 +399,8 @@ impl Inner {
     }
 
     fn sync(&self) -> Result<(), BlockError> {
+        // A file that was cut has lost what was to be flushed: noted here, told by the flush.
+        let _ = self.lost(0, 0);
         let mark = self.write_back.as_ref().map(WriteBack::mark);
         let result = loop {
             match fdatasync(self.file.sync()) {
@@ -389,7 +432,7 @@ impl BlockDevice for FileDevice {
         let done = match inner.way(&inner.reads_now, &inner.workers.reads) {
             Way::Inline => {
                 let result = read_fully(inner.fd(), &mut buf, offset);
-                return Io::Ready(inner.was_read(offset, buf.len(), result).map(|()| buf));
+                return Io::Ready(inner.was_read(offset, buf.len(), true, result).map(|()| buf));
             }
             Way::Elsewhere => 0,
             Way::TryInline => match read_now(inner.fd(), &mut buf, offset) {
@@ -416,10 +459,16 @@ impl BlockDevice for FileDevice {
         let done = match inner.way(&inner.writes_now, &inner.workers.writes) {
             Way::Inline => {
                 let len = data.len() as u64;
+                if let Some(error) = inner.lost(offset, len) {
+                    return Io::err(error);
+                }
                 let result = write_fully(inner.fd(), &data, offset, durability);
                 return inner.written(offset, len, durability, result);
             }
             Way::TryInline if durability == Durability::Volatile && !inner.is_full() => {
+                if let Some(error) = inner.lost(offset, data.len() as u64) {
+                    return Io::err(error);
+                }
                 match write_now(inner.fd(), &data, offset) {
                     Ok(Now::Done) => {
                         inner.dirtied(data.len() as u64);
@@ -474,8 +523,13 @@ impl BlockDevice for FileDevice {
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         let sector = self.inner.shape.logical_sector;
         match self.inner.geometry().check(offset, len) {
-            Ok(()) if len > 0 => self
-                .on(|workers| &workers.reads, move |inner| space::extents(inner.fd(), offset, len, sector)),
+            Ok(()) if len > 0 => self.on(
+                |workers| &workers.reads,
+                move |inner| match inner.lost(offset, len) {
+                    Some(error) => Err(error),
+                    None => space::extents(inner.fd(), offset, len, sector),
+                },
+            ),
             checked => Io::Ready(checked.map(|()| Vec::new())),
         }
     }

@@ -16,7 +16,7 @@
 //! | `transfer` | bytes in and out by system calls |
 //! | `space` | holes: punching, zeroing, mapping |
 //! | `handle` | descriptors, and closing them |
-//! | `size` | how large the device is, and changing it |
+//! | `size` | how large the device is, changing it, and files that others have cut |
 //! | `store` | what the file system holds and has left |
 //! | `flush` | the memory that a flush failed |
 //! | `write_back` | bounding what a flush has to do |

@@ -1,11 +1,11 @@
 //! How large the device is, and changing it.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lunway_block::{BlockError, Geometry, ResizeCallback};
-use rustix::fs::{SeekFrom, fsync, ftruncate, seek};
+use rustix::fs::{SeekFrom, fstat, fsync, ftruncate, seek};
 use rustix::io::Errno;
 
 use crate::transfer::meaning;
@@ -16,14 +16,29 @@ use crate::transfer::meaning;
 /// So each write looks at the size once more when it is done and cuts what it added ([`cut_again`](Self::cut_again)); and a
 /// growth first cuts at the old end, for the sake of writes that nobody waited for. What a growth adds is therefore
 /// always a hole.
+///
+/// A regular file that somebody else has cut is a medium that has lost data ([`loss`](Self::loss)), until the file has its length
+/// again or the device is given another size. Nothing here makes it longer meanwhile: what a write behind the cut left before
+/// it would read as zeroes.
 pub(crate) struct Size {
     bytes: AtomicU64,
     /// The file's length is ours to change. A block device has the size that it has.
     regular: bool,
+    /// The file was found shorter than its device, which was logged.
+    short: AtomicBool,
     /// Held while the size changes, also while the disk does it: only for threads that may wait.
     changing: Mutex<()>,
     /// Held for no longer than a look.
     callbacks: Mutex<Vec<Arc<ResizeCallback>>>,
+}
+
+/// A file is shorter than its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    /// Bytes that are left.
+    pub(crate) length: u64,
+    /// Not known before.
+    pub(crate) new: bool,
 }
 
 impl Size {
@@ -31,6 +46,7 @@ impl Size {
         Self {
             bytes: AtomicU64::new(bytes),
             regular,
+            short: AtomicBool::new(false),
             changing: Mutex::default(),
             callbacks: Mutex::default(),
         }
@@ -59,6 +75,28 @@ impl Size {
         if self.regular {
             // Where it fails, the next growth does it.
             let _ = truncate(file, self.get());
+        }
+    }
+
+    /// What the file has lost, if it is shorter than its device. Costs one `fstat`, for which local file systems look at the inode
+    /// in memory and others may wait.
+    pub(crate) fn loss(&self, file: BorrowedFd<'_>) -> Option<Loss> {
+        if !self.regular {
+            return None;
+        }
+        loop {
+            let size = self.get();
+            let length = u64::try_from(fstat(file).ok()?.st_size).unwrap_or(0);
+            // While the size changes, the promise is never longer than the file; only the two looks may be.
+            if self.get() != size {
+                continue;
+            }
+            let short = length < size;
+            if short == self.short.load(Ordering::Relaxed) {
+                return short.then_some(Loss { length, new: false });
+            }
+            let new = self.short.swap(short, Ordering::AcqRel) != short;
+            return short.then_some(Loss { length, new });
         }
     }
 

@@ -459,3 +459,78 @@ fn a_file_says_whether_the_page_cache_is_in_between() {
     let Some(device) = open_direct(file.path(), Engine::Auto) else { return };
     assert!(expected(Caching::PastPageCache).contains(&device.caching()));
 }
+
+/// The same through each way that an operation can go.
+fn each_way(test: impl Fn(&NamedTempFile, &FileDevice, &str)) {
+    let full = |file: NamedTempFile| {
+        file.as_file().write_all_at(&vec![7; 1 << 20], 0).unwrap();
+        file
+    };
+    let file = full(NamedTempFile::new().unwrap());
+    test(&file, &open(file.path()), "buffered");
+    let file = full(NamedTempFile::new_in("/dev/shm").unwrap());
+    test(&file, &open(file.path()), "in memory");
+    for engine in [Engine::Threads, Engine::Uring] {
+        let file = full(NamedTempFile::new().unwrap());
+        open_direct(file.path(), engine)
+            .iter()
+            .for_each(|device| test(&file, device, &format!("past the page cache, {engine:?}")));
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_is_a_failed_medium_until_it_has_its_length_again() {
+    each_way(|file, device, way| {
+        let lost = Err(BlockError::Medium { offset: 16_384 });
+        file.as_file().set_len(16_384).unwrap();
+        for durability in [Durability::Volatile, Durability::Stable] {
+            let data = Buf::copy_of(&[1; 8192]).freeze();
+            assert_eq!(wait(device.write(12_288, data, durability)), lost, "{way}");
+        }
+        let far = Err(BlockError::Medium { offset: 524_288 });
+        assert_eq!(write(device, 524_288, &[1; 4096]), far, "{way}");
+        assert_eq!(wait(device.unmap(0, 1 << 20)), lost, "{way}");
+        assert_eq!(wait(device.write_zeroes(0, 1 << 20, Zeroing::KeepAllocated)), lost, "{way}");
+        assert_eq!(wait(device.extents(0, 1 << 20)), Err(BlockError::Medium { offset: 16_384 }), "{way}");
+        assert_eq!(read(device, 12_288, 8192).map(drop), lost, "{way}");
+        let length = file.as_file().metadata().unwrap().len();
+        assert_eq!(length, 16_384, "{way}: longer again, with a hole before the end that reads as zeroes");
+        // What is left works.
+        assert_eq!(&read(device, 12_288, 4096).unwrap()[..], &[7; 4096], "{way}");
+        write(device, 4096, &[2; 4096]).unwrap();
+        assert_eq!(&read(device, 4096, 4096).unwrap()[..], &[2; 4096], "{way}");
+
+        file.as_file().set_len(1 << 20).unwrap();
+        write(device, 524_288, &[3; 4096]).unwrap();
+        assert_eq!(&read(device, 524_288, 4096).unwrap()[..], &[3; 4096], "{way}");
+        wait(device.extents(0, 1 << 20)).unwrap();
+    });
+}
+
+#[test]
+fn a_file_that_was_cut_is_mended_by_a_resize_to_what_it_has() {
+    each_way(|file, device, way| {
+        file.as_file().set_len(16_384).unwrap();
+        assert_eq!(write(device, 16_384, &[1; 4096]), Err(BlockError::Medium { offset: 16_384 }), "{way}");
+        wait(device.resize(16_384)).unwrap();
+        assert!(matches!(write(device, 16_384, &[1; 4096]), Err(BlockError::OutOfRange { .. })), "{way}");
+        write(device, 12_288, &[1; 4096]).unwrap();
+        // To what it had, by somebody's order: what is added is zeroes.
+        wait(device.resize(1 << 20)).unwrap();
+        assert_eq!(&read(device, 16_384, 4096).unwrap()[..], &[0; 4096], "{way}");
+    });
+}
+
+#[test]
+fn a_flush_says_once_that_a_cut_has_taken_what_was_written() {
+    let file = image(1 << 20);
+    let device = open(file.path());
+    write(&device, 524_288, &[9; 4096]).unwrap();
+    file.as_file().set_len(16_384).unwrap();
+    assert_eq!(wait(device.flush()), Err(BlockError::Medium { offset: 16_384 }));
+    assert_eq!(wait(device.flush()), Ok(()));
+    file.as_file().set_len(1 << 20).unwrap();
+    assert_eq!(wait(device.flush()), Ok(()));
+    file.as_file().set_len(16_384).unwrap();
+    assert_eq!(wait(device.flush()), Err(BlockError::Medium { offset: 16_384 }), "a new loss");
+}
