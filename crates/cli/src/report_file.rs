@@ -182,7 +182,7 @@ fn is_report(path: &Path, metadata: &Metadata) -> bool {
 /// The file or block device that a device is made of, whatever is around it.
 fn file_of(device: &DeviceSpec) -> Option<&Path> {
     match device.leaf() {
-        DeviceSpec::File { path } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path } => Some(path),
+        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path } => Some(path),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use lunway_bench::{Region, holds_data};
 use lunway_block::size::HumanSize;
-use lunway_block::spec::DeviceSpec;
+use lunway_block::spec::{DeviceSpec, FileCache};
 use lunway_device::{OpenOptions, create_file};
 use serde_json::json;
 
@@ -103,7 +103,7 @@ impl Copy {
     fn destination(&self, spec: &DeviceSpec, size: u64) -> Result<Destination, Failure> {
         let before = if self.resume { Before::Unfinished } else { Before::Unknown };
         let there = Destination { spec: spec.clone(), before, complete: None };
-        let Some(path) = missing_file(spec) else { return Ok(there) };
+        let Some((path, cache)) = missing_file(spec) else { return Ok(there) };
         let unfinished = partial(path);
         let name = unfinished.display();
         let before = match fs::metadata(&unfinished) {
@@ -128,7 +128,7 @@ impl Copy {
         if before == Before::Blank {
             create_file(&unfinished, size).map_err(Failure::failed)?;
         }
-        let spec = DeviceSpec::File { path: unfinished };
+        let spec = DeviceSpec::File { path: unfinished, cache };
         Ok(Destination { spec, before, complete: Some(path.to_owned()) })
     }
 
@@ -251,10 +251,10 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).with_context(failed).map_err(Failure::Failed)
 }
 
-/// The path of a raw file that does not exist.
-fn missing_file(spec: &DeviceSpec) -> Option<&Path> {
+/// The path of a raw file that does not exist, and how it is to be opened.
+fn missing_file(spec: &DeviceSpec) -> Option<(&Path, FileCache)> {
     match spec {
-        DeviceSpec::File { path, .. } if !path.try_exists().unwrap_or(true) => Some(path),
+        DeviceSpec::File { path, cache } if !path.try_exists().unwrap_or(true) => Some((path, *cache)),
         _ => None,
     }
 }
