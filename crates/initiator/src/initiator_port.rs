@@ -121,7 +121,9 @@ impl UnitPorts {
         private_directory(&directory)?;
         // Of two users, or two containers, that cannot see each other's locks, no two may choose the same ISID: so the place counts.
         let place = root.as_os_str().as_encoded_bytes();
-        let seed = hash(&[machine_id().as_bytes(), place, target.as_bytes(), &lun.to_be_bytes()]).to_vec();
+        // The machine's id is as stable as its installation: two hosts of one name do not end each other's sessions.
+        let machine = lunway_machine::machine_id().unwrap_or_else(lunway_machine::host_name);
+        let seed = hash(&[machine.as_bytes(), place, target.as_bytes(), &lun.to_be_bytes()]).to_vec();
         Ok(Some(Self { directory, seed, lun }))
     }
 
@@ -317,12 +319,6 @@ fn isid_of(hex: &str) -> Option<Isid> {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
     Some(isid)
-}
-
-/// The machine's id (machine-id(5)): as stable as its installation. Two hosts of one name do not end each other's sessions.
-fn machine_id() -> String {
-    let read = |path: &str| fs::read_to_string(path).ok().map(|id| id.trim().to_owned());
-    ["/etc/machine-id", "/var/lib/dbus/machine-id"].into_iter().find_map(read).unwrap_or_default()
 }
 
 #[cfg(test)]

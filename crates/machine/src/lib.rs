@@ -6,6 +6,7 @@
 //! | part | is |
 //! |---|---|
 //! | [`Machine`] | the addresses now, and when they change |
+//! | [`machine_id`], [`host_name`] | what tells this machine from others |
 //! | [`Link`] | an interface: carrier, MTU, what it stands on, speed |
 //! | [`Route`] | the way that the kernel takes to an address |
 //! | `netlink` | the kernel's routing socket, which says all this |
@@ -13,11 +14,13 @@
 //! A network namespace belongs to a thread: everything here is asked on the thread that calls, and news come from the namespace in which
 //! [`Machine::watch`] was called.
 
+mod identity;
 mod link;
 mod machine;
 mod netlink;
 mod route;
 
+pub use identity::{host_name, machine_id};
 pub use link::Link;
 pub use machine::{Machine, MachineAddress};
 pub use route::Route;

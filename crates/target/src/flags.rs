@@ -73,7 +73,7 @@ impl Config {
 
 /// The name of a target whose `--iqn` was not given. The host's name makes it one of its kind, as names of targets should be.
 fn default_name() -> IscsiName {
-    let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+    let host = lunway_machine::host_name().to_ascii_lowercase();
     let host: String =
         host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
     let name = format!("iqn.2026-11.io.lunway:{}", if host.is_empty() { "target" } else { &host });

@@ -1,15 +1,9 @@
 //! What tells a logical unit from those of the same name elsewhere.
 
-use std::fs;
-use std::path::Path;
-
 use lunway_block::spec::{DeviceSpec, IscsiUrl};
 use sha2::{Digest, Sha256};
 
 use crate::config::{Config, LunConfig};
-
-/// Where the machine's id stands (machine-id(5)); the second is where it stood before systemd.
-const MACHINE_ID_FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// The machine and the daemon that logical units are served from.
 ///
@@ -27,8 +21,7 @@ pub(super) struct Place {
 impl Place {
     /// Where a daemon with this configuration is.
     pub(super) fn of(config: &Config) -> Self {
-        let kept = || MACHINE_ID_FILES.iter().find_map(|file| machine_id(Path::new(file)));
-        let id = config.machine_id.clone().or_else(kept).unwrap_or_else(|| {
+        let id = config.machine_id.clone().or_else(lunway_machine::machine_id).unwrap_or_else(|| {
             let mut luns = config.targets.iter().flat_map(|target| &target.luns);
             if luns.any(|lun| lun.serial.is_none()) {
                 tracing::warn!(
@@ -36,7 +29,7 @@ impl Place {
                      name alone; write machine_id into the configuration, or a serial for each LUN"
                 );
             }
-            rustix::system::uname().nodename().to_string_lossy().into_owned()
+            lunway_machine::host_name()
         });
         // The id is not to be known in the network (machine-id(5)), which serial numbers are.
         let digest = Sha256::digest(format!("lunway target\n{id}"));
@@ -65,14 +58,6 @@ fn far_disk(url: &IscsiUrl) -> String {
     let path = shown.split('?').next().unwrap_or_default();
     let names: Vec<_> = path.rsplit('/').take(2).collect();
     names.join("/")
-}
-
-/// The id in a file; `None` where it has none, as in the image of a machine that was never started.
-fn machine_id(file: &Path) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
-    let id = text.trim();
-    let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_id && id.bytes().any(|byte| byte != b'0')).then(|| id.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -123,21 +108,5 @@ mod tests {
         };
         assert_eq!(far("192.0.2.9", 0), far("192.0.2.10:3261", 0), "one disk behind two portals");
         assert_ne!(far("192.0.2.9", 0), far("192.0.2.9", 1));
-    }
-
-    #[test]
-    fn what_is_no_id_is_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("machine-id");
-        assert_eq!(machine_id(&file), None);
-        for (text, id) in [
-            ("", None),
-            ("uninitialized\n", None),
-            ("00000000000000000000000000000000\n", None),
-            ("0123456789ABCDEF0123456789abcdef\n", Some("0123456789abcdef0123456789abcdef".to_owned())),
-        ] {
-            fs::write(&file, text).unwrap();
-            assert_eq!(machine_id(&file), id, "{text}");
-        }
     }
 }
