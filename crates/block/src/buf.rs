@@ -177,6 +177,12 @@ impl SharedBuf {
     pub fn pinned(&self) -> usize {
         self.mem.as_ref().map_or(0, |mem| mem.capacity)
     }
+
+    /// Where that memory begins, as a number: two handles of one buffer have the same. A buffer that was made after the other was given back may have it
+    /// as well.
+    pub fn memory(&self) -> usize {
+        self.mem.as_ref().map_or(0, |mem| Arc::as_ptr(mem) as usize)
+    }
 }
 
 impl Drop for SharedBuf {

@@ -19,6 +19,19 @@ const WRITES_PER_FLUSH: u64 = 1000;
 /// How often each figure is measured; the least counts, as all else is the machine's.
 const ROUNDS: usize = 15;
 
+/// The buffer that slices are of, bytes: as a load generator has it.
+const PATTERN_LEN: usize = 4 << 20;
+
+/// What is measured.
+#[derive(Clone, Copy)]
+enum Kind {
+    Read,
+    /// Each from a buffer of its own.
+    Write,
+    /// All from one buffer.
+    WriteSlices,
+}
+
 /// Answers everything a poll later.
 struct Null;
 
@@ -62,19 +75,26 @@ fn nanoseconds() -> f64 {
 }
 
 /// Nanoseconds of one operation; the least of several rounds.
-async fn measure(device: &dyn BlockDevice, operations: u64, len: usize, writes: bool) -> f64 {
+async fn measure(device: &dyn BlockDevice, operations: u64, len: usize, kind: Kind) -> f64 {
+    let pattern = Buf::for_overwrite(PATTERN_LEN).freeze();
     let mut least = f64::MAX;
     for _ in 0..ROUNDS {
         let started = nanoseconds();
         for n in 0..operations {
             // A walk that does not come to the same place soon.
             let offset = n.wrapping_mul(0x9E37_79B9) % (1 << 20) * len as u64;
-            let buf = Buf::for_overwrite(len);
-            if !writes {
-                device.read(offset, buf).await.unwrap();
-                continue;
-            }
-            device.write(offset, buf.freeze(), Durability::Volatile).await.unwrap();
+            let data = match kind {
+                Kind::Read => {
+                    device.read(offset, Buf::for_overwrite(len)).await.unwrap();
+                    continue;
+                }
+                Kind::Write => Buf::for_overwrite(len).freeze(),
+                Kind::WriteSlices => {
+                    let at = n as usize * 512 % (PATTERN_LEN - len);
+                    pattern.slice(at..at + len)
+                }
+            };
+            device.write(offset, data, Durability::Volatile).await.unwrap();
             if n % WRITES_PER_FLUSH == 0 {
                 device.flush().await.unwrap();
             }
@@ -92,18 +112,19 @@ async fn main() {
     );
     println!("{:>34} {:>10} {:>10}", "", "without", "with");
     let retaining = RetainingDevice::new(Arc::new(Null), UNFLUSHED_MAX);
-    for (what, len, writes, dirty) in [
-        ("read 4 KiB, nothing retained", 4096, false, false),
-        ("read 4 KiB, something retained", 4096, false, true),
-        ("write 4 KiB", 4096, true, false),
-        ("write 64 KiB", 64 << 10, true, false),
+    for (what, len, kind, dirty) in [
+        ("read 4 KiB, nothing retained", 4096, Kind::Read, false),
+        ("read 4 KiB, something retained", 4096, Kind::Read, true),
+        ("write 4 KiB", 4096, Kind::Write, false),
+        ("write 4 KiB, slices of one buffer", 4096, Kind::WriteSlices, false),
+        ("write 64 KiB", 64 << 10, Kind::Write, false),
     ] {
         retaining.flush().await.unwrap();
         if dirty {
             retaining.write(0, Buf::zeroed(4096).freeze(), Durability::Volatile).await.unwrap();
         }
-        let without = measure(&Null, operations, len, writes).await;
-        let with = measure(&retaining, operations, len, writes).await;
+        let without = measure(&Null, operations, len, kind).await;
+        let with = measure(&retaining, operations, len, kind).await;
         println!("{what:>34} {without:>10.0} {with:>10.0}");
     }
 }

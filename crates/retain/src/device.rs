@@ -264,7 +264,7 @@ impl Shared {
                 Err(_) => {}
             }
             self.note_retained(&state);
-            let due = state.writes.bytes() >= self.flush_from || !state.writes.is_complete();
+            let due = state.writes.pending() >= self.flush_from || !state.writes.is_complete();
             due && result.is_ok() && !std::mem::replace(&mut state.flushing, true)
         };
         drop(discarded);

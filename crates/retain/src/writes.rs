@@ -9,6 +9,9 @@ use lunway_block::{Buf, SharedBuf, Zeroing};
 /// What an entry costs beside its data, bytes: its place in the tree and the counters of its buffer, rounded up.
 const ENTRY_BYTES: u64 = 128;
 
+/// Of the bound, what one buffer may take of which many changes are slices: the rest is for what comes from elsewhere.
+const COMMON_SHARE: u64 = 4;
+
 /// The smallest buffer that a pool gives, bytes: a copy would take no less.
 const SMALLEST: usize = 4096;
 
@@ -43,12 +46,16 @@ struct Entry {
     end: u64,
     change: Change,
     number: u64,
+    /// Its data is a slice of the [common buffer](RetainedWrites::common).
+    is_common: bool,
 }
 
 impl Entry {
-    /// What it keeps from other uses, bytes.
+    /// What it keeps from other uses, bytes. A slice of the common buffer counts like a copy, so that changes cost the same however they
+    /// were made.
     fn charge(&self) -> u64 {
         match &self.change {
+            Change::Data(data) if self.is_common => ENTRY_BYTES + data.len() as u64,
             Change::Data(data) => ENTRY_BYTES + data.pinned() as u64,
             Change::Unmap | Change::Zero(_) => ENTRY_BYTES,
         }
@@ -58,34 +65,47 @@ impl Entry {
     fn part(&self, start: u64, range: Range<u64>) -> Self {
         let change = match &self.change {
             Change::Data(data) => {
-                Change::Data(tight(data.slice((range.start - start) as usize..(range.end - start) as usize)))
+                let part = data.slice((range.start - start) as usize..(range.end - start) as usize);
+                Change::Data(if self.is_common { part } else { tight(part) })
             }
             other => other.clone(),
         };
-        Self { end: range.end, change, number: self.number }
+        Self { end: range.end, change, number: self.number, is_common: self.is_common }
     }
 }
 
-/// The same bytes in memory that they fill by more than half. A slice would keep all of its buffer from the pool; and of two
-/// slices of one buffer at most one passes, so that no buffer is charged twice.
+/// Whether data fills its buffer by more than half: a smaller slice would keep all of the buffer from the pool; and of two slices of one
+/// buffer at most one passes, so that no buffer is charged twice.
+fn fills(data: &SharedBuf) -> bool {
+    data.len() * 2 > data.pinned() || data.pinned() <= SMALLEST
+}
+
+/// The same bytes in memory that they fill.
 fn tight(data: SharedBuf) -> SharedBuf {
-    let fills = data.len() * 2 > data.pinned() || data.pinned() <= SMALLEST;
-    if fills { data } else { Buf::copy_of(&data).freeze() }
+    if fills(&data) { data } else { Buf::copy_of(&data).freeze() }
 }
 
 /// Changes of a device that no flush has made durable yet, by range: what must be done again when a cache was lost.
 ///
 /// Of changes that overlap the newest wins, and what is left of an older one keeps its place in the order. Data is kept by
 /// reference to the caller's buffer; where it is a small part of that buffer it is copied, so that [`bytes`](Self::bytes) is the memory
-/// that is really kept, and at most `bytes_max`. A change beyond that clears everything: from then on the writes are not
+/// that is really kept, and at most `bytes_max`. The exception is one *common* buffer, of which changes are slices again and again, as of a pattern
+/// that a caller writes: it is kept whole and counted once. A change beyond the bound clears everything: from then on the writes are not
 /// [complete](Self::is_complete), until a flush has covered the one that did not fit.
 ///
 /// Pure: no device, no clock. The order of calls is the order of changes.
 #[derive(Debug)]
 pub struct RetainedWrites {
     entries: BTreeMap<u64, Entry>,
+    /// Of the entries, without the common buffer.
     bytes: u64,
     bytes_max: u64,
+    /// A large buffer of which entries are slices, as long as any of them is here.
+    common: Option<SharedBuf>,
+    /// How many those are.
+    common_slices: usize,
+    /// [`SharedBuf::memory`] of the buffer of which a slice was copied last: the next slice makes it the common one.
+    copied: usize,
     /// Number of the last change.
     last: u64,
     /// Number of the last change that is not here although no flush has covered it.
@@ -95,7 +115,16 @@ pub struct RetainedWrites {
 impl RetainedWrites {
     /// None yet; at most `bytes_max` of memory.
     pub fn new(bytes_max: u64) -> Self {
-        Self { entries: BTreeMap::new(), bytes: 0, bytes_max, last: 0, missing: None }
+        Self {
+            entries: BTreeMap::new(),
+            bytes: 0,
+            bytes_max,
+            common: None,
+            common_slices: 0,
+            copied: 0,
+            last: 0,
+            missing: None,
+        }
     }
 
     /// A change has happened.
@@ -105,18 +134,34 @@ impl RetainedWrites {
         }
         self.cut_out(offset..offset + len);
         self.last += 1;
-        let change = match change {
-            Change::Data(data) => Change::Data(tight(data)),
-            other => other,
+        let (change, is_common) = match change {
+            Change::Data(data) if fills(&data) => (Change::Data(data), false),
+            Change::Data(data) if self.is_common(&data) => (Change::Data(data), true),
+            Change::Data(data) => (Change::Data(Buf::copy_of(&data).freeze()), false),
+            other => (other, false),
         };
-        let entry = Entry { end: offset + len, change, number: self.last };
-        let bytes = self.bytes + entry.charge();
-        if bytes > self.bytes_max {
+        self.put(offset, Entry { end: offset + len, change, number: self.last, is_common });
+        if self.bytes() > self.bytes_max {
             return self.give_up();
         }
-        self.bytes = bytes;
-        self.entries.insert(offset, entry);
         Discarded::default()
+    }
+
+    /// Whether this small part of a buffer is kept by reference, as a slice of the common buffer. The second slice of a buffer in a row makes it
+    /// the common one, if there is none.
+    fn is_common(&mut self, data: &SharedBuf) -> bool {
+        let memory = data.memory();
+        match &self.common {
+            Some(common) => common.memory() == memory,
+            None if self.copied == memory && data.pinned() as u64 <= self.bytes_max / COMMON_SHARE => {
+                self.common = Some(data.clone());
+                true
+            }
+            None => {
+                self.copied = memory;
+                false
+            }
+        }
     }
 
     /// A change of the range has happened and is durable: what was there before need not be done again.
@@ -132,7 +177,11 @@ impl RetainedWrites {
     /// Keeps nothing of what has happened so far: it is never done again.
     pub fn give_up(&mut self) -> Discarded {
         self.missing = Some(self.last);
-        self.bytes = 0;
+        self.clear()
+    }
+
+    fn clear(&mut self) -> Discarded {
+        (self.bytes, self.common, self.common_slices) = (0, None, 0);
         Discarded(mem::take(&mut self.entries))
     }
 
@@ -145,13 +194,12 @@ impl RetainedWrites {
     pub fn flushed(&mut self, mark: Mark) -> Discarded {
         self.missing = self.missing.filter(|missing| *missing > mark.0);
         if mark.0 == self.last {
-            self.bytes = 0;
-            return Discarded(mem::take(&mut self.entries));
+            return self.clear();
         }
         let (flushed, newer): (BTreeMap<_, _>, BTreeMap<_, _>) =
             mem::take(&mut self.entries).into_iter().partition(|(_, entry)| entry.number <= mark.0);
         self.entries = newer;
-        self.bytes -= flushed.values().map(Entry::charge).sum::<u64>();
+        flushed.values().for_each(|entry| self.forget(entry));
         Discarded(flushed)
     }
 
@@ -167,6 +215,11 @@ impl RetainedWrites {
 
     /// Memory that is kept, bytes.
     pub fn bytes(&self) -> u64 {
+        self.bytes + self.common.as_ref().map_or(0, |common| common.pinned() as u64)
+    }
+
+    /// What a flush would free of it, bytes, but for the common buffer, which is the caller's in any case.
+    pub fn pending(&self) -> u64 {
         self.bytes
     }
 
@@ -192,18 +245,30 @@ impl RetainedWrites {
             && entry.end > range.start
         {
             let Some(entry) = self.entries.remove(&start) else { return };
-            self.bytes -= entry.charge();
             if entry.end > range.end {
                 self.put(range.end, entry.part(start, range.end..entry.end));
             }
             if start < range.start {
                 self.put(start, entry.part(start, start..range.start));
             }
+            self.forget(&entry);
+        }
+    }
+
+    /// Counts an entry that is not here any more.
+    fn forget(&mut self, entry: &Entry) {
+        self.bytes -= entry.charge();
+        if entry.is_common {
+            self.common_slices -= 1;
+            if self.common_slices == 0 {
+                self.common = None;
+            }
         }
     }
 
     fn put(&mut self, start: u64, entry: Entry) {
         self.bytes += entry.charge();
+        self.common_slices += usize::from(entry.is_common);
         self.entries.insert(start, entry);
     }
 }
@@ -290,6 +355,32 @@ mod tests {
         assert_eq!(writes.bytes(), 512 * KIB + 4 * KIB + 512 * KIB + 3 * ENTRY_BYTES, "the rest is copied");
     }
 
+    #[test]
+    fn slices_of_one_buffer_are_kept_without_a_copy_and_the_buffer_counts_once() {
+        let mut writes = RetainedWrites::new(1 << 20);
+        let common = Buf::zeroed(128 << 10).freeze();
+        let pinned = common.pinned() as u64;
+        let write = |writes: &mut RetainedWrites, block: u64| {
+            let at = (block % 32 * 4 * KIB) as usize;
+            drop(writes.retain(block * 4 * KIB, 4 * KIB, Change::Data(common.slice(at..at + 4096))));
+        };
+        (0..3).for_each(|block| write(&mut writes, block));
+        assert_eq!(writes.pending(), 3 * (4 * KIB + ENTRY_BYTES), "each counts like a copy");
+        assert_eq!(writes.bytes(), writes.pending() + pinned);
+        let is_slice =
+            |one: &Retained| matches!(&one.change, Change::Data(data) if data.memory() == common.memory());
+        assert_eq!(writes.all().iter().filter(|one| is_slice(one)).count(), 2, "all but the first");
+        // A part of one is a slice as well, and the last one that goes takes the buffer with it.
+        drop(writes.retain(5 * KIB, KIB, Change::Unmap));
+        assert_eq!(writes.all().iter().filter(|one| is_slice(one)).count(), 3);
+        writes.superseded(4 * KIB, 8 * KIB);
+        assert_eq!(writes.bytes(), 4 * KIB + ENTRY_BYTES);
+        // One that would take too much of the bound is copied from.
+        let mut writes = RetainedWrites::new(256 * KIB);
+        (0..3).for_each(|block| write(&mut writes, block));
+        assert_eq!(writes.bytes(), 3 * (4 * KIB + ENTRY_BYTES));
+    }
+
     /// What a sector holds: the number of the write, or how it was cleared.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Held {
@@ -327,12 +418,23 @@ mod tests {
             let mut model: Vec<Option<(Held, u64)>> = vec![None; SECTORS as usize];
             let (mut number, mut missing) = (0, None);
             let mut marks = vec![(writes.mark(), 0)];
+            let commons: Vec<SharedBuf> = (0..2u8)
+                .map(|n| {
+                    let mut buf = Buf::for_overwrite(64 << 10);
+                    buf.fill(n + 8);
+                    buf.freeze()
+                })
+                .collect();
             for step in steps {
                 match step {
                     Step::Retain(at, len, kind) => {
                         let (change, held) = match kind % 8 {
                             0 => (Change::Unmap, Held::Unmap),
                             1 => (Change::Zero(Zeroing::MayUnmap), Held::Zero),
+                            2..=4 => {
+                                let common = &commons[usize::from(kind >= 0x20)];
+                                (Change::Data(common.slice(0..len as usize * 512)), Held::Write(common[0]))
+                            }
                             _ => (data(len * 512, kind), Held::Write(kind)),
                         };
                         drop(writes.retain(at * 512, len * 512, change));
@@ -361,7 +463,7 @@ mod tests {
                 }
                 marks.push((writes.mark(), number));
                 let mut found: Vec<Option<Held>> = vec![None; SECTORS as usize];
-                let mut bytes = 0;
+                let (mut bytes, mut common) = (0, None);
                 for Retained { offset, len, change } in writes.all() {
                     bytes += ENTRY_BYTES;
                     let held = match change {
@@ -370,8 +472,13 @@ mod tests {
                         Change::Data(data) => {
                             prop_assert_eq!(data.len() as u64, len);
                             prop_assert!(data.iter().all(|byte| *byte == data[0]));
-                            prop_assert!(data.len() * 2 > data.pinned() || data.pinned() == SMALLEST);
-                            bytes += data.pinned() as u64;
+                            if fills(&data) {
+                                bytes += data.pinned() as u64;
+                            } else {
+                                bytes += data.len() as u64;
+                                let before = common.replace((data.memory(), data.pinned() as u64));
+                                prop_assert!(before.is_none() || before == common, "one buffer at most is kept whole");
+                            }
                             Held::Write(data[0])
                         }
                     };
@@ -381,7 +488,8 @@ mod tests {
                 }
                 let expected: Vec<_> = model.iter().map(|one| one.map(|(held, _)| held)).collect();
                 prop_assert_eq!(&found, &expected);
-                prop_assert_eq!((writes.bytes(), writes.is_complete()), (bytes, missing.is_none()));
+                prop_assert_eq!((writes.pending(), writes.is_complete()), (bytes, missing.is_none()));
+                prop_assert_eq!(writes.bytes() - bytes, common.map_or(0, |(_, pinned)| pinned));
                 for at in 0..SECTORS {
                     let overlaps = model[at as usize..(at as usize + 3).min(48)].iter().any(Option::is_some);
                     prop_assert_eq!(writes.overlaps(at * 512, 3 * 512), overlaps);
