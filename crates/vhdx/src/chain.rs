@@ -1,0 +1,271 @@
+//! A disk with its parents, and blocking I/O on it: for tools and tests, and for whoever has a thread to wait on.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use crate::disk::{Disk, Fill, ReadPlan, Source, Stop, WritePlan};
+use crate::error::{DiskError, OpenError};
+use crate::format::GuidSource;
+use crate::open::OpenOptions;
+use crate::storage::{Storage, open_file};
+use crate::transition::DiscardMode;
+
+/// How many files a chain may have: OpenVMM's limit.
+const DEPTH_MAX: usize = 256;
+
+/// A disk and its parents, the disk first. Only the first one may be writable.
+pub struct Chain<S> {
+    disks: Vec<Disk<S>>,
+}
+
+/// A piece of the extent map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapSegment {
+    /// Offset on the disk, bytes.
+    pub offset: u64,
+    /// Length, bytes.
+    pub len: u64,
+    /// What is there; never [`Source::Parent`].
+    pub source: Source,
+    /// Which disk of the chain knows it, 0 being the first.
+    pub level: usize,
+}
+
+impl Chain<File> {
+    /// Opens a file and, for reading, all its parents by their locators. The search leaves neither the parent's relative path nor `root`.
+    pub fn open_files(
+        path: &Path,
+        root: &Path,
+        options: &OpenOptions,
+        mut guids: impl FnMut() -> Box<dyn GuidSource>,
+    ) -> Result<Self, OpenError> {
+        let canonical =
+            |path: &Path| path.canonicalize().map_err(OpenError::storage("looking for the file", 0));
+        let mut path = canonical(path)?;
+        let root = canonical(root)?;
+        let mut seen = HashSet::from([path.clone()]);
+        let mut disks = vec![Disk::open(open_file(&path, !options.read_only)?, options, guids())?];
+        while let Some(locator) = disks.last().and_then(|disk| disk.parameters().locator.clone()) {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            let candidates = locator.candidates(folder, &root);
+            let found = candidates.iter().filter_map(|candidate| candidate.canonicalize().ok());
+            let Some(parent) = found.into_iter().find(|found| found.is_file()) else {
+                return Err(OpenError::NoParent(join(&candidates)));
+            };
+            if !seen.insert(parent.clone()) {
+                return Err(OpenError::Chain(format!("leads back to {}", parent.display())));
+            }
+            if disks.len() >= DEPTH_MAX {
+                return Err(OpenError::Chain(format!("has more than {DEPTH_MAX} files")));
+            }
+            let options = OpenOptions { read_only: true, cached_pages: options.cached_pages };
+            disks.push(Disk::open(open_file(&parent, false)?, &options, guids())?);
+            path = parent;
+        }
+        Self::new(disks)
+    }
+}
+
+fn join(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+impl<S: Storage> Chain<S> {
+    /// Puts a chain together, the disk first, and checks that each is the parent that its child was made on.
+    pub fn new(disks: Vec<Disk<S>>) -> Result<Self, OpenError> {
+        for pair in disks.windows(2) {
+            let (child, parent) = (&pair[0], &pair[1]);
+            let Some(locator) = &child.parameters().locator else {
+                return Err(OpenError::ParentUnfit(
+                    "a disk without a parent locator was given a parent".into(),
+                ));
+            };
+            if !locator.matches(parent.data_write_guid()) {
+                let (expected, found) = (locator.linkage(), parent.data_write_guid());
+                return Err(OpenError::ParentChanged { expected, found });
+            }
+            let [ours, theirs] = [child, parent].map(|disk| disk.parameters().logical_sector);
+            if ours != theirs {
+                let problem = format!("the child has sectors of {ours} bytes, the parent of {theirs}");
+                return Err(OpenError::ParentUnfit(problem));
+            }
+            if !parent.is_read_only() {
+                return Err(OpenError::ParentUnfit("a parent must be open for reading only".into()));
+            }
+        }
+        match disks.last().map(|last| &last.parameters().locator) {
+            None => Err(OpenError::Chain("has no file".into())),
+            Some(Some(locator)) => Err(OpenError::NoParent(
+                locator.get(crate::Locator::RELATIVE).unwrap_or("a file that was not given").into(),
+            )),
+            Some(None) => Ok(Self { disks }),
+        }
+    }
+
+    /// The disks, the first one being the one that is written.
+    pub fn disks(&self) -> &[Disk<S>] {
+        &self.disks
+    }
+
+    /// Bytes of the disk.
+    pub fn size(&self) -> u64 {
+        self.disks[0].parameters().disk_size
+    }
+
+    /// Fills `buf` from `offset`.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        self.read_level(0, offset, buf)
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
+        let mut plan = WritePlan::default();
+        let disk = &self.disks[0];
+        resolved(disk, || disk.begin_write(offset, data.len() as u64, &mut plan))?;
+        self.carry_out(&mut plan, data)
+    }
+
+    /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less.
+    pub fn discard(&self, offset: u64, len: u64, mode: DiscardMode) -> Result<(), DiskError> {
+        let mut plan = WritePlan::default();
+        let disk = &self.disks[0];
+        resolved(disk, || disk.begin_discard(offset, len, mode, &mut plan))?;
+        self.carry_out(&mut plan, &[])
+    }
+
+    /// Makes everything durable.
+    pub fn flush(&self) -> Result<(), DiskError> {
+        self.disks[0].flush()
+    }
+
+    /// Closes the disk.
+    pub fn close(self) -> Result<(), DiskError> {
+        self.disks.into_iter().next().map_or(Ok(()), Disk::close)
+    }
+
+    /// What lies behind a range, in order, without gaps.
+    pub fn map(&self, offset: u64, len: u64, mut each: impl FnMut(MapSegment)) -> Result<(), DiskError> {
+        // A step at a time, so that a disk of 64 TiB needs no list of it.
+        const STEP: u64 = 1 << 30;
+        let mut last: Option<MapSegment> = None;
+        let mut at = offset;
+        while at < offset + len {
+            let now = STEP.min(offset + len - at);
+            self.map_level(0, at, now, &mut |segment| match &mut last {
+                Some(last) if joins(last, &segment) => last.len += segment.len,
+                _ => {
+                    if let Some(done) = last.replace(segment) {
+                        each(done);
+                    }
+                }
+            })?;
+            at += now;
+        }
+        last.into_iter().for_each(each);
+        Ok(())
+    }
+
+    fn read_level(&self, level: usize, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        let disk = self.disks.get(level).ok_or(DiskError::NoParent(offset))?;
+        // A parent may be smaller than its child: behind its end there is nothing.
+        let there = disk.parameters().disk_size.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (buf, behind) = if level == 0 { (buf, &mut [][..]) } else { buf.split_at_mut(there) };
+        behind.fill(0);
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let mut plan = ReadPlan::default();
+        resolved(disk, || disk.resolve_read(offset, buf.len() as u64, &mut plan))?;
+        let mut result = Ok(());
+        let mut at = 0;
+        for segment in plan.segments() {
+            let piece = &mut buf[at..at + segment.len as usize];
+            let read = match segment.source {
+                Source::File(from) => {
+                    disk.storage().read_at(from, piece).map_err(DiskError::storage("reading"))
+                }
+                Source::Parent => self.read_level(level + 1, offset + at as u64, piece),
+                Source::Zero | Source::Unmapped | Source::NeverWritten => {
+                    piece.fill(0);
+                    Ok(())
+                }
+            };
+            result = result.and(read);
+            at += segment.len as usize;
+        }
+        disk.end_read(&mut plan);
+        result
+    }
+
+    fn map_level(
+        &self,
+        level: usize,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(MapSegment),
+    ) -> Result<(), DiskError> {
+        let disk = self.disks.get(level).ok_or(DiskError::NoParent(offset))?;
+        let there =
+            if level == 0 { len } else { disk.parameters().disk_size.saturating_sub(offset).min(len) };
+        let mut plan = ReadPlan::default();
+        if there > 0 {
+            resolved(disk, || disk.resolve_read(offset, there, &mut plan))?;
+            disk.end_read(&mut plan);
+        }
+        let mut at = offset;
+        for segment in plan.segments() {
+            match segment.source {
+                Source::Parent => self.map_level(level + 1, at, segment.len, each)?,
+                source => each(MapSegment { offset: at, len: segment.len, source, level }),
+            }
+            at += segment.len;
+        }
+        if there < len {
+            each(MapSegment { offset: at, len: len - there, source: Source::NeverWritten, level });
+        }
+        Ok(())
+    }
+
+    fn carry_out(&self, plan: &mut WritePlan, data: &[u8]) -> Result<(), DiskError> {
+        let disk = &self.disks[0];
+        for segment in plan.segments() {
+            let written = match segment.fill {
+                Fill::Data(from) => {
+                    let from = from as usize;
+                    disk.storage().write_at(segment.offset, &data[from..from + segment.len as usize])
+                }
+                Fill::Zeroes => disk.storage().zero(segment.offset, segment.len),
+                Fill::Hole => match disk.storage().punch(segment.offset, segment.len) {
+                    Ok(false) => disk.storage().zero(segment.offset, segment.len),
+                    other => other.map(drop),
+                },
+            };
+            if let Err(error) = written {
+                disk.abort(plan);
+                return Err(DiskError::storage("writing")(error));
+            }
+        }
+        disk.complete(plan);
+        Ok(())
+    }
+}
+
+fn joins(last: &MapSegment, next: &MapSegment) -> bool {
+    last.level == next.level
+        && match (last.source, next.source) {
+            (Source::File(before), Source::File(after)) => before + last.len == after,
+            (before, after) => before == after,
+        }
+}
+
+/// Asks until nothing is needed any more.
+fn resolved<S: Storage>(disk: &Disk<S>, mut ask: impl FnMut() -> Result<(), Stop>) -> Result<(), DiskError> {
+    loop {
+        match ask() {
+            Ok(()) => return Ok(()),
+            Err(Stop::Needs(need)) => disk.provide(need)?,
+            Err(Stop::Failed(error)) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The deep check of one file: everything that opening refuses, and what it tolerates.
+
+use zerocopy::FromBytes;
+
+use crate::error::{OpenError, Place};
+use crate::format::{HEADER_OFFSETS, Header, MIB, PAGE};
+use crate::log::replay::View;
+use crate::metadata::Parameters;
+use crate::open;
+use crate::scan::{Counts, Finding, Severity, scan};
+use crate::storage::Storage;
+
+/// How many findings are kept; more of a kind say nothing new.
+const FINDINGS_MAX: usize = 1000;
+
+/// What a check found. The file was only read.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// In the order of the file; at most 1000.
+    pub findings: Vec<Finding>,
+    /// How many more there were.
+    pub left_out: u64,
+    /// What kind of disk it is, if that much could be read.
+    pub parameters: Option<Parameters>,
+    /// Blocks in each state.
+    pub counts: Counts,
+    /// Bytes of the file that nothing uses.
+    pub free: u64,
+    /// The log has entries, which a writable open replays.
+    pub log_in_use: bool,
+}
+
+impl Report {
+    /// Whether something is against the standard, so that the file is not opened.
+    pub fn is_damaged(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Damage)
+    }
+
+    fn add(&mut self, severity: Severity, place: Place, offset: u64, problem: impl Into<String>) {
+        self.push(Finding { severity, place, offset, problem: problem.into() });
+    }
+
+    fn push(&mut self, finding: Finding) {
+        match self.findings.len() < FINDINGS_MAX {
+            true => self.findings.push(finding),
+            // The worst is never left out.
+            false if finding.severity == Severity::Damage && !self.is_damaged() => {
+                self.findings.push(finding);
+            }
+            false => self.left_out += 1,
+        }
+    }
+
+    fn add_error(&mut self, error: OpenError) {
+        match error {
+            OpenError::Corrupt { place, offset, problem } => {
+                self.add(Severity::Damage, place, offset, problem);
+            }
+            OpenError::Unsupported { place, offset, problem } => {
+                self.add(
+                    Severity::Damage,
+                    place,
+                    offset,
+                    format!("{problem}, which this program does not support"),
+                );
+            }
+            other => self.add(Severity::Damage, Place::File, 0, other.to_string()),
+        }
+    }
+}
+
+/// Checks one file, as it is after a replay of its log in memory. Parents are checked by themselves.
+pub fn check(storage: &impl Storage) -> Report {
+    let mut report = Report::default();
+    for offset in HEADER_OFFSETS {
+        let mut page = [0; PAGE];
+        let read = storage.read_at(offset, &mut page);
+        if read.is_ok() && !Header::read_from_bytes(&page).is_ok_and(|header| header.is_valid()) {
+            let problem = "signature or checksum is wrong; the other header is used, and a writable open renews this one";
+            report.add(Severity::Note, Place::Header, offset, problem);
+        }
+    }
+    let mut opened = match open::read(storage) {
+        Ok(opened) => opened,
+        Err(error) => {
+            report.add_error(error);
+            return report;
+        }
+    };
+    report.parameters = Some(opened.parameters.clone());
+    if opened.overlay.is_some() {
+        report.log_in_use = true;
+        let header = &opened.headers.current;
+        let problem = "it has entries: the file was not closed; the next writable open replays them";
+        report.add(Severity::Note, Place::Log, header.log_offset.get(), problem);
+    }
+    if let Some(copy) = opened.regions.stale_copy {
+        let problem = "this copy differs from the one that is used; a write to the disk repairs it";
+        report.add(Severity::Note, Place::RegionTable, copy, problem);
+    }
+    let view = View { storage, overlay: opened.overlay.as_ref() };
+    let (bat, geometry) = (opened.regions.bat, opened.geometry);
+    let overlay = opened.overlay.as_ref();
+    let mut in_payload = None;
+    let scanned = scan(
+        &view,
+        bat,
+        &geometry,
+        &mut opened.space,
+        |finding| {
+            report.push(finding);
+            Ok(())
+        },
+        |block| {
+            if overlay.is_some_and(|overlay| overlay.touches(block)) {
+                in_payload = Some(block.offset);
+            }
+            Ok(())
+        },
+    );
+    match scanned {
+        Ok(counts) => report.counts = counts,
+        Err(error) => report.add_error(error),
+    }
+    if let Some(offset) = in_payload {
+        report.add(Severity::Note, Place::Log, offset, "it changes payload, which the standard forbids");
+    }
+    report.free = opened.space.free() * MIB;
+    if opened.space.end() + MIB <= opened.file_len {
+        let problem = format!("the last {} bytes hold nothing", opened.file_len - opened.space.end());
+        report.add(Severity::Note, Place::File, opened.space.end(), problem);
+    }
+    report
+}

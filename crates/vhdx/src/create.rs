@@ -1,0 +1,146 @@
+//! Making a new file.
+
+use zerocopy::IntoBytes;
+
+use crate::error::CreateError;
+use crate::format::{
+    BatEntry, BlockState, CREATOR, FILE_SIGNATURE, Guid, GuidSource, HEADER_SECTION, Header, MIB,
+    REGION_TABLE_OFFSETS,
+};
+use crate::geometry::Geometry;
+use crate::header::Headers;
+use crate::metadata::{Item, Kind, Parameters, build};
+use crate::region::{Regions, Span};
+use crate::storage::Storage;
+
+/// What a new file is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Dynamic, fixed or differencing, sizes, identity.
+    pub parameters: Parameters,
+    /// Bytes of the log: a multiple of 1 MiB. Windows and QEMU take 1 MiB.
+    pub log_length: u32,
+    /// Metadata items beside the known ones: of a child, those of the parent's that belong to the virtual disk.
+    pub items: Vec<Item>,
+    /// The program that makes the file: for people who look into it.
+    pub creator: String,
+}
+
+impl CreateOptions {
+    /// A disk with blocks as Windows makes them: 32 MiB for dynamic disks, 2 MiB for others; sectors of 512 bytes on 4096.
+    pub fn new(kind: Kind, disk_size: u64, disk_id: Guid) -> Self {
+        let block_size = if kind == Kind::Dynamic { 32 << 20 } else { 2 << 20 };
+        Self {
+            parameters: Parameters {
+                kind,
+                disk_size,
+                block_size,
+                logical_sector: 512,
+                physical_sector: 4096,
+                disk_id,
+                locator: None,
+            },
+            log_length: 1 << 20,
+            items: Vec::new(),
+            creator: concat!("lunway ", env!("CARGO_PKG_VERSION")).into(),
+        }
+    }
+}
+
+/// How many entries of a fixed disk's table are written at a time.
+const ENTRIES_STEP: u64 = 1 << 17;
+
+/// Makes a file on an empty storage, durably.
+///
+/// Layout as Windows': log at 1 MiB, metadata behind it, block table behind that, then payload. The file type identifier is written last:
+/// what a crash leaves before that is not a VHDX file. Blocks of a fixed disk are taken, not written: what a storage that was extended
+/// shows there is zero.
+pub fn create(
+    storage: &impl Storage,
+    options: &CreateOptions,
+    guids: &mut dyn GuidSource,
+) -> Result<(), CreateError> {
+    let invalid = |why: String| Err(CreateError::Invalid(why));
+    let parameters = &options.parameters;
+    if let Err(why) = parameters.check() {
+        return invalid(why);
+    }
+    if (parameters.kind == Kind::Differencing) != parameters.locator.is_some() {
+        return invalid("a differencing disk, and no other, has a parent locator".into());
+    }
+    if options.log_length == 0
+        || !u64::from(options.log_length).is_multiple_of(MIB)
+        || options.log_length > 1 << 30
+    {
+        return invalid(format!("a log of {} bytes: a multiple of 1 MiB, at most 1 GiB", options.log_length));
+    }
+    if !storage.is_empty()? {
+        return invalid("the storage is not empty".into());
+    }
+    let mut items = parameters.items();
+    items.extend(
+        options
+            .items
+            .iter()
+            .filter(|item| !parameters.items().iter().any(|known| known.id == item.id))
+            .cloned(),
+    );
+    let metadata_bytes = build(&items);
+
+    let geometry = Geometry::new(parameters);
+    let log = Span { offset: HEADER_SECTION, len: u64::from(options.log_length) };
+    let metadata = Span { offset: log.end(), len: (metadata_bytes.len() as u64).next_multiple_of(MIB) };
+    let bat = Span { offset: metadata.end(), len: geometry.bat_region_len() };
+    let payload = if parameters.kind == Kind::Fixed { geometry.blocks * geometry.block_size } else { 0 };
+
+    storage.set_len(bat.end() + payload)?;
+    storage.write_at(metadata.offset, &metadata_bytes)?;
+    let table = Regions::build(bat, metadata);
+    for offset in REGION_TABLE_OFFSETS {
+        storage.write_at(offset, &table)?;
+    }
+    if parameters.kind == Kind::Fixed {
+        write_fixed_table(storage, &geometry, bat)?;
+    }
+    let header = Header {
+        signature: Header::SIGNATURE,
+        checksum: 0.into(),
+        sequence: 0.into(),
+        file_write: guids.next(),
+        data_write: guids.next(),
+        log: Guid::ZERO,
+        log_version: 0.into(),
+        version: 1.into(),
+        log_length: options.log_length.into(),
+        log_offset: log.offset.into(),
+        reserved: [0; 4016],
+    };
+    Headers::new(header).update(storage, |_| {})?;
+
+    let mut identifier = vec![0; CREATOR.end];
+    identifier[..8].copy_from_slice(&FILE_SIGNATURE);
+    let creator = options.creator.encode_utf16().flat_map(u16::to_le_bytes);
+    identifier[CREATOR].iter_mut().zip(creator).for_each(|(to, from)| *to = from);
+    storage.write_at(0, identifier.as_bytes())?;
+    Ok(storage.flush()?)
+}
+
+fn write_fixed_table(storage: &impl Storage, geometry: &Geometry, bat: Span) -> Result<(), CreateError> {
+    let mut first = 0;
+    while first < geometry.entries() {
+        let count = (geometry.entries() - first).min(ENTRIES_STEP);
+        let mut bytes = Vec::with_capacity(count as usize * 8);
+        for index in first..first + count {
+            let entry = match geometry.slot(index) {
+                crate::geometry::Slot::Payload(block) => {
+                    BatEntry::new(BlockState::FullyPresent, bat.end() + block * geometry.block_size)
+                }
+                crate::geometry::Slot::Bitmap(_) => BatEntry::default(),
+            };
+            bytes.extend_from_slice(&entry.0.to_le_bytes());
+        }
+        storage.write_at(bat.offset + first * 8, &bytes)?;
+        first += count;
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! An open disk.
+
+mod commit;
+mod read;
+mod write;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+pub use read::{ReadPlan, ReadSegment, Source};
+pub use write::{Fill, WritePlan, WriteSegment};
+
+use crate::error::{DiskError, OpenError};
+use crate::format::{BatEntry, Guid, GuidSource, MIB, PAGE};
+use crate::geometry::{Geometry, entry_place};
+use crate::header::Headers;
+use crate::log::replay::{Overlay, View};
+use crate::log::write::LogWriter;
+use crate::metadata::{Item, Parameters, read_items};
+use crate::pages::{Miss, Pages};
+use crate::pins::Pins;
+use crate::region::{Regions, Span};
+use crate::scan::Counts;
+use crate::space::Space;
+use crate::storage::Storage;
+
+/// One VHDX file, open: the manual of the crate.
+///
+/// # Order of calls
+///
+/// Reading: [`resolve_read`](Self::resolve_read) says where the bytes of a range are, the caller reads them, and
+/// [`end_read`](Self::end_read) ends it. Writing: [`begin_write`](Self::begin_write) says where bytes and zeroes go, the caller writes
+/// them, and [`complete`](Self::complete) makes what was allocated visible, or [`abort`](Self::abort) takes it back.
+/// [`begin_discard`](Self::begin_discard) is the same for unmapping and zeroes. [`flush`](Self::flush) makes everything completed durable.
+/// [`close`](Self::close) leaves an empty log; a disk that is dropped instead is replayed when it is opened next.
+///
+/// Resolving never does I/O: where it needs some, it answers [`Stop::Needs`], and is called again after [`provide`](Self::provide), which
+/// blocks. So a caller on a core knows beforehand what takes time.
+///
+/// # Promises
+///
+/// - What was completed before [`flush`](Self::flush) was called is there after any crash that follows its success.
+/// - After a crash, each sector that was written since the last flush has its old or its new contents. No sector ever shows what another
+///   block held.
+/// - A failed operation for want of space changes nothing, and works again when there is space. After a failed flush of the storage the
+///   disk refuses everything but reads: what the storage has is not known, and the log decides at the next open.
+///
+/// # Concurrency
+///
+/// All methods take `&self`. One lock guards the state, for as long as a lookup takes; no I/O is done with it held. One more is held
+/// during a commit. Operations on different blocks do not wait for each other; of two writes that would allocate the same block, the
+/// second waits until the first is complete.
+pub struct Disk<S> {
+    pub(crate) storage: S,
+    pub(crate) parameters: Parameters,
+    pub(crate) geometry: Geometry,
+    regions: Regions,
+    overlay: Option<Overlay>,
+    read_only: bool,
+    data_write_at_open: Guid,
+    counts: Counts,
+    state: Mutex<State>,
+    /// Told when a claim ends.
+    claim_ended: Condvar,
+    committer: Mutex<Committer>,
+}
+
+/// What an operation needs first. [`Disk::provide`] gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A page of metadata at this offset of the file.
+    Page(u64),
+    /// New GUIDs in the headers and an open log, before the first change.
+    Session,
+    /// A commit: too many changes wait for one.
+    Commit,
+    /// A longer file.
+    Space,
+    /// The end of a write that allocates this block.
+    Block(u64),
+}
+
+/// Why an operation was not resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// To be called again after [`Disk::provide`].
+    Needs(Need),
+    /// Failed.
+    Failed(DiskError),
+}
+
+impl From<Miss> for Stop {
+    fn from(miss: Miss) -> Self {
+        Self::Needs(Need::Page(miss.0))
+    }
+}
+
+impl From<DiskError> for Stop {
+    fn from(error: DiskError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(crate) struct State {
+    pages: Pages,
+    space: Space,
+    /// Blocks that a write under way allocates.
+    claims: HashSet<u64>,
+    pins: Pins,
+    /// The headers are announced and the log is open.
+    session: bool,
+    failed: Option<String>,
+    file_len: u64,
+    /// Sector bitmap blocks that are all zero, and whose place in the file is not yet.
+    fresh_bitmaps: BTreeSet<u64>,
+    /// The same, changed since the last commit.
+    new_bitmaps: Vec<u64>,
+    /// Space that uncommitted changes have freed.
+    freed: Vec<Span>,
+    /// Space that committed changes have freed, and the generation of I/O that may still reach it.
+    quarantine: Vec<(Span, u64)>,
+    /// Commits by number: the last one that has begun, and the last one that has succeeded.
+    commits_begun: u64,
+    commits_done: u64,
+}
+
+struct Committer {
+    headers: Headers,
+    guids: Box<dyn GuidSource>,
+    log: Option<LogWriter>,
+    /// Pages that are in the log and not in their places, because the storage refused them. Newer entries follow older ones.
+    unapplied: Vec<Unapplied>,
+    /// The length of the file that a flush has made durable.
+    stable_len: u64,
+}
+
+enum Unapplied {
+    Zero(Span),
+    Page(u64, Box<[u8; PAGE]>),
+}
+
+/// What [`open`](crate::open) found.
+pub(crate) struct Parts<S> {
+    pub(crate) storage: S,
+    pub(crate) parameters: Parameters,
+    pub(crate) geometry: Geometry,
+    pub(crate) regions: Regions,
+    pub(crate) overlay: Option<Overlay>,
+    pub(crate) read_only: bool,
+    pub(crate) headers: Headers,
+    pub(crate) guids: Box<dyn GuidSource>,
+    pub(crate) space: Space,
+    pub(crate) counts: Counts,
+    pub(crate) file_len: u64,
+    pub(crate) cached_pages: usize,
+}
+
+impl<S: Storage> Disk<S> {
+    pub(crate) fn from_parts(parts: Parts<S>) -> Self {
+        Self {
+            storage: parts.storage,
+            parameters: parts.parameters,
+            geometry: parts.geometry,
+            regions: parts.regions,
+            overlay: parts.overlay,
+            read_only: parts.read_only,
+            data_write_at_open: parts.headers.current.data_write,
+            counts: parts.counts,
+            state: Mutex::new(State {
+                pages: Pages::new(parts.cached_pages),
+                space: parts.space,
+                claims: HashSet::new(),
+                pins: Pins::default(),
+                session: false,
+                failed: None,
+                file_len: parts.file_len,
+                fresh_bitmaps: BTreeSet::new(),
+                new_bitmaps: Vec::new(),
+                freed: Vec::new(),
+                quarantine: Vec::new(),
+                commits_begun: 0,
+                commits_done: 0,
+            }),
+            claim_ended: Condvar::new(),
+            committer: Mutex::new(Committer {
+                headers: parts.headers,
+                guids: parts.guids,
+                log: None,
+                unapplied: Vec::new(),
+                stable_len: parts.file_len,
+            }),
+        }
+    }
+
+    /// The known metadata items.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Numbers of blocks in each state as they were when the disk was opened.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The DataWriteGuid that the file had when it was opened: what a child's locator must name.
+    pub fn data_write_guid(&self) -> Guid {
+        self.data_write_at_open
+    }
+
+    /// What the file lies on.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    /// All metadata items with their bytes, those of users too.
+    pub fn items(&self) -> Result<Vec<Item>, OpenError> {
+        read_items(&self.view(), self.regions.metadata)
+    }
+
+    /// Does what `need` names. Blocks.
+    pub fn provide(&self, need: Need) -> Result<(), DiskError> {
+        match need {
+            Need::Page(offset) => self.load(offset),
+            Need::Session => self.begin_session(),
+            Need::Commit => self.flush(),
+            Need::Space => self.extend(),
+            Need::Block(block) => {
+                let mut state = self.state();
+                while state.claims.contains(&block) {
+                    state = self.claim_ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn view(&self) -> View<'_, S> {
+        View { storage: &self.storage, overlay: self.overlay.as_ref() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn committer(&self) -> MutexGuard<'_, Committer> {
+        self.committer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load(&self, offset: u64) -> Result<(), DiskError> {
+        loop {
+            let evictions = {
+                let mut state = self.state();
+                if state.is_fresh(offset) {
+                    state.pages.insert(offset, Box::new([0; PAGE]));
+                    return Ok(());
+                }
+                state.pages.evictions
+            };
+            let mut page = Box::new([0; PAGE]);
+            self.view().read_at(offset, page.as_mut()).map_err(DiskError::storage("reading metadata"))?;
+            let mut state = self.state();
+            // Meanwhile it may have been read, changed, written and evicted elsewhere: what was read here would be older.
+            if state.pages.evictions == evictions && !state.is_fresh(offset) {
+                state.pages.insert(offset, page);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lengthens the file by a step: room for a block at least, 32 MiB at most where blocks are smaller, so that small blocks do not change
+    /// the length each time.
+    fn extend(&self) -> Result<(), DiskError> {
+        const STEP: u64 = 32 << 20;
+        let _alone = self.committer();
+        let old = self.state().file_len;
+        let step = self
+            .geometry
+            .block_size
+            .max(STEP.min(self.geometry.disk_size.next_multiple_of(self.geometry.block_size)));
+        // One more, where the last mebibyte is cut or a bitmap block takes it.
+        let new = old.next_multiple_of(MIB) + step + MIB;
+        self.storage.set_len(new).map_err(DiskError::storage("extending the file"))?;
+        let mut state = self.state();
+        state.file_len = new;
+        state.space.grow(old, new);
+        Ok(())
+    }
+
+    fn check_range(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+        let (sector, size) = (self.geometry.sector, self.geometry.disk_size);
+        if (offset | len) & (sector - 1) != 0 {
+            return Err(DiskError::Misaligned { offset, len, sector: sector as u32 });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(DiskError::OutOfRange { offset, len, size }),
+        }
+    }
+
+    fn payload_place(&self, block: u64) -> (u64, usize) {
+        entry_place(self.regions.bat.offset, self.geometry.payload_index(block))
+    }
+
+    fn bitmap_place(&self, chunk: u64) -> (u64, usize) {
+        entry_place(self.regions.bat.offset, self.geometry.bitmap_index(chunk))
+    }
+}
+
+impl State {
+    fn is_fresh(&self, page: u64) -> bool {
+        self.fresh_bitmaps.range(..=page).next_back().is_some_and(|block| page < block + MIB)
+    }
+
+    fn check_alive(&self) -> Result<(), DiskError> {
+        match &self.failed {
+            None => Ok(()),
+            Some(why) => Err(DiskError::Failed(why.clone())),
+        }
+    }
+
+    fn entry(&mut self, place: (u64, usize)) -> Result<BatEntry, Miss> {
+        self.pages.entry(place)
+    }
+}

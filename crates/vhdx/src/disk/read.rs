@@ -1,0 +1,173 @@
+//! Reads: where the bytes of a range are.
+
+use super::{Disk, State, Stop};
+use crate::bitmap;
+use crate::error::DiskError;
+use crate::format::{BatEntry, BlockState};
+use crate::metadata::Kind;
+use crate::pins::Pin;
+use crate::storage::Storage;
+
+/// Where the bytes of a piece come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From this offset of the file.
+    File(u64),
+    /// Zeroes that were written.
+    Zero,
+    /// Given up by UNMAP: zeroes.
+    Unmapped,
+    /// Never written, in no file of a chain: zeroes.
+    NeverWritten,
+    /// The parent has it, at the same offset of the disk.
+    Parent,
+}
+
+/// A piece of a range, in order, without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadSegment {
+    /// Length, bytes.
+    pub len: u64,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// A read under way. Reuse it for the next one: it keeps its memory.
+#[derive(Debug, Default)]
+pub struct ReadPlan {
+    segments: Vec<ReadSegment>,
+    pin: Option<Pin>,
+}
+
+impl ReadPlan {
+    /// The pieces of the range.
+    pub fn segments(&self) -> &[ReadSegment] {
+        &self.segments
+    }
+
+    fn push(&mut self, len: u64, source: Source) {
+        if let Some(last) = self.segments.last_mut() {
+            let continues = match (last.source, source) {
+                (Source::File(before), Source::File(offset)) => before + last.len == offset,
+                (before, after) => before == after,
+            };
+            if continues {
+                last.len += len;
+                return;
+            }
+        }
+        self.segments.push(ReadSegment { len, source });
+    }
+}
+
+impl<S: Storage> Disk<S> {
+    /// Says where the bytes of a range are. [`end_read`](Self::end_read) must be called when they were read, or will not be.
+    ///
+    /// It is the extent map too: never written, zero, unmapped and data are told apart, down to sectors.
+    pub fn resolve_read(&self, offset: u64, len: u64, plan: &mut ReadPlan) -> Result<(), Stop> {
+        self.check_range(offset, len)?;
+        let mut state = self.state();
+        plan.segments.clear();
+        if let Some(pin) = plan.pin.take() {
+            state.pins.leave(pin);
+        }
+        let mut at = offset;
+        let end = offset + len;
+        while at < end {
+            let block = at / self.geometry.block_size;
+            let within = at % self.geometry.block_size;
+            let piece = (end - at).min(self.geometry.block_size - within);
+            let entry = state.entry(self.payload_place(block))?;
+            self.resolve_in_block(&mut state, block, within, piece, entry, plan)?;
+            at += piece;
+        }
+        if plan.segments.iter().any(|segment| matches!(segment.source, Source::File(_))) {
+            plan.pin = Some(state.pins.enter());
+        }
+        Ok(())
+    }
+
+    /// Ends a read: the space that it was resolved to may serve others.
+    pub fn end_read(&self, plan: &mut ReadPlan) {
+        if let Some(pin) = plan.pin.take() {
+            self.state().pins.leave(pin);
+        }
+    }
+
+    fn resolve_in_block(
+        &self,
+        state: &mut State,
+        block: u64,
+        within: u64,
+        len: u64,
+        entry: BatEntry,
+        plan: &mut ReadPlan,
+    ) -> Result<(), Stop> {
+        let differencing = self.geometry.kind == Kind::Differencing;
+        let source = match entry.state() {
+            Some(BlockState::NotPresent) if differencing => Source::Parent,
+            Some(BlockState::PartiallyPresent) if differencing => {
+                return self.resolve_partial(state, block, within, len, entry.offset(), plan);
+            }
+            Some(BlockState::NotPresent | BlockState::Undefined) => Source::NeverWritten,
+            Some(BlockState::Zero) => Source::Zero,
+            Some(BlockState::Unmapped) => Source::Unmapped,
+            Some(BlockState::FullyPresent | BlockState::PartiallyPresent) => {
+                push_file(state.file_len, entry.offset() + within, len, plan);
+                return Ok(());
+            }
+            None => return Err(changed(block).into()),
+        };
+        plan.push(len, source);
+        Ok(())
+    }
+
+    fn resolve_partial(
+        &self,
+        state: &mut State,
+        block: u64,
+        within: u64,
+        len: u64,
+        offset: u64,
+        plan: &mut ReadPlan,
+    ) -> Result<(), Stop> {
+        let bitmap = state.entry(self.bitmap_place(self.geometry.chunk_of(block)))?;
+        if bitmap.state() != Some(BlockState::FullyPresent) {
+            return Err(changed(block).into());
+        }
+        let sector = self.geometry.sector;
+        let first = self.geometry.first_bit(block) + within / sector;
+        let file_len = state.file_len;
+        let mut at = offset + within;
+        for (page, mut bits) in bitmap::pages(bitmap.offset(), first..first + len / sector) {
+            let bytes = state.pages.get(page)?;
+            while !bits.is_empty() {
+                let (present, count) = bitmap::run(bytes, bits.clone());
+                match present {
+                    true => push_file(file_len, at, count * sector, plan),
+                    false => plan.push(count * sector, Source::Parent),
+                }
+                bits.start += count;
+                at += count * sector;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A piece of the file; what lies behind its end (in a last block that was cut off) reads as zeroes.
+fn push_file(file_len: u64, offset: u64, len: u64, plan: &mut ReadPlan) {
+    let there = file_len.saturating_sub(offset).min(len);
+    if there > 0 {
+        plan.push(there, Source::File(offset));
+    }
+    if there < len {
+        plan.push(len - there, Source::Zero);
+    }
+}
+
+fn changed(block: u64) -> DiskError {
+    DiskError::Failed(format!(
+        "the table's entry of payload block {block} is not what it was when the file was opened"
+    ))
+}

@@ -1,0 +1,197 @@
+//! Errors as meanings, one enum for each phase: opening, creating, using.
+
+use std::fmt;
+use std::io;
+
+use crate::format::Guid;
+
+/// A structure of a file, to say where something is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The file as a whole.
+    File,
+    /// The file type identifier.
+    Identifier,
+    /// The headers.
+    Header,
+    /// The region table.
+    RegionTable,
+    /// The log.
+    Log,
+    /// The metadata region: table and items.
+    Metadata,
+    /// The parent locator.
+    Locator,
+    /// The block allocation table.
+    Bat,
+    /// A payload block, by number.
+    Block(u64),
+    /// A sector bitmap block, by the number of its chunk.
+    Bitmap(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File => f.write_str("file"),
+            Self::Identifier => f.write_str("file type identifier"),
+            Self::Header => f.write_str("header"),
+            Self::RegionTable => f.write_str("region table"),
+            Self::Log => f.write_str("log"),
+            Self::Metadata => f.write_str("metadata region"),
+            Self::Locator => f.write_str("parent locator"),
+            Self::Bat => f.write_str("block allocation table"),
+            Self::Block(number) => write!(f, "payload block {number}"),
+            Self::Bitmap(chunk) => write!(f, "sector bitmap block {chunk}"),
+        }
+    }
+}
+
+/// Why a file was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Something else than a VHDX file.
+    #[error("not a VHDX file: it does not begin with \"vhdxfile\"")]
+    NotVhdx,
+    /// The file contradicts the standard.
+    #[error("{place} at byte {offset}: {problem}")]
+    Corrupt {
+        /// Which structure.
+        place: Place,
+        /// Where in the file, bytes.
+        offset: u64,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Nothing is wrong with the file, but this code does not know what it needs.
+    #[error("{place} at byte {offset}: {problem}, which this program does not support")]
+    Unsupported {
+        /// Which structure.
+        place: Place,
+        /// Where in the file, bytes.
+        offset: u64,
+        /// What is needed.
+        problem: String,
+    },
+    /// The writer of the file has marked it as incomplete.
+    #[error("the file is marked as incomplete: whatever was filling it has not finished")]
+    Incomplete,
+    /// A parent is another one than the child was made on.
+    #[error(
+        "the parent has changed since the child was made: its data GUID is {found}, the child expects {expected}"
+    )]
+    ParentChanged {
+        /// `parent_linkage`.
+        expected: Guid,
+        /// The parent's.
+        found: Guid,
+    },
+    /// Child and parent do not fit each other.
+    #[error("child and parent do not fit: {0}")]
+    ParentUnfit(String),
+    /// A differencing disk whose parent was not found.
+    #[error("the parent was not found; looked for {0}: put it there, or give its path")]
+    NoParent(String),
+    /// A chain that leads back to itself, or is longer than any that was made on purpose.
+    #[error("the chain of parents {0}")]
+    Chain(String),
+    /// Another process has the file open.
+    #[error("the file is in use by another process")]
+    InUse,
+    /// The storage failed.
+    #[error("{what} at byte {offset}: {source}")]
+    Storage {
+        /// What was under way.
+        what: &'static str,
+        /// Where in the file, bytes.
+        offset: u64,
+        /// What the storage said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn corrupt(place: Place, offset: u64, problem: impl Into<String>) -> Self {
+        Self::Corrupt { place, offset, problem: problem.into() }
+    }
+
+    pub(crate) fn unsupported(place: Place, offset: u64, problem: impl Into<String>) -> Self {
+        Self::Unsupported { place, offset, problem: problem.into() }
+    }
+
+    pub(crate) fn storage(what: &'static str, offset: u64) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Storage { what, offset, source }
+    }
+}
+
+/// Why a file was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// The storage failed.
+    #[error("writing a new VHDX file: {0}")]
+    Storage(#[from] io::Error),
+}
+
+/// Why an operation on an open disk failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// The disk was opened for reading.
+    #[error("the disk is open for reading only")]
+    ReadOnly,
+    /// The range leaves the disk.
+    #[error("{len} bytes at offset {offset} leave the disk, which has {size} bytes")]
+    OutOfRange {
+        /// Start of the range, bytes.
+        offset: u64,
+        /// Length of the range, bytes.
+        len: u64,
+        /// Size of the disk, bytes.
+        size: u64,
+    },
+    /// The range does not consist of whole sectors.
+    #[error("{len} bytes at offset {offset} are not whole sectors of {sector} bytes")]
+    Misaligned {
+        /// Start of the range, bytes.
+        offset: u64,
+        /// Length of the range, bytes.
+        len: u64,
+        /// The logical sector, bytes.
+        sector: u32,
+    },
+    /// The host has no space left. Nothing was changed; the operation succeeds when there is space again.
+    #[error("no space left where the file lies")]
+    NoSpace,
+    /// A differencing disk was read alone where its parent has the data.
+    #[error("the data at offset {0} is in the parent, which is not open")]
+    NoParent(u64),
+    /// The storage failed.
+    #[error("{what}: {message}")]
+    Storage {
+        /// What was under way.
+        what: &'static str,
+        /// The kind of the storage's error.
+        kind: io::ErrorKind,
+        /// What the storage said.
+        message: String,
+    },
+    /// A flush or an update failed earlier, so that what is on the storage is not known: the file must be opened anew.
+    #[error("an earlier failure left the file in need of recovery ({0}): open it anew")]
+    Failed(String),
+}
+
+impl DiskError {
+    pub(crate) fn storage(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::NoSpace
+            }
+            kind => Self::Storage { what, kind, message: error.to_string() },
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The two headers: which one is current, and how they are replaced.
+
+use std::io;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::{OpenError, Place};
+use crate::format::{HEADER_OFFSETS, HEADER_SECTION, Header, MIB, PAGE};
+use crate::storage::Storage;
+
+/// The longest log that is read, bytes: OpenVMM's limit, 64 times what the largest writers make. It bounds the time of a replay.
+const LOG_LENGTH_MAX: u32 = 1 << 30;
+
+/// The current header, and which slot holds it.
+#[derive(Clone, Copy)]
+pub(crate) struct Headers {
+    pub(crate) current: Header,
+    slot: usize,
+}
+
+impl Headers {
+    /// The header of a new file, in neither slot yet.
+    pub(crate) fn new(header: Header) -> Self {
+        Self { current: header, slot: 1 }
+    }
+
+    /// Reads both and takes the valid one with the greater sequence number. Two valid ones with the same number must be the same
+    /// (Disk2vhd writes such files): the standard says nothing of others.
+    pub(crate) fn read(storage: &impl Storage) -> Result<Self, OpenError> {
+        let mut valid: [Option<Header>; 2] = [None; 2];
+        for (slot, offset) in HEADER_OFFSETS.into_iter().enumerate() {
+            let mut page = [0; PAGE];
+            match storage.read_at(offset, &mut page) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => continue,
+                Err(error) => return Err(OpenError::storage("reading a header", offset)(error)),
+            }
+            valid[slot] = Header::read_from_bytes(&page).ok().filter(Header::is_valid);
+        }
+        let (slot, current) = match valid {
+            [None, None] => {
+                let problem = "neither header has a right signature and checksum";
+                return Err(OpenError::corrupt(Place::Header, HEADER_OFFSETS[0], problem));
+            }
+            [Some(first), None] => (0, first),
+            [None, Some(second)] => (1, second),
+            [Some(first), Some(second)] => match first.sequence.get().cmp(&second.sequence.get()) {
+                std::cmp::Ordering::Greater => (0, first),
+                std::cmp::Ordering::Less => (1, second),
+                std::cmp::Ordering::Equal if first.as_bytes() == second.as_bytes() => (0, first),
+                std::cmp::Ordering::Equal => {
+                    let problem =
+                        format!("two different headers have sequence number {}", first.sequence.get());
+                    return Err(OpenError::corrupt(Place::Header, HEADER_OFFSETS[0], problem));
+                }
+            },
+        };
+        check(&current, HEADER_OFFSETS[slot])?;
+        Ok(Self { current, slot })
+    }
+
+    /// Replaces both headers by the current one as `change` makes it: the other slot first, each flushed, so that at every moment one
+    /// valid header is on the storage, and a lost sector afterwards costs nothing (2.2.2.1).
+    pub(crate) fn update(
+        &mut self,
+        storage: &impl Storage,
+        change: impl FnOnce(&mut Header),
+    ) -> io::Result<()> {
+        let mut next = self.current;
+        change(&mut next);
+        for _ in 0..2 {
+            let sequence = self.current.sequence.get().checked_add(1);
+            let exhausted =
+                || io::Error::new(io::ErrorKind::InvalidData, "the header's sequence number is exhausted");
+            next.sequence = sequence.ok_or_else(exhausted)?.into();
+            next.seal();
+            let slot = 1 - self.slot;
+            storage.write_at(HEADER_OFFSETS[slot], next.as_bytes())?;
+            storage.flush()?;
+            *self = Self { current: next, slot };
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what the standard forbids in the current header.
+fn check(header: &Header, at: u64) -> Result<(), OpenError> {
+    let corrupt = |problem: String| Err(OpenError::corrupt(Place::Header, at, problem));
+    let (offset, length) = (header.log_offset.get(), header.log_length.get());
+    if header.version.get() != 1 {
+        let problem = format!("version {} of the format", header.version.get());
+        return Err(OpenError::unsupported(Place::Header, at, problem));
+    }
+    if header.log_version.get() != 0 && !header.log.is_zero() {
+        let problem = format!("version {} of the log, which is not empty", header.log_version.get());
+        return Err(OpenError::unsupported(Place::Header, at, problem));
+    }
+    if length == 0 || !u64::from(length).is_multiple_of(MIB) {
+        return corrupt(format!("the log's length {length} is not a multiple of 1 MiB"));
+    }
+    if length > LOG_LENGTH_MAX {
+        return Err(OpenError::unsupported(Place::Header, at, format!("a log of {length} bytes")));
+    }
+    if offset < HEADER_SECTION
+        || !offset.is_multiple_of(MIB)
+        || offset.checked_add(u64::from(length)).is_none()
+    {
+        return corrupt(format!(
+            "the log's offset {offset} is not a multiple of 1 MiB behind the header section"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! The VHDX format (MS-VHDX) as an engine that knows no runtime: what a virtual disk's bytes are in a file, and how the file changes
+//! without ever losing one.
+//!
+//! ```text
+//!        caller: a LUN, NBD, a tool
+//!           │  resolve_read, begin_write, complete, flush        ▲ ranges of the file
+//!           ▼                                                    │
+//!        Disk ── table and bitmap pages ── free space ── log     │  payload: the caller reads and writes it
+//!           │  metadata, 4 KiB at a time                         ▼
+//!        Storage: a file, a LUN, a device that fails on purpose
+//! ```
+//!
+//! # I/O model
+//!
+//! Payload never passes through this crate: [`Disk::resolve_read`] and [`Disk::begin_write`] turn ranges of the disk into ranges of the
+//! file, and the caller moves the bytes as it likes (io_uring, O_DIRECT, straight from a socket). What a write allocates becomes visible
+//! when the caller says that the bytes are there.
+//!
+//! Metadata goes through [`Storage`], a trait of blocking calls, and not through the project's `BlockDevice`: a file grows and shrinks,
+//! which no device does; the order of writes is what keeps a file whole, and it can be read from top to bottom only in straight code; and
+//! a test must see each write and flush, to rebuild what a power cut leaves of them. Nothing of it is on the way of an I/O whose metadata
+//! is in memory: resolving never blocks, and says what it needs ([`Need`]) where it would. A device that must not block gives that to a
+//! thread of its own.
+//!
+//! # Order of writes
+//!
+//! `disk/commit.rs` has it and says why: payload, flush, log, flush, then in place. A flush costs two flushes of the storage however many
+//! blocks were allocated since the last one, and one where none were.
+//!
+//! # Errors
+//!
+//! [`OpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate panic, loop, or take
+//! memory beyond stated bounds. [`DiskError`] tells a full host ([`DiskError::NoSpace`]: nothing has changed, try again) from a storage
+//! that failed. [`check`](check::check) reports what opening tolerates too.
+//!
+//! # Parts
+//!
+//! | part | is |
+//! |---|---|
+//! | [`format`] | on-disk types and constants |
+//! | [`Storage`] | what a file lies on |
+//! | `header`, `region`, `metadata`, `locator` | the parts of a file, parsed, checked, built |
+//! | `log` | active sequence, replay on the file and in memory, new entries |
+//! | `geometry` | blocks, chunks, the interleaved table |
+//! | `transition` | payload states: one table for all operations |
+//! | `bitmap`, `pages`, `space`, `pins` | sector bitmaps; metadata in memory; free space; what I/O may still reach |
+//! | `scan`, [`check`] | every entry of the table looked at: by opening, by people |
+//! | [`Disk`] | an open file: resolving, completing, committing |
+//! | [`create`], `open` | from nothing to a disk |
+//! | [`Chain`] | a disk with its parents, blocking |
+//! | [`crash`] | the test kit: every state that a power cut can leave |
+
+mod bitmap;
+mod chain;
+pub mod check;
+pub mod crash;
+mod create;
+mod disk;
+mod error;
+pub mod format;
+mod geometry;
+mod header;
+mod locator;
+mod log;
+mod metadata;
+mod open;
+mod pages;
+mod pins;
+mod region;
+mod scan;
+mod space;
+mod storage;
+mod transition;
+
+pub use chain::{Chain, MapSegment};
+pub use create::{CreateOptions, create};
+pub use disk::{Disk, Fill, Need, ReadPlan, ReadSegment, Source, Stop, WritePlan, WriteSegment};
+pub use error::{CreateError, DiskError, OpenError, Place};
+pub use locator::Locator;
+pub use metadata::{Item, Kind, Parameters};
+pub use open::OpenOptions;
+pub use region::Span;
+pub use scan::{Counts, Finding, Severity};
+pub use storage::{Storage, open_file};
+pub use transition::DiscardMode;

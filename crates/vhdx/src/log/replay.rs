@@ -1,0 +1,241 @@
+//! Replay of the log after a crash, on the file or in memory.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::ring::Ring;
+use super::sequence::{Entry, Scanner, Update, check_length};
+use crate::error::{OpenError, Place};
+use crate::format::{Guid, PAGE, PAGE_U64};
+use crate::region::Span;
+use crate::storage::Storage;
+
+/// How many 4 KiB pages a replay in memory keeps: 256 MiB, far more than a log of any known writer holds (1 MiB).
+const OVERLAY_PAGES_MAX: usize = 1 << 16;
+
+/// What a replay in memory made of the file, over which everything is read afterwards.
+#[derive(Default)]
+pub(crate) struct Overlay {
+    pages: BTreeMap<u64, Box<[u8; PAGE]>>,
+    /// Ranges of zeroes under the pages, begin and end, apart from each other.
+    zeroes: BTreeMap<u64, u64>,
+    /// The length that the file would have.
+    len: u64,
+}
+
+impl Overlay {
+    /// Whether the replay changed something in `span`.
+    pub(crate) fn touches(&self, span: Span) -> bool {
+        let first = span.offset / PAGE_U64 * PAGE_U64;
+        let zeroed = self.zeroes.range(..span.end()).next_back().is_some_and(|(_, end)| *end > span.offset);
+        zeroed || self.pages.range(first..span.end()).next().is_some()
+    }
+
+    fn zero(&mut self, offset: u64, len: u64) {
+        let (mut start, mut end) = (offset, offset + len);
+        let hidden: Vec<u64> = self.pages.range(start..end).map(|(at, _)| *at).collect();
+        hidden.iter().for_each(|at| drop(self.pages.remove(at)));
+        while let Some((&begin, &until)) =
+            self.zeroes.range(..=end).next_back().filter(|(_, until)| **until >= start)
+        {
+            self.zeroes.remove(&begin);
+            (start, end) = (start.min(begin), end.max(until));
+        }
+        self.zeroes.insert(start, end);
+    }
+
+    fn page(&self, offset: u64) -> Option<Option<&[u8; PAGE]>> {
+        let zero = || self.zeroes.range(..=offset).next_back().is_some_and(|(_, end)| offset < *end);
+        match self.pages.get(&offset) {
+            Some(page) => Some(Some(page)),
+            None => zero().then_some(None),
+        }
+    }
+}
+
+/// A file as it is after the replay in memory, if there was one.
+pub(crate) struct View<'a, S> {
+    pub(crate) storage: &'a S,
+    pub(crate) overlay: Option<&'a Overlay>,
+}
+
+impl<S: Storage> Storage for View<'_, S> {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.storage.len()?.max(self.overlay.map_or(0, |overlay| overlay.len)))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let Some(overlay) = self.overlay else { return self.storage.read_at(offset, buf) };
+        let end = offset + buf.len() as u64;
+        if end > self.len()? {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let stored = self.storage.len()?.saturating_sub(offset).min(buf.len() as u64) as usize;
+        self.storage.read_at(offset, &mut buf[..stored])?;
+        buf[stored..].fill(0);
+        if !overlay.touches(Span { offset, len: buf.len() as u64 }) {
+            return Ok(());
+        }
+        let mut at = offset;
+        while at < end {
+            let page = at / PAGE_U64 * PAGE_U64;
+            let until = (page + PAGE_U64).min(end);
+            let target = &mut buf[(at - offset) as usize..(until - offset) as usize];
+            let within = (at - page) as usize;
+            match overlay.page(page) {
+                Some(Some(bytes)) => target.copy_from_slice(&bytes[within..within + target.len()]),
+                Some(None) => target.fill(0),
+                None => {}
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+/// Finds the active sequence without carrying it out.
+pub(crate) fn find(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Vec<Entry>, OpenError> {
+    let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+    if ring.span.end() > file {
+        let problem = format!("it ends at byte {}, the file at {file}", ring.span.end());
+        return Err(OpenError::corrupt(Place::Log, ring.span.offset, problem));
+    }
+    let entries = Scanner::new(storage, ring, log).active()?;
+    check_length(&entries, ring.span, file)?;
+    Ok(entries)
+}
+
+/// Replays into memory; the file is only read.
+pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result<Overlay, OpenError> {
+    let entries = find(storage, ring, log)?;
+    let file = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+    let mut overlay = Overlay { len: check_length(&entries, ring.span, file)?, ..Overlay::default() };
+    let too_much = || {
+        let problem = "more to replay than is kept in memory: open the file for writing once";
+        OpenError::unsupported(Place::Log, ring.span.offset, problem)
+    };
+    each_update(storage, ring, log, &entries, |offset, change| {
+        match change {
+            Change::Data(page) => {
+                overlay.len = overlay.len.max(offset + PAGE_U64);
+                overlay.pages.insert(offset, Box::new(*page));
+            }
+            Change::Zero(len) => {
+                overlay.len = overlay.len.max(offset + len);
+                overlay.zero(offset, len);
+            }
+        }
+        if overlay.pages.len() > OVERLAY_PAGES_MAX || overlay.zeroes.len() > ZERO_RANGES_MAX {
+            return Err(too_much());
+        }
+        Ok(())
+    })?;
+    Ok(overlay)
+}
+
+/// How many ranges of zeroes a replay in memory keeps, a few MiB: sector bitmap blocks are what they are for, 16,384 of which are the most.
+const ZERO_RANGES_MAX: usize = 1 << 16;
+
+/// Replays onto the file and flushes it. The log stays as it is: whoever calls clears the header's LogGuid afterwards.
+pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result<(), OpenError> {
+    let entries = find(storage, ring, log)?;
+    let mut len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+    let last = check_length(&entries, ring.span, len)?;
+    each_update(storage, ring, log, &entries, |offset, change| {
+        let size = match change {
+            Change::Data(_) => PAGE_U64,
+            Change::Zero(size) => size,
+        };
+        if offset + size > len {
+            storage
+                .set_len(offset + size)
+                .map_err(OpenError::storage("extending the file for the log", offset))?;
+            len = offset + size;
+        }
+        match change {
+            Change::Data(page) => storage.write_at(offset, page),
+            Change::Zero(size) => storage.zero(offset, size),
+        }
+        .map_err(OpenError::storage("replaying the log", offset))
+    })?;
+    if last > len {
+        storage.set_len(last).map_err(OpenError::storage("extending the file for the log", last))?;
+    }
+    storage.flush().map_err(OpenError::storage("flushing the replayed log", 0))
+}
+
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Data(&'a [u8; PAGE]),
+    Zero(u64),
+}
+
+fn each_update<S: Storage>(
+    storage: &S,
+    ring: Ring,
+    log: Guid,
+    entries: &[Entry],
+    mut apply: impl FnMut(u64, Change<'_>) -> Result<(), OpenError>,
+) -> Result<(), OpenError> {
+    let scanner = Scanner::new(storage, ring, log);
+    for entry in entries {
+        scanner.updates(entry, |scanner, update| {
+            match update {
+                Some(Update::Data { offset, leading, trailing, position }) => {
+                    let sector = scanner.data_sector(entry, position)?;
+                    let mut page = sector.ok_or_else(|| changed(ring))?;
+                    page[..8].copy_from_slice(&leading);
+                    page[PAGE - 4..].copy_from_slice(&trailing);
+                    apply(offset, Change::Data(&page))?;
+                }
+                Some(Update::Zero { len: 0, .. }) => {}
+                Some(Update::Zero { offset, len }) => apply(offset, Change::Zero(len))?,
+                None => return Err(changed(ring)),
+            }
+            Ok(true)
+        })?;
+    }
+    Ok(())
+}
+
+fn changed(ring: Ring) -> OpenError {
+    OpenError::corrupt(Place::Log, ring.span.offset, "an entry has changed while it was replayed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crash::MemoryStorage;
+
+    #[test]
+    fn the_overlay_shows_the_newest_of_pages_and_zeroes() {
+        let storage = MemoryStorage::of_bytes(&[9; 64 << 10]);
+        let mut overlay = Overlay { len: 80 << 10, ..Overlay::default() };
+        overlay.pages.insert(0x2000, Box::new([1; PAGE]));
+        overlay.zero(0x1000, 0x2000);
+        overlay.zero(0x5000, 0x1000);
+        overlay.zero(0x3000, 0x1000);
+        overlay.pages.insert(0x3000, Box::new([2; PAGE]));
+        assert_eq!(overlay.zeroes.iter().collect::<Vec<_>>(), [(&0x1000, &0x4000), (&0x5000, &0x6000)]);
+        let view = View { storage: &storage, overlay: Some(&overlay) };
+        let mut bytes = vec![0xEE; 80 << 10];
+        view.read_at(0, &mut bytes).expect("memory");
+        let firsts: Vec<u8> = bytes.chunks(PAGE).map(|page| page[0]).collect();
+        assert_eq!(firsts[..8], [9, 0, 0, 2, 9, 0, 9, 9]);
+        assert_eq!(firsts[16..], [0; 4], "behind the end of the file");
+        let touches = |offset, len| overlay.touches(Span { offset, len });
+        assert!(touches(0x3FFF, 1) && touches(0x4FFF, 2) && touches(0x3800, 8) && !touches(0x4000, 0x1000));
+    }
+}

@@ -1,0 +1,191 @@
+//! Opening a file: everything is checked before anything is believed, and before anything is changed.
+
+use crate::disk::{Disk, Parts};
+use crate::error::{OpenError, Place};
+use crate::format::{FILE_SIGNATURE, FILE_SIZE_MAX, Guid, GuidSource};
+use crate::geometry::Geometry;
+use crate::header::Headers;
+use crate::log::replay::{self, View};
+use crate::log::ring::Ring;
+use crate::metadata::Parameters;
+use crate::region::{Regions, Span};
+use crate::scan::{Counts, Finding, Severity, scan};
+use crate::space::Space;
+use crate::storage::Storage;
+
+/// How a file is opened.
+pub struct OpenOptions {
+    /// Not a bit of the file is changed: a log is replayed in memory.
+    pub read_only: bool,
+    /// How many 4 KiB pages of metadata are kept in memory, beside those that are changed. One holds the entries of 512 blocks.
+    pub cached_pages: usize,
+}
+
+impl OpenOptions {
+    /// 16 MiB: the table of 4 TiB in blocks of 2 MiB.
+    const CACHED_PAGES: usize = 4096;
+
+    /// For reading alone.
+    pub fn read_only() -> Self {
+        Self { read_only: true, cached_pages: Self::CACHED_PAGES }
+    }
+
+    /// For reading and writing.
+    pub fn writable() -> Self {
+        Self { read_only: false, cached_pages: Self::CACHED_PAGES }
+    }
+}
+
+/// What was learnt of a file before its table was scanned.
+pub(crate) struct Opened {
+    pub(crate) headers: Headers,
+    pub(crate) overlay: Option<replay::Overlay>,
+    pub(crate) regions: Regions,
+    pub(crate) parameters: Parameters,
+    pub(crate) geometry: Geometry,
+    pub(crate) file_len: u64,
+    pub(crate) space: Space,
+}
+
+impl<S: Storage> Disk<S> {
+    /// Opens a file. A parent is another disk: [`Chain`](crate::Chain) puts them together.
+    ///
+    /// A log that is not empty is replayed: onto the file, or in memory where `options` ask for reading alone. Otherwise nothing is changed
+    /// before the first write. `guids` are taken when the file is changed.
+    pub fn open(
+        storage: S,
+        options: &OpenOptions,
+        mut guids: Box<dyn GuidSource>,
+    ) -> Result<Self, OpenError> {
+        if !options.read_only {
+            replay_onto(&storage, guids.as_mut())?;
+        }
+        let mut opened = read(&storage)?;
+        let view = View { storage: &storage, overlay: opened.overlay.as_ref() };
+        let overlay = opened.overlay.as_ref();
+        let counts = scan(
+            &view,
+            opened.regions.bat,
+            &opened.geometry,
+            &mut opened.space,
+            refuse_damage,
+            |block| match overlay.is_some_and(|overlay| overlay.touches(block)) {
+                true => {
+                    let problem =
+                        "it changes payload, which only a replay onto the file can: open it for writing once";
+                    Err(OpenError::unsupported(Place::Log, block.offset, problem))
+                }
+                false => Ok(()),
+            },
+        )?;
+        Ok(Self::assemble(storage, options, guids, opened, counts))
+    }
+
+    fn assemble(
+        storage: S,
+        options: &OpenOptions,
+        guids: Box<dyn GuidSource>,
+        opened: Opened,
+        counts: Counts,
+    ) -> Self {
+        // What a caller reads lies on the storage itself: behind its end there is nothing, whatever the log makes of its length.
+        let file_len = storage.len().unwrap_or(opened.file_len).min(opened.file_len);
+        Self::from_parts(Parts {
+            storage,
+            parameters: opened.parameters,
+            geometry: opened.geometry,
+            regions: opened.regions,
+            overlay: opened.overlay,
+            read_only: options.read_only,
+            headers: opened.headers,
+            guids,
+            space: opened.space,
+            counts,
+            file_len,
+            cached_pages: options.cached_pages,
+        })
+    }
+}
+
+fn refuse_damage(finding: Finding) -> Result<(), OpenError> {
+    match finding.severity {
+        Severity::Note => Ok(()),
+        Severity::Damage => Err(OpenError::corrupt(finding.place, finding.offset, finding.problem)),
+    }
+}
+
+fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
+    let len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
+    let mut signature = [0; 8];
+    match storage.read_at(0, &mut signature) {
+        Ok(()) if signature == FILE_SIGNATURE => {}
+        Err(error) if error.kind() != std::io::ErrorKind::UnexpectedEof => {
+            return Err(OpenError::storage("reading the file type identifier", 0)(error));
+        }
+        _ => return Err(OpenError::NotVhdx),
+    }
+    if len > FILE_SIZE_MAX {
+        return Err(OpenError::unsupported(Place::File, len, format!("a file of {len} bytes")));
+    }
+    Ok(len)
+}
+
+fn ring_of(headers: &Headers) -> Ring {
+    let header = &headers.current;
+    Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
+}
+
+/// Replays a log that is not empty, and empties it. FileWriteGuid changes before, since the file does; DataWriteGuid does not: a read of
+/// the disk sees nothing new, and children name it.
+fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), OpenError> {
+    check_identity(storage)?;
+    let mut headers = Headers::read(storage)?;
+    let log = headers.current.log;
+    if log.is_zero() {
+        return Ok(());
+    }
+    // Whether it can be replayed at all is known before anything is changed.
+    replay::find(storage, ring_of(&headers), log)?;
+    let writing = |error| OpenError::storage("writing a header", 0)(error);
+    headers.update(storage, |header| header.file_write = guids.next()).map_err(writing)?;
+    replay::onto_file(storage, ring_of(&headers), log)?;
+    headers.update(storage, |header| header.log = Guid::ZERO).map_err(writing)
+}
+
+/// Reads everything but the block table.
+pub(crate) fn read(storage: &impl Storage) -> Result<Opened, OpenError> {
+    let len = check_identity(storage)?;
+    let headers = Headers::read(storage)?;
+    let ring = ring_of(&headers);
+    let log = headers.current.log;
+    let overlay = if log.is_zero() { None } else { Some(replay::in_memory(storage, ring, log)?) };
+    let view = View { storage, overlay: overlay.as_ref() };
+    let file_len = view.len().map_err(OpenError::storage("asking for the file's length", 0))?.max(len);
+    let regions = Regions::read(&view)?;
+    for (place, span) in
+        [(Place::Log, ring.span), (Place::Bat, regions.bat), (Place::Metadata, regions.metadata)]
+    {
+        if span.end() > file_len {
+            let problem = format!("it ends at byte {}, the file at {file_len}", span.end());
+            return Err(OpenError::corrupt(place, span.offset, problem));
+        }
+    }
+    let parameters = Parameters::read(&view, regions.metadata)?;
+    let geometry = Geometry::new(&parameters);
+    if geometry.entries() * 8 > regions.bat.len {
+        let problem = format!("it has {} bytes, {} entries need more", regions.bat.len, geometry.entries());
+        return Err(OpenError::corrupt(Place::Bat, regions.bat.offset, problem));
+    }
+    let mut space = Space::new(file_len, geometry.block_size);
+    for span in regions.all.iter().chain([&ring.span]) {
+        if span.end() > FILE_SIZE_MAX {
+            let problem = format!("a region ends at byte {}", span.end());
+            return Err(OpenError::unsupported(Place::RegionTable, span.offset, problem));
+        }
+        if !space.take(*span) {
+            let problem = format!("the structure of {} bytes there overlaps another one", span.len);
+            return Err(OpenError::corrupt(Place::RegionTable, span.offset, problem));
+        }
+    }
+    Ok(Opened { headers, overlay, regions, parameters, geometry, file_len, space })
+}

@@ -1,0 +1,149 @@
+//! The inner device: what a VHDX file lies on.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
+///
+/// # Contract
+///
+/// - Calls block and come from any thread; the engine never holds its state's lock while it calls.
+/// - Writes are durable after a later `flush` returns, until then in any order, torn anywhere at 512 bytes, or lost.
+/// - What lies beyond the end of a read is an error of kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+/// - A storage of fixed length refuses another one in `set_len` as a full host does.
+/// - A full host is an error of kind [`StorageFull`](io::ErrorKind::StorageFull), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) or
+///   [`FileTooLarge`](io::ErrorKind::FileTooLarge).
+pub trait Storage: Send + Sync {
+    /// Length, bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether nothing is there.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `buf` from `offset`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` at `offset`, beyond the end too.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Makes everything written, and the length, durable.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Changes the length; what is added reads as zeroes.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Gives the space behind a range within the length back if that is cheap. `true`: it reads as zeroes now; `false`: nothing happened.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let _ = (offset, len);
+        Ok(false)
+    }
+
+    /// Makes a range within the length read as zeroes.
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        let mut done = 0;
+        while done < len {
+            let now = (len - done).min(ZEROES.len() as u64);
+            self.write_at(offset + done, &ZEROES[..now as usize])?;
+            done += now;
+        }
+        Ok(())
+    }
+}
+
+impl Storage for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.write_all_at(data, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        match fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl<S: Storage + ?Sized> Storage for Arc<S> {
+    fn len(&self) -> io::Result<u64> {
+        (**self).len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        (**self).write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        (**self).set_len(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        (**self).punch(offset, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).zero(offset, len)
+    }
+}
+
+/// How often a lock is tried, and how long between: a process that another thread is starting shares this one's locks until it runs its
+/// program, so that a file closed a moment ago is still locked; on a busy machine for some milliseconds.
+const LOCK_TRIES: u32 = 25;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// Opens a file and locks it: shared for reading, alone for writing. The lock is advisory (`flock`) and ends with the file.
+pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
+    let file = File::options()
+        .read(true)
+        .write(writable)
+        .open(path)
+        .map_err(crate::OpenError::storage("opening the file", 0))?;
+    let mut patience = LOCK_TRIES;
+    let locked = loop {
+        let locked = if writable { file.try_lock() } else { file.try_lock_shared() };
+        if patience == 0 || !matches!(locked, Err(std::fs::TryLockError::WouldBlock)) {
+            break locked;
+        }
+        patience -= 1;
+        std::thread::sleep(LOCK_PAUSE);
+    };
+    match locked {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(crate::OpenError::InUse),
+        // File systems without locks: as much as they allow.
+        Err(std::fs::TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(crate::OpenError::storage("locking the file", 0)(error))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The transitions of payload blocks, in one table: what each operation does to a block in each state.
+//!
+//! | state | write of a part | write of all | unmap of a part | unmap of all | zeroes in a part | zeroes in all |
+//! |---|---|---|---|---|---|---|
+//! | **dynamic, fixed** | | | | | | |
+//! | NOT PRESENT, UNDEFINED | allocate, rest zero | allocate | – | – | → ZERO | → ZERO |
+//! | ZERO | allocate, rest zero | allocate | – | – | – | – |
+//! | UNMAPPED | allocate, rest zero | allocate | – | – | → ZERO | → ZERO |
+//! | FULLY PRESENT | in place | in place | zero in place | → UNMAPPED | zero in place | → ZERO |
+//! | **differencing** | | | | | | |
+//! | NOT PRESENT | allocate PARTIALLY PRESENT | allocate | – | → ZERO | allocate PARTIALLY PRESENT, zeroes | → ZERO |
+//! | UNDEFINED, UNMAPPED | allocate, rest zero | allocate | – | – | → ZERO | → ZERO |
+//! | ZERO | allocate, rest zero | allocate | – | – | – | – |
+//! | FULLY PRESENT | in place | in place | zero in place | → ZERO | zero in place | → ZERO |
+//! | PARTIALLY PRESENT | in place, mark | in place, → FULLY PRESENT | zero in place, mark | → ZERO | zero in place, mark | → ZERO |
+//!
+//! "Allocate" makes a FULLY PRESENT block where nothing else is said. Blocks of a fixed disk that are present never leave that state (note 6
+//! of the standard): unmapping does nothing there, zeroes are written. On a differencing disk an unmapped block becomes ZERO, which hides
+//! the parent for every reader; UNMAPPED would let a reader return what the parent has. Where a reader may return anything (NOT PRESENT,
+//! UNDEFINED, UNMAPPED without a parent) this code returns zeroes.
+
+use crate::format::BlockState;
+use crate::metadata::Kind;
+
+/// What a write does to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// The data goes where the block is.
+    InPlace,
+    /// The same, then the sectors are marked as present.
+    InPlaceMark,
+    /// The same, then the block is fully present.
+    InPlaceFill,
+    /// The block gets space; what is not written becomes zero.
+    Allocate,
+    /// The block gets space and a sector bitmap; what is not written stays the parent's.
+    AllocatePart,
+}
+
+/// What giving up a range does to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Discard {
+    /// Nothing.
+    Nothing,
+    /// The block changes its state, and its space is freed.
+    Become(BlockState),
+    /// The range is zeroed where the block is.
+    ZeroInPlace,
+    /// The same, then its sectors are marked as present.
+    ZeroInPlaceMark,
+    /// The block gets space and a sector bitmap, zeroes in the range; the rest stays the parent's.
+    AllocatePart,
+}
+
+/// How a range is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscardMode {
+    /// Its contents are not needed; what is given up reads as zeroes. May do less than asked.
+    Unmap,
+    /// It reads as zeroes afterwards; space may be given back.
+    Zero,
+    /// It reads as zeroes afterwards; space that is there stays.
+    ZeroKeepSpace,
+}
+
+pub(crate) fn write(kind: Kind, state: BlockState, whole: bool) -> Write {
+    use BlockState::*;
+    match (kind, state) {
+        (_, FullyPresent) => Write::InPlace,
+        (Kind::Differencing, PartiallyPresent) if whole => Write::InPlaceFill,
+        (Kind::Differencing, PartiallyPresent) => Write::InPlaceMark,
+        // Not allowed there, and read as fully present.
+        (_, PartiallyPresent) => Write::InPlace,
+        (Kind::Differencing, NotPresent) if !whole => Write::AllocatePart,
+        (_, NotPresent | Undefined | Zero | Unmapped) => Write::Allocate,
+    }
+}
+
+pub(crate) fn discard(kind: Kind, state: BlockState, mode: DiscardMode, whole: bool) -> Discard {
+    use BlockState::*;
+    let unmap = mode == DiscardMode::Unmap;
+    let keep = mode == DiscardMode::ZeroKeepSpace || kind == Kind::Fixed;
+    match (kind, state) {
+        (_, Zero) => Discard::Nothing,
+        (Kind::Differencing, NotPresent) => match (whole, unmap) {
+            (true, _) => Discard::Become(Zero),
+            (false, true) => Discard::Nothing,
+            (false, false) => Discard::AllocatePart,
+        },
+        (_, NotPresent | Undefined | Unmapped) if unmap => Discard::Nothing,
+        (_, NotPresent | Undefined | Unmapped) => Discard::Become(Zero),
+        (Kind::Fixed, FullyPresent | PartiallyPresent) if unmap => Discard::Nothing,
+        (Kind::Differencing, FullyPresent | PartiallyPresent) if whole && !keep => Discard::Become(Zero),
+        (_, FullyPresent | PartiallyPresent) if whole && !keep => {
+            Discard::Become(if unmap { Unmapped } else { Zero })
+        }
+        (Kind::Differencing, PartiallyPresent) => Discard::ZeroInPlaceMark,
+        (_, FullyPresent | PartiallyPresent) => Discard::ZeroInPlace,
+    }
+}
