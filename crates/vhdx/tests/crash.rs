@@ -1,0 +1,360 @@
+//! Power cuts: after every prefix of writes and flushes, with what was not flushed lost, torn or out of order, the file opens, is sound,
+//! and holds every byte that a flush has acknowledged.
+
+mod support;
+
+use lunway_vhdx::crash::{Crash, MemoryStorage, Recorder};
+use lunway_vhdx::{Chain, DiscardMode, Disk, Kind, OpenOptions, Storage};
+use support::*;
+
+/// The unit of the tests' writes, bytes: small enough for partial blocks, large enough to look at all of a disk often.
+const UNIT: u64 = 4096;
+
+/// A unit of each value, to compare with.
+static FILLS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
+
+/// What happened to one unit: what it holds since which operation.
+#[derive(Clone)]
+struct History {
+    /// Contents by their fill byte, with the number of operations before the change, in order. 0 is zero.
+    values: Vec<(usize, u8)>,
+    /// How many of them were complete at each acknowledged flush: operations at the acknowledgement, length of `values`.
+    floors: Vec<(usize, usize)>,
+}
+
+/// A disk that is written, and what each unit of it may hold at any time.
+struct Workload {
+    recorder: Recorder,
+    parents: Vec<MemoryStorage>,
+    chain: Option<Chain<Recorder>>,
+    units: Vec<History>,
+    opened: u64,
+}
+
+impl Workload {
+    /// A disk of `blocks` blocks of 1 MiB, with or without a parent full of ones.
+    fn new(blocks: u64, differencing: bool, holes: bool) -> Self {
+        let size = blocks * MIB;
+        let base = memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1);
+        let (start, parents, value) = match differencing {
+            false => (base, Vec::new(), 0),
+            true => {
+                let shared = std::sync::Arc::new(base);
+                let chain = alone(open(shared.clone(), true, 2));
+                chain.write_at(0, &vec![1; size as usize]).expect("a write");
+                chain.close().expect("a close");
+                let parent = (*shared).clone();
+                let child = memory(&child_options(&open(shared, false, 3), size, 1 << 20), 4);
+                (child, vec![parent], 1)
+            }
+        };
+        let recorder = if holes { Recorder::new(start) } else { Recorder::without_holes(start) };
+        let units = vec![History { values: vec![(0, value)], floors: vec![(0, 1)] }; (size / UNIT) as usize];
+        let mut workload = Self { recorder, parents, chain: None, units, opened: 0 };
+        workload.open();
+        workload
+    }
+
+    fn open(&mut self) {
+        self.opened += 1;
+        let leaf = Disk::open(self.recorder.clone(), &OpenOptions::writable(), guids(100 + self.opened));
+        let mut disks = vec![leaf.unwrap_or_else(|error| panic!("{error}"))];
+        disks.extend(self.parents.iter().map(|parent| open(Recorder::new(parent.clone()), false, 0)));
+        self.chain = Some(Chain::new(disks).unwrap_or_else(|error| panic!("{error}")));
+    }
+
+    fn chain(&self) -> &Chain<Recorder> {
+        self.chain.as_ref().expect("open")
+    }
+
+    fn note(&mut self, first: u64, count: u64, began: usize, value: u8) {
+        for unit in &mut self.units[first as usize..(first + count) as usize] {
+            unit.values.push((began, value));
+        }
+    }
+
+    fn write(&mut self, first: u64, count: u64, value: u8) {
+        let began = self.recorder.count();
+        self.chain().write_at(first * UNIT, &vec![value; (count * UNIT) as usize]).expect("a write");
+        self.note(first, count, began, value);
+    }
+
+    fn zero(&mut self, first: u64, count: u64, mode: DiscardMode) {
+        let began = self.recorder.count();
+        self.chain().discard(first * UNIT, count * UNIT, mode).expect("a discard");
+        // Whether an unmap did anything is seen by reading.
+        for unit in first..first + count {
+            let mut data = [0xEE; UNIT as usize];
+            self.chain().read_at(unit * UNIT, &mut data).expect("a read");
+            match data[0] {
+                0 => self.note(unit, 1, began, 0),
+                _ => assert!(mode == DiscardMode::Unmap, "zeroes are zeroes"),
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let floors: Vec<usize> = self.units.iter().map(|unit| unit.values.len()).collect();
+        self.chain().flush().expect("a flush");
+        let done = self.recorder.count();
+        for (unit, floor) in self.units.iter_mut().zip(floors) {
+            unit.floors.push((done, floor));
+        }
+    }
+
+    fn close(&mut self) {
+        self.flush();
+        self.chain.take().expect("open").close().expect("a close");
+    }
+
+    /// Opens an image as a crash left it, and compares every unit.
+    fn verify(&self, image: MemoryStorage, done: usize, context: &str) {
+        assert_sound(&image, context);
+        let image = std::sync::Arc::new(image);
+        let fills = FILLS.get_or_init(|| (0..=255).map(|value| vec![value; UNIT as usize]).collect());
+        for writable in [false, true] {
+            let leaf = Disk::open(image.clone(), &open_options(writable), guids(9));
+            let mut disks = vec![leaf.unwrap_or_else(|error| panic!("{context}: {error}"))];
+            disks.extend(
+                self.parents.iter().map(|parent| open(std::sync::Arc::new(parent.clone()), false, 0)),
+            );
+            let chain = Chain::new(disks).unwrap_or_else(|error| panic!("{context}: {error}"));
+            let bytes = contents(&chain);
+            for (number, (data, unit)) in bytes.chunks(UNIT as usize).zip(&self.units).enumerate() {
+                let floor =
+                    unit.floors.iter().rev().find(|(at, _)| *at <= done).map_or(1, |(_, floor)| *floor);
+                let begun = unit.values.iter().filter(|(began, _)| *began <= done).count();
+                let allowed: Vec<u8> =
+                    unit.values[floor - 1..begun.max(floor)].iter().map(|(_, value)| *value).collect();
+                if allowed.contains(&data[0]) && data == fills[usize::from(data[0])] {
+                    continue;
+                }
+                // A write of several sectors may be there in part: each sector is judged by itself.
+                for sector in data.chunks(512) {
+                    let value = sector[0];
+                    assert!(
+                        sector.iter().all(|byte| *byte == value) && allowed.contains(&value),
+                        "{context}, writable {writable}: unit {number} holds {value}, allowed are {allowed:?}"
+                    );
+                }
+            }
+            if writable {
+                // It goes on from there.
+                chain.write_at(0, &[77; 512]).unwrap_or_else(|error| panic!("{context}: {error}"));
+                chain.close().unwrap_or_else(|error| panic!("{context}: {error}"));
+            }
+        }
+        assert_sound(image.as_ref(), context);
+    }
+
+    /// Every prefix, with what is not flushed: all there, all lost, and `samples` times some of it.
+    fn verify_all(&self, samples: u64, seed: u64) -> u64 {
+        let mut rng = Rng(seed);
+        let mut images = 0;
+        self.recorder.each_crash(|crash: &Crash<'_>| {
+            let done = crash.done;
+            let units = crash.units(512);
+            let mut try_one = |image, what: &str| {
+                images += 1;
+                self.verify(
+                    image,
+                    done,
+                    &format!("seed {seed}, after {done} operations, {what} of {units} pieces"),
+                );
+            };
+            try_one(crash.image(512, |_| true), "all");
+            if units == 0 {
+                return;
+            }
+            try_one(crash.image(512, |_| false), "none");
+            for sample in 0..samples {
+                let unit = if sample % 2 == 0 { 512 } else { 4096 };
+                let share = [20, 50, 80, 95][rng.below(4) as usize];
+                let mut decide = rng.clone();
+                rng.next();
+                try_one(crash.image(unit, |_| decide.below(100) < share), "some");
+            }
+            // Few pieces: each one lost, each one alone.
+            if units <= 12 {
+                for piece in 0..units {
+                    try_one(crash.image(512, |number| number != piece), "all but one");
+                    try_one(crash.image(512, |number| number == piece), "one");
+                }
+            }
+        });
+        images
+    }
+}
+
+fn open_options(writable: bool) -> OpenOptions {
+    if writable { OpenOptions::writable() } else { OpenOptions::read_only() }
+}
+
+/// Small workloads, each one thing that can go wrong.
+fn small(differencing: bool, holes: bool) -> Workload {
+    let mut disk = Workload::new(4, differencing, holes);
+    disk.write(3, 2, 10);
+    disk.flush();
+    disk.write(300, 1, 11);
+    disk.write(3, 1, 12);
+    disk.flush();
+    // A whole block goes, and its space serves another one.
+    disk.zero(0, 256, DiscardMode::Unmap);
+    disk.flush();
+    disk.write(520, 1, 13);
+    disk.write(10, 1, 14);
+    disk.flush();
+    disk.zero(520, 4, DiscardMode::Zero);
+    disk.zero(768, 256, DiscardMode::Zero);
+    disk.flush();
+    disk.close();
+    disk
+}
+
+#[test]
+fn an_allocating_and_unmapping_disk_survives_every_power_cut() {
+    for holes in [true, false] {
+        let images = small(false, holes).verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 1);
+        assert!(images > 100, "{images} images");
+    }
+}
+
+#[test]
+fn a_differencing_disk_survives_every_power_cut() {
+    for holes in [true, false] {
+        let images = small(true, holes).verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 2);
+        assert!(images > 100, "{images} images");
+    }
+}
+
+#[test]
+fn random_workloads_survive_sampled_power_cuts() {
+    let seeds = amount("LUNWAY_VHDX_CRASH_SEEDS", 4);
+    let first = amount("LUNWAY_VHDX_CRASH_FIRST_SEED", 0);
+    let mut images = 0;
+    for seed in first..first + seeds {
+        println!("seed {seed}");
+        let mut rng = Rng(seed);
+        let mut disk = Workload::new(4, rng.below(2) == 0, rng.below(2) == 0);
+        let units = 4 * MIB / UNIT;
+        for step in 0..24 {
+            let first = rng.below(units);
+            let block = first / 256 * 256;
+            match rng.below(10) {
+                0..5 => disk.write(first, 1 + rng.below(8.min(units - first)), 20 + step as u8),
+                5 => disk.write(block, 256, 20 + step as u8),
+                6 => disk.zero(block, 256, DiscardMode::Unmap),
+                7 => disk.zero(first, 1 + rng.below(8.min(units - first)), DiscardMode::Zero),
+                8 if rng.below(4) == 0 => {
+                    disk.close();
+                    disk.open();
+                }
+                _ => disk.flush(),
+            }
+        }
+        disk.close();
+        images += disk.verify_all(1, seed);
+    }
+    println!("{images} images");
+}
+
+#[test]
+fn a_log_that_wraps_survives_every_power_cut() {
+    // A log of 1 MiB, and entries of half of it: many table pages at once, several entries to a commit.
+    let size = 64 << 30;
+    let recorder = Recorder::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
+    let chain = alone(open(recorder.clone(), true, 2));
+    // One block in each page of the table.
+    let offsets: Vec<u64> = (0..120).map(|page| page * 512 * MIB).collect();
+    let mut acknowledged = Vec::new();
+    for round in 0..4u64 {
+        for offset in &offsets {
+            chain.write_at(offset + round * MIB, &[round as u8 + 1; 512]).expect("a write");
+        }
+        chain.flush().expect("a flush");
+        acknowledged.push(recorder.count());
+    }
+    let mut rng = Rng(5);
+    recorder.each_crash(|crash| {
+        if rng.below(40) != 0 && crash.units(512) > 0 {
+            return;
+        }
+        let mut decide = rng.clone();
+        let image = std::sync::Arc::new(crash.image(512, |_| decide.below(2) == 0));
+        assert_sound(image.as_ref(), &format!("after {} operations", crash.done));
+        let chain = alone(open(image, true, 3));
+        for (round, _) in (0u64..).zip(acknowledged.iter().filter(|at| **at <= crash.done)) {
+            for offset in &offsets {
+                let mut data = [0; 512];
+                chain.read_at(offset + round * MIB, &mut data).expect("a read");
+                assert_eq!(
+                    data,
+                    [round as u8 + 1; 512],
+                    "round {round} at {offset}, {} operations",
+                    crash.done
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn a_disk_that_is_being_made_is_none_or_whole() {
+    let recorder = Recorder::default();
+    make(&recorder, &options(Kind::Fixed, 8 * MIB, 1 << 20, 512), 1);
+    recorder.each_crash(|crash| {
+        for kept in [false, true] {
+            let image = crash.image(512, |_| kept);
+            match Disk::open(image.clone(), &OpenOptions::read_only(), guids(1)) {
+                Ok(_) => assert_sound(&image, "a new disk"),
+                Err(lunway_vhdx::OpenError::NotVhdx) => assert!(crash.done < recorder.count()),
+                Err(error) => panic!("after {} operations: {error}", crash.done),
+            }
+        }
+    });
+    assert!(Storage::len(recorder.now()).expect("memory") >= 8 * MIB);
+}
+
+#[test]
+fn a_commit_of_many_entries_leaves_no_partial_block_without_its_bitmap() {
+    // One sector in each of 130 chunks: 130 bitmap blocks, and more pages than an entry holds.
+    let size = 600 << 30;
+    let parent = std::sync::Arc::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
+    let child = child_options(&open(parent.clone(), false, 2), size, 1 << 20);
+    let recorder = Recorder::new(memory(&child, 3));
+    let parent = Recorder::new((*parent).clone());
+    let chain = Chain::new(vec![open(recorder.clone(), true, 4), open(parent.clone(), false, 5)]);
+    let chain = chain.unwrap_or_else(|error| panic!("{error}"));
+    let offsets: Vec<u64> = (0..130).map(|chunk| (chunk * 4096 + 7) * MIB).collect();
+    for offset in &offsets {
+        chain.write_at(*offset, &[5; 512]).expect("a write");
+    }
+    let before = recorder.count();
+    chain.flush().expect("a flush");
+    let (mut rng, mut images) = (Rng(1), 0);
+    recorder.each_crash(|crash| {
+        // All moments while the log is written, some while its pages are put in place.
+        let sampled = crash.done < before + 40 || rng.below(40) == 0 || crash.done == recorder.count();
+        if crash.done < before || !sampled {
+            return;
+        }
+        for share in [0, 50, 97, 100] {
+            let mut decide = rng.clone();
+            let image = std::sync::Arc::new(crash.image(4096, |_| decide.below(100) < share));
+            let context = format!("after {} operations, {share} % kept", crash.done);
+            assert_sound(image.as_ref(), &context);
+            images += 1;
+            if crash.done == recorder.count() {
+                let image = Recorder::new((*image).clone());
+                let chain = Chain::new(vec![open(image, true, 6), open(parent.clone(), false, 7)]);
+                let chain = chain.unwrap_or_else(|error| panic!("{context}: {error}"));
+                for offset in &offsets {
+                    let mut data = [0; 512];
+                    chain.read_at(*offset, &mut data).expect("a read");
+                    assert_eq!(data, [5; 512], "{context}");
+                }
+            }
+        }
+    });
+    assert!(images > 50, "{images} images");
+}

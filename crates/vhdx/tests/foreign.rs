@@ -1,0 +1,286 @@
+//! Files that other programs have written, and other programs' view of ours.
+//!
+//! Windows' files are looked for in the folder that `LUNWAY_VHDX_SAMPLES` names (`*.vhdx.gz`, from the tests of LTRData/DiscUtils).
+
+mod support;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use lunway_vhdx::{Chain, DiscardMode, Kind, OpenOptions, Source};
+use support::*;
+
+fn samples() -> Option<PathBuf> {
+    let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples/vhdx");
+    let folder = std::env::var_os("LUNWAY_VHDX_SAMPLES").map_or(usual, PathBuf::from);
+    if !folder.is_dir() {
+        lunway_foreign::machine_lacks("Windows' VHDX files (LUNWAY_VHDX_SAMPLES)");
+        return None;
+    }
+    Some(folder)
+}
+
+fn unpack(sample: &Path, to: &Path) {
+    // Sparse, so that a large sample takes no time.
+    let gzip = Command::new("gzip").arg("-dc").arg(sample).stdout(Stdio::piped()).spawn().expect("gzip");
+    let (mut from, to) = (gzip.stdout.expect("a pipe"), File::create(to).expect("a file"));
+    let (mut buf, mut at) = (vec![0; MIB as usize], 0);
+    loop {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match from.read(&mut buf[filled..]).expect("gzip") {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        if filled == 0 {
+            break;
+        }
+        if buf[..filled].iter().any(|byte| *byte != 0) {
+            to.write_all_at(&buf[..filled], at).expect("a write");
+        }
+        at += filled as u64;
+    }
+    to.set_len(at).expect("a length");
+}
+
+fn run(program: &Path, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("it starts");
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program:?} {args:?}: {text}");
+    text
+}
+
+fn open_path(path: &Path, writable: bool) -> Chain<File> {
+    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    Chain::open_files(path, path.parent().expect("a folder"), &options, || guids(7))
+        .unwrap_or_else(|error| panic!("{path:?}: {error}"))
+}
+
+/// Compares what we read with a raw image: data byte for byte, and that the image has zeroes everywhere else.
+fn compare(chain: &Chain<File>, raw: &Path, name: &str) {
+    let raw = File::open(raw).expect("the image");
+    assert_eq!(raw.metadata().expect("a length").len(), chain.size(), "{name}");
+    let mut pieces = Vec::new();
+    chain.map(0, chain.size(), |segment| pieces.push(segment)).expect("a map");
+    let (mut ours, mut theirs) = (vec![0; MIB as usize], vec![0; MIB as usize]);
+    for piece in pieces {
+        let mut at = piece.offset;
+        while at < piece.offset + piece.len {
+            if !matches!(piece.source, Source::File(_)) {
+                // Where the image has a hole there is nothing to read.
+                match rustix::fs::seek(&raw, rustix::fs::SeekFrom::Data(at)) {
+                    Ok(data) if data < piece.offset + piece.len => at = at.max(data / 512 * 512),
+                    _ => break,
+                }
+            }
+            let now = (piece.offset + piece.len - at).min(MIB) as usize;
+            chain.read_at(at, &mut ours[..now]).expect("a read");
+            raw.read_exact_at(&mut theirs[..now], at).expect("the image");
+            assert!(ours[..now] == theirs[..now], "{name}: {now} bytes at {at}");
+            at += now as u64;
+        }
+    }
+}
+
+#[test]
+fn windows_files_read_as_qemu_reads_them_and_are_left_as_they_are() {
+    let (Some(folder), Some(qemu)) = (samples(), lunway_foreign::program("qemu-img")) else { return };
+    let work = tempfile::tempdir().expect("a folder");
+    let mut names = vec!["btrfs", "swap", "vhdx-log-replay"];
+    // Gigabytes to copy and convert.
+    if amount("LUNWAY_VHDX_LARGE_SAMPLES", 0) > 0 {
+        names.extend(["lvm2", "xfs", "xfs5"]);
+    }
+    for name in names {
+        let (file, raw) = (work.path().join(format!("{name}.vhdx")), work.path().join(format!("{name}.raw")));
+        unpack(&folder.join(format!("{name}.vhdx.gz")), &file);
+        let sum = |path: &Path| run(Path::new("sha256sum"), &[path.to_str().expect("a path")]);
+        let before = sum(&file);
+        assert_sound(&File::open(&file).expect("a file"), name);
+        let chain = open_path(&file, false);
+        // QEMU replays only what it may write to: a copy.
+        let copy = work.path().join("copy.vhdx");
+        std::fs::copy(&file, &copy).expect("a copy");
+        let paths = [&copy, &raw].map(|path| path.to_str().expect("a path"));
+        run(&qemu, &["check", "-r", "all", "-f", "vhdx", paths[0]]);
+        run(&qemu, &["convert", "-f", "vhdx", "-O", "raw", paths[0], paths[1]]);
+        compare(&chain, &raw, name);
+        drop(chain);
+        assert_eq!(sum(&file), before, "{name}: a read-only open changes nothing");
+        if name == "lvm2" {
+            let chain = open_path(&file, false);
+            let counts = chain.disks()[0].counts();
+            assert_eq!((counts.present, counts.unmapped > 0, counts.zero > 0), (18, true, true));
+        }
+        for file in [file, raw, copy] {
+            std::fs::remove_file(file).expect("it is there");
+        }
+    }
+}
+
+#[test]
+fn a_dirty_log_of_windows_is_replayed_from_its_tail() {
+    let Some(folder) = samples() else { return };
+    let work = tempfile::tempdir().expect("a folder");
+    let file = work.path().join("log.vhdx");
+    unpack(&folder.join("vhdx-log-replay.vhdx.gz"), &file);
+    let entry = |block: usize| {
+        let mut bytes = [0; 8];
+        File::open(&file)
+            .and_then(|file| file.read_exact_at(&mut bytes, (3 << 20) + 8 * block as u64))
+            .expect("a read");
+        u64::from_le_bytes(bytes)
+    };
+    assert_eq!([entry(0), entry(3)], [0, 0]);
+    let identity = |chain: &Chain<File>| chain.disks()[0].data_write_guid();
+    let (read_only, writable) = {
+        let read_only = open_path(&file, false);
+        let first = contents_of_block_0(&read_only);
+        assert_eq!([entry(0), entry(3)], [0, 0], "in memory");
+        let before = identity(&read_only);
+        drop(read_only);
+        let writable = open_path(&file, true);
+        assert_eq!(identity(&writable), before, "a replay changes no data");
+        (first, contents_of_block_0(&writable))
+    };
+    assert_eq!([entry(0), entry(3)], [0x40_0006, 2]);
+    assert!(read_only == writable && read_only.iter().any(|byte| *byte != 0));
+    let report = lunway_vhdx::check::check(&File::open(&file).expect("a file"));
+    assert!(report.findings.is_empty() && !report.log_in_use, "{:?}", report.findings);
+}
+
+fn contents_of_block_0(chain: &Chain<File>) -> Vec<u8> {
+    let mut data = vec![0; MIB as usize];
+    chain.read_at(0, &mut data).expect("a read");
+    data
+}
+
+#[test]
+fn qemu_reads_what_we_write_and_we_read_what_qemu_writes() {
+    let Some(qemu) = lunway_foreign::program("qemu-img") else { return };
+    let work = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| work.path().join(name);
+    let text = |path: &Path| path.to_str().expect("a path").to_owned();
+    let sizes =
+        [(Kind::Dynamic, 1, 60), (Kind::Dynamic, 32, 5), (Kind::Dynamic, 256, 1), (Kind::Fixed, 2, 20)];
+    for (kind, block, writes) in sizes {
+        let (file, raw) = (path("ours.vhdx"), path("ours.raw"));
+        let size = 4200 * MIB + 512 * 7;
+        let size = if kind == Kind::Fixed { 40 * MIB } else { size };
+        let new = File::options().read(true).write(true).create_new(true).open(&file).expect("a file");
+        make(&new, &options(kind, size, block << 20, 512), 1);
+        drop(new);
+        let chain = open_path(&file, true);
+        let mut rng = Rng(u64::from(block));
+        for round in 0..writes {
+            let offset = rng.below(size / 512 - 300) * 512;
+            chain.write_at(offset, &[round as u8 + 1; 300 * 512]).expect("a write");
+            if round % 7 == 0 {
+                chain
+                    .discard(offset / MIB * MIB, (2 * MIB).min(size - offset / MIB * MIB), DiscardMode::Unmap)
+                    .expect("an unmap");
+                chain.flush().expect("a flush");
+            }
+        }
+        // The last sector, behind the first chunk.
+        chain.write_at(size - 512, &[0xAB; 512]).expect("a write");
+        chain.flush().expect("a flush");
+        // QEMU replays our log.
+        drop(chain);
+        let dirty = path("dirty.vhdx");
+        std::fs::copy(&file, &dirty).expect("a copy");
+        run(&qemu, &["check", "-r", "all", "-f", "vhdx", &text(&dirty)]);
+        let chain = open_path(&file, true);
+        chain.write_at(0, &[9; 512]).expect("a write");
+        chain.write_at(0, &[0; 512]).expect("a write");
+        chain.close().expect("a close");
+        for file in [&file, &dirty] {
+            run(&qemu, &["check", "-f", "vhdx", &text(file)]);
+            run(&qemu, &["convert", "-f", "vhdx", "-O", "raw", &text(file), &text(&raw)]);
+            compare(&open_path(file, false), &raw, &format!("{kind:?}, {block} MiB, {file:?}"));
+        }
+        [file, raw, dirty].iter().for_each(|file| std::fs::remove_file(file).expect("it is there"));
+    }
+}
+
+#[test]
+fn files_that_qemu_was_killed_on_are_replayed_as_qemu_does() {
+    let (Some(qemu), Some(io)) = (lunway_foreign::program("qemu-img"), lunway_foreign::program("qemu-io"))
+    else {
+        return;
+    };
+    let work = tempfile::tempdir().expect("a folder");
+    let text = |name: &str| work.path().join(name).to_str().expect("a path").to_owned();
+    let (file, raw) = (text("theirs.vhdx"), text("theirs.raw"));
+    for options in ["subformat=dynamic,block_size=1048576", "subformat=dynamic", "subformat=fixed"] {
+        run(&qemu, &["create", "-f", "vhdx", "-o", options, &file, "300M"]);
+        let mut child = Command::new(&io)
+            .args(["-f", "vhdx", &file])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("qemu-io");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        for n in 0..20 {
+            writeln!(stdin, "write -P {} {}M 64k", n + 1, n * 13).expect("qemu-io");
+        }
+        writeln!(stdin, "flush\nabort").expect("qemu-io");
+        drop(stdin);
+        let _ = child.wait_with_output().expect("qemu-io");
+        let path = work.path().join("theirs.vhdx");
+        let report = lunway_vhdx::check::check(&File::open(&path).expect("a file"));
+        assert!(!report.is_damaged(), "{options}: {:?}", report.findings);
+        let chain = open_path(&path, false);
+        let copy = text("copy.vhdx");
+        std::fs::copy(&path, &copy).expect("a copy");
+        run(&qemu, &["check", "-r", "all", "-f", "vhdx", &copy]);
+        run(&qemu, &["convert", "-f", "vhdx", "-O", "raw", &copy, &raw]);
+        compare(&chain, Path::new(&raw), options);
+        drop(chain);
+        let chain = open_path(&path, true);
+        compare(&chain, Path::new(&raw), options);
+        chain.write_at(0, &[0x55; 4096]).expect("a write");
+        chain.close().expect("a close");
+        run(&qemu, &["check", "-f", "vhdx", &file]);
+        [&file, &raw, &copy].iter().for_each(|file| std::fs::remove_file(file).expect("it is there"));
+    }
+}
+
+#[test]
+fn qemu_replays_our_power_cuts_to_the_same_bytes() {
+    let Some(qemu) = lunway_foreign::program("qemu-img") else { return };
+    let work = tempfile::tempdir().expect("a folder");
+    let recorder =
+        lunway_vhdx::crash::Recorder::new(memory(&options(Kind::Dynamic, 8 * MIB, 1 << 20, 512), 1));
+    let chain = alone(open(recorder.clone(), true, 2));
+    for n in 0..6u64 {
+        chain.write_at(n * MIB + 4096 * n, &[n as u8 + 1; 8192]).expect("a write");
+        chain.flush().expect("a flush");
+        if n == 3 {
+            chain.discard(MIB, MIB, DiscardMode::Unmap).expect("an unmap");
+        }
+    }
+    let mut rng = Rng(3);
+    let mut tried = 0;
+    recorder.each_crash(|crash| {
+        if rng.below(6) != 0 {
+            return;
+        }
+        let mut decide = rng.clone();
+        let image = crash.image(512, |_| decide.below(2) == 0).to_bytes();
+        let (ours, theirs, raw) =
+            (work.path().join("ours"), work.path().join("theirs"), work.path().join("raw"));
+        [&ours, &theirs].iter().for_each(|path| std::fs::write(path, &image).expect("a write"));
+        let [theirs, out] = [&theirs, &raw].map(|path| path.to_str().expect("a path"));
+        run(&qemu, &["check", "-r", "all", "-f", "vhdx", theirs]);
+        run(&qemu, &["convert", "-f", "vhdx", "-O", "raw", theirs, out]);
+        compare(&open_path(&ours, false), &raw, &format!("after {} operations", crash.done));
+        tried += 1;
+    });
+    assert!(tried > 5, "{tried} images");
+}

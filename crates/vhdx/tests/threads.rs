@@ -1,0 +1,129 @@
+//! One disk used from many threads.
+
+mod support;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lunway_vhdx::crash::MemoryStorage;
+use lunway_vhdx::{DiscardMode, Kind, Storage};
+use support::*;
+
+/// A storage whose flush takes its time, and is counted.
+struct Slow {
+    inner: MemoryStorage,
+    flushes: AtomicUsize,
+    pause: Duration,
+}
+
+impl Slow {
+    fn new(inner: MemoryStorage, pause: Duration) -> Arc<Self> {
+        Arc::new(Self { inner, flushes: AtomicUsize::new(0), pause })
+    }
+}
+
+impl Storage for Slow {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.inner.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, data)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(self.pause);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.inner.punch(offset, len)
+    }
+}
+
+#[test]
+fn flushes_that_wait_for_each_other_share_a_commit() {
+    let disk = memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::from_millis(30));
+    let chain = alone(open(slow.clone(), true, 2));
+    chain.write_at(0, &[1; 512]).expect("a write");
+    chain.flush().expect("a flush");
+    let before = slow.flushes.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for n in 0..32 {
+            let chain = &chain;
+            scope.spawn(move || {
+                chain.write_at(n * MIB, &[2; 512]).expect("a write");
+                chain.flush().expect("a flush");
+            });
+        }
+    });
+    let flushes = slow.flushes.load(Ordering::Relaxed) - before;
+    assert!(flushes < 48, "32 flushes that allocate cost {flushes} of the storage, 64 one by one");
+}
+
+#[test]
+fn threads_that_write_unmap_and_flush_see_their_own_data() {
+    let disk = memory(&options(Kind::Dynamic, 64 * MIB, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::from_micros(50));
+    let chain = alone(open(slow.clone(), true, 2));
+    // Each thread has every eighth unit of 64 KiB: all share all blocks.
+    const UNIT: u64 = 64 << 10;
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let chain = &chain;
+            scope.spawn(move || {
+                let mut rng = Rng(thread);
+                let mut model = [0u8; 32];
+                for step in 0..400u64 {
+                    let slot = rng.below(32);
+                    let offset = (slot * 8 + thread) * UNIT;
+                    match rng.below(10) {
+                        0..4 => {
+                            let value = (step % 250) as u8 + 1;
+                            chain.write_at(offset, &[value; UNIT as usize]).expect("a write");
+                            model[slot as usize] = value;
+                        }
+                        4..8 => {
+                            let mut data = vec![0xEE; UNIT as usize];
+                            chain.read_at(offset, &mut data).expect("a read");
+                            let expected = model[slot as usize];
+                            assert!(
+                                data.iter().all(|byte| *byte == expected),
+                                "thread {thread}, step {step}"
+                            );
+                        }
+                        8 => {
+                            chain.discard(offset, UNIT, DiscardMode::Zero).expect("zeroes");
+                            model[slot as usize] = 0;
+                        }
+                        _ => chain.flush().expect("a flush"),
+                    }
+                }
+            });
+        }
+        // Whole blocks behind them come and go: their space is reused meanwhile.
+        let chain = &chain;
+        scope.spawn(move || {
+            for round in 0..60u64 {
+                let offset = (20 + round % 7) * MIB;
+                chain.write_at(offset, &vec![0xCC; MIB as usize]).expect("a write");
+                chain.discard(offset, MIB, DiscardMode::Unmap).expect("an unmap");
+                chain.flush().expect("a flush");
+            }
+        });
+    });
+    chain.close().expect("a close");
+    assert_sound(&slow, "after the threads");
+}
