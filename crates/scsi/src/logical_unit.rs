@@ -105,6 +105,8 @@ pub(crate) mod obstacle {
     pub(crate) const MEDIUM_OPERATION: u8 = 32;
     /// The device still has commands of the nexus whose place this one takes; only on the I_T_L nexus.
     pub(crate) const PREDECESSOR: u8 = 64;
+    /// The nexus knew another unit under this number, and has not asked yet what this one is; only on the I_T_L nexus.
+    pub(crate) const EXCHANGED: u8 = 128;
 }
 
 /// A disk as initiators see it.

@@ -1,6 +1,6 @@
 //! I_T nexuses: who is talking to which target port, and what each logical unit owes them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -154,6 +154,14 @@ impl ItlNexus {
         self.set_obstacle(obstacle::PREDECESSOR, *predecessors > 0);
     }
 
+    /// INQUIRY has come, which tells what the unit is. One that came before the unit attentions of the exchange were told may have
+    /// been sent before it, as all commands that stand in line behind it.
+    pub(crate) fn inquired(&self) {
+        if self.pending.is_empty() {
+            self.set_obstacle(obstacle::EXCHANGED, false);
+        }
+    }
+
     /// The copies that were asked for here.
     pub(crate) fn copies(&self) -> &CopyRecords {
         &self.copies
@@ -175,6 +183,10 @@ impl ItlNexus {
 /// I_T nexus loss: RESERVE is released, PREVENT ALLOW MEDIUM REMOVAL undone; persistent reservations stay, and are found
 /// again by the same pair of ports.
 ///
+/// A unit of another serial number under the number of one that the nexus knew answers what reads or changes something with the unit attention
+/// REPORTED LUNS DATA HAS CHANGED until it is asked by INQUIRY what it is: one unit attention alone would let pass the commands that were on
+/// their way when it was sent, and those of a host that does not look.
+///
 /// The list of logical units is the nexus's own copy, as far as its [`LunView`] goes, renewed when the target's changes, so
 /// that finding one on the way to an I/O meets no other core.
 pub struct Nexus {
@@ -188,6 +200,8 @@ struct Seen {
     view: LunView,
     /// In order of their numbers.
     units: Vec<Arc<ItlNexus>>,
+    /// Serial numbers of the units that the nexus knew under these numbers before they went.
+    former: BTreeMap<u16, String>,
 }
 
 impl Seen {
@@ -202,6 +216,10 @@ impl Seen {
     fn remove(&mut self, lun: u16) -> bool {
         let Ok(index) = self.position(lun) else { return false };
         let gone = self.units.remove(index);
+        // One that came in the place of another, and was never asked what it is, the initiator takes for the other still.
+        if gone.obstacles() & obstacle::EXCHANGED == 0 {
+            self.former.insert(lun, gone.unit.identity().serial().to_owned());
+        }
         gone.unit.leave(&gone);
         true
     }
@@ -222,7 +240,7 @@ impl Nexus {
         identity.set_group(group);
         Self {
             identity: Arc::new(identity),
-            seen: RwLock::new(Seen { view, units: Vec::new() }),
+            seen: RwLock::new(Seen { view, units: Vec::new(), former: BTreeMap::new() }),
             closed: AtomicBool::new(false),
         }
     }
@@ -480,6 +498,11 @@ impl Nexus {
         });
         itl.set_obstacle(obstacle::PROTECTED, seen.view.read_only);
         itl.set_obstacle(obstacle::ASYMMETRIC, !self.identity.group().1.is_active());
+        let former = seen.former.get(&lun);
+        itl.set_obstacle(
+            obstacle::EXCHANGED,
+            former.is_some_and(|serial| serial != unit.identity().serial()),
+        );
         itl.pending.establish(unit.join(&itl));
         seen.units.insert(index, itl);
     }

@@ -279,6 +279,11 @@ impl Operation {
         self.kind.beside_medium_operation
     }
 
+    /// It reads or changes blocks or state, and so is meant for one particular unit; other commands only ask about whichever is there.
+    pub(crate) fn presumes_the_unit(&self) -> bool {
+        self.kind.passage != Passage::None || self.kind.reaches || self.authority != Authority::Observe
+    }
+
     pub(crate) fn reaches_other_units(&self) -> bool {
         self.kind.reaches
     }

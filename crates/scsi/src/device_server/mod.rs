@@ -38,6 +38,7 @@ use crate::operations::{self, NotFound, Operation, Passage};
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::status::Status;
+use crate::unit_attention::UnitAttention;
 
 /// What a handler gives: an answer now or later, or a refusal.
 pub(crate) type Answer = Result<Io<Response>, Response>;
@@ -194,8 +195,11 @@ fn conflict(itl: &ItlNexus, operation: &Operation, cdb: &Cdb, obstacles: u8) -> 
     conflicts.then(|| Response::status(Status::RESERVATION_CONFLICT))
 }
 
-/// The port, the medium, what the medium is taken for, its protection.
+/// The unit itself, if it is not the one that the command was meant for; the port, the medium, what the medium is taken for, its protection.
 fn closed(itl: &ItlNexus, operation: &Operation, obstacles: u8) -> Option<Response> {
+    if obstacles & obstacle::EXCHANGED != 0 && operation.presumes_the_unit() {
+        return Some(UnitAttention::LunsChanged.sense().into());
+    }
     if obstacles & obstacle::ASYMMETRIC != 0
         && let Some(code) = itl.nexus().group().1.refuses(operation.reach())
     {
@@ -251,6 +255,9 @@ pub(crate) fn execute(
     if let Handler::Nexus(handler) = operation.handler() {
         let d_sense = itl.unit().mode().descriptor_sense();
         return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
+    }
+    if itl.obstacles() & obstacle::EXCHANGED != 0 && operation.opcode == opcode::INQUIRY {
+        itl.inquired();
     }
     // Before the gate, where it would wait for the commands that it must not be carried out before.
     if itl.obstacles() & obstacle::PREDECESSOR != 0 && operation.opcode != opcode::INQUIRY {

@@ -1,13 +1,17 @@
 //! What a logical unit says about itself, read with the initiator's types.
 
-use crate::support::{Rig, SECTOR, SECTORS};
+use std::sync::Arc;
+
+use crate::support::{Initiator, Rig, SECTOR, SECTORS};
+use lunway_block::{BlockDevice, Buf, Io};
+use lunway_memory::RamDisk;
 use lunway_scsi::mode::{ModeSense, PageControl, page as mode_page};
 use lunway_scsi::vpd::{
     BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages, UnitSerialNumber, page,
 };
 use lunway_scsi::{
-    AdditionalSense, Inquiry, LogicalUnitOptions, Lun, LunList, ReadCapacity, Sense, Status,
-    TaskManagementFunction, TaskManagementResponse, UnitAttention, cdb,
+    AdditionalSense, Inquiry, LogicalUnit, LogicalUnitOptions, Lun, LunList, LunView, ReadCapacity, Sense,
+    Status, TaskManagementFunction, TaskManagementResponse, UnitAttention, cdb,
 };
 
 #[test]
@@ -86,6 +90,52 @@ fn luns_come_and_go_and_are_told() {
     host.is_ready();
     rig.target.detach(0).unwrap();
     assert_eq!(luns(Lun::new(0)), []);
+}
+
+#[test]
+fn a_unit_under_the_number_of_another_carries_out_nothing_until_the_nexus_has_asked_what_it_is() {
+    let rig = Rig::new();
+    let (host, looking, later) = (rig.login("host"), rig.login("looking"), "later,i,0x1");
+    let disk = Arc::new(RamDisk::new(SECTORS * SECTOR as u64, SECTOR as u32).expect("a small disk"));
+    let options = LogicalUnitOptions { identity: "test/other".to_owned(), ..Default::default() };
+    let other = LogicalUnit::new(disk.clone(), options).expect("no kept state is damaged");
+    let exchange = |unit: &Arc<LogicalUnit>| {
+        rig.target.detach(0).expect("it is attached");
+        rig.target.attach(0, unit.clone()).expect("it is detached");
+    };
+    let write = cdb::write10(0, 1, Default::default());
+    let inquire = |host: &Initiator| drop(host.good(&cdb::inquiry(true, page::UNIT_SERIAL_NUMBER, 255), &[]));
+    let is_refused = |host: &Initiator| {
+        // Commands that were on their way, and then those of a host that does not ask.
+        host.hears(UnitAttention::PowerOn);
+        for _ in 0..8 {
+            assert_eq!(
+                host.refused(&write, &[1; SECTOR]).code,
+                AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED
+            );
+        }
+    };
+    exchange(&other);
+    // It may have been sent before the exchange.
+    inquire(&host);
+    is_refused(&host);
+    let read = Buf::zeroed(SECTOR);
+    let Io::Ready(Ok(read)) = disk.read(0, read) else { panic!("a RAM disk answers inline") };
+    assert!(read.iter().all(|&byte| byte == 0), "nothing of what was meant for the other one is here");
+    inquire(&host);
+    host.good(&write, &[1; SECTOR]);
+    // One that has not asked, and so believes that it is the first one still, is told when that is back; nothing was written elsewhere.
+    is_refused(&looking);
+    exchange(&rig.unit);
+    looking.hears(UnitAttention::NexusLoss);
+    looking.good(&write, &[2; SECTOR]);
+    // The one that has asked knows the second one.
+    host.hears(UnitAttention::NexusLoss);
+    assert_eq!(host.refused(&write, &[1; SECTOR]).code, AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED);
+    // A new nexus knows none.
+    let later = Initiator(rig.target.open_nexus(later, 1, LunView::ALL));
+    later.hears(UnitAttention::PowerOn);
+    later.good(&write, &[3; SECTOR]);
 }
 
 #[test]
