@@ -26,6 +26,10 @@ impl Identity {
         self.designators.retain(|designator| {
             designator.association == Association::LogicalUnit && names.contains(&designator.kind)
         });
+        // Counted targets and units, as a rule: the next disk under the number has it as well.
+        if !self.designators.iter().all(is_locally_assigned) {
+            self.designators.retain(|designator| !is_locally_assigned(designator));
+        }
     }
 
     /// Whether both are certainly the same disk: they have a name in common. What has no names is never certain.
@@ -47,6 +51,11 @@ impl Identity {
     }
 }
 
+/// NAA 3h is unique only where its administrator says so (SPC-4 7.8.6.6.4).
+fn is_locally_assigned(designator: &Designator) -> bool {
+    designator.kind == DesignatorType::NAA && designator.bytes.first().is_some_and(|byte| byte >> 4 == 3)
+}
+
 /// The first name.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,6 +70,28 @@ impl fmt::Display for Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_locally_assigned_name_is_none_beside_others() {
+        let name = |kind, bytes: &[u8]| Designator {
+            association: Association::LogicalUnit,
+            kind,
+            code_set: 1,
+            bytes: bytes.to_vec(),
+        };
+        // What tgt says of target 1 and unit 1, whichever disk that is.
+        let counted = || name(DesignatorType::NAA, &[0x30, 0, 0, 1, 0, 0, 0, 1]);
+        let identity = |designators| {
+            let mut identity = Identity::default();
+            identity.take(&DeviceIdentification { designators });
+            identity
+        };
+        let tgt = |id: &[u8]| identity(vec![name(DesignatorType::T10_VENDOR, id), counted()]);
+        assert!(tgt(b"IET     00010").is_still(&tgt(b"IET     00010")));
+        assert!(!tgt(b"IET     00010").is_still(&tgt(b"IET     00011")));
+        // Nothing better is known of this one.
+        assert!(identity(vec![counted()]).is_still(&identity(vec![counted()])));
+    }
 
     #[test]
     fn a_disk_is_known_by_any_name_in_common_then_by_its_serial() {
