@@ -3,7 +3,9 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
-use crate::command::{attach, bench, compare, copy, demo, discover, inspect, lab, net, paths, report, serve};
+use crate::command::{
+    attach, bench, compare, completions, copy, demo, discover, inspect, lab, man, net, paths, report, serve,
+};
 use crate::failure::Failure;
 use crate::logging::LogFormat;
 
@@ -65,6 +67,8 @@ pub(crate) enum Command {
     Config(config::Config),
     Reload(config::Reload),
     Top(top::Top),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
 impl Command {
@@ -96,6 +100,8 @@ impl Command {
             Self::Config(config) => config.run(),
             Self::Reload(reload) => reload.run(),
             Self::Top(top) => top.run(),
+            Self::Completions(completions) => completions.run(),
+            Self::Man(man) => man.run(),
         }
     }
 }

@@ -3,11 +3,13 @@
 pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod compare;
+pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod discover;
 pub(crate) mod inspect;
 pub(crate) mod lab;
+pub(crate) mod man;
 pub(crate) mod manage;
 pub(crate) mod net;
 pub(crate) mod paths;

@@ -1,0 +1,226 @@
+//! Whether help, manual pages, completions and the documentation say the same: every option is in all of them, and no page names one that does not exist.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lunway_foreign::program;
+use support::{lunway, succeed};
+
+/// The pages of the book, README among them.
+fn documents() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let pages = fs::read_dir(root.join("docs/src")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    pages
+        .chain([root.join("README.md")])
+        .map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            (path, text)
+        })
+        .collect()
+}
+
+/// Manual pages by name.
+fn manual() -> BTreeMap<String, String> {
+    let names = succeed(lunway(&["man", "--list"]));
+    names.lines().map(|name| (name.to_owned(), succeed(lunway(&["man", name])))).collect()
+}
+
+/// Long options in a text, without their dashes. In the source of a manual page a dash is `\-`, and `\f` changes the font.
+fn options(text: &str) -> BTreeSet<String> {
+    let text = text.replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace("\\-", "-");
+    let mut found = BTreeSet::new();
+    for (at, _) in text.match_indices("--") {
+        let before = text[..at].chars().next_back();
+        // Not part of a rule, a table or a word.
+        if before.is_some_and(|before| before == '-' || before.is_alphanumeric()) {
+            continue;
+        }
+        let name =
+            text[at + 2..].split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap_or_default();
+        if name.starts_with(|c: char| c.is_ascii_lowercase()) {
+            found.insert(name.trim_end_matches('-').to_owned());
+        }
+    }
+    found
+}
+
+/// The page of all commands: what `--help` prints of each.
+fn page_of_all_commands() -> String {
+    let mut page = "# All commands\n\nWhat `--help` prints. Written by `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-cli --test documented`.\n".to_owned();
+    for name in succeed(lunway(&["man", "--list"])).lines() {
+        let words: Vec<&str> = name.split('-').skip(1).chain(["--help"]).collect();
+        let mut help = lunway(&words);
+        help.env_remove("LUNWAY_LOG_FORMAT").env_remove("LUNWAY_SOCKET").env_remove("COLUMNS");
+        let help: Vec<String> = succeed(help).lines().map(|line| line.trim_end().to_owned()).collect();
+        page += &format!("\n## {}\n\n```text\n{}\n```\n", name.replace('-', " "), help.join("\n"));
+    }
+    page
+}
+
+#[test]
+fn every_command_and_option_is_in_the_page_of_all_commands() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/commands.md");
+    let page = page_of_all_commands();
+    if std::env::var_os("LUNWAY_WRITE_DOCS").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let first = page.lines().zip(written.lines()).find(|(now, then)| now != then);
+    assert!(
+        page == written,
+        "docs/src/commands.md is not what --help prints: write it anew; first {first:?}"
+    );
+    // What help shows the manual has.
+    for (name, text) in manual() {
+        let words: Vec<&str> = name.split('-').skip(1).chain(["--help"]).collect();
+        let help = succeed(lunway(&words));
+        // The manual has each option under one name.
+        let mut parts = help.split("[alias");
+        let first = parts.next().unwrap().to_owned();
+        let help = parts.fold(first, |help, part| help + part.split_once(']').map_or("", |(_, rest)| rest));
+        assert_eq!(options(&text), options(&help), "{name}: manual page and help");
+    }
+}
+
+#[test]
+fn libvirt_and_multipath_read_what_the_guides_say() {
+    let (_, guide) = documents().into_iter().find(|(path, _)| path.ends_with("clients.md")).unwrap();
+    let blocks = |kind: &str| -> Vec<String> {
+        let begin = format!("```{kind}\n");
+        guide.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    if program("virt-xml-validate").is_some() && program("xmllint").is_some() {
+        let documents = blocks("xml");
+        assert_eq!(documents.len(), 3);
+        for document in documents {
+            let path = folder.path().join("document.xml");
+            fs::write(&path, &document).unwrap();
+            let output = Command::new("virt-xml-validate").arg(&path).output().unwrap();
+            assert!(output.status.success(), "{}\n{document}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    if program("multipath").is_some() {
+        let text = blocks("text").into_iter().find(|block| block.contains("path_grouping_policy")).unwrap();
+        let path = folder.path().join("multipath.conf");
+        fs::write(&path, text).unwrap();
+        // Another file than /etc/multipath.conf is read where it is mounted over that one: in a namespace of this test.
+        let script = format!(
+            "touch /etc/multipath.conf && mount --bind {} /etc/multipath.conf && multipath -t",
+            path.display()
+        );
+        let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("Operation not permitted") {
+            lunway_foreign::machine_lacks("mount namespaces for multipath.conf");
+            return;
+        }
+        let settings = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !said.contains("multipath.conf line"), "{said}");
+        let ours = settings.split("device {").find(|device| device.contains("\"LUNWAY\"")).expect(&settings);
+        for setting in ["group_by_prio", "alua", "1 alua", "service-time 0", "immediate", "12"] {
+            assert!(ours.contains(setting), "{setting}: {ours}");
+        }
+    }
+}
+
+#[test]
+fn commands_in_the_documentation_have_only_options_that_exist() {
+    let pages = manual();
+    let known: BTreeMap<&str, BTreeSet<String>> =
+        pages.iter().map(|(page, text)| (page.as_str(), options(text))).collect();
+    let mut wrong = Vec::new();
+    let mut commands = 0;
+    for (path, text) in documents() {
+        let text = text.replace("\\\n", " ");
+        for line in text.lines().map(|line| line.trim().trim_start_matches("$ ")) {
+            let Some(rest) = line.strip_prefix("lunway ") else { continue };
+            // A pipe, a comment or another command ends it.
+            let rest = rest.split(['|', '#', ';', '&', '>']).next().unwrap_or_default();
+            let mut page = "lunway".to_owned();
+            for word in rest.split_whitespace() {
+                let below = format!("{page}-{word}");
+                if !known.contains_key(below.as_str()) {
+                    break;
+                }
+                page = below;
+            }
+            if page == "lunway" {
+                continue;
+            }
+            commands += 1;
+            for option in options(rest) {
+                if !known[page.as_str()].contains(&option) {
+                    wrong.push(format!("{}: {page} has no --{option}: {line}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(commands > 50, "{commands} commands found");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn manual_pages_pass_mandocs_lint() {
+    if program("mandoc").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut said = String::new();
+    for (name, text) in manual() {
+        let path = folder.path().join(format!("{name}.1"));
+        fs::write(&path, text).unwrap();
+        let output =
+            Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(&path).output().unwrap();
+        said += &String::from_utf8_lossy(&output.stdout);
+    }
+    assert!(said.is_empty(), "{said}");
+}
+
+#[test]
+fn completions_are_loaded_by_the_shells_and_know_the_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = |shell: &str, name: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, succeed(lunway(&["completions", shell]))).unwrap();
+        path
+    };
+    let run = |shell: &str, arguments: &[&str]| {
+        let output = Command::new(shell).args(arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    if program("bash").is_some() {
+        let path = script("bash", "lunway.bash");
+        let code = format!(
+            "source {}; COMP_WORDS=(lunway lun ''); COMP_CWORD=2; _lunway lunway '' lun; echo ${{COMPREPLY[@]}}",
+            path.display()
+        );
+        let words = run("bash", &["--norc", "-c", &code]);
+        assert!(words.contains("add") && words.contains("resize"), "{words}");
+    }
+    if program("zsh").is_some() {
+        script("zsh", "_lunway");
+        let code = format!(
+            "fpath=({} $fpath); autoload -U compinit; compinit -u -D; autoload +X _lunway && echo $_comps[lunway]",
+            folder.path().display()
+        );
+        assert_eq!(run("zsh", &["-f", "-c", &code]).trim(), "_lunway");
+    }
+    if program("fish").is_some() {
+        let path = script("fish", "lunway.fish");
+        let words = run(
+            "fish",
+            &["--no-config", "-c", &format!("source {}; complete -C 'lunway lun '", path.display())],
+        );
+        assert!(words.contains("add") && words.contains("resize"), "{words}");
+    }
+}
