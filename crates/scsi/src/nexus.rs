@@ -40,12 +40,15 @@ pub struct TaskOptions {
     /// Bytes of data-in that the transport can deliver. READ reads no more than the blocks that these are in;
     /// [`Response::wanted_in`] still says what the CDB asks for.
     pub data_in_max: usize,
+    /// Its place in the order in which the initiator sent its commands, modulo 2³², where the transport knows it. A command may be carried out later than that,
+    /// as a write whose data had to be asked for.
+    pub number: Option<u32>,
 }
 
 impl Default for TaskOptions {
     /// Simple, and all of its data.
     fn default() -> Self {
-        Self { ordered: false, data_in_max: usize::MAX }
+        Self { ordered: false, data_in_max: usize::MAX, number: None }
     }
 }
 
@@ -88,6 +91,14 @@ impl NexusIdentity {
     }
 }
 
+/// Set in [`ItlNexus::inquiry`] by the first INQUIRY.
+const ASKED: u64 = 1 << 33;
+/// Set instead by the second, with its number.
+const INQUIRED: u64 = 1 << 32;
+
+/// Nothing that was sent before an INQUIRY comes this many commands after it: far more than a command window.
+const LATER_MAX: i32 = 1 << 20;
+
 /// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions, what stands in the way of its commands
 /// alone, and PREVENT.
 #[derive(Debug)]
@@ -97,6 +108,8 @@ pub(crate) struct ItlNexus {
     nexus: Arc<NexusIdentity>,
     pending: Pending,
     obstacles: AtomicU8,
+    /// INQUIRY since the unit took the place of another: nothing, [`ASKED`], or [`INQUIRED`] and the second one's number.
+    inquiry: AtomicU64,
     prevents_removal: AtomicBool,
     /// How often it was told to wait for commands of a nexus whose place it takes, and not released.
     predecessors: Mutex<u32>,
@@ -155,11 +168,28 @@ impl ItlNexus {
     }
 
     /// INQUIRY has come, which tells what the unit is. One that came before the unit attentions of the exchange were told may have
-    /// been sent before it, as all commands that stand in line behind it.
-    pub(crate) fn inquired(&self) {
-        if self.pending.is_empty() {
+    /// been sent before it, and the first after them before these were heard: an initiator asks one question after another, so that the second was not.
+    pub(crate) fn inquired(&self, number: Option<u32>) {
+        if !self.pending.is_empty() {
+            return;
+        }
+        let inquiry = INQUIRED | u64::from(number.unwrap_or_default());
+        if self.inquiry.compare_exchange(0, ASKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            let _ = self.inquiry.compare_exchange(ASKED, inquiry, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// Whether a command was sent after the nexus had asked what the unit is that has taken the place of another.
+    pub(crate) fn is_meant(&self, number: Option<u32>) -> bool {
+        let inquiry = self.inquiry.load(Ordering::Acquire);
+        let has_asked = inquiry & INQUIRED != 0;
+        let Some(number) = number.filter(|_| has_asked) else { return has_asked };
+        // RFC 1982: numbers before and after are those of the nearer half.
+        let later = number.wrapping_sub(inquiry as u32).cast_signed();
+        if later > LATER_MAX {
             self.set_obstacle(obstacle::EXCHANGED, false);
         }
+        later >= 0
     }
 
     /// The copies that were asked for here.
@@ -184,7 +214,7 @@ impl ItlNexus {
 /// again by the same pair of ports.
 ///
 /// A unit of another serial number under the number of one that the nexus knew answers what reads or changes something with the unit attention
-/// REPORTED LUNS DATA HAS CHANGED until it is asked by INQUIRY what it is: one unit attention alone would let pass the commands that were on
+/// REPORTED LUNS DATA HAS CHANGED to all commands that were sent before it was asked by INQUIRY what it is: one unit attention alone would let pass the commands that were on
 /// their way when it was sent, and those of a host that does not look.
 ///
 /// The list of logical units is the nexus's own copy, as far as its [`LunView`] goes, renewed when the target's changes, so
@@ -217,7 +247,7 @@ impl Seen {
         let Ok(index) = self.position(lun) else { return false };
         let gone = self.units.remove(index);
         // One that came in the place of another, and was never asked what it is, the initiator takes for the other still.
-        if gone.obstacles() & obstacle::EXCHANGED == 0 {
+        if gone.obstacles() & obstacle::EXCHANGED == 0 || gone.is_meant(None) {
             self.former.insert(lun, gone.unit.identity().serial().to_owned());
         }
         gone.unit.leave(&gone);
@@ -491,6 +521,7 @@ impl Nexus {
             nexus: self.identity.clone(),
             pending: Pending::default(),
             obstacles: AtomicU8::default(),
+            inquiry: AtomicU64::default(),
             prevents_removal: AtomicBool::new(false),
             predecessors: Mutex::default(),
             copies: CopyRecords::default(),

@@ -382,6 +382,7 @@ impl TargetConnection {
         let command = Command {
             task: id,
             lun: task.lun,
+            cmd_sn: task.cmd_sn,
             attribute: task.attribute,
             cdb: task.cdb.clone(),
             data_out: data.freeze(),

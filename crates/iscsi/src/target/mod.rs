@@ -105,6 +105,8 @@ pub struct Command {
     pub task: TaskId,
     /// Logical unit number (SAM-5 §4.7).
     pub lun: [u8; 8],
+    /// CmdSN: its place in the order of the session's commands. It comes later than that where its data had to be asked for.
+    pub cmd_sn: u32,
     /// Simple, ordered and so on.
     pub attribute: TaskAttribute,
     /// The command descriptor block.

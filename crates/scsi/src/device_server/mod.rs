@@ -96,6 +96,8 @@ pub(crate) struct Command {
     pub(crate) data_out: SharedBuf,
     /// Bytes of data-in that the transport can deliver.
     pub(crate) data_in_max: usize,
+    /// Its place among the nexus's commands.
+    number: Option<u32>,
     /// The units that a copy manager may reach: all that the nexus sees. Empty for other commands.
     pub(crate) reachable: Vec<Arc<ItlNexus>>,
     operation: &'static Operation,
@@ -133,7 +135,7 @@ impl Command {
         if self.is_denied() {
             return Some(Sense::illegal(AdditionalSense::NO_ACCESS_RIGHTS).into());
         }
-        closed(&self.itl, self.operation, obstacles)
+        closed(&self.itl, self.operation, self.number, obstacles)
     }
 
     /// The nexus lacks the authority to change state. What writes to the medium is refused as write protected, by [`closed`].
@@ -182,7 +184,7 @@ pub(crate) fn refusal_of(itl: &ItlNexus, cdb: &[u8]) -> Option<Response> {
         return Some(Response::status(Status::BUSY));
     }
     let operation = find(cdb).ok()?;
-    conflict(itl, operation, &Cdb::padded(cdb), obstacles).or_else(|| closed(itl, operation, obstacles))
+    conflict(itl, operation, &Cdb::padded(cdb), obstacles).or_else(|| closed(itl, operation, None, obstacles))
 }
 
 /// Another nexus's reservation.
@@ -196,8 +198,8 @@ fn conflict(itl: &ItlNexus, operation: &Operation, cdb: &Cdb, obstacles: u8) -> 
 }
 
 /// The unit itself, if it is not the one that the command was meant for; the port, the medium, what the medium is taken for, its protection.
-fn closed(itl: &ItlNexus, operation: &Operation, obstacles: u8) -> Option<Response> {
-    if obstacles & obstacle::EXCHANGED != 0 && operation.presumes_the_unit() {
+fn closed(itl: &ItlNexus, operation: &Operation, number: Option<u32>, obstacles: u8) -> Option<Response> {
+    if obstacles & obstacle::EXCHANGED != 0 && operation.presumes_the_unit() && !itl.is_meant(number) {
         return Some(UnitAttention::LunsChanged.sense().into());
     }
     if obstacles & obstacle::ASYMMETRIC != 0
@@ -257,7 +259,7 @@ pub(crate) fn execute(
         return Io::Ready(in_format(handler(nexus, &cdb).unwrap_or_else(|refusal| refusal), d_sense));
     }
     if itl.obstacles() & obstacle::EXCHANGED != 0 && operation.opcode == opcode::INQUIRY {
-        itl.inquired();
+        itl.inquired(options.number);
     }
     // Before the gate, where it would wait for the commands that it must not be carried out before.
     if itl.obstacles() & obstacle::PREDECESSOR != 0 && operation.opcode != opcode::INQUIRY {
@@ -265,8 +267,8 @@ pub(crate) fn execute(
     }
     let reachable = if operation.reaches_other_units() { nexus.units() } else { Vec::new() };
     let may_change_all = operation.authority() == Authority::ChangeAll && nexus.may_change_all();
-    let TaskOptions { ordered, data_in_max } = options;
-    let command = Command { itl, cdb, data_out, data_in_max, reachable, operation, may_change_all };
+    let TaskOptions { ordered, data_in_max, number } = options;
+    let command = Command { itl, cdb, data_out, data_in_max, number, reachable, operation, may_change_all };
     match (operation.passage(), ordered) {
         (Passage::None, false) => command.run(),
         (Passage::Unit | Passage::Shared, false) => run_shared(command),

@@ -11,7 +11,7 @@ use lunway_scsi::vpd::{
 };
 use lunway_scsi::{
     AdditionalSense, Inquiry, LogicalUnit, LogicalUnitOptions, Lun, LunList, LunView, ReadCapacity, Sense,
-    Status, TaskManagementFunction, TaskManagementResponse, UnitAttention, cdb,
+    Status, TaskManagementFunction, TaskManagementResponse, TaskOptions, UnitAttention, cdb,
 };
 
 #[test]
@@ -122,6 +122,9 @@ fn a_unit_under_the_number_of_another_carries_out_nothing_until_the_nexus_has_as
     let read = Buf::zeroed(SECTOR);
     let Io::Ready(Ok(read)) = disk.read(0, read) else { panic!("a RAM disk answers inline") };
     assert!(read.iter().all(|&byte| byte == 0), "nothing of what was meant for the other one is here");
+    // This one may have been sent before the unit attention was heard.
+    inquire(&host);
+    assert_eq!(host.refused(&write, &[1; SECTOR]).code, AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED);
     inquire(&host);
     host.good(&write, &[1; SECTOR]);
     // One that has not asked, and so believes that it is the first one still, is told when that is back; nothing was written elsewhere.
@@ -136,6 +139,33 @@ fn a_unit_under_the_number_of_another_carries_out_nothing_until_the_nexus_has_as
     let later = Initiator(rig.target.open_nexus(later, 1, LunView::ALL));
     later.hears(UnitAttention::PowerOn);
     later.good(&write, &[3; SECTOR]);
+}
+
+#[test]
+fn a_write_whose_data_come_after_the_inquiry_is_not_meant_for_the_unit_that_this_was_about() {
+    let rig = Rig::new();
+    let host = rig.login("host");
+    let disk = Arc::new(RamDisk::new(SECTORS * SECTOR as u64, SECTOR as u32).expect("a small disk"));
+    let options = LogicalUnitOptions { identity: "test/other".to_owned(), ..Default::default() };
+    let other = LogicalUnit::new(disk, options).expect("no kept state is damaged");
+    rig.target.detach(0).expect("it is attached");
+    rig.target.attach(0, other).expect("it is detached");
+    host.hears(UnitAttention::PowerOn);
+    let send = |number: u32, cdb: &[u8], data: &[u8]| {
+        let options = TaskOptions { number: Some(number), ..TaskOptions::default() };
+        match host.0.execute_task(Lun::new(0).0, cdb, Buf::copy_of(data).freeze(), options) {
+            Io::Ready(response) => response.sense.map(|sense| sense.code),
+            Io::Pending(_) => panic!("a RAM disk answers inline"),
+        }
+    };
+    let write = cdb::write10(0, 1, Default::default());
+    let changed = Some(AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED);
+    let first = u32::MAX - 1;
+    assert_eq!(send(first - 3, &cdb::inquiry(false, 0, 255), &[]), None);
+    assert_eq!(send(first, &cdb::inquiry(true, page::UNIT_SERIAL_NUMBER, 255), &[]), None);
+    assert_eq!(send(first - 1, &write, &[1; SECTOR]), changed);
+    assert_eq!(send(first.wrapping_add(3), &write, &[1; SECTOR]), None);
+    assert_eq!(send(first - 2, &write, &[1; SECTOR]), changed);
 }
 
 #[test]

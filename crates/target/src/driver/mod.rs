@@ -341,6 +341,7 @@ impl Connection {
         let options = TaskOptions {
             ordered: command.attribute == TaskAttribute::ORDERED,
             data_in_max: command.data_in_max as usize,
+            number: Some(command.cmd_sn),
         };
         let answer = nexus.execute_task(command.lun, &command.cdb, command.data_out, options);
         match answer {
