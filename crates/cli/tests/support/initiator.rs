@@ -1,5 +1,7 @@
 //! An initiator that sends any CDB: the protocol core on a blocking socket.
 
+#![allow(dead_code, reason = "each test program uses its part of this")]
+
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -19,16 +21,25 @@ use crate::support::PATIENCE;
 pub(crate) struct Initiator {
     stream: TcpStream,
     core: InitiatorConnection,
+    /// The last command's.
+    token: u64,
+    /// Answers that came while another was waited for.
+    completed: Vec<Completed>,
 }
 
 impl Initiator {
     /// Logs in.
     pub(crate) fn log_in(address: &str, target: &str) -> io::Result<Self> {
+        Self::log_in_as(address, target, 1)
+    }
+
+    /// Logs in with this number in the ISID: another nexus.
+    pub(crate) fn log_in_as(address: &str, target: &str, number: u8) -> io::Result<Self> {
         let login = InitiatorLoginConfig {
             initiator_name: "iqn.2026-11.com.example:host".to_owned(),
             initiator_alias: None,
             target_name: Some(target.to_owned()),
-            isid: [0x80, 0, 0, 0, 0, 1],
+            isid: [0x80, 0, 0, 0, 0, number],
             tsih: 0,
             cid: 0,
             parameters: Parameters::default(),
@@ -40,7 +51,8 @@ impl Initiator {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        let mut initiator = Self { stream, core: InitiatorConnection::new(config, Instant::now()) };
+        let core = InitiatorConnection::new(config, Instant::now());
+        let mut initiator = Self { stream, core, token: 0, completed: Vec::new() };
         match initiator.event()? {
             InitiatorEvent::LoggedIn(_) => Ok(initiator),
             other => Err(io::Error::other(format!("instead of a login: {other:?}"))),
@@ -55,40 +67,94 @@ impl Initiator {
         data_out: &[u8],
         data_in: usize,
     ) -> io::Result<Completed> {
+        let token = self.begin(lun, cdb, data_out, data_in)?.expect("the window is open");
+        self.end(token)
+    }
+
+    /// Sends a command and does not wait for its answer; `None` where the target takes no more.
+    pub(crate) fn begin(
+        &mut self,
+        lun: u8,
+        cdb: &[u8],
+        data_out: &[u8],
+        data_in: usize,
+    ) -> io::Result<Option<u64>> {
+        self.token += 1;
         let submission = Submission {
-            token: 1,
+            token: self.token,
             lun: [0, lun, 0, 0, 0, 0, 0, 0],
             cdb: Cdb::new(cdb),
             data_out: Buf::copy_of(data_out).freeze(),
             data_in: Buf::zeroed(data_in),
             attribute: TaskAttribute::SIMPLE,
         };
-        assert!(self.core.submit(submission).is_ok(), "the window is open");
+        let taken = self.core.submit(submission).is_ok();
+        self.send()?;
+        Ok(taken.then_some(self.token))
+    }
+
+    /// Waits for the answer to a command.
+    pub(crate) fn end(&mut self, token: u64) -> io::Result<Completed> {
         loop {
-            match self.event()? {
-                InitiatorEvent::Completed(completed) => return Ok(completed),
-                InitiatorEvent::Closing(reason) => return Err(io::Error::other(format!("{reason:?}"))),
-                _ => {}
+            if let Some(index) = self.completed.iter().position(|completed| completed.token == token) {
+                return Ok(self.completed.swap_remove(index));
+            }
+            let event = self.event()?;
+            self.keep(event)?;
+        }
+    }
+
+    /// How long a NOP-Out takes to be answered.
+    pub(crate) fn ping(&mut self) -> io::Result<Duration> {
+        let start = Instant::now();
+        self.core.ping();
+        self.send()?;
+        while self.core.unanswered_ping().is_some() {
+            while let Some(event) = self.core.poll_event() {
+                self.keep(event)?;
+            }
+            self.receive()?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn keep(&mut self, event: InitiatorEvent) -> io::Result<()> {
+        match event {
+            InitiatorEvent::Completed(completed) => self.completed.push(completed),
+            InitiatorEvent::Closing(reason) => return Err(io::Error::other(format!("{reason:?}"))),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while self.core.unsent() > 0 {
+            let mut slices = Vec::new();
+            self.core.gather(&mut slices, 64);
+            let sent = self.stream.write_vectored(&slices)?;
+            self.core.sent(sent);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let [mut space, _] = self.core.receive_space();
+        match self.stream.read(&mut space)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            bytes => {
+                self.core.received(bytes);
+                Ok(())
             }
         }
     }
 
     fn event(&mut self) -> io::Result<InitiatorEvent> {
         loop {
-            while self.core.unsent() > 0 {
-                let mut slices = Vec::new();
-                self.core.gather(&mut slices, 64);
-                let sent = self.stream.write_vectored(&slices)?;
-                self.core.sent(sent);
-            }
+            self.send()?;
             if let Some(event) = self.core.poll_event() {
                 return Ok(event);
             }
-            let [mut space, _] = self.core.receive_space();
-            match self.stream.read(&mut space)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                bytes => self.core.received(bytes),
-            }
+            self.receive()?;
         }
     }
 }

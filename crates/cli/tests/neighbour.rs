@@ -1,0 +1,200 @@
+//! One LUN whose device hangs, and the others that it must not slow down: latency and pings before and while.
+//!
+//! The device is a file of a FUSE mount, which `lunway attach` serves: stopped by SIGSTOP it answers nothing, as a dead NFS server or a
+//! drive that retries.
+
+#[path = "support/attached.rs"]
+mod attached;
+#[path = "support/initiator.rs"]
+mod initiator;
+mod support;
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use attached::Attached;
+use initiator::Initiator;
+use rustix::process::{Pid, Signal, kill_process};
+use support::{IQN, Served};
+
+const HUNG: u8 = 0;
+/// A `ram:` disk, which is read, and a file on a disk of this machine, which is written: that goes through threads.
+const WELL: [(u8, u8); 2] = [(1, READ_10), (2, WRITE_10)];
+const READ_10: u8 = 0x28;
+const WRITE_10: u8 = 0x2A;
+const BLOCK: usize = 4096;
+const SIZE: u64 = 64 << 20;
+
+/// What other LUNs may cost while one hangs: twice what they did, and pings of initiators that give up after 5 s a tenth of a second.
+const SLOWER_MAX: u32 = 2;
+const PING_MAX: Duration = Duration::from_millis(100);
+/// Below this a percentile tells of the scheduler of a busy machine: its time slice is 3 ms.
+const FLOOR: Duration = Duration::from_millis(3);
+/// One look is several windows, of which the median counts, and one look that is good is enough: a neighbour that is slowed down by a hung device
+/// is so in each.
+const LOOKS: usize = 4;
+const WINDOWS: usize = 5;
+const WINDOW: Duration = Duration::from_millis(150);
+/// How long the device hangs at most, which is more than a look takes where nobody waits for it.
+const HANG_MAX: Duration = Duration::from_secs(30);
+
+/// What one session found.
+#[derive(Debug)]
+struct Look {
+    /// Of each of [`WELL`].
+    p99: [Duration; 2],
+    ping: Duration,
+}
+
+fn median(mut figures: Vec<Duration>) -> Duration {
+    figures.sort();
+    figures[figures.len() / 2]
+}
+
+/// 4 KiB after 4 KiB of each neighbour, and pings between windows; the worse of both.
+fn look(session: &mut Initiator) -> Look {
+    let mut percentiles = [Vec::new(), Vec::new()];
+    let mut pings = Vec::new();
+    let mut block = 0_u32;
+    for _ in 0..WINDOWS {
+        for ((lun, operation), percentiles) in WELL.into_iter().zip(&mut percentiles) {
+            let mut latencies = Vec::new();
+            let start = Instant::now();
+            while start.elapsed() < WINDOW {
+                block = (block + 8 * 4099) % (SIZE / 512 - 8) as u32;
+                let mut cdb = [operation, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+                cdb[2..6].copy_from_slice(&block.to_be_bytes());
+                let (out, back) = if operation == READ_10 { (&[][..], BLOCK) } else { (&[7; BLOCK][..], 0) };
+                let sent = Instant::now();
+                let done = session.execute(lun, &cdb, out, back).expect("the session goes on");
+                assert_eq!(done.status, 0);
+                latencies.push(sent.elapsed());
+            }
+            latencies.sort();
+            percentiles.push(latencies[latencies.len() * 99 / 100]);
+        }
+        pings.push(session.ping().expect("the session goes on"));
+    }
+    let p99 = percentiles.map(median);
+    Look { p99, ping: median(pings) }
+}
+
+/// Everything that a host may have under way on a disk when it stops answering, twice as much as threads that might wait for it.
+fn leave_hanging(session: &mut Initiator) -> Vec<u64> {
+    let mut tokens = Vec::new();
+    let mut begin = |cdb: &[u8], data_out: &[u8], data_in| {
+        tokens.extend(session.begin(HUNG, cdb, data_out, data_in).expect("the session goes on"));
+    };
+    for n in 0..32_u8 {
+        begin(&[0x28, 0, 0, 0, n, 0, 0, 0, 8, 0], &[], 4096);
+    }
+    for n in 0..4_u8 {
+        begin(&[0x2A, 0, 0, 0, n, 0, 0, 0, 8, 0], &[n; 4096], 0);
+    }
+    begin(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0);
+    // What asks for size and space: READ CAPACITY (16), block limits, thin provisioning, LOG SENSE (0Ch), MODE SENSE (10).
+    begin(&[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], &[], 32);
+    for page in [0xB0, 0xB2] {
+        begin(&[0x12, 1, page, 0, 252, 0], &[], 252);
+    }
+    begin(&[0x4D, 0, 0x4C, 0, 0, 0, 0, 1, 0, 0], &[], 256);
+    begin(&[0x5A, 0, 0x3F, 0, 0, 0, 0, 1, 0, 0], &[], 256);
+    begin(&[0x12, 0, 0, 0, 96, 0], &[], 96);
+    begin(&[0; 6], &[], 0);
+    tokens
+}
+
+fn neighbours_of_a_hung_device(cores: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = folder.path().join("disk.img");
+    std::fs::File::create(&disk).and_then(|file| file.set_len(SIZE)).expect("a disk");
+    let far = Served::start(&["--no-api", "--lun", &format!("0={}", disk.display())]);
+    let Some(attached) = Attached::start(&far.url(0), folder.path(), &[]) else { return };
+    let hung = format!("{HUNG}={}", attached.file().display());
+    let file = folder.path().join("neighbour.img");
+    std::fs::File::create(&file).and_then(|file| file.set_len(SIZE)).expect("a disk");
+    let (ram, file) = (format!("1=ram:{SIZE}"), format!("2={}", file.display()));
+    let served =
+        Served::start(&["--no-api", "--cores", cores, "--lun", &hung, "--lun", &ram, "--lun", &file]);
+    let log_in = |number| Initiator::log_in_as(&served.address, IQN, number).expect("it logs in");
+    // With several cores one of these is on the core of the session that waits.
+    let mut others: Vec<_> = (2..5).map(log_in).collect();
+    let mut same = log_in(1);
+    for session in others.iter_mut().chain([&mut same]) {
+        // A new nexus is told that there was a power-on.
+        for lun in [HUNG, 1, 2] {
+            while session.execute(lun, &[0; 6], &[], 0).expect("it answers").status != 0 {}
+        }
+    }
+    let mut seen = Vec::new();
+    for _ in 0..LOOKS {
+        let before = (look(&mut same), others.iter_mut().map(look).collect::<Vec<_>>());
+        let (thawed, thaw) = mpsc::channel::<()>();
+        attached.signal(Signal::STOP);
+        let late = {
+            let process = Pid::from_child(&attached.child);
+            thread::spawn(move || {
+                // A neighbour that waits for the hung device waits as long, and not for ever.
+                let waits = thaw.recv_timeout(HANG_MAX) == Err(mpsc::RecvTimeoutError::Timeout);
+                let _ = kill_process(process, Signal::CONT);
+                waits
+            })
+        };
+        let hanging = leave_hanging(&mut same);
+        // What is answered without the device has been, and the rest has reached it.
+        thread::sleep(Duration::from_millis(500));
+        let during = (look(&mut same), others.iter_mut().map(look).collect::<Vec<_>>());
+        drop(thawed);
+        let waited = late.join().expect("it ends");
+        for token in hanging {
+            same.end(token).expect("it is answered when the device goes on");
+        }
+        let is_good = |(before, during): (&Look, &Look)| {
+            let is_quick =
+                |(before, during): (&Duration, &Duration)| *during <= SLOWER_MAX * (*before).max(FLOOR);
+            before.p99.iter().zip(&during.p99).all(is_quick) && during.ping <= PING_MAX
+        };
+        let good = !waited && is_good((&before.0, &during.0)) && before.1.iter().zip(&during.1).all(is_good);
+        let waited = if waited { "; a session waited for the hung device" } else { "" };
+        let figures = format!("before {before:?}, while it hangs {during:?}{waited}");
+        println!("{cores} cores: {figures}");
+        if good {
+            assert!(served.terminate().success());
+            attached.detach();
+            return;
+        }
+        seen.push(figures);
+    }
+    panic!("in none of {LOOKS} looks were the neighbours left alone:\n{}", seen.join("\n"));
+}
+
+#[test]
+fn with_one_core_a_hung_device_slows_no_other_lun_down_in_the_same_session_or_another() {
+    neighbours_of_a_hung_device("1");
+}
+
+#[test]
+fn with_two_cores_a_hung_device_slows_no_other_lun_down_in_the_same_session_or_another() {
+    neighbours_of_a_hung_device("2");
+}
+
+#[test]
+fn what_hangs_here_really_hangs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = folder.path().join("disk.img");
+    std::fs::File::create(&disk).and_then(|file| file.set_len(SIZE)).expect("a disk");
+    let Some(attached) = Attached::start(disk.to_str().expect("text"), folder.path(), &[]) else { return };
+    let read = |path: &Path| {
+        let path = path.to_owned();
+        thread::spawn(move || std::fs::read(path).expect("it is read").len() as u64)
+    };
+    attached.signal(Signal::STOP);
+    let reading = read(&attached.file());
+    thread::sleep(Duration::from_millis(300));
+    assert!(!reading.is_finished());
+    attached.signal(Signal::CONT);
+    assert_eq!(reading.join().expect("it ends"), SIZE);
+    attached.detach();
+}
