@@ -25,8 +25,8 @@ fn samples() -> Option<PathBuf> {
 
 fn unpack(sample: &Path, to: &Path) {
     // Sparse, so that a large sample takes no time.
-    let gzip = Command::new("gzip").arg("-dc").arg(sample).stdout(Stdio::piped()).spawn().expect("gzip");
-    let (mut from, to) = (gzip.stdout.expect("a pipe"), File::create(to).expect("a file"));
+    let mut gzip = Command::new("gzip").arg("-dc").arg(sample).stdout(Stdio::piped()).spawn().expect("gzip");
+    let (mut from, to) = (gzip.stdout.take().expect("a pipe"), File::create(to).expect("a file"));
     let (mut buf, mut at) = (vec![0; MIB as usize], 0);
     loop {
         let mut filled = 0;
@@ -45,6 +45,7 @@ fn unpack(sample: &Path, to: &Path) {
         at += filled as u64;
     }
     to.set_len(at).expect("a length");
+    assert!(gzip.wait().expect("gzip").success(), "{sample:?}");
 }
 
 fn run(program: &Path, args: &[&str]) -> String {

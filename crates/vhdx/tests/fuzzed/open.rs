@@ -92,7 +92,7 @@ fn seal(storage: &MemoryStorage) {
         let mut head = [0; 12];
         if storage.read_at(at, &mut head).is_ok() && head[..4] == *b"loge" {
             let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-            fix(at, len.min(1 << 20) as usize);
+            fix(at, len.clamp(8, 1 << 20) as usize);
         }
     }
 }
