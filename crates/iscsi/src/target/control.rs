@@ -47,7 +47,7 @@ pub struct TextId(u32);
 /// Logouts of other connections at a time that are not answered yet: there are not more connections.
 const LOGOUTS_MAX: usize = 16;
 /// Task management requests at a time that are not answered yet.
-const MANAGEMENT_MAX: usize = 32;
+pub(super) const MANAGEMENT_MAX: usize = 32;
 /// The tag of our pings. One ping is out at a time.
 const PING_TAG: u32 = 1;
 

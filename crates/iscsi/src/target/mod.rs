@@ -57,10 +57,10 @@ const LOGIN_DATA_MAX: usize = 8192;
 /// Immediate commands at a time; they are outside the window. What a host needs is two or three.
 // RFC 7143 [4.2.2.1-4]
 const IMMEDIATE_MAX: usize = 32;
-/// Commands that arrived before their predecessors. On one connection TCP keeps the order, so this is for initiators
-/// that number in another order than they send. With several connections, or where a command that was lost comes again, a
-/// whole window may have to wait.
-const HELD_MAX: usize = 16;
+/// Task management functions at a time that wait for requests which were sent before them. As many as may be unanswered
+/// ([`MANAGEMENT_MAX`](control::MANAGEMENT_MAX)): more would be rejected when their turn comes. Numbered requests need no limit
+/// of their own: the window has one place for each.
+const HELD_IMMEDIATE_MAX: usize = control::MANAGEMENT_MAX;
 
 /// What a connection may use, and what it offers at login.
 #[derive(Clone, Debug)]
@@ -242,7 +242,9 @@ pub struct TargetConnection {
     events: VecDeque<TargetEvent>,
     stat_sn: u32,
     numbering: Numbering,
-    held: Vec<Held>,
+    /// Requests that arrived before their predecessors: on another connection, again after a loss, or from an initiator whose
+    /// threads send in another order than they number. In the order of their numbers, so that the next one is the first.
+    held: VecDeque<Held>,
     tasks: TaskTable,
     immediate_tasks: usize,
     /// Aborted tasks that the driver has not completed yet: who aborts one again has to wait as well.
@@ -271,7 +273,7 @@ impl TargetConnection {
             events: VecDeque::new(),
             stat_sn: 0,
             numbering: Numbering::Own(CommandWindow::new(0, config.command_window)),
-            held: Vec::new(),
+            held: VecDeque::new(),
             tasks: TaskTable::default(),
             immediate_tasks: 0,
             aborted: Vec::new(),
@@ -491,7 +493,6 @@ impl TargetConnection {
         }
         match self.numbering.take(cmd_sn, opcode.opcode() == Opcode::SCSI_COMMAND) {
             Order::Outside => {}
-            Order::Later if self.held.iter().any(|held| held.cmd_sn == cmd_sn && !held.immediate) => {}
             Order::Later => self.hold(Held { cmd_sn, immediate: false, head, data }),
             Order::Next => {
                 self.deliver(head, data);
@@ -503,17 +504,32 @@ impl TargetConnection {
         }
     }
 
+    /// Keeps a request until its turn. What the window offers is always kept: a number is held once and its window has `depth`
+    /// of them, with FirstBurstLength or one data segment each, which is what `session_memory_mib` counts for the window.
     fn hold(&mut self, mut held: Held) {
-        let most = match self.numbering {
-            Numbering::Own(_) if self.retention.is_none() => HELD_MAX,
-            // One of each number, and an immediate function for each.
-            _ => 2 * usize::from(self.config.command_window),
+        if held.immediate {
+            let waiting = self.held.iter().filter(|other| other.immediate).count();
+            if waiting >= HELD_IMMEDIATE_MAX {
+                return self.reject(&held.head, RejectReason::IMMEDIATE_COMMAND_REJECT);
+            }
+        }
+        // Before the numbered request with the number that an immediate one carries: that is sent after it.
+        let before = |other: &Held| {
+            let distance = held.cmd_sn.wrapping_sub(other.cmd_sn).cast_signed();
+            distance > 0 || distance == 0 && (other.immediate || !held.immediate)
         };
-        if self.held.len() >= most {
-            return self.close(CloseReason::Protocol("too many commands out of order".into()));
+        let at = self.held.partition_point(before);
+        if !held.immediate
+            && at.checked_sub(1).is_some_and(|last| {
+                let last = &self.held[last];
+                last.cmd_sn == held.cmd_sn && !last.immediate
+            })
+        {
+            // It has come already.
+            return;
         }
         held.data = held.data.take().and_then(|data| self.data_of_held(&held.head, data));
-        self.held.push(held);
+        self.held.insert(at, held);
     }
 
     /// Goes on with requests that were held because another connection of the session had to bring earlier ones.
@@ -524,8 +540,9 @@ impl TargetConnection {
 
     /// Delivers held requests whose turn it is, and drops those that came too late.
     fn release(&mut self) {
-        while let Some(at) = self.held.iter().position(|held| self.numbering.has_reached(held.cmd_sn)) {
-            let held = self.held.swap_remove(at);
+        while self.held.front().is_some_and(|first| self.numbering.has_reached(first.cmd_sn))
+            && let Some(held) = self.held.pop_front()
+        {
             let is_command = BasicHeader::of(&held.head.bhs).opcode.opcode() == Opcode::SCSI_COMMAND;
             if held.immediate || self.numbering.take(held.cmd_sn, is_command) == Order::Next {
                 self.deliver(held.head, held.data);
