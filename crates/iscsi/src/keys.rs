@@ -102,7 +102,8 @@ pub struct KeyRule {
     pub usage: Usage,
     /// For what.
     pub scope: Scope,
-    /// Whether it means nothing in a discovery session and is answered with Irrelevant.
+    /// Whether it means nothing in a discovery session: it is not offered there. An offer is answered with a value all the same, as
+    /// other targets do: some initiators give up on Irrelevant.
     pub irrelevant_in_discovery: bool,
     /// Where the standard has it (RFC 7143).
     pub section: &'static str,

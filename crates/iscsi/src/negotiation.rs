@@ -114,6 +114,28 @@ impl Negotiated {
             ..session.clone()
         }
     }
+
+    /// The value of a key that the leading connection fixes for the session: booleans are 0 and 1, a choice is its place in the list.
+    fn value(&self, key: Key) -> Option<u32> {
+        Some(match key {
+            Key::MaxConnections => self.max_connections.into(),
+            Key::InitialR2T => self.initial_r2t.into(),
+            Key::ImmediateData => self.immediate_data.into(),
+            Key::MaxBurstLength => self.max_burst_length,
+            Key::FirstBurstLength => self.first_burst_length,
+            Key::DefaultTime2Wait => self.default_time2wait.into(),
+            Key::DefaultTime2Retain => self.default_time2retain.into(),
+            Key::MaxOutstandingR2T => self.max_outstanding_r2t.into(),
+            Key::DataPduInOrder => self.data_pdu_in_order.into(),
+            Key::DataSequenceInOrder => self.data_sequence_in_order.into(),
+            Key::ErrorRecoveryLevel => self.error_recovery_level.into(),
+            Key::TaskReporting => {
+                TaskReporting::ALL.iter().position(|kind| *kind == self.task_reporting)? as u32
+            }
+            Key::ProtocolLevel => self.protocol_level.into(),
+            _ => return None,
+        })
+    }
 }
 
 impl DigestPolicy {
@@ -222,18 +244,87 @@ enum Ours {
     Nothing,
 }
 
+impl Ours {
+    /// As it is offered.
+    fn text(self, rule: &KeyRule) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Choices(choices) => Some(choices.join(",")),
+            Self::Value(value) => Some(value_text(rule, value)),
+        }
+    }
+}
+
+/// A value of a key as text, of a choice by its place in the list.
+fn value_text(rule: &KeyRule, value: u32) -> String {
+    match rule.value {
+        ValueType::Boolean { .. } => yes_no(value != 0).to_owned(),
+        ValueType::Choice(names) => names.get(value as usize).copied().unwrap_or_default().to_owned(),
+        ValueType::Number { .. } | ValueType::Text => value.to_string(),
+    }
+}
+
 /// Why a negotiation failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
     /// A key was negotiated twice (RFC 7143 §6.3, §6.4).
-    #[error("{0} was sent twice")]
-    Repeated(Key),
-    /// A declaration, or the answer to our offer, that is no value of the key.
-    #[error("{0} has a value it must not have")]
-    BadValue(Key),
-    /// An answer such as Reject to something we offered and cannot do without, or the key is missing altogether.
-    #[error("the other side does not agree to our {0}")]
-    Refused(Key),
+    #[error("{key} was sent twice, the second time as {value:?}")]
+    Repeated {
+        /// Which key.
+        key: Key,
+        /// What was said the second time, shortened.
+        value: String,
+    },
+    /// A declaration that is no value of the key.
+    #[error("the other side declares {key}={value:?}: {expected} is expected")]
+    BadDeclaration {
+        /// Which key.
+        key: Key,
+        /// What was declared, shortened.
+        value: String,
+        /// What values the key takes.
+        expected: String,
+    },
+    /// The answer to our offer is no value of the key, or a choice that was not offered.
+    #[error("{key}: we offered {offered}, the other side answered {answered:?}: {expected} is expected")]
+    BadAnswer {
+        /// Which key.
+        key: Key,
+        /// What we offered.
+        offered: String,
+        /// What was answered, shortened.
+        answered: String,
+        /// What it could have been.
+        expected: String,
+    },
+    /// An answer such as Reject to something we cannot do without, or the key is missing altogether.
+    #[error("{key}: we insist on {required}, the other side says {said}")]
+    Refused {
+        /// Which key.
+        key: Key,
+        /// What we cannot do without.
+        required: String,
+        /// What the other side offered or answered, shortened, or that it says nothing of it.
+        said: String,
+    },
+}
+
+/// Longest part of a peer's value that an error repeats, characters: enough for every value that the standard knows.
+const VALUE_SHOWN_MAX: usize = 64;
+
+/// A peer's value as an error repeats it.
+fn shown(value: &str) -> String {
+    value.chars().take(VALUE_SHOWN_MAX).collect()
+}
+
+/// What values a key takes, for people.
+fn expectation(rule: &KeyRule) -> String {
+    match rule.value {
+        ValueType::Number { min, max, .. } => format!("a number from {min} to {max}"),
+        ValueType::Boolean { .. } => "Yes or No".to_owned(),
+        ValueType::Choice(names) => format!("one of {}", names.join(", ")),
+        ValueType::Text => "a text".to_owned(),
+    }
 }
 
 /// The operational negotiation of one connection, for either role (RFC 7143 §6.2, §6.4).
@@ -250,6 +341,10 @@ pub(crate) struct Negotiation {
     discovery: bool,
     /// Whether this connection makes the session; a joining one must not renegotiate it.
     leading: bool,
+    /// What the session agreed on that this connection joins, as far as it is known.
+    session: Option<Negotiated>,
+    /// What the other side said of digests.
+    digests_said: Vec<(Key, String)>,
     received: KeySet,
     offered: KeySet,
     agreed: [u32; KEY_COUNT],
@@ -270,8 +365,9 @@ impl Negotiation {
                     *digest = DigestPolicy::Prefer;
                 }
             }
-            // RFC 7143 [7.4.1-1]
+            // RFC 7143 [7.4.1-1, 13.21-1]
             parameters.error_recovery_level = 0;
+            parameters.max_connections = 1;
         }
         let agreed = std::array::from_fn(|index| match KEYS[index].value {
             ValueType::Number { default, .. } => default,
@@ -282,6 +378,8 @@ impl Negotiation {
             parameters,
             discovery,
             leading,
+            session: None,
+            digests_said: Vec::new(),
             received: KeySet::default(),
             offered: KeySet::default(),
             agreed,
@@ -289,6 +387,11 @@ impl Negotiation {
             first_burst: None,
             outstanding_r2t: None,
         }
+    }
+
+    /// The negotiation of a connection that joins a session which agreed on this.
+    pub(crate) fn joining(parameters: Parameters, session: Negotiated) -> Self {
+        Self { session: Some(session), ..Self::new(parameters, false, false) }
     }
 
     /// Whether the key has a place in this session.
@@ -310,12 +413,8 @@ impl Negotiation {
             if unsaid || leading_only || !self.is_relevant(rule) {
                 continue;
             }
-            match (ours, rule.value) {
-                (Ours::Nothing, _) => continue,
-                (Ours::Choices(choices), _) => out.pair(rule.name, choices.join(",")),
-                (Ours::Value(value), ValueType::Boolean { .. }) => out.pair(rule.name, yes_no(value != 0)),
-                (Ours::Value(value), _) => out.pair(rule.name, value),
-            }
+            let Some(text) = ours.text(rule) else { continue };
+            out.pair(rule.name, text);
             self.offered.insert(rule.key);
         }
     }
@@ -337,24 +436,33 @@ impl Negotiation {
         let rule = key.rule();
         if !self.received.insert(key) {
             // RFC 7143 [6.3-9, 6.3-10]
-            return Err(NegotiationError::Repeated(key));
+            return Err(NegotiationError::Repeated { key, value: shown(value) });
+        }
+        if matches!(key, Key::HeaderDigest | Key::DataDigest) {
+            self.digests_said.push((key, shown(value)));
         }
         if self.offered.contains(key) {
             return self.answered(rule, value);
         }
         let refusal = match rule.function {
             ResultFunction::Declarative => {
-                self.agreed[key as usize] =
-                    parse_value(rule, value).ok_or(NegotiationError::BadValue(key))?;
+                let bad = || NegotiationError::BadDeclaration {
+                    key,
+                    value: shown(value),
+                    expected: expectation(rule),
+                };
+                self.agreed[key as usize] = parse_value(rule, value).ok_or_else(bad)?;
                 return Ok(());
             }
             // RFC 7143 [13.25-2]
-            ResultFunction::No => Some(yes_no(false)),
+            ResultFunction::No => Some(yes_no(false).to_owned()),
             // RFC 7143 [13.25-3]
-            ResultFunction::Reject => Some(answer::REJECT),
-            // RFC 7143 [7.4.1-1, 13.21-1]
-            _ if !self.is_relevant(rule) => Some(answer::IRRELEVANT),
-            _ if rule.usage == Usage::LeadingOnly && !self.leading => Some(answer::REJECT),
+            ResultFunction::Reject => Some(answer::REJECT.to_owned()),
+            // What holds already: initiators that offer everything again take a Reject for the end.
+            _ if rule.usage == Usage::LeadingOnly && !self.leading => {
+                let value = self.session.as_ref().and_then(|session| session.value(key));
+                Some(value.map_or_else(|| answer::REJECT.to_owned(), |value| value_text(rule, value)))
+            }
             _ => None,
         };
         if let Some(refusal) = refusal {
@@ -401,18 +509,28 @@ impl Negotiation {
         if matches!(value, answer::NOT_UNDERSTOOD | answer::IRRELEVANT | answer::REJECT) {
             return Ok(());
         }
-        let bad = NegotiationError::BadValue(rule.key);
-        self.agreed[rule.key as usize] = match (self.parameters.ours(rule.key), rule.value) {
+        let ours = self.parameters.ours(rule.key);
+        let result = match (ours, rule.value) {
+            // RFC 7143 [6.2.1-4]
             (Ours::Choices(choices), ValueType::Choice(names)) => {
-                // RFC 7143 [6.2.1-4]
-                let name = choices.iter().find(|&&name| name == value).ok_or(bad)?;
-                index_of(names, name).ok_or(bad)?
+                choices.iter().find(|&&name| name == value).and_then(|name| index_of(names, name))
             }
             // The result should be theirs already. Combining it again with ours can only move to the safe side, and is
             // how we get along with targets that answer with their own value instead of the result.
-            (Ours::Value(ours), _) => combine(rule.function, ours, parse_value(rule, value).ok_or(bad)?),
-            _ => return Err(bad),
+            (Ours::Value(ours), _) => {
+                parse_value(rule, value).map(|theirs| combine(rule.function, ours, theirs))
+            }
+            _ => None,
         };
+        self.agreed[rule.key as usize] = result.ok_or_else(|| NegotiationError::BadAnswer {
+            key: rule.key,
+            offered: ours.text(rule).unwrap_or_default(),
+            answered: shown(value),
+            expected: match ours {
+                Ours::Choices(choices) => format!("one of {}", choices.join(", ")),
+                Ours::Value(_) | Ours::Nothing => expectation(rule),
+            },
+        })?;
         Ok(())
     }
 
@@ -443,7 +561,14 @@ impl Negotiation {
         let agreed = |key: Key| self.agreed[key as usize];
         let short = |key: Key| agreed(key) as u16;
         let digest = |key: Key, policy: DigestPolicy| match (agreed(key) != 0, policy) {
-            (false, DigestPolicy::Require) => Err(NegotiationError::Refused(key)),
+            (false, DigestPolicy::Require) => {
+                let said = self.digests_said.iter().find(|(said, _)| *said == key);
+                Err(NegotiationError::Refused {
+                    key,
+                    required: policy.choices().join(","),
+                    said: said.map_or_else(|| "nothing of it".to_owned(), |(_, value)| format!("{value:?}")),
+                })
+            }
             (on, _) => Ok(on),
         };
         Ok(Negotiated {

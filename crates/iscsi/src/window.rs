@@ -25,12 +25,36 @@ pub(crate) struct CommandWindow {
     /// Numbers that count as received although they never came (RFC 7143 §11.6.1); always within the window, so at most
     /// `depth` of them.
     plugged: Vec<u32>,
+    /// Of a connection that took another's place: where the numbers of the session stood, until the first request comes.
+    stood_at: Option<u32>,
 }
 
 impl CommandWindow {
     /// `first`: the CmdSN of the leading Login Request, which is immediate and thus is the next one expected as well.
     pub(crate) fn new(first: u32, depth: u16) -> Self {
-        Self { expected: Serial(first), depth: u32::from(depth.max(1)), in_flight: 0, plugged: Vec::new() }
+        Self {
+            expected: Serial(first),
+            depth: u32::from(depth.max(1)),
+            in_flight: 0,
+            plugged: Vec::new(),
+            stood_at: None,
+        }
+    }
+
+    /// The numbers may also go on where those of the session stood, whose only connection this one replaces. RFC 7143 §11.12.8 has the
+    /// Login Request say the number that comes next; some initiators say a constant there and count on, and others begin anew with
+    /// it. The first request shows it: of the two beginnings the one is meant that it is nearer to.
+    pub(crate) fn may_go_on_at(&mut self, cmd_sn: u32) {
+        self.stood_at = Some(cmd_sn);
+    }
+
+    /// Settles where the numbers begin, at the first request.
+    fn settle_beginning(&mut self, cmd_sn: u32) {
+        if let Some(stood_at) = self.stood_at.take()
+            && cmd_sn.wrapping_sub(stood_at) < cmd_sn.wrapping_sub(self.expected.0)
+        {
+            self.expected = Serial(stood_at);
+        }
     }
 
     /// Judges a CmdSN without taking it.
@@ -49,6 +73,7 @@ impl CommandWindow {
     /// Takes a request if it is the next one. One that `occupies` the target does so until [`finished`](Self::finished):
     /// both steps are one, as MaxCmdSN would go back between them.
     pub(crate) fn take(&mut self, cmd_sn: u32, occupies: bool) -> Order {
+        self.settle_beginning(cmd_sn);
         let order = self.judge(cmd_sn);
         if order == Order::Next {
             self.in_flight += u32::from(occupies);
@@ -119,6 +144,24 @@ mod tests {
         window.finished();
         assert_eq!(window.maximum(), 1);
         assert_eq!(window.judge(1), Order::Next);
+    }
+
+    #[test]
+    fn the_first_request_of_a_reinstated_connection_shows_where_its_numbers_begin() {
+        for (first, expected) in [(1, 1), (3, 1), (40, 40), (43, 40), (39, 1)] {
+            let mut window = CommandWindow::new(1, 8);
+            window.may_go_on_at(40);
+            window.take(first, true);
+            assert_eq!(window.expected(), if first == expected { expected + 1 } else { expected }, "{first}");
+            assert_eq!(window.take(90, true), Order::Outside, "it is settled once");
+        }
+        let mut window = CommandWindow::new(u32::MAX, 8);
+        window.may_go_on_at(u32::MAX - 20);
+        assert_eq!(
+            window.take(0, true),
+            Order::Later,
+            "numbers that were lost are passed over by the login's"
+        );
     }
 
     #[test]

@@ -153,7 +153,7 @@ fn a_key_sent_twice_is_an_error() {
     negotiation.receive(Key::InitialR2T, "Yes", &mut out).unwrap();
     assert_eq!(
         negotiation.receive(Key::InitialR2T, "Yes", &mut out),
-        Err(NegotiationError::Repeated(Key::InitialR2T))
+        Err(NegotiationError::Repeated { key: Key::InitialR2T, value: "Yes".into() })
     );
 }
 
@@ -163,39 +163,64 @@ fn a_declaration_gets_no_answer_and_must_be_in_range() {
     assert_eq!(answers(&mut negotiation, &[("MaxRecvDataSegmentLength", "65536")]), []);
     assert_eq!(negotiation.finish().unwrap().max_recv_peer, 65_536);
     for value in ["511", "16777216", "Reject", ""] {
-        assert_eq!(
-            self::negotiation().receive(Key::MaxRecvDataSegmentLength, value, &mut Builder::new()),
-            Err(NegotiationError::BadValue(Key::MaxRecvDataSegmentLength))
-        );
+        let error = self::negotiation()
+            .receive(Key::MaxRecvDataSegmentLength, value, &mut Builder::new())
+            .unwrap_err()
+            .to_string();
+        let expected = "a number from 512 to 16777215 is expected";
+        assert_eq!(error, format!("the other side declares MaxRecvDataSegmentLength={value:?}: {expected}"));
     }
 }
 
-// shows RFC 7143 [13.21-1]
+// shows RFC 7143 [13.21-1, 7.4.1-1]
 #[test]
-fn a_discovery_session_calls_the_keys_of_data_transfer_irrelevant() {
-    let mut negotiation = Negotiation::new(Parameters::default(), true, true);
-    let found = answers(
-        &mut negotiation,
-        &[
-            ("MaxBurstLength", "4096"),
-            ("InitialR2T", "No"),
-            ("DefaultTime2Wait", "3"),
-            ("HeaderDigest", "None"),
-        ],
-    );
-    assert_eq!(
-        found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(),
-        ["Irrelevant", "Irrelevant", "3", "None"]
-    );
-    assert_eq!(negotiation.finish().unwrap().max_burst_length, 262_144);
+fn a_discovery_session_answers_every_key_with_a_value() {
+    let all = Parameters { max_connections: 8, error_recovery_level: 2, ..Parameters::default() };
+    let mut negotiation = Negotiation::new(all, true, true);
+    let offers = [
+        ("MaxBurstLength", "4096", "4096"),
+        ("FirstBurstLength", "8192", "4096"),
+        ("InitialR2T", "No", "No"),
+        ("ImmediateData", "Yes", "Yes"),
+        ("DefaultTime2Wait", "3", "3"),
+        ("HeaderDigest", "None", "None"),
+        ("MaxConnections", "4", "1"),
+        ("MaxOutstandingR2T", "2", "2"),
+        ("ErrorRecoveryLevel", "2", "0"),
+        ("DataPDUInOrder", "Yes", "Yes"),
+        ("DataSequenceInOrder", "No", "Yes"),
+        ("TaskReporting", "RFC3720", "RFC3720"),
+        ("iSCSIProtocolLevel", "1", "1"),
+    ];
+    let found = answers(&mut negotiation, &offers.map(|(key, offer, _)| (key, offer)));
+    assert_eq!(found.len(), offers.len());
+    for (key, _, expected) in offers {
+        assert!(found.contains(&(key.into(), expected.into())), "{key}: {found:?}");
+    }
+    let mut out = Builder::new();
+    Negotiation::new(Parameters::default(), true, true).offer(&mut out);
+    assert!(!String::from_utf8(out.into_bytes()).unwrap().contains("Burst"), "we offer what has a meaning");
 }
 
 // shows RFC 7143 [13-1]
 #[test]
 fn a_joining_connection_cannot_change_the_session() {
-    let mut negotiation = Negotiation::new(Parameters::default(), false, false);
-    let found = answers(&mut negotiation, &[("MaxBurstLength", "4096"), ("DataDigest", "CRC32C")]);
-    assert_eq!(found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(), ["Reject", "CRC32C"]);
+    let mut leading = self::negotiation();
+    answers(&mut leading, &[("MaxBurstLength", "65536"), ("InitialR2T", "No"), ("ErrorRecoveryLevel", "0")]);
+    let mut negotiation = Negotiation::joining(Parameters::default(), leading.finish().unwrap());
+    let offers = [
+        ("MaxBurstLength", "4096"),
+        ("InitialR2T", "No"),
+        ("ErrorRecoveryLevel", "2"),
+        ("TaskReporting", "FastAbort,RFC3720"),
+        ("DataDigest", "CRC32C"),
+    ];
+    let found = answers(&mut negotiation, &offers);
+    assert_eq!(
+        found.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>(),
+        ["65536", "No", "0", "RFC3720", "CRC32C"],
+        "what holds in the session is told again"
+    );
     let mut out = Builder::new();
     Negotiation::new(Parameters::default(), false, false).offer(&mut out);
     assert_eq!(parse(&out.into_bytes()).unwrap().len(), 2, "the digests only");
@@ -206,7 +231,8 @@ fn a_required_digest_that_is_not_agreed_ends_the_login() {
     let parameters = Parameters { data_digest: DigestPolicy::Require, ..Parameters::default() };
     let mut negotiation = Negotiation::new(parameters, false, true);
     assert_eq!(answers(&mut negotiation, &[("DataDigest", "None")])[0].1, "Reject");
-    assert_eq!(negotiation.finish(), Err(NegotiationError::Refused(Key::DataDigest)));
+    let error = negotiation.finish().unwrap_err().to_string();
+    assert_eq!(error, "DataDigest: we insist on CRC32C, the other side says \"None\"");
 }
 
 // shows RFC 7143 [6.2-7]
@@ -276,9 +302,15 @@ fn a_choice_that_was_not_offered_is_an_error() {
         true,
     );
     initiator.offer(&mut Builder::new());
+    let error = initiator.receive(Key::HeaderDigest, "CRC32C", &mut Builder::new()).unwrap_err().to_string();
     assert_eq!(
-        initiator.receive(Key::HeaderDigest, "CRC32C", &mut Builder::new()),
-        Err(NegotiationError::BadValue(Key::HeaderDigest))
+        error,
+        "HeaderDigest: we offered None, the other side answered \"CRC32C\": one of None is expected"
+    );
+    let error = initiator.receive(Key::MaxConnections, "many", &mut Builder::new()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "MaxConnections: we offered 1, the other side answered \"many\": a number from 1 to 65535 is expected"
     );
 }
 
@@ -321,5 +353,6 @@ fn discovery_goes_without_the_digests_that_normal_sessions_must_have() {
     assert!(discovery.finish().is_ok_and(|agreed| !agreed.header_digest && !agreed.data_digest));
     let mut normal = Negotiation::new(required(), false, true);
     normal.end_of_text(&mut Builder::default());
-    assert_eq!(normal.finish().unwrap_err(), NegotiationError::Refused(Key::HeaderDigest));
+    let error = normal.finish().unwrap_err().to_string();
+    assert_eq!(error, "HeaderDigest: we insist on CRC32C, the other side says nothing of it");
 }

@@ -117,10 +117,21 @@ impl TargetConnection {
     }
 
     /// Answers [`TargetEvent::Login`] of a connection that takes the place of the only one of a session with MaxConnections=1
-    /// (RFC 7143 §6.3.4): this one may go on. As [`join_login`](Self::join_login); the numbering begins anew with the CmdSN of the
-    /// Login Request, as no other connection can bring an earlier one.
+    /// (RFC 7143 §6.3.4): this one may go on. As [`join_login`](Self::join_login); the numbering begins with the CmdSN of the Login
+    /// Request, as no other connection can bring an earlier one, or [goes on](Self::may_go_on_at).
     pub fn reinstate_login(&mut self, grant: LoginGrant, leading: &LoggedIn) {
         self.answer_login(|login| login.join(grant, leading));
+    }
+
+    /// Says where the numbers of the session stood when the connection ended whose place this one takes
+    /// ([`next_cmd_sn`](Self::next_cmd_sn) of that one): initiators that do not say the next number in their Login Request go on there.
+    pub fn may_go_on_at(&mut self, cmd_sn: u32) {
+        self.numbering.may_go_on_at(cmd_sn);
+    }
+
+    /// The number of the next request: ExpCmdSN.
+    pub fn next_cmd_sn(&self) -> u32 {
+        self.numbering.window().0
     }
 
     /// Answers [`TargetEvent::Login`]: this one may not.

@@ -95,6 +95,13 @@ impl Numbering {
         }
     }
 
+    /// See [`CommandWindow::may_go_on_at`]. Shared numbering goes on by itself.
+    pub(super) fn may_go_on_at(&mut self, cmd_sn: u32) {
+        if let Self::Own(window) = self {
+            window.may_go_on_at(cmd_sn);
+        }
+    }
+
     pub(super) fn session(&self) -> Option<&SharedSession> {
         match self {
             Self::Own(_) => None,

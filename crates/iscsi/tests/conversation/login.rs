@@ -117,3 +117,21 @@ fn a_discovery_session_has_level_0_and_one_connection_whatever_is_wanted() {
         assert_eq!(negotiated.error_recovery_level, 0);
     }
 }
+
+// shows RFC 7143 [13.21-1]
+#[test]
+fn an_initiator_that_offers_all_keys_at_discovery_is_answered_with_values() {
+    let mut pair = Setup::default().connect();
+    let mut request = LoginRequest::new();
+    request.set_stages(Stage::OPERATIONAL, Some(Stage::FULL_FEATURE));
+    let text = "InitiatorName=iqn.2026-11.test:i\0SessionType=Discovery\0HeaderDigest=None\0DataDigest=None\0MaxConnections=1\0\
+                InitialR2T=No\0ImmediateData=Yes\0MaxBurstLength=262144\0FirstBurstLength=65536\0MaxOutstandingR2T=1\0\
+                DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0ErrorRecoveryLevel=0\0DefaultTime2Wait=2\0DefaultTime2Retain=0\0\
+                MaxRecvDataSegmentLength=65536\0";
+    let answer = answers_to(&mut pair, &request, text.as_bytes()).remove(0).1;
+    let said = String::from_utf8_lossy(&answer[48..]).into_owned();
+    for pair in text.split_terminator('\0').skip(2).filter(|pair| !pair.starts_with("MaxRecv")) {
+        assert!(said.contains(&format!("{pair}\0")), "{pair}: {said:?}");
+    }
+    assert!(pair.target.logged_in().is_some());
+}

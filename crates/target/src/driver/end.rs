@@ -145,7 +145,7 @@ impl Connection {
                 Some(lun) => own.contains(lun),
                 None => !own.is_empty(),
             });
-            ticket.settle(&own.union(&held).copied().collect());
+            ticket.settle(&own.union(&held).copied().collect(), core.next_cmd_sn());
             if commands_executing == 0 && held.is_empty() {
                 break;
             }

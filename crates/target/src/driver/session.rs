@@ -90,7 +90,13 @@ impl Connection {
         self.held = busy;
         let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
         match (std::mem::take(&mut self.mute), nexus) {
-            (true, Some(joined)) => joined.hold(&self.held),
+            (true, Some(joined)) => {
+                joined.hold(&self.held);
+                let stood_at = self.predecessors.iter().rev().find_map(|old| old.next_cmd_sn());
+                if let Some(cmd_sn) = stood_at {
+                    self.core.may_go_on_at(cmd_sn);
+                }
+            }
             (true, None) => self.open_nexus(),
             (false, Some(nexus)) => nexus.release(&freed),
             (false, None) => {}

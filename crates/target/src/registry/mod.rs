@@ -33,9 +33,16 @@ pub(crate) struct Handle {
     /// The logical units whose devices still have commands of the connection, once it begins no more of them.
     stopped: watch::Receiver<Option<BTreeSet<u16>>>,
     session: OnceLock<SessionSummary>,
+    /// The CmdSN that comes next in its session, once it has stopped.
+    next_cmd_sn: OnceLock<u32>,
 }
 
 impl Handle {
+    /// The CmdSN that came next when the connection stopped; `None` before.
+    pub(crate) fn next_cmd_sn(&self) -> Option<u32> {
+        self.next_cmd_sn.get().copied()
+    }
+
     /// Says who the session is with, once.
     pub(crate) fn describe(&self, session: SessionSummary) {
         let _ = self.session.set(session);
@@ -319,7 +326,14 @@ impl Registry {
         let (sender, stopped) = watch::channel(None);
         let session = OnceLock::new();
         let source = Source::from(from);
-        let handle = Arc::new(Handle { id: inner.last_id, source, orders: to_connection, stopped, session });
+        let handle = Arc::new(Handle {
+            id: inner.last_id,
+            source,
+            orders: to_connection,
+            stopped,
+            session,
+            next_cmd_sn: OnceLock::new(),
+        });
         let most = inner.before_login_max;
         let oldest = inner.before_login.enter(handle.id, source, Arc::clone(&handle), most, most);
         drop(inner);
@@ -469,8 +483,7 @@ impl Ticket {
     }
 
     /// The login has succeeded: this connection is one more of the session.
-    // RFC 7143 [6.3.4-1, 6.3.4-2]
-    // RFC 7143 [4.2.1-2, 4.4.3-2]
+    // RFC 7143 [6.3.4-1, 6.3.4-2, 4.2.1-2, 4.4.3-2]
     pub(crate) fn join(&mut self, key: &SessionKey, tsih: u16, cid: u16) -> Result<Joined, Refusal> {
         let mut inner = self.registry.lock();
         if inner.closed {
@@ -534,8 +547,10 @@ impl Ticket {
     }
 
     /// This connection begins no command any more; the devices behind `busy` logical units still have some. When that holds for all
-    /// connections of the session, its nexus leaves the other units. A session that takes this one's place is told after that.
-    pub(crate) fn settle(&self, busy: &BTreeSet<u16>) {
+    /// connections of the session, its nexus leaves the other units. A session that takes this one's place is told after that, and
+    /// where the numbers of commands stood.
+    pub(crate) fn settle(&self, busy: &BTreeSet<u16>, next_cmd_sn: u32) {
+        let _ = self.handle.next_cmd_sn.set(next_cmd_sn);
         let nexus = {
             let mut inner = self.registry.lock();
             let session = self.session.and_then(|id| inner.sessions.get_mut(&id));

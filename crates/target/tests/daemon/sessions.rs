@@ -1,10 +1,13 @@
 //! Sessions and their ends.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::login::InitiatorLoginConfig;
+use lunway_iscsi::pdu::{HEADER_LEN, LoginRequest, Opcode, Pdu, ScsiCommand, Stage, to_bytes};
 
 use crate::support::*;
 
@@ -129,6 +132,83 @@ fn the_connection_of_a_session_with_one_is_replaced_by_a_login_with_its_number()
     // It is the same nexus: no unit attention.
     assert_eq!(new.read(0, 0, 1), pattern(1, 1));
     assert_eq!((new.core.logged_in().unwrap().tsih, daemon.server().sessions()), (tsih, 1));
+}
+
+/// A session of an initiator that speaks in PDUs: one login request with every key, also when it takes its connection's place.
+struct Plain {
+    stream: TcpStream,
+    tsih: u16,
+    /// What the target answered to the keys.
+    said: Vec<String>,
+}
+
+impl Plain {
+    fn log_in(daemon: &Daemon, tsih: u16, cmd_sn: u32) -> Self {
+        const OFFERS: &str = "HeaderDigest=None\0DataDigest=None\0MaxConnections=1\0InitialR2T=No\0ImmediateData=Yes\0\
+            MaxBurstLength=65536\0FirstBurstLength=8192\0MaxOutstandingR2T=1\0DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0\
+            ErrorRecoveryLevel=0\0DefaultTime2Wait=2\0DefaultTime2Retain=0\0";
+        let mut request = LoginRequest::new();
+        request.set_stages(Stage::OPERATIONAL, Some(Stage::FULL_FEATURE));
+        request.isid = [0x80, 0, 0, 0, 0, 9];
+        request.tsih = tsih.into();
+        request.cmd_sn = cmd_sn.into();
+        let text = format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0{OFFERS}");
+        let mut plain = Self { stream: daemon.connect(), tsih, said: Vec::new() };
+        let (header, data) = plain.exchange(&request, text.as_bytes());
+        assert_eq!((header[0], &header[36..38]), (Opcode::LOGIN_RESPONSE.0, &[0, 0][..]), "{data:?}");
+        plain.tsih = u16::from_be_bytes([header[14], header[15]]);
+        plain.said = String::from_utf8(data).unwrap().split_terminator('\0').map(str::to_owned).collect();
+        plain.said.sort();
+        plain
+    }
+
+    fn exchange<T: Pdu>(&mut self, pdu: &T, data: &[u8]) -> ([u8; HEADER_LEN], Vec<u8>) {
+        let mut bytes = to_bytes(pdu).to_vec();
+        bytes[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
+        bytes.extend_from_slice(data);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.stream.write_all(&bytes).unwrap();
+        let mut header = [0; HEADER_LEN];
+        self.stream.read_exact(&mut header).unwrap();
+        let len = u32::from_be_bytes([0, header[5], header[6], header[7]]) as usize;
+        let mut data = vec![0; len.next_multiple_of(4)];
+        self.stream.read_exact(&mut data).unwrap();
+        data.truncate(len);
+        (header, data)
+    }
+
+    /// Asks whether the unit is ready, until it says so; gives the number after that.
+    fn become_ready(&mut self, mut cmd_sn: u32) -> u32 {
+        for _ in 0..4 {
+            let mut command = ScsiCommand::new();
+            command.flags = 0x80;
+            command.cmd_sn = cmd_sn.into();
+            command.initiator_task_tag = cmd_sn.into();
+            let (header, _) = self.exchange(&command, &[]);
+            assert_eq!(header[0], Opcode::SCSI_RESPONSE.0);
+            cmd_sn += 1;
+            if header[3] == 0 {
+                return cmd_sn;
+            }
+        }
+        panic!("the unit does not become ready")
+    }
+}
+
+// shows RFC 7143 [6.3.4-1, 6.3.4-2, 4.2.1-2]
+#[test]
+fn the_only_connection_is_replaced_whatever_its_initiator_offers_again_and_wherever_its_numbers_go_on() {
+    let daemon = Daemon::start("");
+    // Numbers that go on though the Login Request says 0, that begin anew with it, and that it says: the standard's way.
+    for (login_cmd_sn, goes_on) in [(0, true), (1, false), (1000, false)] {
+        let mut old = Plain::log_in(&daemon, 0, 0);
+        let next = (0..9).fold(0, |next, _| old.become_ready(next));
+        let mut new = Plain::log_in(&daemon, old.tsih, login_cmd_sn);
+        assert_eq!((new.tsih, &new.said), (old.tsih, &old.said), "the session's parameters, told again");
+        assert_eq!(old.stream.read(&mut [0; 99]).unwrap_or(0), 0, "the old connection is closed");
+        new.become_ready(if goes_on { next } else { login_cmd_sn });
+        assert_eq!(daemon.server().sessions(), 1);
+    }
 }
 
 // shows RFC 7143 [7.14-2]

@@ -418,7 +418,10 @@ impl TargetLogin {
     fn negotiation(&mut self) -> &mut Negotiation {
         let discovery = self.names.session_type == Some(SessionType::Discovery);
         let leading = self.last.request.tsih.get() == 0;
-        self.negotiation.get_or_insert_with(|| Negotiation::new(self.parameters.clone(), discovery, leading))
+        self.negotiation.get_or_insert_with(|| match &self.leading {
+            Some(session) => Negotiation::joining(self.parameters.clone(), session.negotiated.clone()),
+            None => Negotiation::new(self.parameters.clone(), discovery, leading),
+        })
     }
 
     /// Sends the next piece of the answer, and after the last changes the stage.
