@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::SessionEvent;
 use crate::dialling::{close_in_order, keep_off_the_port};
+use crate::nexus::log_tolerated;
 use crate::probe::Probe;
 use crate::recovery::Recovery;
 use crate::session::{End, Session, State};
@@ -296,6 +297,11 @@ impl State {
             InitiatorEvent::AsyncMessage(message) => self.told(&message, now)?,
             InitiatorEvent::Closing(CloseReason::LoggedOut) => return Err(self.logged_out()),
             InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
+            InitiatorEvent::Tolerated(what) => {
+                if let Some(core) = &self.core {
+                    log_tolerated(core, &what);
+                }
+            }
             InitiatorEvent::LoggedIn(_) | InitiatorEvent::Targets(_) => {}
         }
         Ok(())

@@ -225,8 +225,13 @@ impl Nexus {
         deadline: Instant,
     ) -> Result<InitiatorEvent, OpenError> {
         loop {
-            if let Some(event) = self.core.poll_event() {
-                return Ok(event);
+            match self.core.poll_event() {
+                Some(InitiatorEvent::Tolerated(what)) => {
+                    log_tolerated(&self.core, &what);
+                    continue;
+                }
+                Some(event) => return Ok(event),
+                None => {}
             }
             let moved = wire::send(&self.stream, &mut self.core)
                 .and_then(|_| wire::receive(&self.stream, &mut self.core));
@@ -362,6 +367,13 @@ impl Exchange for Nexus {
     fn patience(&self) -> Duration {
         self.command_timeout
     }
+}
+
+/// Logs what a target does against the standard without harm. Each kind comes once a connection.
+pub(crate) fn log_tolerated(core: &InitiatorConnection, what: &str) {
+    let target = core.logged_in().and_then(|logged_in| logged_in.target_name.as_deref());
+    let target = target.unwrap_or("discovery");
+    tracing::warn!(%target, "the target breaks RFC 7143 where it does no harm, which is tolerated: {what}");
 }
 
 fn connection_config(

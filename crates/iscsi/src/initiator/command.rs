@@ -150,11 +150,29 @@ impl InitiatorConnection {
         let end = start.saturating_add(len as usize);
         // RFC 7143 [4.2.5.3-1, 11.8-2]
         // §4.2.5.3 for the LUN, §11.8.4 for the rest.
-        if pdu.lun.to_bytes() != task.submission.lun || len == 0 || len > burst_max || end > data.len() {
+        let (lun, expected_lun) = (pdu.lun.to_bytes(), task.submission.lun);
+        let refused = if lun != expected_lun && lun != [0; 8] {
+            Some(format!("an R2T for LUN {lun:02x?} of a command for LUN {expected_lun:02x?}"))
+        } else if len == 0 || end > data.len() {
+            let tag = task.initiator_task_tag;
+            let has = data.len();
+            Some(format!("an R2T for {len} bytes at {start} of command {tag:#x}, which has {has} bytes"))
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
             self.tasks[slot] = Some(task);
-            return self.close(CloseReason::Protocol(format!(
-                "an R2T for {len} bytes at {start} of a command with {} bytes, or for another LUN",
-                data.len()
+            return self.close(CloseReason::Protocol(refused));
+        }
+        // The task tag says which command is meant. Targets that leave the field empty are common.
+        if lun != expected_lun && self.control.note_r2t_without_lun() {
+            self.events.push_back(InitiatorEvent::Tolerated(format!(
+                "its R2Ts have LUN 0, where their command has LUN {expected_lun:02x?}"
+            )));
+        }
+        if len > burst_max && self.control.note_long_r2t() {
+            self.events.push_back(InitiatorEvent::Tolerated(format!(
+                "an R2T asks for {len} bytes at once, where MaxBurstLength is {burst_max}"
             )));
         }
         self.data_out(&task, &data, pdu.target_transfer_tag.get(), start, end, segment_max);
@@ -204,12 +222,20 @@ impl InitiatorConnection {
     /// A Data-In that has no place: empty, late, or wrong.
     pub(super) fn data_in(&mut self, head: &Head) {
         let pdu: &DataIn = pdu::view(&head.bhs);
-        match self.place_data_in(head) {
-            Some((slot, buf, _)) if head.data_len == 0 => {
-                self.data_in_placed(head, slot, Data { buf, intact: true });
-            }
-            _ if self.slot_of(pdu.initiator_task_tag.get()).is_some() => {
-                self.close(CloseReason::Protocol("a Data-In out of sequence or out of bounds".into()));
+        if let Some((slot, buf, _)) = self.place_data_in(head)
+            && head.data_len == 0
+        {
+            return self.data_in_placed(head, slot, Data { buf, intact: true });
+        }
+        let tag = pdu.initiator_task_tag.get();
+        match self.slot_of(tag).and_then(|slot| self.tasks[slot].as_ref()) {
+            Some(task) => {
+                let (data_sn, at, len) = (pdu.data_sn.get(), pdu.buffer_offset.get(), head.data_len);
+                let Task { next_data_sn, received, expected_in, .. } = *task;
+                self.close(CloseReason::Protocol(format!(
+                    "a Data-In number {data_sn} with {len} bytes at {at}, where number {next_data_sn} at {received} was expected, of \
+                     {expected_in} bytes in all"
+                )));
             }
             // RFC 7143 [4.2.3.3-3]
             // Of a task that was aborted; it may end with a status, which counts.

@@ -50,9 +50,23 @@ pub(super) struct Control {
     /// The beginning of a pair whose end comes in the next PDU.
     text_in: Vec<u8>,
     targets: Vec<TargetRecord>,
+    /// R2Ts without the LUN of their command have been told of.
+    r2t_without_lun: bool,
+    /// R2Ts for more than MaxBurstLength have been told of.
+    long_r2t: bool,
 }
 
 impl Control {
+    /// Says that R2Ts come without the LUN of their command, once.
+    pub(super) fn note_r2t_without_lun(&mut self) -> bool {
+        !std::mem::replace(&mut self.r2t_without_lun, true)
+    }
+
+    /// Says that R2Ts ask for more than MaxBurstLength, once.
+    pub(super) fn note_long_r2t(&mut self) -> bool {
+        !std::mem::replace(&mut self.long_r2t, true)
+    }
+
     fn tag(&mut self) -> u32 {
         self.next_tag = (self.next_tag + 1) % 0x7fff_ffff;
         CONTROL_TAG | self.next_tag
@@ -73,7 +87,9 @@ impl InitiatorConnection {
     pub(super) fn login_response(&mut self, head: &Head, data: &[u8]) {
         let pdu: &LoginResponse = pdu::view(&head.bhs);
         let Phase::Login(login) = &mut self.phase else { return };
-        match login.response(pdu, data) {
+        let step = login.response(pdu, data);
+        let tolerated = login.take_tolerated();
+        match step {
             InitiatorStep::Failed(error) => self.close(CloseReason::LoginFailed(error)),
             InitiatorStep::Send(message) => {
                 self.note_status(pdu.stat_sn.get());
@@ -93,6 +109,10 @@ impl InitiatorConnection {
                 self.phase = Phase::FullFeature(logged_in.clone());
                 self.events.push_back(InitiatorEvent::LoggedIn(logged_in));
             }
+        }
+        // After the end there are no events, and an error says more.
+        if !matches!(self.phase, Phase::Closing) {
+            self.events.extend(tolerated.into_iter().map(InitiatorEvent::Tolerated));
         }
     }
 

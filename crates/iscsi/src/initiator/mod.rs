@@ -128,6 +128,9 @@ pub enum InitiatorEvent {
     Targets(Vec<TargetRecord>),
     /// The target has something to say.
     AsyncMessage(AsyncMessageInfo),
+    /// The target did something that the standard forbids and that does no harm, for people: what was expected and what came. Each
+    /// kind is told once a connection.
+    Tolerated(String),
     /// The end. Send what is still queued, then close the socket. No event comes after it.
     Closing(CloseReason),
 }

@@ -69,6 +69,9 @@ pub struct InitiatorLogin {
     target_portal_group_tag: Option<u16>,
     /// The name under which we answered a challenge.
     user: Option<String>,
+    /// What the target did that the standard forbids and that does no harm, each kind once.
+    tolerated: Vec<String>,
+    other_isid: bool,
 }
 
 /// What the next response should bring.
@@ -173,6 +176,15 @@ fn broken(what: &str) -> LoginError {
     LoginError::Protocol(what.to_owned())
 }
 
+/// The authentication methods to offer.
+fn methods(chap: Option<&InitiatorChap>) -> &'static str {
+    match chap {
+        None => "None",
+        Some(InitiatorChap { mutual: None, .. }) => "CHAP,None",
+        Some(_) => "CHAP",
+    }
+}
+
 impl InitiatorLogin {
     /// A login not yet begun.
     pub fn new(config: InitiatorLoginConfig) -> Self {
@@ -192,7 +204,14 @@ impl InitiatorLogin {
             target_address: None,
             target_portal_group_tag: None,
             user: None,
+            tolerated: Vec::new(),
+            other_isid: false,
         }
+    }
+
+    /// What the target did since the last call that the standard forbids and that does no harm, for people.
+    pub(crate) fn take_tolerated(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.tolerated)
     }
 
     /// The first request.
@@ -211,12 +230,7 @@ impl InitiatorLogin {
             }
             None => out.pair(Key::SessionType.rule().name, "Discovery"),
         }
-        let methods = match &self.config.chap {
-            None => "None",
-            Some(InitiatorChap { mutual: None, .. }) => "CHAP,None",
-            Some(_) => "CHAP",
-        };
-        out.pair(Key::AuthMethod.rule().name, methods);
+        out.pair(Key::AuthMethod.rule().name, methods(self.config.chap.as_ref()));
         // With CHAP on offer the stage cannot end yet.
         let transit = self.config.chap.is_none().then_some(Stage::OPERATIONAL);
         self.begin(out, transit)
@@ -241,14 +255,35 @@ impl InitiatorLogin {
         }
         // RFC 7143 [11.13.2-2]
         if header.version_active != 0 {
-            return Err(broken("the target chose a protocol version nobody offered"));
+            let chosen = header.version_active;
+            return Err(LoginError::Protocol(format!(
+                "the target chose version {chosen}, we offered 0 alone"
+            )));
         }
         // RFC 7143 [9.2-2]
-        if header.current_stage() != self.stage || header.isid != self.config.isid {
-            return Err(broken("a response to another stage or session"));
+        if header.current_stage() != self.stage {
+            return Err(LoginError::Protocol(format!(
+                "the response is for the stage \"{}\", we are in \"{}\"",
+                header.current_stage(),
+                self.stage
+            )));
+        }
+        // The connection says whose response it is; some targets send zeroes, or extend the sign of a byte.
+        if header.isid != self.config.isid && !std::mem::replace(&mut self.other_isid, true) {
+            let (ours, theirs) =
+                (text::to_hexadecimal(&self.config.isid), text::to_hexadecimal(&header.isid));
+            self.tolerated.push(format!("its Login Response has ISID {theirs}, our request had {ours}"));
         }
         if header.transits() && (header.continues() || self.asked != Some(header.next_stage())) {
-            return Err(broken("the target leaves a stage nobody asked to leave"));
+            let asked = match self.asked {
+                Some(stage) => format!("we asked for \"{stage}\""),
+                None => format!("we asked to stay in \"{}\"", self.stage),
+            };
+            let goes_on = if header.continues() { ", in the middle of its text" } else { "" };
+            return Err(LoginError::Protocol(format!(
+                "the target goes on to \"{}\"{goes_on}: {asked}",
+                header.next_stage()
+            )));
         }
         if self.outgoing.is_some() {
             // RFC 7143 [6.2-2, 6.3-1]
@@ -284,7 +319,9 @@ impl InitiatorLogin {
                 // RFC 7143 [6.2-8]
                 Usage::Login => self.declared(key, value)?,
                 Usage::Security => security.set(key, value)?,
-                Usage::FullFeature => return Err(broken("a key of the full feature phase")),
+                Usage::FullFeature => {
+                    return Err(LoginError::Protocol(format!("{key} is a key of the full feature phase")));
+                }
                 Usage::Operational | Usage::LeadingOnly | Usage::OperationalOrFullFeature => {
                     self.negotiation
                         .receive(key, value, &mut out)
@@ -308,7 +345,11 @@ impl InitiatorLogin {
             Key::TargetAddress => self.target_address = Some(value.to_owned()),
             Key::TargetPortalGroupTag => {
                 let tag = text::number(value).ok().and_then(|tag| u16::try_from(tag).ok());
-                self.target_portal_group_tag = Some(tag.ok_or(broken("a portal group tag above 16 bits"))?);
+                let bad = || {
+                    let value: String = value.chars().take(32).collect();
+                    LoginError::Protocol(format!("{key}={value:?}: a number from 0 to 65535 is expected"))
+                };
+                self.target_portal_group_tag = Some(tag.ok_or_else(bad)?);
             }
             // Some targets repeat what we declared.
             _ => {}
@@ -342,7 +383,13 @@ impl InitiatorLogin {
                 }
                 (Some(answer::REJECT), _) => return Err(LoginError::AuthenticationFailed),
                 // RFC 7143 [6.2.1-4, 9.2-2]
-                _ => return Err(broken("an authentication method nobody offered")),
+                (Some(method), chap) => {
+                    let method: String = method.chars().take(32).collect();
+                    let offered = methods(chap);
+                    return Err(LoginError::Protocol(format!(
+                        "AuthMethod: we offered {offered}, the target answered {method:?}"
+                    )));
+                }
             },
             Progress::AlgorithmsOffered => {
                 let chap = chap.ok_or(broken("CHAP without a secret"))?;
@@ -390,8 +437,12 @@ impl InitiatorLogin {
             return Ok(InitiatorStep::Send(self.begin(out, Some(Stage::FULL_FEATURE))));
         }
         if !out.is_empty() {
-            // RFC 7143 [6.3-8]
-            return Err(broken("the target ends the login with an offer"));
+            // Everything that matters we offer ourselves: what is left are markers, extensions and, in discovery, keys without
+            // a meaning, of which the defaults hold.
+            let offers = String::from_utf8_lossy(&out.into_bytes()).replace('\0', " ");
+            let offers: String = offers.trim_end().chars().take(128).collect();
+            self.tolerated
+                .push(format!("it ends the login with offers, to which we would have said: {offers}"));
         }
         self.progress = Progress::Over;
         let negotiated =

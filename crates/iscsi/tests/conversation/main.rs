@@ -5,6 +5,7 @@ mod login;
 mod recovery;
 mod rules;
 mod sessions;
+mod tolerance;
 mod wire;
 
 use std::time::Duration;

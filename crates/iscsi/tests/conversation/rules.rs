@@ -5,7 +5,6 @@ use std::time::Duration;
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::*;
-use lunway_iscsi::target::{Completion, TargetConnectionConfig};
 
 use crate::wire::*;
 
@@ -16,7 +15,7 @@ pub(crate) fn requests_after<T: Pdu>(pair: &mut Pair, pdu: &T) -> Vec<Vec<u8>> {
     requests_after_with(pair, pdu, &[])
 }
 
-fn requests_after_with<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn requests_after_with<T: Pdu>(pair: &mut Pair, pdu: &T, data: &[u8]) -> Vec<Vec<u8>> {
     let mut bytes = to_bytes(pdu).to_vec();
     bytes[6..8].copy_from_slice(&(data.len() as u16).to_be_bytes());
     bytes.extend_from_slice(data);
@@ -62,11 +61,11 @@ pub(crate) fn number(pdu: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(pdu[at..at + 4].try_into().expect("four bytes"))
 }
 
-fn opcode(pdu: &[u8]) -> Opcode {
+pub(crate) fn opcode(pdu: &[u8]) -> Opcode {
     Opcode(pdu[0] & 0x3f)
 }
 
-fn both(parameters: Parameters) -> Setup {
+pub(crate) fn both(parameters: Parameters) -> Setup {
     Setup { initiator: parameters.clone(), target: parameters, ..Setup::default() }
 }
 
@@ -90,58 +89,6 @@ fn anything_but_a_login_request_in_the_middle_of_a_login_is_refused_as_invalid_d
     assert_eq!((answers.len(), answers[0].0), (1, Opcode::LOGIN_RESPONSE));
     assert_eq!(answers[0].1[36..38], [2, 0x0b], "invalid during login");
     assert!(matches!(pair.target_closed, Some(CloseReason::LoginRefused(LoginStatus::INVALID_DURING_LOGIN))));
-}
-
-/// A read of no data under this number, with the number as its tag.
-fn numbered(cmd_sn: u32) -> ScsiCommand {
-    let mut command = ScsiCommand::new();
-    command.flags = 0x80;
-    command.initiator_task_tag = cmd_sn.into();
-    command.cmd_sn = cmd_sn.into();
-    command
-}
-
-// shows RFC 7143 [4.2.2.1-5]
-#[test]
-fn commands_of_a_whole_window_may_arrive_in_any_order_on_one_connection() {
-    let mut pair = Setup::default().log_in();
-    let window = u32::from(TargetConnectionConfig::default().command_window);
-    pair.hold = true;
-    // Multiplied by an odd number they are shuffled; 0, the first of them, comes last. Some come twice.
-    for step in 1..window {
-        let cmd_sn = 1 + step * 45 % window;
-        for _ in 0..1 + step % 2 {
-            assert_eq!(answers_to(&mut pair, &numbered(cmd_sn), &[]), []);
-        }
-    }
-    assert_eq!((pair.held.len(), &pair.target_closed), (0, &None));
-    answers_to(&mut pair, &numbered(1), &[]);
-    assert_eq!(pair.held.len(), window as usize);
-    for command in std::mem::take(&mut pair.held) {
-        pair.target.complete(command.task, Completion::default());
-    }
-    let answers = answers_to_bytes(&mut pair, &[]);
-    let tags: Vec<u32> = answers.iter().map(|(_, pdu)| number(pdu, 16)).collect();
-    assert_eq!(tags, (1..=window).collect::<Vec<_>>(), "in the order of their numbers");
-}
-
-#[test]
-fn functions_that_wait_for_commands_sent_before_them_are_rejected_when_too_many_and_the_session_goes_on() {
-    let mut pair = Setup::default().log_in();
-    let mut management = TaskManagementRequest::new();
-    management.opcode.0 |= IMMEDIATE;
-    management.set_function(TaskManagementFunction::LOGICAL_UNIT_RESET);
-    management.cmd_sn = 2.into();
-    let answers: Vec<_> = (0..33)
-        .flat_map(|tag| {
-            management.initiator_task_tag = tag.into();
-            answers_to(&mut pair, &management, &[])
-        })
-        .collect();
-    assert_eq!((answers.len(), answers[0].0), (1, Opcode::REJECT));
-    assert_eq!(answers[0].1[2], RejectReason::IMMEDIATE_COMMAND_REJECT.0);
-    let answers = answers_to(&mut pair, &numbered(1), &[]);
-    assert_eq!((answers.len(), &pair.target_closed), (33, &None), "32 functions, then the command");
 }
 
 // shows RFC 7143 [4.2.4-2]

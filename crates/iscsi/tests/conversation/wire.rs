@@ -54,6 +54,7 @@ pub(crate) struct Pair {
     pub(crate) managed: Vec<(u64, TaskManagementResult)>,
     pub(crate) found: Option<Vec<TargetRecord>>,
     pub(crate) messages: Vec<AsyncMessageInfo>,
+    pub(crate) tolerated: Vec<String>,
     pub(crate) initiator_closed: Option<CloseReason>,
     pub(crate) target_closed: Option<CloseReason>,
     pub(crate) in_flight_most: usize,
@@ -119,6 +120,7 @@ impl Setup {
             managed: Vec::new(),
             found: None,
             messages: Vec::new(),
+            tolerated: Vec::new(),
             initiator_closed: None,
             target_closed: None,
             in_flight_most: 0,
@@ -294,6 +296,7 @@ impl Pair {
                 }
                 InitiatorEvent::Targets(targets) => self.found = Some(targets),
                 InitiatorEvent::AsyncMessage(message) => self.messages.push(message),
+                InitiatorEvent::Tolerated(what) => self.tolerated.push(what),
                 InitiatorEvent::Closing(reason) => self.initiator_closed = Some(reason),
             }
         }
