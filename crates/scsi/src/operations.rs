@@ -141,8 +141,10 @@ pub struct Operation {
     pub section: &'static str,
     /// CDB usage data (SPC-4 6.35.3): its length is the CDB's, its bits are those that are evaluated.
     pub usage: &'static [u8],
-    /// Bits of byte 1 that are ignored: obsolete, and still sent by some.
-    tolerated: u8,
+    /// Bits that are refused, by byte: those that ask for something which is not done here. All others that `usage` has not are
+    /// ignored, as SPC-4 4.2.5.2 leaves it open whether reserved ones are checked, and initiators set them: the old logical unit number in
+    /// bits 7 to 5 of byte 1 (SCSI-2), RELADR, FUA_NV.
+    refused: &'static [(usize, u8)],
     kind: Kind,
     authority: Authority,
     offered: Offered,
@@ -167,7 +169,7 @@ const fn row(
         name,
         section,
         usage,
-        tolerated: 0,
+        refused: &[],
         kind,
         authority,
         offered: Offered::Always,
@@ -182,8 +184,8 @@ impl Operation {
         self
     }
 
-    const fn tolerating(mut self, bits: u8) -> Self {
-        self.tolerated = bits;
+    const fn refusing(mut self, refused: &'static [(usize, u8)]) -> Self {
+        self.refused = refused;
         self
     }
 
@@ -292,23 +294,14 @@ impl Operation {
         self.handler
     }
 
-    /// First bit of the CDB that is set and not evaluated: its byte and bit. Of CONTROL only NACA counts (SAM-5 5.2).
-    pub(crate) fn unexpected_bit(&self, cdb: &[u8]) -> Option<(u16, u8)> {
+    /// First bit of the CDB that asks for something which is not done here: its byte and bit. Of CONTROL that is NACA (SAM-5 5.2).
+    pub(crate) fn refused_bit(&self, cdb: &[u8]) -> Option<(u16, u8)> {
         const NACA: u8 = 0x04;
-        let control = self.usage.len() - 1;
-        for (at, (&byte, &usage)) in cdb.iter().zip(self.usage).enumerate().skip(1) {
-            let allowed = match at {
-                1 if self.service_action.is_some() => usage | 0x1F,
-                1 => usage | self.tolerated,
-                at if at == control => !NACA,
-                _ => usage,
-            };
-            let extra = byte & !allowed;
-            if extra != 0 {
-                return Some((at as u16, extra.ilog2() as u8));
-            }
-        }
-        None
+        let control = (self.usage.len() - 1, NACA);
+        self.refused.iter().copied().chain([control]).find_map(|(at, bits)| {
+            let set = cdb.get(at)? & bits;
+            (set != 0).then(|| (at as u16, set.ilog2() as u8))
+        })
     }
 }
 
@@ -317,10 +310,33 @@ const DPO_FUA: u8 = 0x18;
 const DPO: u8 = 0x10;
 const BYTCHK: u8 = 0x06;
 const GROUP: u8 = 0x3F;
-/// FUA_NV and RELADR, obsolete since SBC-3.
-const OLD_FUA_NV: u8 = 0x03;
-/// The same, and RARC, which is only advice.
-const OLD_FUA_NV_RARC: u8 = 0x07;
+
+// Bits that are refused. Byte 1 of READ, WRITE, VERIFY and their kin: RDPROTECT, WRPROTECT, VRPROTECT, ORPROTECT, as there is no protection
+// information. It is where SCSI-2 had the logical unit number.
+const PROTECT: &[(usize, u8)] = &[(1, 0xE0)];
+/// The same, and the high bytes of a longer length: without them a command would compare and write nothing, and say that it did.
+const PROTECT_AND_LENGTH: &[(usize, u8)] = &[(1, 0xE0), (10, 0xFF), (11, 0xFF), (12, 0xFF)];
+/// The same, and ATOMIC BOUNDARY.
+const PROTECT_AND_BOUNDARY: &[(usize, u8)] = &[(1, 0xE0), (10, 0xFF), (11, 0xFF)];
+/// WRPROTECT and ANCHOR of WRITE SAME, and PBDATA and LBDATA (SBC-2), which change what is written.
+const WRITE_SAME: &[(usize, u8)] = &[(1, 0xF6)];
+/// ANCHOR of UNMAP.
+const ANCHOR: &[(usize, u8)] = &[(1, 0x01)];
+/// CMDDT of INQUIRY (SPC-2), which asks for other data.
+const CMDDT: &[(usize, u8)] = &[(1, 0x02)];
+/// RTD of MODE SELECT.
+const RTD: &[(usize, u8)] = &[(1, 0x02)];
+/// PPC and SP of LOG SENSE.
+const PPC_SP: &[(usize, u8)] = &[(1, 0x03)];
+/// RESERVE and RELEASE for a third party or of extents (SPC-2). The identification of such is one byte of (6), two of (10).
+const THIRD_PARTY_6: &[(usize, u8)] = &[(1, 0x1F)];
+const THIRD_PARTY_10: &[(usize, u8)] = &[(1, 0x13)];
+/// FMTPINFO and DEFECT LIST FORMAT, and FFMT (SBC-4).
+const FORMAT: &[(usize, u8)] = &[(1, 0xC7), (4, 0x03)];
+/// Of SANITIZE every reserved bit, ZNR (SBC-5) among them: a command that erases everything is not guessed at.
+const ALL_OF_SANITIZE: &[(usize, u8)] = &[(1, 0x40), (2, 0xFF), (3, 0xFF), (4, 0xFF), (5, 0xFF), (6, 0xFF)];
+/// REPORT TYPE of GET LBA STATUS.
+const REPORT_TYPE: &[(usize, u8)] = &[(14, 0xFF)];
 
 use Authority::{Change, ChangeAll, Observe};
 use Handler::{Nexus, Unit};
@@ -330,35 +346,35 @@ use Handler::{Nexus, Unit};
 pub static OPERATIONS: &[Operation] = &[
     row("TEST UNIT READY", "SPC-4 6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Observe, Unit(medium::test_unit_ready)),
     row("REQUEST SENSE", "SPC-4 6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Observe, Unit(identify::request_sense)),
-    row("FORMAT UNIT", "SBC-4 5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Change, Unit(format::format_unit)),
+    row("FORMAT UNIT", "SBC-4 5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Change, Unit(format::format_unit)).refusing(FORMAT),
     row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_6)),
     row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_6)),
-    row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Unit(identify::inquiry)),
-    row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Change, Unit(mode::select_6)),
-    row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)),
-    row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)),
+    row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Unit(identify::inquiry)).refusing(CMDDT),
+    row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Change, Unit(mode::select_6)).refusing(RTD),
+    row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)).refusing(THIRD_PARTY_6),
+    row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)).refusing(THIRD_PARTY_6),
     row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_6)),
     row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Change, Unit(medium::start_stop_unit)),
     row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(diagnostic::receive_diagnostic_results)),
     row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Observe, Unit(diagnostic::send_diagnostic)),
     row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Change, Unit(medium::prevent_allow)),
     row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_10)),
-    row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_10)).tolerating(OLD_FUA_NV_RARC),
-    row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_10)).tolerating(OLD_FUA_NV),
-    row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Change, Unit(verify::write_and_verify_10)),
-    row("VERIFY (10)", "SBC-4", &[op::VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(verify::verify_10)),
+    row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_10)).refusing(PROTECT),
+    row("WRITE (10)", "SBC-4", &[op::WRITE_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_10)).refusing(PROTECT),
+    row("WRITE AND VERIFY (10)", "SBC-4", &[op::WRITE_AND_VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], ATOMIC, Change, Unit(verify::write_and_verify_10)).refusing(PROTECT),
+    row("VERIFY (10)", "SBC-4", &[op::VERIFY_10, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(verify::verify_10)).refusing(PROTECT),
     row("PRE-FETCH (10)", "SBC-4", &[op::PRE_FETCH_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], SURVEY, Observe, Unit(transfer::pre_fetch_10)),
-    row("SYNCHRONIZE CACHE (10)", "SBC-4", &[op::SYNCHRONIZE_CACHE_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_10)).tolerating(0x05),
+    row("SYNCHRONIZE CACHE (10)", "SBC-4", &[op::SYNCHRONIZE_CACHE_10, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_10)),
     row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], SURVEY, Observe, Unit(report::read_defect_data_10)),
-    row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::write_same_10)),
-    row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::unmap)).offered(Offered::Thin),
-    row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::overwrite_all)).acting(),
-    row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin),
-    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Change, Unit(sanitize::exit_failure_mode)).acting(),
-    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Observe, Unit(log::log_sense)),
-    row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Change, Unit(mode::select_10)),
-    row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)),
-    row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)),
+    row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::write_same_10)).refusing(WRITE_SAME),
+    row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::unmap)).offered(Offered::Thin).refusing(ANCHOR),
+    row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::overwrite_all)).acting().refusing(ALL_OF_SANITIZE),
+    row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin).refusing(ALL_OF_SANITIZE),
+    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Change, Unit(sanitize::exit_failure_mode)).acting().refusing(ALL_OF_SANITIZE),
+    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Observe, Unit(log::log_sense)).refusing(PPC_SP),
+    row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Change, Unit(mode::select_10)).refusing(RTD),
+    row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)).refusing(THIRD_PARTY_10),
+    row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)).refusing(THIRD_PARTY_10),
     row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_10)),
     row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_keys)).acting(),
     row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_reservation)).acting(),
@@ -377,27 +393,27 @@ pub static OPERATIONS: &[Operation] = &[
     row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::receive_data)).acting(),
     row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::operating_parameters)).acting(),
     row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::failed_segment_details)).acting(),
-    row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_16)).tolerating(OLD_FUA_NV_RARC),
-    row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::compare_and_write)).tolerating(OLD_FUA_NV),
-    row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_16)).tolerating(OLD_FUA_NV),
-    row("ORWRITE (16)", "SBC-4", &[op::ORWRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::orwrite)).tolerating(OLD_FUA_NV),
-    row("WRITE AND VERIFY (16)", "SBC-4", &[op::WRITE_AND_VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_16)),
-    row("VERIFY (16)", "SBC-4", &[op::VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_16)),
+    row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_16)).refusing(PROTECT),
+    row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::compare_and_write)).refusing(PROTECT_AND_LENGTH),
+    row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_16)).refusing(PROTECT),
+    row("ORWRITE (16)", "SBC-4", &[op::ORWRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::orwrite)).refusing(PROTECT),
+    row("WRITE AND VERIFY (16)", "SBC-4", &[op::WRITE_AND_VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_16)).refusing(PROTECT),
+    row("VERIFY (16)", "SBC-4", &[op::VERIFY_16, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_16)).refusing(PROTECT),
     row("PRE-FETCH (16)", "SBC-4", &[op::PRE_FETCH_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], SURVEY, Observe, Unit(transfer::pre_fetch_16)),
-    row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_16)).tolerating(0x05),
-    row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(thin::write_same_16)),
-    row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites),
+    row("SYNCHRONIZE CACHE (16)", "SBC-4", &[op::SYNCHRONIZE_CACHE_16, 0x02, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], FLUSH, Observe, Unit(transfer::synchronize_cache_16)),
+    row("WRITE SAME (16)", "SBC-4", &[op::WRITE_SAME_16, 0x09, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(thin::write_same_16)).refusing(WRITE_SAME),
+    row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites).refusing(PROTECT_AND_BOUNDARY),
     row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_16)).acting(),
-    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(thin::get_lba_status)).acting(),
+    row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(thin::get_lba_status)).acting().refusing(REPORT_TYPE),
     row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
     row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
     row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
     row("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", "SPC-4 6.36", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_task_management_functions)).acting(),
     row("SET TARGET PORT GROUPS", "SPC-4 6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, ChangeAll, Unit(ports::set_groups)).acting(),
-    row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_12)).tolerating(OLD_FUA_NV_RARC),
-    row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_12)).tolerating(OLD_FUA_NV),
-    row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_12)),
-    row("VERIFY (12)", "SBC-4", &[op::VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_12)),
+    row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_12)).refusing(PROTECT),
+    row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_12)).refusing(PROTECT),
+    row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_12)).refusing(PROTECT),
+    row("VERIFY (12)", "SBC-4", &[op::VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(verify::verify_12)).refusing(PROTECT),
     row("READ DEFECT DATA (12)", "SBC-4", &[op::READ_DEFECT_DATA_12, 0x1F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(report::read_defect_data_12)),
 ];
 
@@ -515,11 +531,59 @@ mod tests {
     }
 
     #[test]
-    fn a_bit_that_is_not_evaluated_is_found() {
-        let Ok(row) = find(op::READ_10, 0) else { panic!("READ (10) is a row") };
-        assert_eq!(row.unexpected_bit(&[op::READ_10, 0x18, 0, 0, 0, 0, 0, 0, 1, 0]), None);
-        assert_eq!(row.unexpected_bit(&[op::READ_10, 0x40, 0, 0, 0, 0, 0, 0, 1, 0]), Some((1, 6)));
-        assert_eq!(row.unexpected_bit(&[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0x04]), Some((9, 2)));
+    fn bits_that_ask_for_what_is_not_done_are_refused_and_reserved_ones_are_not() {
+        let refused = |opcode, at: usize, byte: u8| {
+            let rows = with_opcode(opcode);
+            let mut cdb = vec![0; rows[0].usage.len()];
+            (cdb[0], cdb[at]) = (opcode, byte);
+            rows[0].refused_bit(&cdb)
+        };
+        for (opcode, at, byte) in [
+            (op::TEST_UNIT_READY, 1, 0xE0),
+            (op::INQUIRY, 1, 0xE1),
+            (op::REQUEST_SENSE, 1, 0x20),
+            (op::READ_6, 1, 0xE0),
+            (op::MODE_SENSE_6, 1, 0xE8),
+            (op::READ_CAPACITY_10, 1, 0xE1),
+            (op::READ_CAPACITY_10, 5, 0xFF),
+            (op::READ_10, 1, 0x1F),
+            (op::WRITE_16, 1, 0x1F),
+            (op::READ_10, 6, 0xC0),
+            (op::SYNCHRONIZE_CACHE_10, 1, 0xE7),
+            (op::UNMAP, 2, 0xFF),
+            (op::READ_10, 9, 0xC3),
+        ] {
+            assert_eq!(refused(opcode, at, byte), None, "{opcode:02X}h byte {at}: {byte:#04x}");
+        }
+        for (opcode, at, byte, bit) in [
+            (op::READ_10, 1, 0x20, 5),
+            (op::WRITE_16, 1, 0xFF, 7),
+            (op::VERIFY_12, 1, 0x40, 6),
+            (op::WRITE_SAME_16, 1, 0x10, 4),
+            (op::WRITE_SAME_10, 1, 0x02, 1),
+            (op::UNMAP, 1, 0x01, 0),
+            (op::INQUIRY, 1, 0x02, 1),
+            (op::COMPARE_AND_WRITE, 12, 0x01, 0),
+            (op::RESERVE_6, 1, 0x10, 4),
+            (op::SANITIZE, 1, 0x41, 6),
+            (op::SANITIZE, 6, 0x80, 7),
+            (op::READ_10, 9, 0x04, 2),
+        ] {
+            assert_eq!(
+                refused(opcode, at, byte),
+                Some((at as u16, bit)),
+                "{opcode:02X}h byte {at}: {byte:#04x}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_bit_is_either_evaluated_or_refused() {
+        for row in OPERATIONS {
+            for &(at, bits) in row.refused {
+                assert_eq!(row.usage[at] & bits, 0, "{}, byte {at}", row.name);
+            }
+        }
     }
 
     #[test]

@@ -332,7 +332,7 @@ fn run_shared(command: Command) -> Io<Response> {
     }
 }
 
-/// The row of a CDB, which has the row's length and sets only bits that the row evaluates.
+/// The row of a CDB, which has the row's length and sets no bit that the row refuses.
 fn find(cdb: &[u8]) -> Result<&'static Operation, Sense> {
     let opcode = *cdb.first().ok_or(Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE))?;
     let operation =
@@ -343,7 +343,7 @@ fn find(cdb: &[u8]) -> Result<&'static Operation, Sense> {
     if cdb.len() < operation.usage.len() {
         return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_CDB));
     }
-    match operation.unexpected_bit(cdb) {
+    match operation.refused_bit(cdb) {
         Some((byte, bit)) => Err(Sense::invalid_cdb_field(byte, bit)),
         None => Ok(operation),
     }

@@ -244,3 +244,42 @@ fn supported_task_management_functions_are_those_that_are_carried_out() {
     let short = host.refused(&[0xA3, 0x0D, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0], &[]);
     assert_eq!(short, Sense { descriptor_format: false, ..Sense::invalid_cdb_field(6, 7) });
 }
+
+/// SCSI-2 has the logical unit number in bits 7 to 5 of byte 1, and initiators set it still; other bits are left over in their buffers.
+#[test]
+fn reserved_bits_are_ignored_where_the_field_has_no_later_meaning() {
+    let rig = Rig::new();
+    let host = rig.login("host");
+    for cdb in [
+        &[0x00, 0x20, 0, 0, 0, 0][..],
+        &[0x03, 0x20, 0, 0, 18, 0],
+        &[0x12, 0x20, 0, 0, 36, 0],
+        &[0x12, 0xE1, 0x83, 0, 255, 0],
+        &[0x1A, 0x28, 0x3F, 0, 255, 0],
+        &[0x1E, 0x20, 0, 0, 0, 0],
+        &[0x25, 0x20, 0, 0, 0, 1, 0, 0, 1, 0],
+        &[0x08, 0x20, 0, 0, 1, 0],
+        &[0x28, 0x07, 0, 0, 0, 0, 0xC0, 0, 1, 0],
+        &[0x35, 0x20, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[0xA0, 0x20, 0, 0xFF, 0, 0, 0, 0, 1, 0, 0xFF, 0],
+        &[0x9E, 0x30, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 32, 1, 0],
+    ] {
+        host.good(cdb, &[]);
+    }
+    let plain = host.good(&[0x08, 0, 0, 0, 1, 0], &[]).data_in;
+    assert_eq!(
+        host.good(&[0x08, 0xE0, 0, 0, 1, 0], &[]).data_in[..],
+        plain[..],
+        "they are no part of the address"
+    );
+    // What has a meaning and is not done is refused: protection, ANCHOR, CMDDT, a length that has no room.
+    for (cdb, byte, bit) in [
+        (&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0][..], 1, 5),
+        (&[0x41, 0x10, 0, 0, 0, 0, 0, 0, 1, 0], 1, 4),
+        (&[0x12, 0x02, 0, 0, 36, 0], 1, 1),
+        (&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0], 12, 0),
+        (&[0x00, 0, 0, 0, 0, 0x04], 5, 2),
+    ] {
+        assert_eq!(host.refused(cdb, &[]), Sense::invalid_cdb_field(byte, bit), "{cdb:02x?}");
+    }
+}

@@ -322,7 +322,7 @@ impl World {
             None => Some(vec![INVALID_OPCODE, INVALID_CDB]),
             Some(layout) if cdb.len() < layout.fields.len() => Some(vec![INVALID_CDB]),
             Some(layout) if !self.offers(lun, layout) => Some(vec![INVALID_OPCODE, INVALID_CDB]),
-            Some(layout) if layout.has_reserved_bits(cdb) => Some(vec![INVALID_CDB]),
+            Some(layout) if layout.has_refused_bits(cdb) => Some(vec![INVALID_CDB]),
             Some(_) => None,
         };
         let exempt = layout.is_some_and(|layout| {
@@ -522,7 +522,7 @@ impl World {
 
     fn expect_without_unit(&mut self, nexus: usize, cdb: &[u8], actual: &Response) -> Outcome {
         let Some(layout) = layout::find(cdb) else { return refuse(&[INVALID_OPCODE, NO_UNIT, INVALID_CDB]) };
-        if cdb.len() < layout.fields.len() || layout.has_reserved_bits(cdb) {
+        if cdb.len() < layout.fields.len() || layout.has_refused_bits(cdb) {
             return refuse(&[INVALID_CDB, NO_UNIT]);
         }
         match layout.command {
