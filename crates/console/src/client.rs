@@ -105,15 +105,9 @@ impl Endpoint {
         Ok(Self::Tcp { address: address.to_owned(), token_file: token_file.to_owned() })
     }
 
-    /// Where a daemon of this user is found if nobody says otherwise.
+    /// The usual socket of a daemon of this user.
     pub fn default_socket() -> PathBuf {
-        let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
-        match folder {
-            Some(folder) if !rustix::process::geteuid().is_root() => {
-                PathBuf::from(folder).join("lunway.sock")
-            }
-            _ => PathBuf::from("/run/lunway/lunway.sock"),
-        }
+        runtime_folder().join("lunway.sock")
     }
 }
 
@@ -124,6 +118,13 @@ impl std::fmt::Display for Endpoint {
             Self::Tcp { address, .. } => address.fmt(f),
         }
     }
+}
+
+/// Where daemons of this user are found: `$LUNWAY_RUNTIME_DIR`, else, for root, `/run/lunway`, else `$XDG_RUNTIME_DIR`.
+pub(crate) fn runtime_folder() -> PathBuf {
+    let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let of_user = || named("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
+    named("LUNWAY_RUNTIME_DIR").or_else(of_user).unwrap_or_else(|| PathBuf::from("/run/lunway"))
 }
 
 /// A name as one part of a path.

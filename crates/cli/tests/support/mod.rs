@@ -3,12 +3,16 @@
 #![allow(dead_code, reason = "each test program uses its part of this")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod places;
+
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::path::Path;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -23,8 +27,21 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 /// `lunway` with these arguments.
 pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lunway"));
-    command.args(arguments.iter().map(AsRef::as_ref)).env_remove("RUST_LOG").env_remove("LUNWAY_CHAP_SECRET");
+    command.args(arguments.iter().map(AsRef::as_ref)).env("LUNWAY_RUNTIME_DIR", runtime_folder());
+    command.env_remove("RUST_LOG").env_remove("LUNWAY_CHAP_SECRET").env_remove("LUNWAY_SOCKET");
     command
+}
+
+/// The runtime folder of all commands of this test program: it meets neither a daemon of this machine nor another test program.
+fn runtime_folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}", std::process::id()));
+        // What an earlier process of this number has left.
+        let _ = fs::remove_dir_all(&folder);
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        folder
+    })
 }
 
 /// Runs a command to its end, which must come in time.
