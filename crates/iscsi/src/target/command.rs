@@ -10,7 +10,9 @@ use super::{
 };
 use crate::connection::Cdb;
 use crate::negotiation::Negotiated;
-use crate::pdu::{self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand, Snack};
+use crate::pdu::{
+    self, AhsIter, DataOut, R2t, RESERVED_TAG, RejectReason, ScsiCommand, Snack, TaskAttribute,
+};
 use crate::receive::{Data, Head};
 use crate::serial::Serial;
 
@@ -40,7 +42,7 @@ impl TargetConnection {
     pub(super) fn immediate_data_buffer(&self, head: &Head) -> Buf {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let want = (command.expected_data_transfer_length.get() as usize).min(self.config.data_out_max);
-        let fits = self.reserved + want <= self.data_out_budget();
+        let fits = self.unreserved.is_empty() && self.reserved + want <= self.data_out_budget();
         Buf::for_overwrite(if command.is_write() && want > head.data_len && fits {
             want
         } else {
@@ -110,8 +112,10 @@ impl TargetConnection {
             arrival,
             next_r2t_sn: 0,
             reserved: 0,
+            barrier: command.attribute() == TaskAttribute::ORDERED,
             state: TaskState::Executing,
         });
+        self.barriers += usize::from(command.attribute() == TaskAttribute::ORDERED);
         if !numbered {
             self.immediate_tasks += 1;
             if let Some(entry) = self.tasks.get_mut(task) {
@@ -157,7 +161,7 @@ impl TargetConnection {
             }
         }
         // Unsolicited data is on its way, budget or not: FirstBurstLength bounds it.
-        if has_space || unsolicited || self.reserve(task) {
+        if has_space || (!unsolicited && self.unreserved.is_empty() && self.reserve(task)) {
             self.solicit(task);
         } else {
             self.unreserved.push_back(task);
@@ -260,14 +264,8 @@ impl TargetConnection {
             let buf = std::mem::take(&mut collection.buf);
             self.deliver_command(id, buf);
         } else {
-            // While unsolicited data comes, its buffer is lent to the receiver again and again: it must not be grown when memory
-            // is freed elsewhere. The last of that data brings the task here once more.
-            let more_comes = collection.unsolicited_end > 0;
-            if self.reserve(id) {
-                self.solicit(id);
-            } else if !more_comes && !self.unreserved.contains(&id) {
-                self.unreserved.push_back(id);
-            }
+            self.solicit(id);
+            self.grant_memory();
         }
     }
 
@@ -322,6 +320,7 @@ impl TargetConnection {
             let Some(task) = self.tasks.get_mut(id) else { return };
             let TaskState::Collecting(collection) = &mut task.state else { return };
             if collection.doomed
+                || task.reserved < collection.want
                 || collection.unsolicited_end > 0
                 || collection.solicited.len() >= outstanding_max
             {
@@ -376,9 +375,54 @@ impl TargetConnection {
         found
     }
 
+    /// All of a task's data is here: it goes to the driver when its turn has come.
     fn deliver_command(&mut self, id: TaskId, data: Buf) {
+        if self.has_to_wait(id) {
+            let Some(task) = self.tasks.get_mut(id) else { return };
+            task.state = TaskState::Waiting(data);
+            let arrival = task.arrival;
+            let at = self.waiting.partition_point(|(other, _)| *other < arrival);
+            self.waiting.insert(at, (arrival, id));
+        } else {
+            self.hand_over(id, data);
+            self.release_waiting();
+        }
+    }
+
+    /// Whether an ORDERED task, this one or an older one, keeps the task from the driver.
+    fn has_to_wait(&self, id: TaskId) -> bool {
+        self.barriers > 0
+            && self.tasks.get(id).is_some_and(|task| self.tasks.iter().any(|older| task.comes_after(older)))
+    }
+
+    /// Hands tasks over whose turn has come, as one that was before them is with the driver or gone.
+    fn release_waiting(&mut self) {
+        // Of tasks that arrived later for the same unit none can go before one that waits: each is, or comes after, the same
+        // ORDERED one. So the table is searched once for each unit.
+        let mut blocked = Vec::new();
+        let mut index = 0;
+        while let Some(&(_, id)) = self.waiting.get(index) {
+            let Some(lun) = self.tasks.get(id).map(|task| task.lun) else {
+                self.waiting.remove(index);
+                continue;
+            };
+            if blocked.contains(&lun) || self.has_to_wait(id) {
+                blocked.push(lun);
+                index += 1;
+                continue;
+            }
+            self.waiting.remove(index);
+            if let Some(Task { state: TaskState::Waiting(data), .. }) = self.tasks.get_mut(id) {
+                let data = std::mem::take(data);
+                self.hand_over(id, data);
+            }
+        }
+    }
+
+    fn hand_over(&mut self, id: TaskId, data: Buf) {
         let Some(task) = self.tasks.get_mut(id) else { return };
         task.state = TaskState::Executing;
+        self.barriers -= usize::from(std::mem::take(&mut task.barrier));
         let command = Command {
             task: id,
             lun: task.lun,
@@ -397,6 +441,10 @@ impl TargetConnection {
         let task = self.tasks.remove(id)?;
         self.free_place(task.numbered);
         self.free_memory(task.reserved);
+        self.barriers -= usize::from(task.barrier);
+        if !self.waiting.is_empty() {
+            self.release_waiting();
+        }
         Some(task)
     }
 
@@ -412,8 +460,19 @@ impl TargetConnection {
     /// Gives bytes back to the budget, and lets commands go on that waited for them.
     fn free_memory(&mut self, bytes: usize) {
         self.reserved -= bytes;
+        self.grant_memory();
+    }
+
+    /// Lets tasks that wait for memory ask for their data, the oldest first.
+    fn grant_memory(&mut self) {
         while let Some(&next) = self.unreserved.front() {
-            if !self.reserve(next) {
+            // While unsolicited data comes, its buffer is lent to the receiver again and again: it must not be grown when memory
+            // is freed elsewhere. The last of that data brings the task here once more.
+            let more_comes = self.tasks.get(next).is_some_and(|task| match &task.state {
+                TaskState::Collecting(collection) => collection.unsolicited_end > 0,
+                _ => false,
+            });
+            if more_comes || !self.reserve(next) {
                 break;
             }
             self.unreserved.pop_front();

@@ -98,7 +98,8 @@ impl Default for TargetConnectionConfig {
     }
 }
 
-/// A SCSI command with all its data.
+/// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit over this
+/// connection, and before all that arrived later, whenever their data came.
 #[derive(Debug)]
 pub struct Command {
     /// To answer it with.
@@ -172,7 +173,7 @@ pub enum TargetEvent {
 pub enum Aborted {
     /// There is no such task, or not any more.
     NotFound,
-    /// It was still waiting for data and is gone.
+    /// It was still waiting for data, or for older commands, and is gone.
     Dropped,
     /// The driver has it, perhaps aborted already. It will not be answered, but may still have its effect until the driver
     /// says otherwise by `complete`.
@@ -247,11 +248,16 @@ pub struct TargetConnection {
     held: VecDeque<Held>,
     tasks: TaskTable,
     immediate_tasks: usize,
+    /// ORDERED tasks that the driver does not have yet. While there is none, the order of tasks is not looked at.
+    barriers: usize,
+    /// Tasks that wait for the turn that an ORDERED one gives them, by arrival.
+    waiting: Vec<(u64, TaskId)>,
     /// Aborted tasks that the driver has not completed yet: who aborts one again has to wait as well.
     aborted: Vec<AbortedTask>,
     /// Bytes of `data_out_budget` in use.
     reserved: usize,
-    /// Tasks that wait for budget before they may ask for data.
+    /// Tasks that wait for budget before they may ask for data, by arrival. It is given in that order: an older task must not
+    /// wait for memory of younger ones, which may have to wait for it.
     unreserved: VecDeque<TaskId>,
     next_transfer_tag: u32,
     /// There is one where error recovery level 1 was agreed.
@@ -276,6 +282,8 @@ impl TargetConnection {
             held: VecDeque::new(),
             tasks: TaskTable::default(),
             immediate_tasks: 0,
+            barriers: 0,
+            waiting: Vec::new(),
             aborted: Vec::new(),
             reserved: 0,
             unreserved: VecDeque::new(),

@@ -68,6 +68,8 @@ impl Collection {
 pub(super) enum TaskState {
     /// Waits for write data; the driver does not know it yet.
     Collecting(Collection),
+    /// All its data is here. It waits until older commands of its logical unit are with the driver.
+    Waiting(Buf),
     /// Handed to the driver.
     Executing,
 }
@@ -94,7 +96,34 @@ pub(super) struct Task {
     pub(super) next_r2t_sn: u32,
     /// Bytes of the connection's Data-Out budget that it holds.
     pub(super) reserved: usize,
+    /// ORDERED, and not handed to the driver yet: younger commands of its logical unit are not either.
+    pub(super) barrier: bool,
     pub(super) state: TaskState,
+}
+
+impl Task {
+    /// Not handed to the driver yet.
+    pub(super) fn is_pending(&self) -> bool {
+        !matches!(self.state, TaskState::Executing)
+    }
+
+    /// For the same logical unit, by whichever addressing method (SAM-5 4.7.7). Where units are taken for one that are not,
+    /// one waits for the other in vain.
+    pub(super) fn shares_unit(&self, other: &Self) -> bool {
+        const METHOD: u8 = 0xc0;
+        let ([one, ones @ ..], [two, twos @ ..]) = (self.lun, other.lun);
+        one & !METHOD == two & !METHOD && ones == twos
+    }
+
+    /// The driver must get this older task first: SAM-5 8.6.3, where a task counts from its arrival and not from that of its
+    /// data. HEAD OF QUEUE goes past all (8.6.2).
+    pub(super) fn comes_after(&self, older: &Self) -> bool {
+        (self.barrier || older.barrier)
+            && self.attribute != TaskAttribute::HEAD_OF_QUEUE
+            && older.arrival < self.arrival
+            && older.is_pending()
+            && self.shares_unit(older)
+    }
 }
 
 /// What an aborted task still occupies while the driver has it.
@@ -141,6 +170,11 @@ impl TaskTable {
     pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         slot.task.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    pub(super) fn get(&self, id: TaskId) -> Option<&Task> {
+        let slot = self.slots.get(id.slot as usize)?;
+        slot.task.as_ref().filter(|_| slot.generation == id.generation)
     }
 
     pub(super) fn remove(&mut self, id: TaskId) -> Option<Task> {

@@ -2,6 +2,7 @@
 
 mod commands;
 mod login;
+mod order;
 mod recovery;
 mod rules;
 mod sessions;
