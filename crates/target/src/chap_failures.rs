@@ -30,6 +30,8 @@ const FORGET_TIME: Duration = Duration::from_secs(600);
 /// Slows down guessing of secrets: of one source for one account most, of a source for all accounts less, for an account from all
 /// sources least and never for long, so that nobody can lock its user out from another address.
 ///
+/// Tables that somebody has filled with made-up names and other sources forget some of them for new ones, so that no user pays for it.
+///
 /// Ask [`wait`](Self::wait) before a response is checked, and tell what became of it.
 #[derive(Debug, Default)]
 pub(crate) struct ChapFailures {
@@ -223,6 +225,20 @@ mod tests {
             failures.succeeded(ip(HOST), "alice");
         }
         assert_eq!(failures.wait(ip(HOST), "bob", later), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_flood_of_made_up_users_from_many_sources_delays_no_user_from_elsewhere() {
+        let (failures, start) = (ChapFailures::default(), Instant::now());
+        for number in 0..20_000u32 {
+            let from = IpAddr::from(std::net::Ipv4Addr::from(0x0A00_0000 + number / 16));
+            failures.failed(from, &format!("user-{number}"), start);
+        }
+        for user in ["alice", "bob"] {
+            for _ in 0..100 {
+                assert_eq!(failures.wait(ip(HOST), user, start), Some(Duration::ZERO));
+            }
+        }
     }
 
     #[test]

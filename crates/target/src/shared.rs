@@ -163,6 +163,19 @@ impl Shared {
         *self.serving.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(serving);
     }
 
+    /// No target is served any longer.
+    pub(crate) fn serve_nothing(&self) {
+        let now = self.serving();
+        self.serve(Serving {
+            targets: BTreeMap::new(),
+            discovery: None,
+            advertise: now.advertise,
+            limits: now.limits,
+            connection: now.connection.clone(),
+            bytes_executing_max: now.bytes_executing_max,
+        });
+    }
+
     /// A connection ended without a login: counted, and logged if there were not too many.
     pub(crate) fn no_login(&self, write: impl FnOnce(u64)) {
         self.metrics.login(false);
@@ -217,7 +230,9 @@ impl Shared {
         };
         let status = |refusal| LoginRefusal::from(LoginStatus::from(refusal));
         if ask.tsih == 0 {
-            let tsih = ticket.reserve_tsih(key.as_ref()).map_err(status)?;
+            let tsih = ticket.reserve_tsih(key.as_ref());
+            let tsih =
+                tsih.inspect_err(|refusal| self.no_place(*refusal, &ask.initiator_name)).map_err(status)?;
             return Ok(Admission::Lead(grant(tsih, auth)));
         }
         // Discovery sessions have one connection.
@@ -257,9 +272,25 @@ impl Shared {
                 let joined = ticket.join(&key, logged_in.tsih, logged_in.cid)?;
                 (joined.nexus, joined.leaving)
             }
-            false => (None, ticket.establish(key, logged_in.cid, joinable)?),
+            false => {
+                let established = ticket.establish(key, logged_in.cid, joinable);
+                (None, established.inspect_err(|refusal| self.no_place(*refusal, &initiator))?)
+            }
         };
         Ok((Session { nexus, counters: None, initiator, principal, target: Some(target) }, predecessors))
+    }
+
+    /// A login that finds no place is logged: its user sees a timeout or "out of resources" at best.
+    fn no_place(&self, refusal: Refusal, initiator: &str) {
+        if refusal == Refusal::Full {
+            self.reject_log.info(|suppressed| {
+                tracing::warn!(
+                    initiator,
+                    suppressed,
+                    "no place for another session: limits.sessions or limits.sessions_per_initiator is reached"
+                );
+            });
+        }
     }
 
     /// What a session may see and do as things are now; `None`: it may not be.

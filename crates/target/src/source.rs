@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Sources that are remembered at a time. Beyond them the new ones share one entry.
+use crate::log_limit::LogLimit;
+
+/// Sources that are remembered at a time. Beyond them each new one takes the place of another.
 const SOURCES_MAX: usize = 4096;
 /// How often a full table is searched for entries that say nothing any more.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
@@ -33,19 +35,18 @@ impl From<IpAddr> for Source {
 #[derive(Debug)]
 pub(crate) struct SourceTable<T, K = Source> {
     known: HashMap<K, T>,
-    /// Of all sources that had no place.
-    others: Option<T>,
     swept: Option<Instant>,
 }
 
 impl<T, K> Default for SourceTable<T, K> {
     fn default() -> Self {
-        Self { known: HashMap::new(), others: None, swept: None }
+        Self { known: HashMap::new(), swept: None }
     }
 }
 
 impl<T, K: Copy + Eq + Hash> SourceTable<T, K> {
-    /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go first that are `stale`.
+    /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go that are `stale`, else any one: a table that
+    /// somebody has filled must not make one source pay for another.
     pub(crate) fn of(
         &mut self,
         source: impl Into<K>,
@@ -59,8 +60,11 @@ impl<T, K: Copy + Eq + Hash> SourceTable<T, K> {
             self.swept = Some(now);
             self.known.retain(|_, entry| !stale(entry));
         }
-        if self.known.len() >= SOURCES_MAX && !self.known.contains_key(&source) {
-            return self.others.get_or_insert(fresh);
+        if self.known.len() >= SOURCES_MAX
+            && !self.known.contains_key(&source)
+            && let Some(other) = self.known.keys().next().copied()
+        {
+            self.known.remove(&other);
         }
         self.known.entry(source).or_insert(fresh)
     }
@@ -116,10 +120,12 @@ impl LoginThrottle {
     }
 }
 
-/// Counts denials, and says for each source once a minute that there was one.
+/// Counts denials, and says for each source once a minute that there was one, a few in a second.
 #[derive(Debug, Default)]
 pub(crate) struct Denials {
     table: Mutex<SourceTable<Denied>>,
+    /// Over all sources.
+    log: LogLimit,
     denied: AtomicU64,
 }
 
@@ -147,7 +153,7 @@ impl Denials {
             denied.said = Some(now);
             std::mem::take(&mut denied.more)
         };
-        say(more);
+        self.log.info(|suppressed| say(more + suppressed));
     }
 
     /// Denials so far.
@@ -188,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn more_sources_than_can_be_remembered_share_one_place_until_others_are_stale() {
+    fn more_sources_than_can_be_remembered_do_not_pay_for_each_other() {
         let (throttle, start) = (LoginThrottle::default(), Instant::now());
         let source = |number: usize| IpAddr::from(Ipv4Addr::from(u32::try_from(number).unwrap()));
         for number in 0..SOURCES_MAX {
             assert!(throttle.allows(source(number), 1, start));
         }
         let strangers = SOURCES_MAX..SOURCES_MAX + 1000;
-        assert_eq!(strangers.clone().filter(|number| throttle.allows(source(*number), 1, start)).count(), 4);
+        assert!(strangers.clone().all(|number| throttle.allows(source(number), 1, start)));
         assert_eq!(throttle.table.lock().unwrap().known.len(), SOURCES_MAX);
         let later = start + Duration::from_secs(9);
         for number in strangers {

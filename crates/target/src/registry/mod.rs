@@ -111,6 +111,11 @@ pub(crate) async fn busy_after(connections: &[Arc<Handle>], known: Option<BTreeS
     }
 }
 
+/// Of the places for sessions, one in so many is for principals that have few: a user that takes all it can get leaves 64 of 256 to the others.
+const RESERVED_PART: usize = 4;
+/// Few are fewer than one in so many of all places, 32 of 256: a host with two targets over eight paths has 16.
+const FEW_PART: usize = 8;
+
 /// What names a session (the ISID rule, RFC 7143 §4.4.3): there is one at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionKey {
@@ -402,11 +407,18 @@ impl Inner {
     fn has_place(&self, key: &SessionKey) -> Result<(), Refusal> {
         let others =
             || self.sessions.values().filter(|session| session.replaced || !session.key.agrees_with(key));
+        let (all, max) = (others().count(), self.sessions_max);
         let own = others().filter(|session| session.key.is_of_same_initiator(key)).count();
-        if others().count() >= self.sessions_max || own >= self.sessions_per_initiator_max {
-            return Err(Refusal::Full);
+        // What an initiator says its name is counts for nothing here.
+        let has_few = || {
+            let of_principal = others().filter(|session| session.key.principal == key.principal).count();
+            key.principal.is_none() || of_principal < (max / FEW_PART).max(1)
+        };
+        let has_place = all < max - max / RESERVED_PART || all < max && has_few();
+        match has_place && own < self.sessions_per_initiator_max {
+            true => Ok(()),
+            false => Err(Refusal::Full),
         }
-        Ok(())
     }
 
     fn find(&mut self, key: &SessionKey, tsih: u16) -> Result<(u64, &mut Session), Refusal> {
@@ -720,6 +732,30 @@ mod tests {
         }
         assert!(ticket(&registry).reserve_tsih(Some(&port(0))).is_ok(), "it may log in again");
         assert!(ticket(&registry).reserve_tsih(Some(&key("iqn.b"))).is_ok());
+    }
+
+    #[test]
+    fn one_principal_with_many_names_leaves_places_to_others() {
+        let limits = Limits { sessions: 64, sessions_per_initiator: 64, ..Limits::default() };
+        let registry = Registry::new(&limits);
+        let of = |principal: &str, name: usize| SessionKey {
+            principal: Some(principal.to_owned()),
+            ..key(&format!("iqn.{name}"))
+        };
+        let mut tickets = Vec::new();
+        let mut log_in = |principal: &str, name| {
+            let mut ticket = ticket(&registry);
+            let place = ticket.reserve_tsih(Some(&of(principal, name))).map(|_| ());
+            let place = place.and_then(|()| ticket.establish(of(principal, name), 0, None).map(drop));
+            tickets.push(ticket);
+            place
+        };
+        let taken = (0..64).filter(|name| log_in("user:greedy", *name).is_ok()).count();
+        assert_eq!(taken, 48);
+        let others = (64..96).filter(|name| log_in("user:other", *name).is_ok()).count();
+        assert_eq!(others, 8);
+        assert!(log_in("", 96).is_ok());
+        assert_eq!(log_in("user:greedy", 97), Err(Refusal::Full));
     }
 
     #[test]

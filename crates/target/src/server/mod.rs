@@ -79,6 +79,7 @@ pub struct Server {
     current: Mutex<Current>,
     workers: Arc<[Worker]>,
     listeners: Listeners,
+    state: Option<Arc<FileStore>>,
     /// Deregisters when it is dropped.
     registrar: Option<Registrar>,
 }
@@ -101,9 +102,10 @@ impl Server {
         let sockets = listeners.prepare(settings::portal_groups(&config))?;
 
         let state = config.state_dir.as_deref().map(FileStore::open).transpose()?;
-        let state = state.map(|store| Arc::new(store) as Arc<dyn StateStore>);
+        let state = state.map(Arc::new);
         let place = Arc::new(Place::of(&config));
-        let maker = Maker { open, runtime: Runtime::current(), state, place };
+        let kept = state.clone().map(|store| store as Arc<dyn StateStore>);
+        let maker = Maker { open, runtime: Runtime::current(), state: kept, place };
         let mut targets = BTreeMap::new();
         let mut luns = Luns::new();
         for target in &config.targets {
@@ -151,6 +153,7 @@ impl Server {
             current: Mutex::new(Current { config: Arc::new(config), generation: 1 }),
             workers,
             listeners,
+            state,
             registrar,
         };
         server.log_access_warnings();
@@ -285,10 +288,16 @@ impl Server {
             connection.send(Order::Close(Cause::Shutdown));
         }
         let luns = self.transaction.lock().await.take_luns();
+        // A device is closed when nothing refers to it any longer.
+        self.shared.serve_nothing();
         let Stopped { flushes, unanswered } = stopping::stop(luns, &connections, Self::SHUTDOWN_TIME).await;
         // Who is left now waits for one of the devices that have not answered.
         let unfinished = all_ended(&connections, LAST_TIME).await;
         self.stop_workers();
+        if let Some(state) = &self.state {
+            // Devices that do not answer refer to it as long as the process lives, and their threads may outlive its exit.
+            state.end().await;
+        }
         tracing::info!("shut down");
         if unfinished == 0 && flushes.is_empty() && unanswered.is_empty() {
             Ok(())

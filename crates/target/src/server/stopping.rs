@@ -11,9 +11,10 @@ use super::error::{FlushFailure, UnansweredDevice};
 use super::lun::Lun;
 use crate::registry::Handle;
 
-/// How long a device has for all of it. With the 5 s that `lunway serve` gives initiators it is within the 60 s of
-/// `contrib/lunway.service`, after which systemd kills.
-pub(super) const SHUTDOWN_TIME: Duration = Duration::from_secs(45);
+/// How long a device has for all of it. A file has at most 4 s of writes to flush (`file/write_back.rs`). With the 5 s that `lunway serve` gives
+/// initiators and the time to start again it is within the 30 s after which initiators fail what waits for the target (`replacement_timeout` here;
+/// 120 s in open-iscsi): a device that hangs does not cost the others' users an error.
+pub(super) const SHUTDOWN_TIME: Duration = Duration::from_secs(18);
 /// The part of that which its commands have. After that it is flushed beside them: what was written before them is safe then.
 const COMMANDS_PART: u32 = 3;
 

@@ -69,17 +69,24 @@ pub(super) struct FileSystem {
 }
 
 impl FileSystem {
-    /// Opens a directory, which only its owner may look into; `None`: another process has it.
-    pub(super) fn open(path: &Path) -> io::Result<Option<Self>> {
+    /// Opens a directory, which only its owner may look into. An error inside: another process has it, with its number if it is known.
+    pub(super) fn open(path: &Path) -> io::Result<Result<Self, Option<u32>>> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        let lock = private().create(true).write(true).truncate(false).open(path.join(LOCK))?;
+        let mut lock = private().create(true).read(true).write(true).truncate(false).open(path.join(LOCK))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut number = String::new();
+                // Ten digits: the largest number of a process.
+                let read = (&lock).take(10).read_to_string(&mut number);
+                return Ok(Err(read.ok().and_then(|_| number.trim().parse().ok())));
+            }
             Err(error) => return Err(error.into()),
         }
+        // For people, and for the message of the next one; that it is not written does no harm.
+        let _ = lock.set_len(0).and_then(|()| lock.write_all(std::process::id().to_string().as_bytes()));
         let directory = File::open(path)?;
-        Ok(Some(Self { path: path.to_owned(), directory, unfinished: None, _lock: lock }))
+        Ok(Ok(Self { path: path.to_owned(), directory, unfinished: None, _lock: lock }))
     }
 
     fn unfinished(&mut self) -> io::Result<&mut File> {

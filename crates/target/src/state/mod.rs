@@ -14,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use lunway_block::Io;
 use lunway_scsi::{StateError, StateStore};
@@ -34,12 +35,33 @@ pub enum StateDirError {
         source: io::Error,
     },
     /// Another process keeps its state there.
-    #[error("{} belongs to another process that is running; every daemon needs a state_dir of its own", path.display())]
+    #[error("{} belongs to {}; every daemon needs a state_dir of its own", path.display(), owner(*process))]
     InUse {
         /// The directory.
         path: PathBuf,
+        /// The number of that process, where it is known.
+        process: Option<u32>,
     },
 }
+
+/// A process by its number, with what keeps it from ending where that is so.
+fn owner(process: Option<u32>) -> String {
+    let Some(process) = process else { return "another process".to_owned() };
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default().trim();
+    match state.starts_with(['Z', 'D', 'X']) {
+        true => format!(
+            "process {process}, which is ending and waits for a disk that does not answer ({state}): the directory is free \
+             when that disk answers"
+        ),
+        false => format!("process {process}"),
+    }
+}
+
+/// How long the state's own disk has to take what was asked for, when the daemon ends.
+const END_TIME: Duration = Duration::from_secs(2);
+/// How often the end of its thread is looked for.
+const END_POLL: Duration = Duration::from_millis(5);
 
 /// A directory with one file for each owner and item.
 ///
@@ -52,7 +74,7 @@ pub enum StateDirError {
 /// never do. The directory is locked: two processes that keep the same state would undo each other's.
 pub struct FileStore {
     requests: Mutex<Option<mpsc::Sender<Request>>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     path: PathBuf,
 }
 
@@ -66,14 +88,33 @@ impl FileStore {
     pub fn open(path: &Path) -> Result<Self, StateDirError> {
         let unusable = |source| StateDirError::Unusable { path: path.to_owned(), source };
         let directory = FileSystem::open(path).map_err(unusable)?;
-        let mut directory = directory.ok_or_else(|| StateDirError::InUse { path: path.to_owned() })?;
+        let mut directory =
+            directory.map_err(|process| StateDirError::InUse { path: path.to_owned(), process })?;
         sweep(&mut directory).map_err(unusable)?;
         let (requests, queue) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("lunway-state".to_owned())
             .spawn(move || serve(&mut directory, &queue))
             .map_err(unusable)?;
-        Ok(Self { requests: Mutex::new(Some(requests)), thread: Some(thread), path: path.to_owned() })
+        Ok(Self {
+            requests: Mutex::new(Some(requests)),
+            thread: Mutex::new(Some(thread)),
+            path: path.to_owned(),
+        })
+    }
+
+    /// Ends what was asked for, and gives the directory to the next process; where its disk does not answer within [`END_TIME`], without
+    /// waiting for that. Nothing can be asked any longer.
+    pub(crate) async fn end(&self) {
+        drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let by = tokio::time::Instant::now() + END_TIME;
+        let is_running = || {
+            let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+            thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        };
+        while is_running() && tokio::time::Instant::now() < by {
+            tokio::time::sleep(END_POLL).await;
+        }
     }
 
     fn ask(&self, request: Request) {
@@ -106,7 +147,8 @@ impl Drop for FileStore {
     /// Ends what was asked for; then the directory is free for the next process.
     fn drop(&mut self) {
         drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.take() {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }
@@ -213,7 +255,11 @@ mod tests {
     fn a_directory_that_is_in_use_is_refused_until_it_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let store = FileStore::open(dir.path()).unwrap();
-        assert!(matches!(FileStore::open(dir.path()), Err(StateDirError::InUse { .. })));
+        let error = FileStore::open(dir.path()).unwrap_err();
+        assert!(
+            matches!(error, StateDirError::InUse { process: Some(process), .. } if process == std::process::id())
+        );
+        assert!(error.to_string().contains(&format!("process {};", std::process::id())), "{error}");
         drop(store);
         assert!(FileStore::open(dir.path()).is_ok());
     }
