@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lunway_block::spec::DeviceSpec;
@@ -200,7 +201,18 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
 }
 
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
+    let start = Instant::now();
+    let stream = loop {
+        match TcpStream::connect(address) {
+            // The kernel makes the route to a new address a moment after the address.
+            Err(error)
+                if error.kind() == ErrorKind::HostUnreachable && start.elapsed() < Duration::from_secs(3) =>
+            {
+                thread::sleep(Duration::from_millis(10));
+            }
+            stream => break stream.unwrap(),
+        }
+    };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
