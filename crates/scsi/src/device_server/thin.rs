@@ -1,13 +1,14 @@
 //! UNMAP, WRITE SAME and GET LBA STATUS.
 
-use lunway_block::{Buf, Durability, Io, Zeroing};
+use lunway_block::{Buf, Caching, Durability, Io, Zeroing};
 
 use super::transfer::Blocks;
-use super::{Answer, Command, failure, parameter_data, stepwise};
+use super::{Answer, Command, failure, parameter_data, stepwise, yield_now};
 use crate::block_error::Step;
 use crate::field::{u16_at, u32_at, u64_at};
 use crate::gate::Claim;
 use crate::lba_status::{LbaStatus, Provisioning};
+use crate::logical_unit::LogicalUnit;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense};
 
@@ -70,11 +71,31 @@ pub(crate) fn unmap(command: Command) -> Answer {
         return Err(Sense::illegal(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST).into());
     }
     stepwise(async move {
+        let unit = command.unit();
         for (offset, len) in ranges {
-            let done = command.unit().device().unmap(offset, len).await;
-            done.map_err(|error| failure(command.unit(), Step::Write { offset, len }, &error))?;
+            let fail = |error| failure(unit, Step::Write { offset, len }, &error);
+            for (at, piece) in pieces(unit, offset, len) {
+                if at > offset {
+                    yield_now().await;
+                }
+                unit.device().unmap(at, piece).await.map_err(fail)?;
+            }
         }
         Ok(Response::took(len as u64))
+    })
+}
+
+/// A range, cut at multiples of [`PATTERN_CHUNK`] where memory is cleared on the core, so that others have their turn in between. A device
+/// that waits for something else takes it as a whole.
+fn pieces(unit: &LogicalUnit, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+    let chunk = if unit.device().caching() == Caching::Memory { PATTERN_CHUNK as u64 } else { u64::MAX };
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let border = (at / chunk).checked_add(1)?.checked_mul(chunk)?;
+        let piece = (at, border.min(end) - at);
+        at += piece.1;
+        (piece.1 > 0).then_some(piece)
     })
 }
 
@@ -116,7 +137,12 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
         let zeroes = without_data || command.data_out.iter().all(|&byte| byte == 0);
         if zeroes {
             let zeroing = if unmap { Zeroing::MayUnmap } else { Zeroing::KeepAllocated };
-            unit.device().write_zeroes(offset, len, zeroing).await.map_err(fail)?;
+            for (at, piece) in pieces(unit, offset, len) {
+                if at > offset {
+                    yield_now().await;
+                }
+                unit.device().write_zeroes(at, piece, zeroing).await.map_err(fail)?;
+            }
             if unit.durability(false) == Durability::Stable {
                 unit.device().flush().await.map_err(|error| failure(unit, Step::Flush, &error))?;
             }
@@ -133,6 +159,9 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
             let piece = pattern.slice(0..step as usize);
             unit.device().write(offset + done, piece, unit.durability(false)).await.map_err(fail)?;
             done += step;
+            if done < len {
+                yield_now().await;
+            }
         }
         Ok(Response::took(wanted as u64))
     })

@@ -3,12 +3,13 @@
 use lunway_block::{Buf, Durability};
 
 use super::transfer::{Blocks, whole_blocks};
-use super::{Answer, Command, failure, stepwise};
+use super::{Answer, Command, failure, stepwise, yield_now};
 use crate::block_error::Step;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
-/// Bytes read at a time: a verification needs the data only for a moment, whatever its length.
+/// Bytes read at a time, after which other commands of the core have their turn: a verification needs the data only for a moment, whatever
+/// its length.
 pub(crate) const CHUNK: usize = 512 << 10;
 
 /// What the medium is compared with (BYTCHK, SBC-4).
@@ -86,6 +87,9 @@ fn verify(command: Command, blocks: Blocks) -> Answer {
                 return Err(miscompare(at));
             }
             done += chunk;
+            if done < len {
+                yield_now().await;
+            }
         }
         Ok(Response::took(wanted as u64))
     })
@@ -133,6 +137,9 @@ fn write_and_verify(command: Command, blocks: Blocks) -> Answer {
                 return Err(miscompare(done + at));
             }
             done += chunk;
+            if done < data.len() {
+                yield_now().await;
+            }
         }
         Ok(Response::took(len as u64))
     })

@@ -53,6 +53,11 @@ const SLICES_MAX: usize = 256;
 /// take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in the
 /// cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
+/// Bytes that commands move on the core before the other connections of the core have their turn: a tenth of a millisecond of copying, so
+/// that the connections of a core wait for each other no longer than a network takes.
+const TURN_BYTES: usize = 1 << 20;
+/// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`TURN_BYTES`].
+const COMMAND_BYTES: usize = 4 << 10;
 /// Rounds without a wait after which the other connections of the core have their turn.
 const ROUNDS_MAX: u32 = 16;
 
@@ -98,6 +103,8 @@ pub(crate) struct Connection {
     commands_executing: usize,
     bytes_executing: usize,
     bytes_executing_max: usize,
+    /// Bytes that commands have moved since the other connections of the core had their turn.
+    turn_bytes: usize,
     /// The connections whose place this one takes.
     predecessors: Vec<Arc<Handle>>,
     /// The logical units that are held because devices still have commands of the predecessors.
@@ -159,6 +166,7 @@ impl Connection {
             commands_executing: 0,
             bytes_executing: 0,
             bytes_executing_max: serving.bytes_executing_max,
+            turn_bytes: 0,
             predecessors: Vec::new(),
             held: BTreeSet::new(),
             mute: false,
@@ -200,6 +208,12 @@ impl Connection {
             if let Some(end) = self.ended() {
                 return end;
             }
+            if self.turn_is_over() {
+                (self.turn_bytes, rounds) = (0, 0);
+                tokio::task::yield_now().await;
+                self.glance().await;
+                continue;
+            }
             let more = self.readable && self.reads() || self.eventful && self.executes();
             if !more {
                 self.wait().await;
@@ -219,6 +233,11 @@ impl Connection {
     /// once: only a peer that does not take its answers is read no further.
     fn reads(&self) -> bool {
         self.core.unsent() <= UNSENT_MAX && !self.mute && self.ending.is_none()
+    }
+
+    /// Whether it is the turn of the core's other connections. Counted over rounds, as one that finds work ready does not wait.
+    fn turn_is_over(&self) -> bool {
+        self.turn_bytes >= TURN_BYTES
     }
 
     /// Whether the next event may be taken.
@@ -262,10 +281,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Carries out what the core says, until that is all; where too much is under way, what is not a command.
+    /// Carries out what the core says, until that is all or the turn is over; where too much is under way, what is not a command.
     fn execute(&mut self) {
         while !self.mute && self.ending.is_none() {
-            let stalled = self.is_stalled();
+            let stalled = self.is_stalled() || self.turn_is_over() && self.core.next_command().is_some();
             let event = if stalled { self.core.poll_urgent_event() } else { self.core.poll_event() };
             let Some(event) = event else {
                 self.eventful = stalled;
@@ -338,6 +357,7 @@ impl Connection {
         };
         let to = Addressed { lun: command.lun, opcode: command.cdb.first().copied().unwrap_or_default() };
         let bytes = memory_of(&command);
+        self.turn_bytes += (bytes + command.data_out.len()).max(COMMAND_BYTES);
         let options = TaskOptions {
             ordered: command.attribute == TaskAttribute::ORDERED,
             data_in_max: command.data_in_max as usize,
@@ -371,6 +391,7 @@ impl Connection {
                 }
                 self.commands_executing -= 1;
                 self.bytes_executing -= bytes;
+                self.turn_bytes += bytes.max(COMMAND_BYTES);
                 self.core.complete(task, completion(response));
                 if !self.aborted.is_empty() {
                     self.aborted_task_ended(task);

@@ -69,6 +69,7 @@ impl Connection {
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut news = Poll::Pending;
         while !self.work.is_empty()
+            && !self.turn_is_over()
             && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)
         {
             self.done(done);

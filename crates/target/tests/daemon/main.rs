@@ -23,3 +23,4 @@ mod shutdown;
 mod stopped;
 mod support;
 mod task_management;
+mod turns;
