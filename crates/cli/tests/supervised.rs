@@ -8,8 +8,9 @@ use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use support::{PATIENCE, lunway, wait};
+use support::{PATIENCE, Served, lunway, wait};
 
 #[test]
 fn systemd_hears_when_the_daemon_serves_and_when_it_ends() {
@@ -38,6 +39,18 @@ fn systemd_hears_when_the_daemon_serves_and_when_it_ends() {
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let serving = lines.iter().find(|line| line["message"] == "serving").unwrap();
     assert_eq!((serving["level"].as_str(), serving["device"].as_str()), (Some("INFO"), Some("ram:1M")));
+}
+
+#[test]
+fn an_idle_daemon_with_a_file_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let served = Served::start(&["--lun", &format!("0={}", path.display())]);
+    let begin = Instant::now();
+    let status = served.terminate();
+    // Devices that are still referred to are waited for 5 s.
+    assert!(status.success() && begin.elapsed() < Duration::from_millis(4500), "{:?}", begin.elapsed());
 }
 
 /// What runs `attach` with a notification socket; what it says there, and the process.
