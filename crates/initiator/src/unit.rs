@@ -377,7 +377,9 @@ impl Facts {
         let limits = self.limits.as_ref();
         let limit = limits.map_or(0, |limits| limits.transfer_max);
 
-        let most = if self.long { u32::MAX } else { bytes(u16::MAX.into()) };
+        // Also of a unit with long commands, as far as the short ones reach: it may turn out to know only READ CAPACITY (16).
+        let short_reaches = size / u64::from(sector) <= 1 << 32;
+        let most = if self.long && !short_reaches { u32::MAX } else { bytes(u16::MAX.into()) };
         let target_max = if limit == 0 { most } else { bytes(limit).min(most) };
         let transfer_max = (self.transfer_max.min(target_max) / sector * sector).max(sector);
 

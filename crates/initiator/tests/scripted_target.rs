@@ -17,6 +17,8 @@ use support::{Random, model, quick};
 
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8A;
+const READ_10: u8 = 0x28;
+const WRITE_10: u8 = 0x2A;
 const SYNCHRONIZE_CACHE: u8 = 0x91;
 const CAPACITY: u8 = 0x9E;
 
@@ -134,6 +136,34 @@ async fn zeroes_are_written_where_write_same_is_not_known() {
     device.write_zeroes(512, 1024, lunway_block::Zeroing::MayUnmap).await.unwrap();
     let data = disk.data.lock().unwrap();
     assert!(data[512..1536].iter().all(|&byte| byte == 0) && data[1536..2048].iter().any(|&byte| byte != 0));
+}
+
+#[tokio::test]
+async fn a_target_without_read_16_and_write_16_is_read_and_written_by_those_of_ten_bytes() {
+    for fast in [false, true] {
+        let disk = Disk::new(4096, 8);
+        disk.script(|cdb| match cdb[0] {
+            READ | WRITE => Act::Sense(5, 0x20, 0),
+            _ => Act::Execute,
+        });
+        let replacement_timeout = if fast { Duration::ZERO } else { quick().replacement_timeout };
+        let options = OpenOptions { replacement_timeout, ..quick() };
+        let device = open(&disk, options).await;
+        let data = pattern(11, 64 * SECTOR);
+        device.write(4096, data.clone(), Durability::Stable).await.unwrap();
+        let reads = (0..8).map(|n| device.read(4096 + n * 4096, Buf::zeroed(4096)).into_future());
+        for (n, read) in join_all(reads).await.into_iter().enumerate() {
+            assert!(read.unwrap()[..] == data[n * 4096..(n + 1) * 4096]);
+        }
+        let seen = disk.seen.lock().unwrap().clone();
+        assert!(seen.iter().any(|cdb| cdb[0] == WRITE_10 && cdb[1] & 8 != 0), "FUA stays");
+        assert_eq!(seen.iter().filter(|cdb| cdb[0] == READ_10).count(), 8);
+        let refused = disk.refused.load(Ordering::Relaxed);
+        device.read(0, Buf::zeroed(512)).await.unwrap();
+        device.write(0, pattern(12, 512), Durability::Volatile).await.unwrap();
+        assert_eq!(disk.refused.load(Ordering::Relaxed), refused, "the long ones are not tried again");
+        assert_eq!(refused, 1, "one answer is enough for both");
+    }
 }
 
 #[tokio::test]

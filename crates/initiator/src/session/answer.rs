@@ -4,10 +4,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockError, Buf};
+use lunway_iscsi::Cdb;
 use lunway_iscsi::initiator::{Completed, Residual, Submission};
 use lunway_iscsi::pdu::{ServiceResponse, TaskManagementResult};
 use lunway_scsi::block_error::{Request, result_of};
-use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status};
+use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status, cdb};
 
 use super::doubt::is_doubtful;
 use super::{End, State};
@@ -60,6 +61,10 @@ impl State {
             }
             return self.answer(token, Outcome::Executed { status, sense, data_in, received });
         }
+        if status == Status::CHECK_CONDITION && self.shorten(token, &sense) {
+            return self.retry(token, data_in, None);
+        }
+        let Some(entry) = self.slots.get_mut(token) else { return };
         let asked = matches!(entry.effect, Effect::Query | Effect::Inspect | Effect::Barrier);
         // Who asks what the unit is can make use of any answer.
         let fails_fast = self.fails_fast && entry.effect != Effect::Inspect;
@@ -89,6 +94,24 @@ impl State {
             }
             Verdict::Later(wait) => self.retry(token, data_in, Some(now + wait)),
         }
+    }
+
+    /// Makes a transfer one of ten bytes, and all later ones, where the target does not know the long one. Says whether it did.
+    fn shorten(&mut self, token: u64, sense: &[u8]) -> bool {
+        let unknown = AdditionalSense::INVALID_COMMAND_OPERATION_CODE;
+        let is_unknown = Sense::parse(sense).is_some_and(|sense| !sense.deferred && sense.code == unknown);
+        let Some(entry @ Entry { stage: Stage::Sent, .. }) = self.slots.get_mut(token) else { return false };
+        let Some(short) = short_transfer(&entry.cdb, entry.effect).filter(|_| is_unknown) else {
+            return false;
+        };
+        entry.cdb = short;
+        entry.was_sent = entry.was_lost;
+        if !std::mem::replace(&mut self.short_transfers, true) {
+            tracing::info!(
+                "the target does not know READ (16) and WRITE (16): READ (10) and WRITE (10) are sent"
+            );
+        }
+        true
     }
 
     /// Whether a status other than GOOD is the last word.
@@ -222,6 +245,12 @@ impl State {
             other => Err(End::Lost(format!("ABORT TASK was answered with: {other}"))),
         }
     }
+}
+
+/// READ (10) or WRITE (10) instead of the long one, where it can do the same. What callers send by themselves is left as it is.
+pub(super) fn short_transfer(long: &Cdb, effect: Effect) -> Option<Cdb> {
+    let transfers = matches!(effect, Effect::Read | Effect::Write | Effect::WriteThrough);
+    transfers.then(|| cdb::short_transfer(long)).flatten().map(|short| Cdb::new(&short))
 }
 
 enum Verdict {

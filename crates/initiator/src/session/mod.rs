@@ -29,6 +29,7 @@ use lunway_iscsi::initiator::{InitiatorConnection, Submission};
 use lunway_scsi::{AccessState, Lun};
 use tokio::sync::Notify;
 
+use self::answer::short_transfer;
 use self::doubt::Doubt;
 pub(crate) use self::doubt::is_doubtful;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
@@ -324,6 +325,8 @@ pub(crate) struct State {
     pub(crate) stale_access: bool,
     /// The portal group that the session's connection reached.
     pub(crate) portal_group: Option<u16>,
+    /// The target knows READ (10) and WRITE (10) and not those of 16 bytes.
+    short_transfers: bool,
 }
 
 impl State {
@@ -358,6 +361,7 @@ impl State {
             events: Vec::new(),
             access: None,
             stale_access: false,
+            short_transfers: false,
         }
     }
 
@@ -365,7 +369,12 @@ impl State {
         if let Some(error) = &self.refusing {
             return Err(error.clone());
         }
-        let Command { cdb, data_out, data_in, effect } = command;
+        let Command { mut cdb, data_out, data_in, effect } = command;
+        if self.short_transfers
+            && let Some(short) = short_transfer(&cdb, effect)
+        {
+            cdb = short;
+        }
         if let Some(error) = self.doubt.refuses(effect) {
             return Err(error);
         }

@@ -130,8 +130,16 @@ impl Disk {
     fn execute(&self, command: &Command) -> Completion {
         let cdb = &command.cdb;
         self.seen.lock().unwrap().push(cdb[..16].to_vec());
-        let lba = u64::from_be_bytes(cdb[2..10].try_into().unwrap()) as usize;
-        let blocks = u32::from_be_bytes(cdb[10..14].try_into().unwrap()) as usize;
+        let (lba, blocks) = match cdb[0] {
+            0x28 | 0x2A => (
+                u32::from_be_bytes(cdb[2..6].try_into().unwrap()) as usize,
+                usize::from(u16::from_be_bytes([cdb[7], cdb[8]])),
+            ),
+            _ => (
+                u64::from_be_bytes(cdb[2..10].try_into().unwrap()) as usize,
+                u32::from_be_bytes(cdb[10..14].try_into().unwrap()) as usize,
+            ),
+        };
         let mut data = self.data.lock().unwrap();
         let reply = |bytes: &[u8], room: usize| {
             let len = bytes.len().min(room);
@@ -196,9 +204,9 @@ impl Disk {
                 bytes.extend(page);
                 reply(&bytes, room)
             }
-            0x88 | 0x8A if (lba + blocks) * SECTOR > data.len() => sense(0x05, 0x21, 0x00),
-            0x88 => reply(&data[lba * SECTOR..(lba + blocks) * SECTOR], room),
-            0x8A => {
+            0x88 | 0x8A | 0x28 | 0x2A if (lba + blocks) * SECTOR > data.len() => sense(0x05, 0x21, 0x00),
+            0x88 | 0x28 => reply(&data[lba * SECTOR..(lba + blocks) * SECTOR], room),
+            0x8A | 0x2A => {
                 data[lba * SECTOR..(lba + blocks) * SECTOR].copy_from_slice(&command.data_out);
                 Completion { wanted_out: command.data_out.len() as u64, ..Default::default() }
             }
