@@ -63,7 +63,7 @@ pub use config::{
 pub use crowd::Crowd;
 pub use flags::Flags;
 pub use metrics::{LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading, SessionReading};
-pub use name::{IscsiName, NameError};
+pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{

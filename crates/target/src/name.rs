@@ -13,6 +13,10 @@ const NAME_MAX: usize = 223;
 /// Two names are the same node exactly if their normal forms have the same bytes, so comparing values of this type is
 /// right. Normalising is RFC 3722's stringprep as far as ASCII goes: capitals become small. Beyond ASCII the name is
 /// taken as it comes: its author must have normalised it, as §4.2.7.1 asks.
+///
+/// One rule holds for all names, ours and peers': what can be sent as a name and written in an address is one. Names in use
+/// depart from the standards' form (`_` is common), and those who chose them cannot always change them.
+/// [`departure`](Self::departure) says where a name of ours does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct IscsiName(String);
@@ -26,23 +30,36 @@ pub enum NameError {
     /// Not one of the three types.
     #[error("{0:?} starts neither with \"iqn.\" nor \"eui.\" nor \"naa.\" (RFC 7143 §4.2.7.3)")]
     Type(String),
-    /// A character that names do not have.
-    #[error("{name:?} contains {character:?}: names consist of letters, digits, '-', '.' and ':' (RFC 3722)")]
+    /// A character that cannot be part of a name: blanks and control characters, and those that end a name in an address.
+    #[error(
+        "{name:?} contains {character:?}: blanks, control characters and any of {RESERVED} cannot be in a name"
+    )]
     Character {
         /// The whole name.
         name: String,
         /// The first such character.
         character: char,
     },
+}
+
+/// Where a name departs from the form that the standards give it; some initiators refuse such a target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameDeparture {
+    /// A character that RFC 3722 does not have in names.
+    #[error("it contains {0:?}: names consist of letters, digits, '-', '.' and ':' (RFC 3722)")]
+    Character(char),
     /// `iqn.` is not followed by the year and month in which its author owned the domain, and the domain.
-    #[error("{0:?} is not of the form \"iqn.YYYY-MM.reversed.domain:anything\" (RFC 7143 §4.2.7.4)")]
-    Iqn(String),
+    #[error("it is not of the form \"iqn.YYYY-MM.reversed.domain:anything\" (RFC 7143 §4.2.7.4)")]
+    Iqn,
     /// Not 16 (`eui.`), or 16 or 32 (`naa.`), hexadecimal digits.
     #[error(
-        "{0:?} must have 16 hexadecimal digits after \"eui.\", 16 or 32 after \"naa.\" (RFC 7143 §4.2.7.5, §4.2.7.6)"
+        "it does not have 16 hexadecimal digits after \"eui.\", 16 or 32 after \"naa.\" (RFC 7143 §4.2.7.5, §4.2.7.6)"
     )]
-    Digits(String),
+    Digits,
 }
+
+/// Characters that end a path or cannot be in one (RFC 3986 §3.3): `iscsi://` addresses and the paths of the API hold names as they are.
+const RESERVED: &str = "/?#%\"<>[]\\^`{|}";
 
 impl IscsiName {
     /// Checks and normalises.
@@ -51,20 +68,30 @@ impl IscsiName {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(NameError::Length(name));
         }
-        let outside = |c: &char| c.is_ascii() && !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':'));
-        if let Some(character) = name.chars().find(|c| outside(c) || c.is_whitespace() || c.is_control()) {
+        let unusable = |c: &char| c.is_whitespace() || c.is_control() || RESERVED.contains(*c);
+        if let Some(character) = name.chars().find(unusable) {
             return Err(NameError::Character { name, character });
+        }
+        match name.split_at_checked(4) {
+            Some(("iqn." | "eui." | "naa.", rest)) if !rest.is_empty() => Ok(Self(name)),
+            _ => Err(NameError::Type(name)),
+        }
+    }
+
+    /// Where the name departs from the form of RFC 7143 §4.2.7 and RFC 3722; `None`: nowhere.
+    pub fn departure(&self) -> Option<NameDeparture> {
+        let outside = |c: &char| c.is_ascii() && !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':'));
+        if let Some(character) = self.0.chars().find(outside) {
+            return Some(NameDeparture::Character(character));
         }
         let hexadecimal = |digits: &str, counts: &[usize]| {
             counts.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
         };
-        match name.split_at_checked(4) {
-            Some(("iqn.", rest)) if is_dated_domain(rest) => Ok(Self(name)),
-            Some(("iqn.", _)) => Err(NameError::Iqn(name)),
-            Some(("eui.", digits)) if hexadecimal(digits, &[16]) => Ok(Self(name)),
-            Some(("naa.", digits)) if hexadecimal(digits, &[16, 32]) => Ok(Self(name)),
-            Some(("eui." | "naa.", _)) => Err(NameError::Digits(name)),
-            _ => Err(NameError::Type(name)),
+        match self.0.split_at_checked(4) {
+            Some(("iqn.", rest)) => (!is_dated_domain(rest)).then_some(NameDeparture::Iqn),
+            Some(("eui.", digits)) => (!hexadecimal(digits, &[16])).then_some(NameDeparture::Digits),
+            Some((_, digits)) => (!hexadecimal(digits, &[16, 32])).then_some(NameDeparture::Digits),
+            None => None,
         }
     }
 
@@ -121,7 +148,8 @@ mod tests {
             ("naa.52004567BA64678D", Some("naa.52004567ba64678d")),
             ("naa.62004567BA64678D0123456789ABCDEF", Some("naa.62004567ba64678d0123456789abcdef")),
         ] {
-            assert_eq!(IscsiName::parse(text).map(|name| name.0), Ok(normal.unwrap_or(text).to_owned()));
+            let name = IscsiName::parse(text).unwrap();
+            assert_eq!((name.as_str(), name.departure()), (normal.unwrap_or(text), None));
         }
     }
 
@@ -132,16 +160,28 @@ mod tests {
             ("", "has 0 bytes"),
             (long.as_str(), "has 224 bytes"),
             ("disk", "starts neither"),
-            ("iqn.2001-13.com.example", "YYYY-MM"),
-            ("iqn.2001-04.", "YYYY-MM"),
-            ("iqn.example", "YYYY-MM"),
+            ("iqn.", "starts neither"),
             ("iqn.2001-04.com.example:my disk", "contains ' '"),
-            ("iqn.2001-04.com.example:a_b", "contains '_'"),
-            ("eui.02004567A425678", "16 hexadecimal"),
-            ("naa.02004567A425678Z", "16 hexadecimal"),
+            ("iqn.2001-04.com.example:a/b", "contains '/'"),
+            ("iqn.2001-04.com.example:a\tb", "contains '\\t'"),
         ] {
             let message = IscsiName::parse(text).expect_err(text).to_string();
             assert!(message.contains(part), "{text:?}: {message}");
+        }
+    }
+    #[test]
+    fn a_name_that_departs_from_the_standards_form_is_a_name_and_the_departure_is_told() {
+        for (text, part) in [
+            ("iqn.2001-04.com.example:a_b", "contains '_'"),
+            ("iqn.2001-04.com.example:a@b", "contains '@'"),
+            ("iqn.2001-13.com.example", "YYYY-MM"),
+            ("iqn.2001-04.", "YYYY-MM"),
+            ("iqn.example", "YYYY-MM"),
+            ("eui.02004567A425678", "16 hexadecimal"),
+            ("naa.02004567A425678Z", "16 hexadecimal"),
+        ] {
+            let told = IscsiName::parse(text).unwrap().departure().map(|departure| departure.to_string());
+            assert!(told.as_ref().is_some_and(|told| told.contains(part)), "{text:?}: {told:?}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::summary::SessionSummary;
 use crate::access::Access;
 use crate::config::TargetConfig;
+use crate::name::IscsiName;
 use crate::shared::Target;
 
 /// Initiators that one sentence names; more are only counted.
@@ -55,6 +56,12 @@ pub(super) fn warning(target: &TargetConfig) -> Option<String> {
     }
 }
 
+/// Where a target's name departs from the standards' form, for its owner; `None`: nowhere.
+pub(super) fn name_warning(name: &IscsiName) -> Option<String> {
+    let departure = name.departure()?;
+    Some(format!("the name of target {name} may be refused by initiators: {departure}"))
+}
+
 /// What a change from `old` to `new` means for initiators, a sentence each. `sessions` are those of now; `made`: the change
 /// is made, and not only tried.
 pub(super) fn effects(
@@ -69,6 +76,9 @@ pub(super) fn effects(
         let now = Admits::of(&target.config);
         if before != Some(now) {
             effects.extend(opened_or_closed(name, before, now));
+        }
+        if before.is_none() {
+            effects.extend(name_warning(&target.config.name));
         }
     }
     let may = if made { "are" } else { "would be" };

@@ -160,10 +160,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Logs a warning for each target that lets in no initiator, and for each that every initiator may write to.
+    /// Logs a warning for each target that lets in no initiator, for each that every initiator may write to, and for each whose name
+    /// initiators may refuse.
     pub fn log_access_warnings(&self) {
-        for warning in self.config().targets.iter().filter_map(effects::warning) {
-            tracing::warn!("{warning}");
+        for target in &self.config().targets {
+            for warning in effects::warning(target).into_iter().chain(effects::name_warning(&target.name)) {
+                tracing::warn!("{warning}");
+            }
         }
     }
 
