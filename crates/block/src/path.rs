@@ -28,6 +28,8 @@ pub struct PathSample {
     /// How long the other end itself took, the transport included, to answer the last question that needs no medium (an iSCSI NOP); `None`
     /// where none was asked. Idle paths are asked.
     pub ping: Option<Duration>,
+    /// What last happened to it, for people: why its connection was lost, what was not answered; `None` where nothing did.
+    pub last_event: Option<String>,
 }
 
 impl PathSample {
@@ -43,6 +45,7 @@ impl PathSample {
             errors: 0,
             round_trip: None,
             ping: None,
+            last_event: None,
         }
     }
 }

@@ -53,6 +53,8 @@ struct Loss {
     settled: bool,
     /// With the target's name, the port that it went to.
     portal_group: Option<u16>,
+    /// Why the connection was lost, for people.
+    why: String,
     /// What has gone wrong last, for people.
     last: Mutex<String>,
 }
@@ -111,7 +113,8 @@ impl Recovery {
             let state = session.lock();
             (state.refuses(), state.portal_group)
         };
-        let loss = Loss { epoch: session.epoch(), at, settled, portal_group, last: Mutex::new(why) };
+        let last = Mutex::new(why.clone());
+        let loss = Loss { epoch: session.epoch(), at, settled, portal_group, why, last };
         let last = || loss.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut attempts = Box::pin(self.try_on(session, &loss));
         let (nexus, unit) = loop {
@@ -154,6 +157,9 @@ impl Recovery {
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no connection yet");
+                    session.change(|state| {
+                        state.note_event(format!("connection lost: {}; no new one: {error}", loss.why));
+                    });
                     *loss.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
                 }
             }

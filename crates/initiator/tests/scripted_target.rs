@@ -217,6 +217,23 @@ async fn errors_keep_their_meaning() {
     }
 }
 
+#[tokio::test]
+async fn a_path_knows_why_its_connection_was_lost_and_why_there_is_no_new_one() {
+    let disk = Disk::new(64, 8);
+    let options = OpenOptions { replacement_timeout: Duration::from_millis(500), ..quick() };
+    let device = open(&disk, options).await;
+    assert_eq!(device.paths()[0].last_event, None);
+    disk.once(READ, Act::ExecuteAndHangUp);
+    device.read(0, Buf::zeroed(512)).await.expect("in a new session");
+    let known = device.paths().remove(0).last_event.unwrap();
+    assert!(known.starts_with("connection lost: ") && known.ends_with("; connected again"), "{known}");
+    *disk.identity.lock().unwrap() = [0x60, 9, 9, 9, 9, 9, 9, 9];
+    disk.script(|cdb| if cdb[0] == 0 { Act::Status(0x18) } else { Act::ExecuteAndHangUp });
+    device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    let known = device.paths().remove(0).last_event.unwrap();
+    assert!(known.contains("connection lost: ") && known.contains("; no new one: "), "{known}");
+}
+
 // shows RFC 7143 [7.11-1]
 #[tokio::test]
 async fn a_command_without_answer_is_aborted_and_times_out() {
@@ -225,6 +242,8 @@ async fn a_command_without_answer_is_aborted_and_times_out() {
     disk.once(READ, Act::Ignore);
     let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
     assert_eq!(error, BlockError::Timeout { millis: 200 });
+    let known = device.paths().remove(0).last_event.unwrap();
+    assert!(known.contains("no answer within 200 ms to a command 88h"), "{known}");
     assert_eq!((disk.aborts.load(Ordering::Relaxed), disk.logins.load(Ordering::Relaxed)), (1, 1));
     device.read(0, Buf::zeroed(512)).await.expect("the session goes on");
 }

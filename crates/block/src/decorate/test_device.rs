@@ -127,6 +127,7 @@ impl BlockDevice for TestDevice {
             errors: 5,
             round_trip: None,
             ping: None,
+            last_event: None,
         }]
     }
 

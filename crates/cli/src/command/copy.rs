@@ -14,7 +14,7 @@ use lunway_device::{OpenOptions, create_file};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::transfer::{Before, Compared, Copied, Transfer};
+use crate::transfer::{Before, Compared, Copied, Transfer, of_paths};
 use crate::{device, interrupt, progress, terminal};
 
 /// Copy a device onto another.
@@ -140,6 +140,7 @@ impl Copy {
         }
         let region = Region { offset: 0, len: transfer.source.geometry().size };
         let held = holds_data(transfer.destination, region).await;
+        let held = held.map_err(|error| anyhow!("{error}{}", of_paths(transfer.destination, &error)));
         match held.context("cannot look whether the destination holds data")? {
             Some(offset) => Err(anyhow!(
                 "the destination holds data, first seen at offset {offset}: --overwrite replaces it"

@@ -66,10 +66,21 @@ pub(crate) enum TransferError {
     Tail { source_size: u64, sector: u32 },
     #[error("the destination is read-only")]
     ReadOnly,
-    #[error("{side} failed at offset {offset}: {error}")]
-    Io { side: Side, offset: u64, error: BlockError },
-    #[error("the destination failed to make everything durable: {0}")]
-    Flush(BlockError),
+    #[error("{side} failed at offset {offset}: {error}{paths}")]
+    Io { side: Side, offset: u64, error: BlockError, paths: String },
+    #[error("the destination failed to make everything durable: {error}{paths}")]
+    Flush { error: BlockError, paths: String },
+}
+
+/// What a device knows of its paths, behind an error that alone says no more than that no answer came; empty where it knows nothing.
+pub(crate) fn of_paths(device: &dyn BlockDevice, error: &BlockError) -> String {
+    if !matches!(error, BlockError::Timeout { .. } | BlockError::Aborted | BlockError::Busy) {
+        return String::new();
+    }
+    let paths = device.paths().into_iter();
+    let events = paths.filter_map(|path| Some(format!("{}: {}", path.name, path.last_event?)));
+    let events: Vec<_> = events.collect();
+    if events.is_empty() { String::new() } else { format!(" ({})", events.join("; ")) }
 }
 
 /// Which of the two devices.
@@ -89,11 +100,11 @@ impl fmt::Display for Side {
 }
 
 fn source_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
-    move |error| TransferError::Io { side: Side::Source, offset, error }
+    move |error| TransferError::Io { side: Side::Source, offset, error, paths: String::new() }
 }
 
 fn destination_error(offset: u64) -> impl FnOnce(BlockError) -> TransferError {
-    move |error| TransferError::Io { side: Side::Destination, offset, error }
+    move |error| TransferError::Io { side: Side::Destination, offset, error, paths: String::new() }
 }
 
 /// What a comparison found.
@@ -128,6 +139,26 @@ impl Transfer<'_> {
     /// Copies, and flushes. `progress` hears how many bytes of the source were dealt with.
     pub(crate) async fn copy(&self, progress: &mut dyn FnMut(u64)) -> Result<Copied, TransferError> {
         self.check()?;
+        self.copy_all(progress).await.map_err(|error| self.explained(error))
+    }
+
+    /// Reads both again and compares, up to the first difference.
+    pub(crate) async fn compare(&self, progress: &mut dyn FnMut(u64)) -> Result<Compared, TransferError> {
+        self.compare_all(progress).await.map_err(|error| self.explained(error))
+    }
+
+    /// An error, with what the device that failed knows of its paths.
+    fn explained(&self, mut error: TransferError) -> TransferError {
+        let device = |side| if side == Side::Source { self.source } else { self.destination };
+        match &mut error {
+            TransferError::Io { side, error, paths, .. } => *paths = of_paths(device(*side), error),
+            TransferError::Flush { error, paths } => *paths = of_paths(self.destination, error),
+            _ => {}
+        }
+        error
+    }
+
+    async fn copy_all(&self, progress: &mut dyn FnMut(u64)) -> Result<Copied, TransferError> {
         let size = self.source.geometry().size;
         let mut copied = Copied::default();
         let mut pieces = self.pieces();
@@ -145,13 +176,13 @@ impl Transfer<'_> {
             copied.written += written;
             progress(copied.done);
         }
-        self.destination.flush().await.map_err(TransferError::Flush)?;
+        let flushed = self.destination.flush().await;
+        flushed.map_err(|error| TransferError::Flush { error, paths: String::new() })?;
         copied.complete = copied.done == size;
         Ok(copied)
     }
 
-    /// Reads both again and compares, up to the first difference.
-    pub(crate) async fn compare(&self, progress: &mut dyn FnMut(u64)) -> Result<Compared, TransferError> {
+    async fn compare_all(&self, progress: &mut dyn FnMut(u64)) -> Result<Compared, TransferError> {
         let size = self.source.geometry().size;
         let mut compared = Compared::default();
         let mut pieces = self.pieces();

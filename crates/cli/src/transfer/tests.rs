@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lunway_block::decorate::{Fault, ReadOnly};
-use lunway_block::{Extent, ExtentKind};
+use lunway_block::{Extent, ExtentKind, Geometry, Io, PathSample, PathState};
 use lunway_memory::RamDisk;
 
 use super::*;
@@ -88,6 +88,66 @@ async fn the_last_sector_is_padded_where_the_destination_has_larger_ones() {
     let end = get(&destination, MIB, 4096).await;
     assert_eq!((&end[..512], &end[512..]), (&[3; 512][..], &[0; 3584][..]));
     assert_eq!(compare(&source, &destination).await.differs_at, None);
+}
+
+/// A disk over a path from which nothing comes back any more.
+struct Silent(RamDisk);
+
+impl BlockDevice for Silent {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn read(&self, _: u64, _: Buf) -> Io<Result<Buf, BlockError>> {
+        Io::err(BlockError::Timeout { millis: 30_000 })
+    }
+
+    fn write(&self, _: u64, _: SharedBuf, _: Durability) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::Timeout { millis: 30_000 })
+    }
+
+    fn flush(&self) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::Timeout { millis: 30_000 })
+    }
+
+    fn write_zeroes(&self, _: u64, _: u64, _: Zeroing) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::Timeout { millis: 30_000 })
+    }
+
+    fn paths(&self) -> Vec<PathSample> {
+        let lost = PathSample {
+            last_event: Some("connection lost: reset by peer".to_owned()),
+            ..PathSample::unused("192.0.2.1:3260", PathState::Down)
+        };
+        let silent = PathSample {
+            last_event: Some("no answer within 30000 ms to a command 8Ah, which was aborted".to_owned()),
+            ..PathSample::unused("192.0.2.2:3260", PathState::Up)
+        };
+        vec![lost, silent, PathSample::unused("192.0.2.3:3260", PathState::Up)]
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_fails_by_silence_says_what_each_path_knows() {
+    let silent = Silent(ram(MIB, 512));
+    let source = ram(MIB, 512);
+    put(&source, 0, 1, 4096).await;
+    let (blank, cancel) = (ram(MIB, 512), Cancel::new());
+    let only_flushed =
+        Transfer { source: &blank, destination: &silent, before: Before::Blank, cancel: &cancel };
+    for (error, side) in [
+        (copy(&silent, &ram(MIB, 512)).await.unwrap_err(), "reading the source"),
+        (copy(&source, &silent).await.unwrap_err(), "the destination failed at"),
+        (only_flushed.copy(&mut |_| ()).await.unwrap_err(), "durable"),
+    ] {
+        let text = error.to_string();
+        for part in
+            [side, "no answer within 30000 ms", "192.0.2.1:3260: connection lost: reset by peer", "8Ah"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("192.0.2.3"), "nothing happened to it: {text}");
+    }
 }
 
 #[tokio::test]

@@ -10,6 +10,9 @@ use super::{State, portal_group_of};
 use crate::slots::Stage;
 use crate::traffic::Pings;
 
+/// Added to what happened before it.
+const CONNECTED_AGAIN: &str = "; connected again";
+
 impl State {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
     /// where nothing waits, everything fails.
@@ -19,6 +22,7 @@ impl State {
         self.severed = None;
         (self.probe, self.watch, self.pings) = (None, None, Pings::default());
         let Some(core) = self.core.take() else { return };
+        self.note_event(format!("connection lost: {why}"));
         if self.fails_fast {
             self.fail_all(&BlockError::Gone { why: why.to_owned() });
         } else {
@@ -79,6 +83,9 @@ impl State {
     pub(super) fn connect(&mut self, core: InitiatorConnection, volatile: bool, now: Instant) {
         self.portal_group = portal_group_of(&core);
         self.core = Some(core);
+        if let Some(event) = self.last_event.take_if(|event| !event.ends_with(CONNECTED_AGAIN)) {
+            self.note_event(event + CONNECTED_AGAIN);
+        }
         self.cache.new_session(&mut self.slots);
         self.doubt.end();
         self.cache.volatile = volatile;

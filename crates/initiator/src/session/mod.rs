@@ -325,6 +325,8 @@ pub(crate) struct State {
     pub(crate) stale_access: bool,
     /// The portal group that the session's connection reached.
     pub(crate) portal_group: Option<u16>,
+    /// What last happened to the connection or to a command that was not answered, for people.
+    last_event: Option<String>,
     /// The target knows READ (10) and WRITE (10) and not those of 16 bytes.
     short_transfers: bool,
 }
@@ -361,6 +363,7 @@ impl State {
             events: Vec::new(),
             access: None,
             stale_access: false,
+            last_event: None,
             short_transfers: false,
         }
     }
@@ -487,6 +490,11 @@ impl State {
         }
     }
 
+    /// Takes note of what happened to the path, for whoever asks why an operation failed.
+    pub(crate) fn note_event(&mut self, event: String) {
+        self.last_event = Some(event);
+    }
+
     /// What the session is as a path of that name.
     pub(crate) fn path(&self, name: String) -> PathSample {
         let Traffic { read_ios, read_bytes, write_ios, write_bytes, errors } = self.traffic;
@@ -497,7 +505,19 @@ impl State {
         };
         let round_trip = self.probe.as_ref().and_then(Probe::ask).and_then(|kernel| kernel.round_trip);
         let ping = self.core.as_ref().and(self.pings.last());
-        PathSample { name, state, read_ios, read_bytes, write_ios, write_bytes, errors, round_trip, ping }
+        let last_event = self.last_event.clone();
+        PathSample {
+            name,
+            state,
+            read_ios,
+            read_bytes,
+            write_ios,
+            write_bytes,
+            errors,
+            round_trip,
+            ping,
+            last_event,
+        }
     }
 
     /// Has unflushed writes that may be lost told, by whoever has them and can write them again.

@@ -32,6 +32,7 @@ impl State {
         let Some(core) = &mut self.core else { return Ok(()) };
         let (tick, lun) = (self.clock.tick, self.lun.0);
         let mut overdue = Vec::new();
+        let mut unanswered = None;
         for (token, entry) in self.slots.iter_unanswered() {
             let late = tick - entry.since > self.clock.patience(entry.effect)
                 || tick - entry.born > self.clock.lifetime_ticks;
@@ -42,6 +43,8 @@ impl State {
                     tracing::warn!(cdb = ?entry.cdb, "no answer in time: the command is aborted");
                     // RFC 7143 [7.11-1]
                     core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
+                    let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect));
+                    unanswered = Some((opcode, late));
                     entry.stage = Stage::Aborting { since: tick };
                 }
                 Stage::Aborting { since } if tick - since > self.clock.abort_ticks => {
@@ -49,6 +52,10 @@ impl State {
                 }
                 _ => {}
             }
+        }
+        if let Some((opcode, late)) = unanswered {
+            let silent = if core.awaits_ping() { ", and no answer to a ping" } else { "" };
+            self.note_event(format!("{late} to a command {opcode:02X}h, which was aborted{silent}"));
         }
         for (token, error) in overdue {
             self.fail(token, error);

@@ -89,6 +89,7 @@ impl Shared {
                 errors: counts.errors,
                 round_trip,
                 ping,
+                last_event: core.health.last_event(id).map(|(_, event)| event),
             }
         };
         times.into_iter().enumerate().map(path).collect()
