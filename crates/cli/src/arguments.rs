@@ -16,11 +16,11 @@ Devices:
   iscsi://…?portal=HOST[:PORT]&from=IP&…           the same over several paths; see lunway paths
   paths:FILE  any *paths.toml                      the same, described in a file
   ram:SIZE  null:SIZE                              memory, or a sink
-  PATH  file:PATH                                  raw image or block device
+  PATH  raw:PATH                                   raw image or block device; raw: whatever its content looks like
   delay:TIME:DEVICE  rate:SIZE:DEVICE  fault:SPEC:DEVICE  readonly:DEVICE  stats:DEVICE
                                                    any of these around a device
 
-Sizes: 4K, 1M, 2G, 4TiB (powers of 1024), 100MB (powers of 1000). Exit codes: 0 done, 1 failed, 2 wrong usage.";
+Sizes: 4K, 1M, 2G, 4TiB (powers of 1024), 100MB (powers of 1000). Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted twice.";
 
 /// Serves block volumes over iSCSI, reaches them, copies them, measures them.
 #[derive(Debug, Parser)]

@@ -36,7 +36,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_expected() {
         (&["inspect", "rams:1M"], "no kind of device"),
         (&["inspect", "ram:1X"], "is not a size"),
         (&["inspect", "iscsi://127.0.0.1/no-name/0"], "no iSCSI name"),
-        (&["discover", "127.0.0.1"], "iscsi://"),
+        (&["discover", "http://127.0.0.1"], "iscsi://"),
         (&["bench", "ram:1M", "--rw", "sideways"], "sideways"),
         (&["bench", "ram:1M", "--bs", "4K"], "--rw"),
         (&["bench", "ram:1M", "--rw", "read", "--mix", "70"], "--mix"),
@@ -110,7 +110,7 @@ fn serve_says_what_it_serves_and_ends_when_asked() {
         "listening on 127.0.0.1:",
         &format!("target {IQN}"),
         "lun 0: ram:1M, 1 MiB, sectors of 4096",
-        &format!("lun 7: {}, 1 MiB, sectors of 512, read-only", path.display()),
+        &format!("lun 7: raw:{}, 1 MiB, sectors of 512, read-only", path.display()),
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }

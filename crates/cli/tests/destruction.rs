@@ -6,12 +6,12 @@
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use support::places::{commands, help, places};
 use support::{PATIENCE, finish, image, lunway, succeed};
 
 /// What an option's or argument's place is for.
@@ -51,7 +51,6 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("*", "--device", Role::Reads),
     ("*", "--lun", Role::Reads),
     ("*", "--config", Role::Elsewhere),
-    ("*", "--api-socket", Role::Elsewhere),
     ("*", "--socket", Role::Elsewhere),
     ("*", "--api", Role::Elsewhere),
     ("*", "--state-dir", Role::Elsewhere),
@@ -61,59 +60,6 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("attach", "--fuse", Role::Elsewhere),
     ("attach", "--nbd", Role::Elsewhere),
 ];
-
-/// Words in a value's name that say that it is a place.
-const PLACES: [&str; 8] = ["FILE", "DIR", "PATH", "DST", "SRC", "SOCKET", "DEVICE", "OLD"];
-
-fn help(command: &[String]) -> String {
-    let mut arguments = command.to_vec();
-    arguments.push("--help".to_owned());
-    succeed(lunway(&arguments))
-}
-
-/// All commands, as words.
-fn commands() -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    let mut waiting = vec![Vec::new()];
-    while let Some(command) = waiting.pop() {
-        let text = help(&command);
-        let listed = text.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
-        for name in listed
-            .into_iter()
-            .flat_map(str::lines)
-            .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        {
-            let Some(name) = name.split_whitespace().next().filter(|&name| name != "help") else { continue };
-            if name.starts_with(|first: char| first.is_ascii_lowercase()) && !name.ends_with(',') {
-                waiting.push([&command[..], &[name.to_owned()]].concat());
-            }
-        }
-        found.push(command);
-    }
-    found
-}
-
-/// The options and arguments of a command whose values are places.
-fn places(text: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for line in text.lines().map(str::trim) {
-        // An option's value stands in angle brackets, an argument that may be left out in square ones.
-        let Some((before, rest)) = line.split_once(if line.starts_with('[') { '[' } else { '<' }) else {
-            continue;
-        };
-        let value = rest.split(['>', ']']).next().unwrap_or_default();
-        if value.contains(": ") || !PLACES.iter().any(|place| value.contains(place)) {
-            continue;
-        }
-        match before.split_whitespace().find(|word| word.starts_with("--")) {
-            Some(option) => found.insert(option.trim_end_matches(['=', '[']).to_owned()),
-            // Arguments stand in their own list, name first.
-            None if before.is_empty() => found.insert(value.trim_end_matches("...").to_owned()),
-            None => false,
-        };
-    }
-    found
-}
 
 fn role(command: &str, place: &str) -> Option<Role> {
     let fits = |(of, name, _): &&(&str, &str, Role)| {
@@ -284,4 +230,95 @@ fn an_interrupted_copy_leaves_a_partial_file_that_a_later_one_completes() {
     succeed(lunway(&["copy", &source, &copied, "--resume", "--verify"]));
     support::assert_same_bytes(Path::new(&source), Path::new(&copied));
     assert!(!Path::new(&partial).exists());
+}
+
+/// Runs `words` where the file system of `place` has no room left: `$HERE/old` holds what `old` does, and must hold it afterwards. Gives what
+/// is said, and the names that are there then. None: this machine cannot.
+fn on_a_full_file_system(
+    words: &[String],
+    old: &Path,
+    place: &Path,
+) -> Option<(Option<i32>, String, String)> {
+    let unshare = lunway_foreign::program("unshare")?;
+    let script = r#"
+        mount -t tmpfs -o size=256k none "$HERE" || exit 77
+        cp "$OLD" "$HERE/old"
+        head -c 1M /dev/zero > "$HERE/fill" 2>/dev/null
+        "$@"; code=$?
+        rm "$HERE/fill"
+        cmp "$OLD" "$HERE/old" >&2 || exit 78
+        echo "there now:"; ls "$HERE"
+        exit $code"#;
+    let mut command = Command::new(unshare);
+    command.args(["--mount", "--map-root-user", "--", "sh", "-c", script, "sh"]).args(words);
+    let lunway = lunway(&["--version"]);
+    for (name, value) in lunway.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = finish(
+        {
+            command.env("HERE", place).env("OLD", old);
+            command
+        },
+        PATIENCE,
+    );
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(77) || said.starts_with("unshare:") {
+        lunway_foreign::machine_lacks("mount namespaces");
+        return None;
+    }
+    assert_ne!(output.status.code(), Some(78), "{words:?} changed what was there: {said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = printed.rsplit("there now:\n").next().unwrap_or_default().to_owned();
+    Some((output.status.code(), said, names))
+}
+
+#[test]
+fn a_full_file_system_leaves_an_older_report_whole_and_no_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let text = |name: &str| path(name).to_str().unwrap().to_owned();
+    let short = ["bench", "ram:1M", "--rw", "read", "--size", "64K"];
+    let saved = [text("saved.html"), text("saved.json")];
+    succeed(lunway(&[&short[..], &["--html-file", &saved[0], "--json-file", &saved[1]]].concat()));
+    fs::create_dir(path("full")).unwrap();
+    let program = env!("CARGO_BIN_EXE_lunway").to_owned();
+    // A stream is written line by line, to be read meanwhile: it may end anywhere, and replaces an older one at its first line.
+    // What runs for a minute before it writes does so by the same `ReportFile`.
+    let is_long = |command: &str| ["demo", "lab run", "compare"].contains(&command);
+    let rows = reports().into_iter().filter(|(command, option)| option != "--stream" && !is_long(command));
+    for (command, option) in rows {
+        let words = working(&command, folder.path()).unwrap();
+        let old = path(if option.contains("html") { "saved.html" } else { "saved.json" });
+        for name in ["old", "new"] {
+            let place = format!("{}/{name}", text("full"));
+            let all = [&[program.clone()], &words[..], &[option.clone(), place]].concat();
+            let Some((code, said, names)) = on_a_full_file_system(&all, &old, &path("full")) else { return };
+            assert_eq!(code, Some(1), "{command} {option} {name}: {said}");
+            assert!(said.contains("No space left"), "{command} {option} {name}: {said}");
+            assert!(names.lines().all(|line| line == "old"), "{command} {option} {name}: left {names}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_finds_the_file_system_full_leaves_what_nobody_takes_for_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    image(&path("source"), 4 << 20, 2 << 20);
+    fs::write(path("old"), "older").unwrap();
+    fs::create_dir(path("full")).unwrap();
+    let copied = path("full").join("copied");
+    let words =
+        [env!("CARGO_BIN_EXE_lunway"), "copy", path("source").to_str().unwrap(), copied.to_str().unwrap()]
+            .map(str::to_owned);
+    let Some((code, said, names)) = on_a_full_file_system(&words, &path("old"), &path("full")) else {
+        return;
+    };
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("copied.partial is incomplete; --resume"), "{said}");
+    assert!(names.lines().all(|name| ["copied.partial", "old"].contains(&name)), "{names}");
 }

@@ -19,6 +19,9 @@ use crate::replace::replace;
 /// | both | to what the flags said last as long as the process, all others are written to the file |
 /// | flags, and a file to save to | are written there, all of the configuration |
 ///
+/// A device that the file names without its format is written as what it was opened as (`raw:disk.img`), so that it stays that
+/// whatever its initiators write.
+///
 /// A file that somebody edited after it was last read is never overwritten: it must be reloaded first.
 #[derive(Debug)]
 pub struct Source {
@@ -44,7 +47,7 @@ impl Source {
             Self { file: file.map(Path::to_owned), flags, flag_target: None, known: Mutex::new(None) };
         let Loaded { config, text } = source.load()?;
         let from_file = match &text {
-            Some(text) => Config::from_toml(text, &config.origin)?.targets.len(),
+            Some(text) => source.parse(text, &config.origin)?.targets.len(),
             None => 0,
         };
         source.flag_target = config.targets.get(from_file).map(|target| target.name.clone());
@@ -79,8 +82,18 @@ impl Source {
         let file = path.display().to_string();
         let text =
             fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
-        let config = Config::from_toml(&text, &file)?.with_flags(&self.flags)?;
+        let config = self.parse(&text, &file)?.with_flags(&self.flags)?;
         Ok(Loaded { config, text: Some(text) })
+    }
+
+    /// Reads a text of the file; relative paths in it are found from the file's folder.
+    fn parse(&self, text: &str, origin: &str) -> Result<Config, ConfigError> {
+        Ok(self.located(Config::from_toml(text, origin)?))
+    }
+
+    /// The same configuration with its relative paths found as those of the file; without a file, from the working folder.
+    pub(crate) fn located(&self, config: Config) -> Config {
+        config.in_folder_of(self.file.as_deref().unwrap_or(Path::new("flags")))
     }
 
     /// What was loaded is served now.
@@ -122,9 +135,19 @@ impl Source {
         Ok(())
     }
 
+    /// Writes into the file which format its devices were opened as, where it does not say so and `config` is what it says.
+    pub(crate) fn keep_formats(&self, config: &Config) -> io::Result<()> {
+        let known = self.known().clone();
+        let said = known.and_then(|text| self.parse(&text, &config.origin).ok());
+        match said {
+            Some(said) if said != said.with_formats() => self.persist(config),
+            _ => Ok(()),
+        }
+    }
+
     /// What the file must hold, which holds `present`.
     fn text(&self, present: &str, config: &Config) -> Result<String, ConfigError> {
-        let before = Config::from_toml(present, &config.origin)?;
+        let before = self.parse(present, &config.origin)?;
         let mut after = config.clone();
         if !self.flags.listen.is_empty() {
             after.listen.clone_from(&before.listen);
@@ -138,7 +161,7 @@ impl Source {
         let text = document::rewrite(present, &table(&before)?, &table(&after)?);
         // Whatever the present text looks like: the file must say what is served.
         match text {
-            Ok(text) if Config::from_toml(&text, &config.origin).is_ok_and(|read| read == after) => Ok(text),
+            Ok(text) if self.parse(&text, &config.origin).is_ok_and(|read| read == after) => Ok(text),
             _ => after.to_toml(),
         }
     }
@@ -229,6 +252,45 @@ mod tests {
         source.persist(&config).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains("alias = \"file\"") && !text.contains("example:f"), "{text}");
+    }
+
+    #[test]
+    fn relative_paths_are_found_from_the_folder_of_the_file_and_stay_as_they_are_written() {
+        let (folder, path) = folder();
+        let text =
+            FILE.replace("ram:1M", "disks/a.img").replace("listen =", "state_dir = \"state\"\nlisten =");
+        fs::write(&path, &text).unwrap();
+        let (source, mut config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let real = |name: &str| folder.path().join(name);
+        assert_eq!(config.state_dir, Some(real("state")));
+        assert_eq!(config.targets[0].luns[0].device.to_string(), real("disks/a.img").display().to_string());
+        config.targets[0].alias = Some("A".to_owned());
+        source.persist(&config.with_formats()).unwrap();
+        let saved = fs::read_to_string(&path).unwrap();
+        assert!(
+            saved.contains("state_dir = \"state\"") && saved.contains("\"raw:disks/a.img\"  # zero"),
+            "{saved}"
+        );
+        // What flags say is found from the working folder, also when it is saved elsewhere.
+        let flags = Flags { luns: vec!["0=b.img".to_owned()], ..Flags::default() };
+        let (source, config) = Source::saving_to(&real("saved.toml"), flags).unwrap();
+        source.persist(&config).unwrap();
+        let here = std::env::current_dir().unwrap().join("b.img");
+        assert!(fs::read_to_string(real("saved.toml")).unwrap().contains(&here.display().to_string()));
+    }
+
+    #[test]
+    fn the_format_that_a_device_was_opened_as_is_written_to_the_file_once() {
+        let (_folder, path) = folder();
+        fs::write(&path, FILE.replace("ram:1M", "disk.img")).unwrap();
+        let (source, config) = Source::read(Some(&path), Flags::default()).unwrap();
+        source.keep_formats(&config.with_formats()).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text, FILE.replace("ram:1M", "raw:disk.img"));
+        let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+        let before = inode();
+        source.keep_formats(&config.with_formats()).unwrap();
+        assert_eq!(inode(), before);
     }
 
     #[test]

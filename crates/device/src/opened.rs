@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lunway_block::BlockDevice;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
-use lunway_block::spec::{DeviceSpec, FileCache, IscsiUrl};
+use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, IscsiUrl};
 use lunway_file::{Closed, FileDevice};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_memory::{NullDisk, RamDisk};
@@ -135,10 +135,11 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
     Ok(match leaf {
         DeviceSpec::Ram { size } => Opened::plain(Arc::new(RamDisk::new(*size, sector).map_err(memory)?)),
         DeviceSpec::Null { size } => Opened::plain(Arc::new(NullDisk::new(*size, sector).map_err(memory)?)),
-        DeviceSpec::File { path, cache } => {
+        DeviceSpec::File { path, format, cache } => {
             let file = lunway_file::FileOptions {
                 sector: options.sector,
                 read_only,
+                raw: *format == FileFormat::Raw,
                 direct: options.direct || *cache == FileCache::None,
                 ..lunway_file::FileOptions::default()
             };

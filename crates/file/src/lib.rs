@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`FileDevice`] | the device: which way each operation goes |
 //! | [`FileOptions`], [`OpenError`] | opening, locking, what the file is |
+//! | [`Container`] | files that are not raw data, and so are refused unless they are named as it |
 //! | `transfer` | bytes in and out by system calls |
 //! | `space` | holes: punching, zeroing, mapping |
 //! | `handle` | descriptors, and closing them |
@@ -26,6 +27,7 @@
 
 mod answer;
 mod collector;
+mod container;
 mod device;
 mod flush;
 mod handle;
@@ -38,6 +40,7 @@ mod transfer;
 mod workers;
 mod write_back;
 
+pub use container::Container;
 pub use device::FileDevice;
 pub use handle::Closed;
 pub use open::{Engine, FileOptions, OpenError};

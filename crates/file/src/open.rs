@@ -17,6 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::answer::pair;
+use crate::container::Container;
 use crate::handle::{Closed, Handle, Placement};
 use crate::ring::Ring;
 use crate::space::can_punch;
@@ -41,6 +42,8 @@ pub struct FileOptions {
     pub direct: bool,
     /// For reading only; others may read as well, nobody may write.
     pub read_only: bool,
+    /// It is raw data whatever it holds. Without this, a file that begins or ends as a [`Container`] is refused.
+    pub raw: bool,
     /// What does the I/O that cannot be done inline.
     pub engine: Engine,
 }
@@ -108,6 +111,25 @@ pub enum OpenError {
         size: u64,
         /// The logical sector, bytes.
         sector: u32,
+    },
+    /// It holds a disk in another form than its bytes, and was not named as raw.
+    #[error("{} is {container}, not raw data: {}", path.display(), container.remedy(&path.display().to_string()))]
+    Container {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        container: Container,
+    },
+    /// What it holds cannot be read, and it was not named as raw.
+    #[error(
+        "cannot read the beginning and the end of {path}, to see that it is raw data: {source}; raw:{path} opens it as it is",
+        path = path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
     },
     /// The file system has no `O_DIRECT`.
     #[error("{} cannot be opened past the page cache: its file system does not support O_DIRECT", path.display())]
@@ -206,6 +228,13 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         return Err(OpenError::SectorTooSmall { path: path.to_owned(), sector, needed });
     }
     let size = seek(&file, SeekFrom::End(0)).map_err(failed)?;
+    if !options.raw {
+        let container = Container::of(file.as_fd(), size)
+            .map_err(|errno| OpenError::Unreadable { path: path.to_owned(), source: errno.into() })?;
+        if let Some(container) = container {
+            return Err(OpenError::Container { path: path.to_owned(), container });
+        }
+    }
     if size < u64::from(sector) {
         return Err(OpenError::TooSmall { path: path.to_owned(), size, sector });
     }

@@ -23,7 +23,7 @@ fn open(path: &Path) -> FileDevice {
 
 /// Opens past the page cache, or says why that part of a test is not run.
 fn open_direct(path: &Path, engine: Engine) -> Option<FileDevice> {
-    let options = FileOptions { direct: true, engine, sector: Some(4096), read_only: false };
+    let options = FileOptions { direct: true, engine, sector: Some(4096), ..FileOptions::default() };
     match FileDevice::open(path, &options) {
         Ok(device) => Some(device),
         Err(error @ (OpenError::Direct { .. } | OpenError::Uring { .. })) => {

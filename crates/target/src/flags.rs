@@ -45,7 +45,7 @@ impl Config {
             }
             None => default_name(),
         };
-        let target = TargetConfig {
+        let mut target = TargetConfig {
             open: true,
             chap: flags.chap.iter().map(|text| chap_flag("--chap", text)).collect::<Result<_, _>>()?,
             mutual_chap: flags
@@ -61,6 +61,14 @@ impl Config {
             || target.mutual_chap.is_some()
             || !target.luns.is_empty()
         {
+            // What is typed is found from here, wherever it is saved later.
+            let here = std::env::current_dir().unwrap_or_default();
+            for user in target.chap.iter_mut().chain(&mut target.mutual_chap) {
+                user.secret_file = here.join(&user.secret_file);
+            }
+            for lun in &mut target.luns {
+                lun.device = lun.device.absolute(&here);
+            }
             self.targets.push(target);
         } else if flags.open {
             let why =

@@ -5,7 +5,8 @@
 //! | `iscsi://[user[%secret]@]host[:port]/iqn/lun[?…]` | a LUN of a target, over one path or several |
 //! | `paths:FILE`, any `*paths.toml` | a LUN over several paths, described in a file |
 //! | `ram:SIZE`, `null:SIZE` | memory, or a sink |
-//! | `PATH`, `file:PATH` | raw image or block device |
+//! | `raw:PATH` | raw image or block device, whatever its content looks like |
+//! | `PATH`, `file:PATH` | the same, refused where its content is a container (qcow2, VMDK, gzip …) when it is first opened |
 //! | `PATH?cache=none` | the same past the page cache; `?cache=writeback` is how it is without |
 //! | `vhdx:PATH`, any `*.vhdx`, `*.avhdx` | VHDX |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
@@ -36,7 +37,8 @@ use crate::size::{ExactSize, SizeError, parse_size};
 /// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
 pub const DEPTH_MAX: usize = 16;
 
-const KINDS: &str = "iscsi://, paths:, ram:, null:, file:, vhdx:, delay:, rate:, fault:, readonly:, stats:";
+const KINDS: &str =
+    "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -54,10 +56,12 @@ pub enum DeviceSpec {
         /// Bytes.
         size: u64,
     },
-    /// `PATH` or `file:PATH`.
+    /// `PATH`, `file:PATH` or `raw:PATH`.
     File {
         /// Raw image or block device.
         path: PathBuf,
+        /// Whether it was said that it is raw.
+        format: FileFormat,
         /// Whether the page cache is between.
         cache: FileCache,
     },
@@ -107,6 +111,16 @@ pub enum DeviceSpec {
         /// What is counted.
         inner: Box<DeviceSpec>,
     },
+}
+
+/// Whether a file was named as raw data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileFormat {
+    /// Nothing was said: content that is a container's is refused.
+    #[default]
+    Unsaid,
+    /// `raw:`, whatever it holds. What was once opened as raw stays so under this name: its content is its guest's.
+    Raw,
 }
 
 /// What of this host is between a file and its disk.
@@ -159,7 +173,7 @@ pub enum SpecError {
     /// `fault:` without a usable spec.
     #[error("in `fault:SPEC:DEVICE`: {0}")]
     Fault(#[from] FaultSpecError),
-    /// `file:`, `vhdx:` or `paths:` without a path.
+    /// `raw:`, `file:`, `vhdx:` or `paths:` without a path.
     #[error("`{kind}:` needs a path behind it")]
     EmptyPath {
         /// The kind of device.
@@ -249,10 +263,8 @@ impl DeviceSpec {
         Ok(match kind {
             "ram" => Self::Ram { size: size("ram", rest)?.get() },
             "null" => Self::Null { size: size("null", rest)?.get() },
-            "file" => {
-                let (rest, cache) = file_cache(rest)?;
-                Self::File { path: path("file", rest)?, cache: cache.unwrap_or_default() }
-            }
+            "file" => Self::file("file", rest, FileFormat::Unsaid)?,
+            "raw" => Self::file("raw", rest, FileFormat::Raw)?,
             "vhdx" => Self::Vhdx { path: path("vhdx", rest)? },
             "paths" => Self::Paths { path: path("paths", rest)? },
             "iscsi" => Self::Iscsi { url: IscsiUrl::new(text).ok_or(SpecError::IscsiForm)? },
@@ -274,6 +286,31 @@ impl DeviceSpec {
         })
     }
 
+    /// `PATH[?cache=…]` behind a kind.
+    fn file(kind: &'static str, text: &str, format: FileFormat) -> Result<Self, SpecError> {
+        let (rest, cache) = file_cache(text)?;
+        Ok(Self::File { path: path(kind, rest)?, format, cache: cache.unwrap_or_default() })
+    }
+
+    /// The same device with its format said: a file whose format was not is raw from now on. To be called when it was opened.
+    #[must_use]
+    pub fn with_format(mut self) -> Self {
+        if let Self::File { format, .. } = self.leaf_mut() {
+            *format = FileFormat::Raw;
+        }
+        self
+    }
+
+    /// The same device with the path of its file found from `folder`, where that is relative.
+    #[must_use]
+    pub fn in_folder(mut self, folder: &Path) -> Self {
+        if let Self::File { path, .. } | Self::Vhdx { path } | Self::Paths { path } = self.leaf_mut() {
+            // An absolute path takes the folder's place.
+            *path = folder.join(&*path);
+        }
+        self
+    }
+
     /// A bare path: its end decides.
     fn of_path(text: &str) -> Result<Self, SpecError> {
         let (text, cache) = file_cache(text)?;
@@ -283,7 +320,7 @@ impl DeviceSpec {
         } else if text.ends_with("paths.toml") {
             Self::Paths { path }
         } else {
-            return Ok(Self::File { path, cache: cache.unwrap_or_default() });
+            return Ok(Self::File { path, format: FileFormat::Unsaid, cache: cache.unwrap_or_default() });
         };
         match cache {
             None => Ok(other),
@@ -298,8 +335,8 @@ fn is_bare(text: &str, spec: &DeviceSpec) -> bool {
         return false;
     }
     let plain = match spec {
-        DeviceSpec::File { path, .. } => {
-            return !is_vhdx(path) && !text.ends_with("paths.toml");
+        DeviceSpec::File { path, format, .. } => {
+            return *format == FileFormat::Unsaid && !is_vhdx(path) && !text.ends_with("paths.toml");
         }
         other => other,
     };
@@ -354,11 +391,15 @@ impl fmt::Display for DeviceSpec {
         match self {
             Self::Ram { size } => write!(f, "ram:{}", ExactSize(*size)),
             Self::Null { size } => write!(f, "null:{}", ExactSize(*size)),
-            Self::File { path, cache } => {
+            Self::File { path, format, cache } => {
                 // Short where a bare path means the same.
                 let short =
                     !path.as_os_str().is_empty() && path.to_str().is_some_and(|text| is_bare(text, self));
-                let kind = if short { "" } else { "file:" };
+                let kind = match format {
+                    FileFormat::Raw => "raw:",
+                    FileFormat::Unsaid if short => "",
+                    FileFormat::Unsaid => "file:",
+                };
                 let mode = match cache {
                     FileCache::None => "?cache=none",
                     // Said only where the path itself seems to say something.
@@ -401,6 +442,10 @@ mod tests {
             "./ram:4G",
             "file:ram:4G",
             "file:strange.vhdx",
+            "raw:disk.qcow2",
+            "raw:ram:4G",
+            "stats:raw:/dev/sdb?cache=none",
+            "raw:odd?cache=none?cache=writeback",
             "disk.img?cache=none",
             "/dev/sdb?cache=none",
             "file:ram:4G?cache=none",
@@ -427,7 +472,7 @@ mod tests {
         assert_eq!(DeviceSpec::parse("file:a.img"), DeviceSpec::parse("a.img"));
         assert_eq!(DeviceSpec::parse("a.img?cache=writeback"), DeviceSpec::parse("a.img"));
         let cached = |text: &str| match DeviceSpec::parse(text) {
-            Ok(DeviceSpec::File { path, cache }) => (path.display().to_string(), cache),
+            Ok(DeviceSpec::File { path, cache, .. }) => (path.display().to_string(), cache),
             other => panic!("{text}: {other:?}"),
         };
         assert_eq!(cached("a.img"), ("a.img".to_owned(), FileCache::WriteBack));
@@ -450,6 +495,7 @@ mod tests {
             ("delay:5:ram:1M", "`5` is not a duration"),
             ("fault:reed:ram:1M", "in `fault:SPEC:DEVICE`"),
             ("file:", "`file:` needs a path"),
+            ("raw:", "`raw:` needs a path"),
             ("paths:", "`paths:` needs a path"),
             ("?cache=none", "`file:` needs a path"),
             ("a.img?cache=nine", "none or writeback is expected"),
@@ -469,6 +515,27 @@ mod tests {
         assert_eq!(spec.leaf(), &DeviceSpec::Null { size: 1 << 21 });
         assert_eq!(spec.leaf().inner(), None);
         assert_eq!(spec.inner().map(DeviceSpec::leaf), Some(spec.leaf()));
+    }
+
+    #[test]
+    fn a_file_that_was_opened_is_named_as_raw_and_other_devices_stay() {
+        let named = |text: &str| DeviceSpec::parse(text).unwrap().with_format().to_string();
+        assert_eq!(named("readonly:a.img?cache=none"), "readonly:raw:a.img?cache=none");
+        assert_eq!(named("raw:a.img"), "raw:a.img");
+        for other in ["ram:1M", "a.vhdx", "san/paths.toml", "iscsi://h/iqn.a:b/0"] {
+            assert_eq!(named(other), other);
+        }
+    }
+
+    #[test]
+    fn a_relative_file_is_found_from_a_folder_and_an_absolute_one_stays() {
+        let named =
+            |text: &str| DeviceSpec::parse(text).unwrap().in_folder(Path::new("/etc/lunway")).to_string();
+        assert_eq!(named("stats:disk.img?cache=none"), "stats:/etc/lunway/disk.img?cache=none");
+        assert_eq!(named("san/paths.toml"), "/etc/lunway/san/paths.toml");
+        for other in ["/dev/sdb", "ram:1M", "iscsi://h/iqn.a:b/0"] {
+            assert_eq!(named(other), other);
+        }
     }
 
     #[test]
@@ -494,10 +561,11 @@ mod tests {
         let leaf = prop_oneof![
             (1..=u64::MAX).prop_map(|size| DeviceSpec::Ram { size }),
             (1..=u64::MAX).prop_map(|size| DeviceSpec::Null { size }),
-            ("[a-z./:]{1,12}(\\.vhdx|\\?cache=none|\\?cache=x)?", any::<bool>()).prop_map(
-                |(path, direct)| {
+            ("[a-z./:]{1,12}(\\.vhdx|\\?cache=none|\\?cache=x)?", any::<bool>(), any::<bool>()).prop_map(
+                |(path, direct, raw)| {
                     let cache = if direct { FileCache::None } else { FileCache::WriteBack };
-                    DeviceSpec::File { path: path.into(), cache }
+                    let format = if raw { FileFormat::Raw } else { FileFormat::Unsaid };
+                    DeviceSpec::File { path: path.into(), format, cache }
                 }
             ),
             "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),

@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use lunway_bench::{Region, holds_data};
 use lunway_block::size::HumanSize;
-use lunway_block::spec::{DeviceSpec, FileCache};
+use lunway_block::spec::{DeviceSpec, FileCache, FileFormat};
 use lunway_device::{OpenOptions, create_file};
 use serde_json::json;
 
@@ -128,7 +128,8 @@ impl Copy {
         if before == Before::Blank {
             create_file(&unfinished, size).map_err(Failure::failed)?;
         }
-        let spec = DeviceSpec::File { path: unfinished, cache };
+        // Its content is the source's, whatever that is.
+        let spec = DeviceSpec::File { path: unfinished, format: FileFormat::Raw, cache };
         Ok(Destination { spec, before, complete: Some(path.to_owned()) })
     }
 
@@ -161,7 +162,9 @@ impl Copy {
         let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
         finish(&bar);
         let remains = || match &into.complete {
-            Some(_) => format!("{} is incomplete; --resume goes on with it", into.spec),
+            Some(complete) => {
+                format!("{} is incomplete; --resume goes on with it", partial(complete).display())
+            }
             None => "the destination is incomplete; --resume completes it".to_owned(),
         };
         let copied = copied.with_context(remains)?;
@@ -255,7 +258,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
 /// The path of a raw file that does not exist, and how it is to be opened.
 fn missing_file(spec: &DeviceSpec) -> Option<(&Path, FileCache)> {
     match spec {
-        DeviceSpec::File { path, cache } if !path.try_exists().unwrap_or(true) => Some((path, *cache)),
+        DeviceSpec::File { path, cache, .. } if !path.try_exists().unwrap_or(true) => Some((path, *cache)),
         _ => None,
     }
 }

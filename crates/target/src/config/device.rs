@@ -1,6 +1,7 @@
 //! A device as the configuration names it.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use lunway_block::spec::{DeviceSpec, SpecError};
@@ -9,11 +10,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The text that names a device, in the grammar of the command line, and what it stands for.
 ///
 /// The text is kept as it was written, because a configuration that is saved must open the same device again; `Display`
-/// and `Debug` show it without the secret that an `iscsi://` address may hold.
-#[derive(Clone, PartialEq)]
+/// and `Debug` show it without the secret that an `iscsi://` address may hold. Two names are equal that stand for the same.
+#[derive(Clone)]
 pub struct DeviceName {
     text: String,
     spec: DeviceSpec,
+}
+
+impl PartialEq for DeviceName {
+    fn eq(&self, other: &Self) -> bool {
+        self.spec == other.spec
+    }
 }
 
 // A specification has no value that differs from itself.
@@ -28,6 +35,33 @@ impl DeviceName {
     /// As it was written: it may hold a secret.
     pub fn as_written(&self) -> &str {
         &self.text
+    }
+
+    /// The same device with its format said ([`DeviceSpec::with_format`]).
+    #[must_use]
+    pub fn with_format(&self) -> Self {
+        let spec = self.spec.clone().with_format();
+        if spec == self.spec {
+            return self.clone();
+        }
+        // Only names of files become others, and they hold no secret. A relative one stays so.
+        let written = DeviceSpec::parse(&self.text).map_or_else(|_| spec.clone(), DeviceSpec::with_format);
+        Self { text: written.to_string(), spec }
+    }
+
+    /// The same with a relative file found from `folder`; it stays written as it was.
+    #[must_use]
+    pub fn in_folder(&self, folder: &Path) -> Self {
+        Self { text: self.text.clone(), spec: self.spec.clone().in_folder(folder) }
+    }
+
+    /// The same, written with the file's whole path.
+    #[must_use]
+    pub fn absolute(&self, folder: &Path) -> Self {
+        let spec = self.spec.clone().in_folder(folder);
+        // Only names of files become others, and they hold no secret.
+        let text = if spec == self.spec { self.text.clone() } else { spec.to_string() };
+        Self { text, spec }
     }
 
     /// The same without secrets.
@@ -72,6 +106,22 @@ impl<'de> Deserialize<'de> for DeviceName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_with_its_format_keeps_what_was_written() {
+        for (text, said) in [
+            ("disk.img?cache=none", "raw:disk.img?cache=none"),
+            ("raw:disk.img?cache=writeback", "raw:disk.img?cache=writeback"),
+            ("iscsi://host%hunter2hunter2@192.0.2.1/iqn.2026-11.com.example:a/0", ""),
+        ] {
+            let said = if said.is_empty() { text } else { said };
+            assert_eq!(text.parse::<DeviceName>().unwrap().with_format().as_written(), said);
+        }
+        let found = "disk.img".parse::<DeviceName>().unwrap().in_folder(Path::new("/srv"));
+        let said = found.with_format();
+        assert_eq!((said.as_written(), said.to_string().as_str()), ("raw:disk.img", "raw:/srv/disk.img"));
+        assert_eq!(found.absolute(Path::new("/other")).as_written(), "disk.img");
+    }
 
     #[test]
     fn a_secret_is_kept_and_never_shown() {

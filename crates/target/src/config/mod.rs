@@ -282,7 +282,7 @@ impl Config {
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         match fs::read_to_string(path) {
-            Ok(text) => Self::from_toml(&text, &file),
+            Ok(text) => Ok(Self::from_toml(&text, &file)?.in_folder_of(path)),
             Err(source) => Err(ConfigError::Read { file, source }),
         }
     }
@@ -310,6 +310,64 @@ impl Config {
             lun.device = lun.device.redacted();
         }
         shown
+    }
+
+    /// The same with relative files found from the folder of the file that the configuration stands in.
+    #[must_use]
+    pub fn in_folder_of(mut self, file: &Path) -> Self {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        let Self { state_dir, api, discovery, targets, .. } = &mut self;
+        let api = api.iter_mut().flat_map(|api| api.socket.iter_mut().chain(&mut api.token_file));
+        let discovery = discovery.chap.iter_mut().chain(&mut discovery.mutual_chap);
+        let (mut users, mut luns): (Vec<&mut ChapUser>, Vec<&mut LunConfig>) =
+            (discovery.collect(), Vec::new());
+        for target in targets {
+            users.extend(target.chap.iter_mut().chain(&mut target.mutual_chap));
+            luns.extend(&mut target.luns);
+        }
+        let secrets = users.into_iter().map(|user| &mut user.secret_file);
+        for path in state_dir.iter_mut().chain(api).chain(secrets) {
+            *path = folder.join(&*path);
+        }
+        for lun in luns {
+            lun.device = lun.device.in_folder(folder);
+        }
+        self
+    }
+
+    /// Where state is kept: `state_dir`, else the folder that the service manager gave (`STATE_DIRECTORY`, systemd.exec(5)).
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
+        let given = || std::env::var_os("STATE_DIRECTORY").filter(|folders| !folders.is_empty());
+        // Several are separated by colons; the unit that is shipped asks for one.
+        let first = |folders: std::ffi::OsString| std::env::split_paths(&folders).next();
+        self.state_dir.clone().or_else(|| first(given()?))
+    }
+
+    /// The same with the format of every device said, as it is once all of them were opened.
+    ///
+    /// A configuration that is served names no file without its format: what is a raw disk when it is first opened is one for good,
+    /// whatever its initiators write where a container would have its signature.
+    #[must_use]
+    pub fn with_formats(&self) -> Self {
+        let targets = self.targets.iter().map(TargetConfig::with_formats).collect();
+        Self { targets, ..self.clone() }
+    }
+
+    /// Takes over the formats that `served` says of the same devices: those are not opened for the first time.
+    pub(crate) fn keep_formats(&mut self, served: &Self) {
+        for target in &mut self.targets {
+            let Some(served) = served.target(target.name.as_str()) else { continue };
+            for lun in &mut target.luns {
+                let said = lun.device.with_format();
+                match served.lun(lun.id) {
+                    Some(served) if served.device.spec() == said.spec() && lun.device != said => {
+                        lun.device = served.device.clone();
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 
     /// The target of this name.

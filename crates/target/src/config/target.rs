@@ -49,6 +49,12 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
+    /// The same with the format of every device said, as it is once all of them were opened.
+    #[must_use]
+    pub fn with_formats(&self) -> Self {
+        Self { luns: self.luns.iter().map(LunConfig::with_format).collect(), ..self.clone() }
+    }
+
     /// An enabled target with nothing in it, which lets in no initiator.
     pub fn new(name: IscsiName) -> Self {
         Self {
@@ -189,6 +195,12 @@ pub struct LunConfig {
 }
 
 impl LunConfig {
+    /// The same with the format of its device said, as it is once that was opened.
+    #[must_use]
+    pub fn with_format(&self) -> Self {
+        Self { device: self.device.with_format(), ..self.clone() }
+    }
+
     /// A logical unit with nothing special about it.
     pub fn new(id: u16, device: DeviceName) -> Self {
         Self {

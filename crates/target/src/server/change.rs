@@ -96,7 +96,7 @@ impl Server {
     /// What would be different with `new`.
     pub fn plan(&self, new: &Config) -> Result<Vec<Change>, ConfigError> {
         new.check()?;
-        self.config().changes(new)
+        self.config().changes(&new.with_formats())
     }
 
     /// Serves what `edit` makes of the present configuration.
@@ -122,7 +122,10 @@ impl Server {
         let mut new = Config::clone(&old);
         edit(&mut new)?;
         new.check()?;
-        let mut changes = old.changes(&new)?;
+        new.keep_formats(&old);
+        // What is served once all devices are open.
+        let served = new.with_formats();
+        let mut changes = old.changes(&served)?;
         if let Some(key) = FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key))) {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
@@ -136,7 +139,7 @@ impl Server {
             return Ok(Changed { generation, changes, effects });
         }
         if let Some(persist) = options.persist
-            && let Err(error) = persist(&new)
+            && let Err(error) = persist(&served)
         {
             discard(prepared).await;
             return Err(ChangeError::Persist(error));
@@ -144,7 +147,7 @@ impl Server {
         let generation = generation + 1;
         {
             let mut current = self.current();
-            current.config = Arc::new(new.clone());
+            current.config = Arc::new(served.clone());
             current.generation = generation;
         }
         for change in &changes {
@@ -153,7 +156,7 @@ impl Server {
         for effect in &effects {
             tracing::warn!(generation, "{effect}");
         }
-        self.commit(&mut transaction.luns, prepared, &new).await;
+        self.commit(&mut transaction.luns, prepared, &served).await;
         Ok(Changed { generation, changes, effects })
     }
 
@@ -223,7 +226,8 @@ impl Server {
             Some(old) => Arc::clone(&old.scsi),
             None => self.maker.target(name).map_err(StartError::State)?,
         };
-        prepared.targets.insert(name.to_owned(), Arc::new(Target { config: config.clone(), auth, scsi }));
+        let config = config.with_formats();
+        prepared.targets.insert(name.to_owned(), Arc::new(Target { config, auth, scsi }));
         Ok(())
     }
 

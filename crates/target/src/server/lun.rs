@@ -73,7 +73,7 @@ impl Maker {
         let unit = self.unit(target, lun, &opened.device)?;
         Ok(Lun {
             target: target.name.to_string(),
-            config: lun.clone(),
+            config: lun.with_format(),
             device: opened.device,
             unit,
             opened_read_only: lun.read_only,

@@ -101,7 +101,7 @@ impl Server {
         let listeners = Listeners::new().map_err(StartError::Thread)?;
         let sockets = listeners.prepare(settings::portal_groups(&config))?;
 
-        let state = config.state_dir.as_deref().map(FileStore::open).transpose()?;
+        let state = config.state_folder().as_deref().map(FileStore::open).transpose()?;
         let state = state.map(Arc::new);
         let place = Arc::new(Place::of(&config));
         let kept = state.clone().map(|store| store as Arc<dyn StateStore>);
@@ -117,9 +117,14 @@ impl Server {
             }
             scsi.set_port_groups(change::port_groups(&config, target));
             let auth = settings::auth(&config, target)?;
-            targets.insert(target.name.to_string(), Arc::new(Target { config: target.clone(), auth, scsi }));
+            targets.insert(
+                target.name.to_string(),
+                Arc::new(Target { config: target.with_formats(), auth, scsi }),
+            );
         }
 
+        // All devices are open: what they were opened as is part of the configuration from now on.
+        let config = config.with_formats();
         let discovery = settings::discovery_auth(&config)?;
         let serving = settings::serving(&config, limits, targets, discovery);
         let shared = Arc::new(Shared {

@@ -1,0 +1,295 @@
+//! Files whose bytes are not those of a disk: refused where they are named without a format, by every command that opens a device.
+//!
+//! The commands are read from the command line's own help, so that a new one must be given its row in [`opening`].
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use support::places::{commands, help, places};
+use support::{IQN, PATIENCE, finish, lunway, succeed};
+
+/// Formats that qemu-img makes: its name, options, and what we call it.
+const IMAGES: [(&str, &str, &str); 9] = [
+    ("qcow2", "", "a qcow2 image"),
+    ("qcow", "", "a qcow2 image"),
+    ("qed", "", "a QED image"),
+    ("vmdk", "", "a VMDK image"),
+    ("vmdk", "subformat=monolithicFlat", "a VMDK image"),
+    ("vpc", "subformat=dynamic", "a VHD image"),
+    // It has a footer alone.
+    ("vpc", "subformat=fixed,force_size=on", "a VHD image"),
+    ("vhdx", "", "a VHDX image"),
+    ("vdi", "", "a VDI image"),
+];
+
+/// Programs that compress standard input, and what we call what they make.
+const STREAMS: [(&str, &str); 6] = [
+    ("gzip", "a gzip stream"),
+    ("xz", "an xz stream"),
+    ("zstd", "a zstd stream"),
+    ("bzip2", "a bzip2 stream"),
+    ("lz4", "an LZ4 stream"),
+    ("lz4 -l", "an LZ4 stream"),
+];
+
+/// Containers as the programs make them that others use; with each what it is. What cannot be made here is said.
+fn containers(folder: &Path) -> Vec<(PathBuf, &'static str)> {
+    let mut made = Vec::new();
+    if let Some(qemu_img) = lunway_foreign::program("qemu-img") {
+        for (number, (format, options, name)) in IMAGES.into_iter().enumerate() {
+            let path = folder.join(format!("image{number}"));
+            let mut command = Command::new(&qemu_img);
+            command.args(["create", "-q", "-f", format]).arg(&path).arg("4M").stdout(Stdio::null());
+            if !options.is_empty() {
+                command.args(["-o", options]);
+            }
+            assert!(command.status().unwrap().success(), "qemu-img create -f {format} -o {options}");
+            made.push((path, name));
+        }
+    }
+    let plain = folder.join("plain");
+    support::image(&plain, 4 << 20, 1 << 20);
+    for (number, (program, name)) in STREAMS.into_iter().enumerate() {
+        let mut words = program.split(' ');
+        let Some(path_of) = words.next().and_then(lunway_foreign::program) else { continue };
+        let path = folder.join(format!("stream{number}"));
+        let (input, output) = (fs::File::open(&plain).unwrap(), fs::File::create(&path).unwrap());
+        let status = Command::new(path_of).args(words).arg("-c").stdin(input).stdout(output).status();
+        assert!(status.unwrap().success(), "{program}");
+        made.push((path, name));
+    }
+    made
+}
+
+/// What raw disks begin with that are no containers.
+fn raw_disks(folder: &Path) -> Vec<PathBuf> {
+    let written = |name: &str, at: u64, bytes: &[u8]| {
+        let path = folder.join(name);
+        let file = fs::File::create(&path).unwrap();
+        file.set_len(4 << 20).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+        path
+    };
+    let mut made = vec![
+        written("empty", 0, &[0]),
+        written("mbr", 0, b"\xeb\x63\x90\x10\x8e\xd0"),
+        written("gpt", 512, b"EFI PART"),
+        written("luks", 0, b"LUKS\xba\xbe\0\x02"),
+        written("lvm", 512, b"LABELONE"),
+        written("iso", 32769, b"CD001"),
+        written("inside", 1 << 20, b"QFI\xfb\0\0\0\x03"),
+    ];
+    fs::OpenOptions::new().write(true).open(&made[1]).unwrap().write_all_at(&[0x55, 0xaa], 510).unwrap();
+    if let Some(mkfs) = lunway_foreign::program("mkfs.ext4") {
+        let path = written("ext4", 0, &[0]);
+        assert!(Command::new(mkfs).arg("-q").arg(&path).status().unwrap().success());
+        made.push(path);
+    }
+    made
+}
+
+/// The commands that open `device` where `place` of `command` names it. None: it opens no file.
+fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<String>> {
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let nbd = format!("unix:{}", path("nbd"));
+    let lun = format!("0={device},read-only");
+    let short = ["--rw", "read", "--pairs", "2", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
+    let rows: Vec<Vec<&str>> = match (command, place) {
+        ("bench", "DEVICE") => vec![vec!["bench", device, "--rw", "read", "--size", "4K"]],
+        ("compare", _) => vec![
+            [&["compare", device, "ram:1M", "--size", "4K"], &short[..]].concat(),
+            [&["compare", "ram:1M", device, "--size", "4K"], &short[..]].concat(),
+        ],
+        ("copy", "SRC") => vec![vec!["copy", device, "null:1G"]],
+        ("copy", "DST") => {
+            vec![vec!["copy", "ram:64K", device], vec!["copy", "ram:64K", device, "--overwrite"]]
+        }
+        ("inspect", "DEVICE") => vec![vec!["inspect", device]],
+        ("attach", "DEVICE") => vec![vec!["attach", device, "--nbd", &nbd]],
+        ("serve", "--lun") => vec![vec!["serve", "--listen", "127.0.0.1:0", "--no-api", "--lun", &lun]],
+        ("lun add", "DEVICE") => vec![vec!["lun", "add", IQN, "7", device]],
+        ("lun set", "--device") => vec![vec!["lun", "set", IQN, "0", "--device", device]],
+        // Only what is reached over a network has paths.
+        ("paths" | "top", "DEVICE") => vec![],
+        _ => panic!("`{command}` opens {place}: give it a row"),
+    };
+    rows.iter().map(|row| row.iter().map(|word| (*word).to_owned()).collect()).collect()
+}
+
+/// Every place of the command line that names a device.
+fn device_places() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for command in commands() {
+        let text = help(&command);
+        let devices = places(&text).into_iter().filter(|place| {
+            ["DEVICE", "SRC", "DST"].iter().any(|name| place.starts_with(name))
+                || ["--lun", "--device"].contains(&place.as_str())
+        });
+        found.extend(devices.map(|place| (command.join(" "), place)));
+    }
+    assert!(found.len() >= 9, "{found:?}");
+    found
+}
+
+/// `lunway serve -c FILE`, killed when dropped.
+struct Daemon {
+    child: Child,
+    folder: PathBuf,
+    address: String,
+}
+
+impl Daemon {
+    fn start(folder: &Path) -> Self {
+        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        let mut command =
+            lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock"), "--json"]);
+        command.env("LUNWAY_RUNTIME_DIR", path("run"));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: serde_json::Value = serde_json::from_str(&line).expect("the daemon is ready");
+        let address = ready["listening"][0].as_str().unwrap().to_owned();
+        Self { child, folder: folder.to_owned(), address }
+    }
+
+    fn command(&self, words: &[impl AsRef<str>]) -> Command {
+        let mut command = lunway(words);
+        command.env("LUNWAY_SOCKET", self.folder.join("api.sock"));
+        command.env("LUNWAY_RUNTIME_DIR", self.folder.join("run"));
+        command
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.folder.join("lunway.toml")).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(luns: &[PathBuf]) -> String {
+    let mut text =
+        format!("listen = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{IQN}\"\nopen = true\n");
+    for (id, path) in luns.iter().enumerate() {
+        text += &format!("[[target.lun]]\nid = {id}\ndevice = \"{}\"   # ours\n", path.display());
+    }
+    text
+}
+
+#[test]
+fn a_container_that_is_named_without_its_format_is_refused_by_every_command_that_opens_a_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("first.img"), vec![0; 1 << 20]).unwrap();
+    fs::write(path("lunway.toml"), configuration(&[path("first.img")])).unwrap();
+    let daemon = Daemon::start(folder.path());
+    let places = device_places();
+    for (container, name) in containers(folder.path()) {
+        let before = fs::read(&container).unwrap();
+        let device = container.to_str().unwrap();
+        for (command, place) in &places {
+            for words in opening(command, place, device, folder.path()) {
+                // What names its own socket must not meet that daemon.
+                let running = if command == "serve" { lunway(&words) } else { daemon.command(&words) };
+                let output = finish(running, PATIENCE);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+                let sentence = format!("{device} is {name}, not raw data");
+                assert!(
+                    said.contains(&sentence) && said.contains(&format!("raw:{device}")),
+                    "{words:?}: {said}"
+                );
+            }
+        }
+        assert!(fs::read(&container).unwrap() == before, "{name} was changed");
+        let around = format!("stats:{device}?cache=writeback");
+        assert_eq!(finish(lunway(&["inspect", &around]), PATIENCE).status.code(), Some(1));
+        let said = finish(lunway(&["inspect", &format!("raw:{device}")]), PATIENCE);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.is_empty() || said.contains("not one sector"), "{name}: {said}");
+    }
+    // A file of the configuration is opened for the first time as well.
+    let container = path("stream0");
+    if container.exists() {
+        fs::write(path("lunway.toml"), configuration(&[path("first.img"), container])).unwrap();
+        let output = finish(daemon.command(&["reload"]), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains("is a gzip stream, not raw data"), "{said}");
+    }
+}
+
+#[test]
+fn raw_disks_are_raw_whatever_they_are_formatted_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let disks = raw_disks(folder.path());
+    for disk in &disks {
+        let device = disk.to_str().unwrap();
+        succeed(lunway(&["inspect", device]));
+        succeed(lunway(&["inspect", &format!("raw:{device}?cache=none")]));
+        succeed(lunway(&["bench", device, "--rw", "read", "--size", "4K"]));
+        succeed(lunway(&["copy", device, "null:1G"]));
+    }
+    fs::write(folder.path().join("lunway.toml"), configuration(&disks)).unwrap();
+    let daemon = Daemon::start(folder.path());
+    for (id, disk) in disks.iter().enumerate() {
+        succeed(lunway(&["inspect", &format!("iscsi://{}/{IQN}/{id}", daemon.address)]));
+        let kept = format!("device = \"raw:{}\"   # ours", disk.display());
+        assert!(daemon.file().contains(&kept), "{}", daemon.file());
+    }
+}
+
+#[test]
+fn a_lun_stays_raw_whatever_its_initiator_writes_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("made")).unwrap();
+    let containers = containers(&path("made"));
+    let luns: Vec<_> = (0..containers.len()).map(|id| path(&format!("lun{id}.img"))).collect();
+    for lun in &luns {
+        fs::write(lun, vec![0; 1 << 20]).unwrap();
+    }
+    // The last is added while the daemon runs.
+    let (last, first) = luns.split_last().unwrap();
+    fs::write(path("lunway.toml"), configuration(first)).unwrap();
+    let daemon = Daemon::start(folder.path());
+    let number = first.len().to_string();
+    let add = ["lun", "add", IQN, &number, last.to_str().unwrap()];
+    succeed(daemon.command(&add));
+    for (id, (container, name)) in containers.iter().enumerate() {
+        let bytes = fs::read(container).unwrap();
+        let mut disk = vec![0; 1 << 20];
+        let head = bytes.len().min(64 << 10);
+        disk[..head].copy_from_slice(&bytes[..head]);
+        let tail = bytes.len().min(512);
+        let end = disk.len();
+        disk[end - tail..].copy_from_slice(&bytes[bytes.len() - tail..]);
+        fs::write(path("content"), &disk).unwrap();
+        let url = format!("iscsi://{}/{IQN}/{id}", daemon.address);
+        succeed(lunway(&["copy", &format!("raw:{}", path("content").display()), &url, "--overwrite"]));
+        // It is one now, for those who see it for the first time.
+        let output = finish(lunway(&["copy", luns[id].to_str().unwrap(), "null:1G"]), PATIENCE);
+        assert_eq!(output.status.code(), Some(1), "{name}");
+    }
+    assert_eq!(succeed(daemon.command(&add)).trim(), "nothing to change");
+    // Neither a comment nor the names as they were makes it another device.
+    fs::write(path("lunway.toml"), format!("# mine\n{}", configuration(&luns))).unwrap();
+    assert_eq!(succeed(daemon.command(&["reload"])).trim(), "nothing to change");
+    assert!(daemon.file().contains("# mine") && !daemon.file().contains("device = \"/"), "{}", daemon.file());
+    drop(daemon);
+    let daemon = Daemon::start(folder.path());
+    for (id, (_, name)) in containers.iter().enumerate() {
+        let shown = succeed(lunway(&["inspect", &format!("iscsi://{}/{IQN}/{id}", daemon.address)]));
+        assert!(shown.contains("1 MiB"), "{name}: {shown}");
+    }
+}
