@@ -16,9 +16,6 @@ pub const DEFAULT_PORT: u16 = 3260;
 /// Holds the secret for the user in the address, where neither the address nor a file does.
 pub const SECRET_VARIABLE: &str = "LUNWAY_CHAP_SECRET";
 
-/// Longest secret file that is read, bytes: a secret has 255 at most, the rest is room for a line end.
-const SECRET_FILE_MAX: u64 = 1024;
-
 /// Times that an address may set: below, a busy network would look dead, and zero means something else to a device.
 const TIMER_MIN: Duration = Duration::from_millis(100);
 const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -37,7 +34,7 @@ const LUN_MAX: u16 = 0x3FFF;
 ///
 /// | key | is |
 /// |---|---|
-/// | `secret_file` | file whose first line is the user's CHAP secret |
+/// | `secret_file` | file whose only line is the user's CHAP secret |
 /// | `target_user`, `target_password`, `target_secret_file` | what the target must prove (mutual CHAP) |
 /// | `header_digest`, `data_digest` | `crc32c` insists on a CRC32C, `none` (as without the key) on none |
 /// | `initiator` | our iSCSI name |
@@ -182,12 +179,12 @@ pub enum UrlError {
         /// What is wrong with it.
         why: String,
     },
-    /// The secret file could not be read.
-    #[error("the secret file {path} cannot be read: {why}")]
+    /// The secret file could not be read, or holds something else.
+    #[error("the secret file {path} cannot be used: {why}")]
     SecretFile {
         /// Its path.
         path: String,
-        /// What the operating system said.
+        /// What the operating system said, or what is wrong with the content.
         why: String,
     },
 }
@@ -234,7 +231,9 @@ impl IscsiUrl {
             ("", None, None) => None,
             ("", ..) => return Err(UrlError::NoUser),
             (user, Some(secret), _) => Some(account(user, secret)?),
-            (user, None, Some(path)) => Some(account(user, &read_secret(path)?)?),
+            (user, None, Some(path)) => {
+                Some(ChapAccount { user: user.to_owned(), secret: read_secret(path)? })
+            }
             (user, None, None) => match environment(SECRET_VARIABLE) {
                 Some(secret) => Some(account(user, &secret)?),
                 None => return Err(UrlError::NoSecret(user.to_owned())),
@@ -243,7 +242,9 @@ impl IscsiUrl {
         url.target_account = match (&keys.target_user, &keys.target_password, &keys.target_secret_file) {
             (None, None, None) => None,
             (Some(user), Some(secret), _) => Some(account(user, secret)?),
-            (Some(user), None, Some(path)) => Some(account(user, &read_secret(path)?)?),
+            (Some(user), None, Some(path)) => {
+                Some(ChapAccount { user: user.clone(), secret: read_secret(path)? })
+            }
             _ => return Err(UrlError::Mutual),
         };
         match (&url.account, &url.target_account) {
@@ -423,13 +424,16 @@ fn account(user: &str, secret: &str) -> Result<ChapAccount, UrlError> {
     Ok(ChapAccount { user: user.to_owned(), secret })
 }
 
-fn read_secret(path: &str) -> Result<String, UrlError> {
+fn read_secret(path: &str) -> Result<Secret, UrlError> {
     use std::io::Read;
     let failed = |why: String| UrlError::SecretFile { path: path.to_owned(), why };
     let file = std::fs::File::open(Path::new(path)).map_err(|error| failed(error.to_string()))?;
-    let mut text = String::new();
-    file.take(SECRET_FILE_MAX).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    let mut content = Vec::with_capacity(Secret::FILE_LEN_MAX + 1);
+    let longest = Secret::FILE_LEN_MAX as u64 + 1;
+    file.take(longest).read_to_end(&mut content).map_err(|error| failed(error.to_string()))?;
+    let secret = Secret::from_file(&content);
+    content.fill(0);
+    secret.map_err(|error| failed(error.to_string()))
 }
 
 fn percent_decoded(text: &str) -> Option<String> {
@@ -537,7 +541,7 @@ mod tests {
     #[test]
     fn the_secret_comes_from_the_address_then_the_file_then_the_environment() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        std::io::Write::write_all(&mut file, b"from the file\nnot this\n").unwrap();
+        std::io::Write::write_all(&mut file, b"from the file\n\n").unwrap();
         let path = file.path().to_str().unwrap();
         let environment = |name: &str| (name == SECRET_VARIABLE).then(|| "from outside".to_owned());
 
@@ -550,6 +554,9 @@ mod tests {
         assert_eq!(url.account, account_of("u", "from outside"));
         assert_eq!(IscsiUrl::parse_with("iscsi://h", environment).unwrap().account, None);
 
+        std::fs::write(path, "from the file\nand another line\n").unwrap();
+        let several = parse(&format!("iscsi://u@h?secret_file={path}")).unwrap_err().to_string();
+        assert!(several.contains("it has several lines") && !several.contains("another"), "{several}");
         let missing = parse("iscsi://u@h?secret_file=/nonexistent/secret").unwrap_err();
         assert!(missing.to_string().contains("/nonexistent/secret"), "{missing}");
     }

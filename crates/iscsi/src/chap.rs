@@ -74,7 +74,20 @@ pub struct Secret(Box<[u8]>);
 #[error("a CHAP secret has 1 to 255 bytes, this one has {0}")]
 pub struct SecretLengthError(pub usize);
 
+/// What a file holds is not a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretFileError {
+    /// Nothing, or too much.
+    #[error(transparent)]
+    Length(#[from] SecretLengthError),
+    /// More than a secret.
+    #[error("it has several lines, and its only line must be the secret")]
+    Lines,
+}
+
 impl Secret {
+    /// Longest file that can hold a secret, bytes: with a few line ends.
+    pub const FILE_LEN_MAX: usize = Self::LEN_MAX + 16;
     /// Longest secret, bytes.
     // RFC 7143 [9.2.1-2]
     pub const LEN_MAX: usize = 255;
@@ -88,6 +101,17 @@ impl Secret {
             return Err(SecretLengthError(bytes.len()));
         }
         Ok(Self(bytes.into()))
+    }
+
+    /// The secret that a file holds: its only line. Line ends after it (LF, CR LF) are not part of it, as editors and `echo` write them.
+    /// Both ends read their files so.
+    pub fn from_file(content: &[u8]) -> Result<Self, SecretFileError> {
+        let end = content.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+        let line = &content[..end];
+        if line.contains(&b'\n') {
+            return Err(SecretFileError::Lines);
+        }
+        Ok(Self::new(line)?)
     }
 
     /// Whether the secret is shorter than the standard asks for. It works all the same: many installations use short ones.
@@ -225,6 +249,20 @@ impl Challenge {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_means_the_same_secret_whatever_line_ends_stand_behind_it() {
+        for content in ["sesame open now", "sesame open now\n", "sesame open now\r\n", "sesame open now\n\n"]
+        {
+            let secret = Secret::from_file(content.as_bytes());
+            assert_eq!(secret, Ok(Secret::new("sesame open now").unwrap()), "{content:?}");
+        }
+        assert_eq!(Secret::from_file(b" spaces count "), Ok(Secret::new(" spaces count ").unwrap()));
+        assert_eq!(Secret::from_file(b"one\ntwo\n"), Err(SecretFileError::Lines));
+        assert_eq!(Secret::from_file(b"\n"), Err(SecretFileError::Length(SecretLengthError(0))));
+        let long = [b'x'; Secret::FILE_LEN_MAX + 1];
+        assert!(matches!(Secret::from_file(&long), Err(SecretFileError::Length(_))));
+    }
 
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|b| format!("{b:02x}")).collect()

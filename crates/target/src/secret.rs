@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use lunway_iscsi::chap::{Secret, SecretLengthError};
+use lunway_iscsi::chap::{Secret, SecretFileError};
 
 /// Why a file holds no secret.
 #[derive(Debug, thiserror::Error)]
@@ -15,18 +15,17 @@ pub enum SecretError {
     Unreadable(#[from] io::Error),
     /// Nothing in it, or more than a secret.
     #[error("its only line must be the secret, 12 to 16 bytes for Windows initiators: {0}")]
-    Length(#[from] SecretLengthError),
+    Content(#[from] SecretFileError),
 }
 
-/// Reads a file that holds a CHAP secret; one line end after it is not part of it.
+/// Reads a file that holds a CHAP secret, as [`Secret::from_file`] says.
 // RFC 7143 [9.2.1-3, 9.2.1-6]
 pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
     let file = File::open(path)?;
-    let mut bytes = Vec::with_capacity(Secret::LEN_MAX + 3);
-    // One byte more than a secret with its line end: enough to see that it is too long.
-    file.take(Secret::LEN_MAX as u64 + 3).read_to_end(&mut bytes)?;
-    let line = bytes.strip_suffix(b"\n").map_or(&bytes[..], |line| line.strip_suffix(b"\r").unwrap_or(line));
-    let secret = Secret::new(line);
+    let mut bytes = Vec::with_capacity(Secret::FILE_LEN_MAX + 1);
+    // One byte more than may be: enough to see that it is too long.
+    file.take(Secret::FILE_LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    let secret = Secret::from_file(&bytes);
     bytes.fill(0);
     Ok(secret?)
 }
@@ -57,17 +56,18 @@ mod tests {
 
     // shows RFC 7143 [9.2.1-3]
     #[test]
-    fn one_line_end_is_not_part_of_the_secret() {
-        for content in [&b"sesame open now"[..], b"sesame open now\n", b"sesame open now\r\n"] {
+    fn line_ends_are_not_part_of_the_secret() {
+        for content in
+            [&b"sesame open now"[..], b"sesame open now\n", b"sesame open now\r\n", b"sesame open now\n\n"]
+        {
             assert_eq!(read_back(content).unwrap(), Secret::new("sesame open now").unwrap());
         }
-        assert_eq!(read_back(b"twelve bytes\n\n").unwrap(), Secret::new("twelve bytes\n").unwrap());
     }
 
     #[test]
     fn a_file_without_a_secret_is_refused() {
-        assert!(matches!(read_back(b"\n"), Err(SecretError::Length(SecretLengthError(0)))));
-        assert!(matches!(read_back(&[b'x'; 300]), Err(SecretError::Length(_))));
+        assert!(matches!(read_back(b"\n"), Err(SecretError::Content(SecretFileError::Length(_)))));
+        assert!(matches!(read_back(&[b'x'; 300]), Err(SecretError::Content(_))));
         assert!(matches!(read(Path::new("/nonexistent/secret")), Err(SecretError::Unreadable(_))));
     }
 }
