@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -202,4 +202,43 @@ fn the_units_are_what_systemd_understands() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let ours: Vec<_> = said.lines().filter(|line| line.contains("lunway")).collect();
     assert!(output.status.success() && ours.is_empty(), "{said}");
+}
+
+#[test]
+fn a_daemon_whose_folder_is_its_own_saves_changes_to_a_file_that_is_roots() {
+    let Some(setpriv) = lunway_foreign::program("setpriv") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return lunway_foreign::not_run("setpriv: root");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    // A user who is nobody in particular.
+    let user = 4711;
+    // Others cannot reach the program where it was built.
+    let program = path("lunway");
+    std::fs::copy(env!("CARGO_BIN_EXE_lunway"), &program).unwrap();
+    let file = "listen = [\"127.0.0.1:0\"]   # here\ncores = 1\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\nopen = true\n";
+    std::fs::write(path("lunway.toml"), file).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(user), Some(user)).unwrap();
+    let as_user = |words: &[&str]| {
+        let mut command = Command::new(&setpriv);
+        let ids = [format!("--reuid={user}"), format!("--regid={user}")];
+        command.args(ids).args(["--clear-groups", "--inh-caps=-all"]).arg(&program).args(words);
+        command.env("LUNWAY_SOCKET", path("api.sock")).env("LUNWAY_RUNTIME_DIR", path("run"));
+        command.env("STATE_DIRECTORY", path("state")).current_dir(folder.path());
+        command
+    };
+    let mut child = as_user(&["serve", "-c", "lunway.toml"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let managed = lines.find(|line| line.contains("managed")).unwrap_or_default();
+    let added = as_user(&["lun", "add", "iqn.2026-11.com.example:disk", "3", "ram:1M"]).output().unwrap();
+    let said = String::from_utf8_lossy(&added.stderr).into_owned();
+    let state = std::fs::read_dir(path("state")).map(Iterator::count);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(managed.starts_with("managed on "), "{managed}");
+    assert!(added.status.success(), "{said}");
+    let saved = std::fs::read_to_string(path("lunway.toml")).unwrap();
+    assert!(saved.contains("# here") && saved.contains("ram:1M"), "{saved}");
+    assert!(state.is_ok_and(|files| files > 0), "state is kept where systemd says");
 }

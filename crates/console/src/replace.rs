@@ -10,7 +10,8 @@ use std::path::Path;
 const MODE_NEW: u32 = 0o640;
 
 /// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content or
-/// the new; when this returns without an error it is the new. Mode, owner, and a symbolic link in the way are kept.
+/// the new; when this returns without an error it is the new. Mode and a symbolic link in the way are
+/// kept, and the owner where this process may.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     let path = match fs::canonicalize(path) {
         Ok(real) => real,
@@ -32,7 +33,12 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
         if let Some(old) = &old {
             let new = file.metadata()?;
             if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
+                let kept = std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()));
+                match kept {
+                    // Not ours to give away: whoever may replace the file in its folder owns the new one.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                    kept => kept?,
+                }
             }
         }
         file.write_all(content.as_bytes())?;

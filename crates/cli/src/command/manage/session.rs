@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
+use lunway_block::duration::parse_duration;
 use lunway_console::Method;
 use serde_json::Value;
 
@@ -32,9 +33,9 @@ enum Verb {
     Logout {
         #[command(flatten)]
         named: Named,
-        /// How long it has
-        #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-        grace: u64,
+        /// How long it has, in whole seconds: 30s, 2m
+        #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+        grace: Duration,
     },
 }
 
@@ -52,7 +53,8 @@ impl Session {
             Verb::List(daemon) => daemon.show("/v1/sessions", table),
             Verb::Drop(named) => named.tell(Method::DELETE, "", "dropped"),
             Verb::Logout { named, grace } => {
-                named.tell(Method::POST, &format!("/logout?grace_s={grace}"), "asked to log out")
+                let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+                named.tell(Method::POST, &format!("/logout?grace_s={seconds}"), "asked to log out")
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lunway_block::size::HumanSize;
+use lunway_block::duration::parse_duration;
 use serde_json::{Value, json};
 
 use super::{Daemon, failure, rows, text};
@@ -34,9 +34,9 @@ pub(crate) struct Top {
     /// Read all over the disk meanwhile, 1 MiB at a time
     #[arg(long, requires = "device")]
     load: bool,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
-    interval: f64,
+    /// From one look to the next: 500ms, 5s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
     /// Show one interval and end
     #[arg(long)]
     once: bool,
@@ -44,11 +44,10 @@ pub(crate) struct Top {
     daemon: Daemon,
 }
 
-fn interval(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("0.1 to 3600 seconds are possible".to_owned()),
-    }
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    let possible = Duration::from_millis(100)..=Duration::from_secs(3600);
+    possible.contains(&interval).then_some(interval).ok_or_else(|| "100ms to 1h are possible".to_owned())
 }
 
 /// What one thing did in an interval.
@@ -69,12 +68,12 @@ struct Rates {
 impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
         if let Some(device) = self.device {
-            let interval = Duration::from_secs_f64(self.interval);
+            let interval = self.interval;
             let (once, json, load) = (self.once, self.daemon.json, self.load);
             return Live { device, interval, once, json, load }.run();
         }
         let client = self.daemon.client()?;
-        let interval = Duration::from_secs_f64(self.interval);
+        let interval = self.interval;
         device::run(async {
             let mut requests = Requests::new().map_err(Failure::failed)?;
             let mut before = client.get("/v1/metrics").await.map_err(failure)?;
@@ -169,7 +168,7 @@ impl Rates {
     }
 
     fn cells(&self) -> [String; 8] {
-        let rate = |bytes: f64| format!("{}/s", HumanSize(bytes as u64 >> 10 << 10));
+        let rate = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
         [
             format!("{:.0}", self.read_iops),
             rate(self.read_bytes),
