@@ -295,7 +295,7 @@ fn a_full_file_system_leaves_an_older_report_whole_and_no_new_one() {
         let old = path(if option.contains("html") { "saved.html" } else { "saved.json" });
         for name in ["old", "new"] {
             let place = format!("{}/{name}", text("full"));
-            let all = [&[program.clone()], &words[..], &[option.clone(), place]].concat();
+            let all = [std::slice::from_ref(&program), &words[..], &[option.clone(), place]].concat();
             let Some((code, said, names)) = on_a_full_file_system(&all, &old, &path("full")) else { return };
             assert_eq!(code, Some(1), "{command} {option} {name}: {said}");
             assert!(said.contains("No space left"), "{command} {option} {name}: {said}");

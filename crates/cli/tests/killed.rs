@@ -73,7 +73,7 @@ impl Daemon {
     fn start(folder: &Path) -> Self {
         let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
         let mut command =
-            lunway(&["serve", "-c", &path("lunway.toml"), "--api-socket", &path("api.sock"), "--json"]);
+            lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock"), "--json"]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

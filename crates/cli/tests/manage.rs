@@ -38,7 +38,8 @@ impl Daemon {
         fs::write(folder.path().join("lunway.toml"), FILE).unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let mut command =
-            lunway(&["serve", "-c", &path("lunway.toml"), "--api-socket", &path("api.sock"), "--json"]);
+            lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock"), "--json"]);
+        command.env("LUNWAY_RUNTIME_DIR", path("run"));
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -58,6 +59,7 @@ impl Daemon {
     fn command(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = lunway(arguments);
         command.env("LUNWAY_SOCKET", self.path("api.sock")).current_dir(self.folder.path());
+        command.env("LUNWAY_RUNTIME_DIR", self.path("run"));
         command
     }
 
@@ -107,7 +109,193 @@ fn a_lun_is_added_seen_resized_and_removed() {
     assert!(daemon.file().contains("[[target.lun]]\nid = 3\n") && daemon.file().contains("# here"));
     daemon.run(&["lun", "remove", IQN, "3"]);
     assert_eq!(daemon.file(), FILE);
-    assert!(daemon.refused(&["lun", "set", IQN, "3", "--read-only"]).contains("has no lun 3"));
+    assert!(daemon.refused(&["lun", "set", IQN, "3", "--read-only"]).contains("there is no lun 3"));
+}
+
+#[test]
+fn a_number_that_is_taken_is_given_away_only_by_its_own_word() {
+    let daemon = Daemon::start();
+    for name in ["a.img", "b.img"] {
+        fs::write(daemon.path(name), vec![7; 1 << 20]).unwrap();
+    }
+    daemon.run(&["lun", "add", IQN, "3", "a.img", "--serial", "A"]);
+    let before = daemon.file();
+    for other in [
+        &["lun", "add", IQN, "3", "b.img"][..],
+        &["lun", "add", IQN, "3", "a.img"],
+        &["lun", "add", IQN, "3", "a.img", "--serial", "A", "--read-only"],
+    ] {
+        let said = daemon.refused(other);
+        assert!(said.contains("lun 3 of target") && said.contains("--replace"), "{other:?}: {said}");
+    }
+    assert_eq!(daemon.run(&["lun", "add", IQN, "3", "a.img", "--serial", "A"]), "nothing to change");
+    assert_eq!(daemon.file(), before);
+    daemon.run(&["lun", "add", IQN, "3", "b.img", "--replace"]);
+    let file = daemon.file();
+    // All of it is replaced: another disk has not the first one's serial number.
+    assert!(file.contains("b.img\"") && !file.contains("a.img") && !file.contains("serial"), "{file}");
+    daemon.run(&["acl", "add", IQN, "one", "--luns", "3"]);
+    assert!(daemon.refused(&["acl", "add", IQN, "one", "--deny"]).contains("rule one in the acl"));
+    assert_eq!(daemon.run(&["acl", "add", IQN, "one", "--luns", "3"]), "nothing to change");
+    daemon.run(&["acl", "add", IQN, "one", "--deny", "--replace"]);
+    daemon.run(&["target", "add", IQN]);
+    assert!(daemon.refused(&["target", "add", IQN, "--alias", "mine"]).contains("there is target"));
+}
+
+#[test]
+fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
+    let daemon = Daemon::start();
+    fs::write(daemon.path("a.img"), vec![7; 2 << 20]).unwrap();
+    daemon.run(&["lun", "add", IQN, "3", "a.img"]);
+    for lun in ["0", "3"] {
+        for more in [&[][..], &["--dry-run"]] {
+            let said = daemon.refused(&[&["lun", "resize", IQN, lun, "512K"], more].concat());
+            assert!(said.contains("--shrink") && said.contains("would lose"), "{said}");
+        }
+    }
+    assert_eq!(fs::metadata(daemon.path("a.img")).unwrap().len(), 2 << 20);
+    assert!(daemon.file().contains("ram:1M"));
+    daemon.run(&["lun", "resize", IQN, "3", "4M"]);
+    daemon.run(&["lun", "resize", IQN, "3", "512K", "--shrink"]);
+    daemon.run(&["lun", "resize", IQN, "0", "512K", "--shrink"]);
+    assert_eq!(fs::metadata(daemon.path("a.img")).unwrap().len(), 512 << 10);
+    assert!(daemon.file().contains("ram:512K"));
+}
+
+#[test]
+fn a_change_of_what_is_not_there_makes_nothing() {
+    let daemon = Daemon::start();
+    let unknown = "iqn.2026-11.com.example:dsik";
+    for words in [
+        &["target", "set", unknown, "--open"][..],
+        &["target", "set", unknown, "--chap", "u:f"],
+        &["target", "disable", unknown],
+        &["lun", "set", unknown, "0", "--read-only"],
+        &["lun", "add", unknown, "0", "ram:1M"],
+    ] {
+        assert!(daemon.refused(words).contains("there is no target"), "{words:?}");
+    }
+    assert!(daemon.refused(&["lun", "set", IQN, "1", "--device", "ram:1M"]).contains("there is no lun 1"));
+    assert_eq!(daemon.file(), FILE);
+}
+
+#[test]
+fn a_command_says_which_daemon_it_asks_where_several_run() {
+    let daemon = Daemon::start();
+    let alone = finish(daemon.command(&["target", "list"]), PATIENCE);
+    assert!(alone.stderr.is_empty(), "{:?}", String::from_utf8_lossy(&alone.stderr));
+    let mut second = daemon.command(&["serve", "--listen", "127.0.0.1:0", "--lun", "0=ram:1M"]);
+    second.env_remove("LUNWAY_SOCKET").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut second = second.spawn().unwrap();
+    let mut lines = BufReader::new(second.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let managed = lines.find(|line| line.contains("managed")).unwrap();
+    // The usual socket is free: the first daemon has one of its own.
+    let usual = daemon.path("run/lunway.sock");
+    assert_eq!(managed, format!("managed on {}", usual.display()));
+    let said = |words: &[&str], socket: &std::path::Path| {
+        let mut command = daemon.command(words);
+        command.env("LUNWAY_SOCKET", socket);
+        let output = finish(command, PATIENCE);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let (first, second_socket) = (daemon.path("api.sock"), usual.clone());
+    let sentence = said(&["target", "list"], &first);
+    let asked =
+        format!("lunway: asking process {} (-c {})", daemon.child.id(), daemon.path("lunway.toml").display());
+    let other = format!("also running: process {} on {}", second.id(), usual.display());
+    assert!(sentence.starts_with(&asked) && sentence.trim_end().ends_with(&other), "{sentence}");
+    let sentence = said(&["target", "list", "--json"], &second_socket);
+    assert!(sentence.contains(&format!("asking process {} on", second.id())), "{sentence}");
+    let sentence = said(&["target", "list"], &daemon.path("none.sock"));
+    assert!(
+        sentence.contains("no daemon answers on") && sentence.contains(&first.display().to_string()),
+        "{sentence}"
+    );
+    second.kill().unwrap();
+    second.wait().unwrap();
+    let alone = finish(daemon.command(&["target", "list"]), PATIENCE);
+    assert!(alone.stderr.is_empty(), "a daemon that was killed is not counted");
+}
+
+#[test]
+fn a_daemon_that_is_not_managed_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |more: &[&str], environment: Option<&str>| {
+        let words = [&["serve", "--listen", "127.0.0.1:0", "--lun", "0=ram:1M"], more].concat();
+        let mut command = lunway(&words);
+        command.env("LUNWAY_RUNTIME_DIR", folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.envs(environment.map(|socket| ("LUNWAY_SOCKET", socket)));
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let line = lines.find(|line| line.contains("managed"));
+        (child, line.expect("it is said"))
+    };
+    let end = |mut child: Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    let said = |more: &[&str], environment: Option<&str>| {
+        let (child, line) = start(more, environment);
+        end(child);
+        line
+    };
+    assert_eq!(said(&["--no-api"], None), "not managed: --no-api");
+    let named = folder.path().join("named.sock");
+    let named = named.to_str().unwrap();
+    assert_eq!(said(&[], Some(named)), format!("managed on {named}"));
+    assert_eq!(said(&["--no-api"], Some(named)), "not managed: --no-api");
+    let (first, _) = start(&[], None);
+    let line = said(&[], None);
+    assert!(
+        line.starts_with("not managed: another daemon listens on ") && line.contains("--socket"),
+        "{line}"
+    );
+    end(first);
+}
+
+#[test]
+fn a_configuration_means_the_same_wherever_its_daemon_is_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("disk.img"), vec![0; 3 << 20]).unwrap();
+    support::secret_file(folder.path(), "s", "sesame open now");
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\n[api]\nsocket = \"api.sock\"\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
+         [[target.chap]]\nuser = \"u\"\nsecret_file = \"s\"\n[[target.lun]]\nid = 0\ndevice = \"disk.img\"   # ours\n"
+    );
+    fs::write(path("lunway.toml"), &text).unwrap();
+    let mut command = lunway(&["serve", "-c", path("lunway.toml").to_str().unwrap(), "--json"]);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let url = format!(
+        "iscsi://u@{}/{IQN}/0?secret_file={}",
+        ready["listening"][0].as_str().unwrap(),
+        path("s").display()
+    );
+    // The same file is the secret at both ends, whatever line ends an editor has put behind it.
+    fs::write(path("s"), "sesame open now\r\n\n").unwrap();
+    succeed(lunway(&["reload", "--socket", path("api.sock").to_str().unwrap()]));
+    let shown = succeed(lunway(&["inspect", &url]));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(shown.contains("3 MiB"), "{shown}");
+    assert_eq!(fs::read_to_string(path("lunway.toml")).unwrap(), text.replace("disk.img", "raw:disk.img"));
+}
+
+#[test]
+fn durations_take_units_and_a_host_alone_is_a_portal() {
+    let daemon = Daemon::start();
+    assert!(daemon.run(&["discover", &daemon.address]).contains(IQN));
+    for words in [&["top", "--once", "--interval", "1"][..], &["session", "logout", "1", "--grace", "10"]] {
+        let output = finish(daemon.command(words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("is not a duration: write a number with a unit"), "{said}");
+    }
+    assert_eq!(daemon.run(&["session", "logout", "60000", "--grace", "2m"]), "session 60000: there is none");
 }
 
 #[test]
@@ -196,10 +384,11 @@ fn a_session_is_listed_and_dropped() {
     };
     assert!(daemon.run(&["session", "list"]).contains(IQN));
     let top: Value =
-        serde_json::from_str(&daemon.run(&["top", "--once", "--json", "--interval", "0.3"])).unwrap();
+        serde_json::from_str(&daemon.run(&["top", "--once", "--json", "--interval", "300ms"])).unwrap();
     assert!(top["luns"][0]["read_iops"].as_f64().unwrap() > 0.0, "{top}");
     assert_eq!(top["sessions"][0]["tsih"].to_string(), tsih);
-    assert!(daemon.run(&["top", "--once", "--interval", "0.1"]).contains("READS/s"));
+    let shown = daemon.run(&["top", "--once", "--interval", "100ms"]);
+    assert!(shown.contains("READS/s") && shown.contains("MB/s"), "{shown}");
     assert_eq!(daemon.run(&["reservation", "list"]), "no reservations");
     assert_eq!(daemon.run(&["reservation", "clear", IQN, "0"]), "nothing to clear");
     assert_eq!(daemon.run(&["session", "drop", &tsih]), format!("session {tsih}: dropped"));
@@ -230,7 +419,7 @@ fn a_second_daemon_on_the_same_socket_is_refused_before_it_touches_anything() {
         "127.0.0.1:0",
         "--lun",
         "0=ram:1M",
-        "--api-socket",
+        "--socket",
         socket.to_str().unwrap(),
     ]);
     assert!(sentence.contains("another daemon listens on"), "{sentence}");

@@ -41,6 +41,7 @@ pub(crate) struct Ask {
     /// The generation that the client knows.
     pub(crate) generation: Option<u64>,
     pub(crate) must_exist: bool,
+    pub(crate) must_be_new: bool,
     /// Where a new access rule is put, counted from 1.
     pub(crate) at: Option<usize>,
 }

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`Console`], [`Sockets`] | the API of one server: start and stop |
 //! | [`Client`] | asks such an API |
+//! | [`RunningDaemon`] | the daemons of this user that run, found by their records |
 //! | [`Source`] | the file and the flags that the configuration comes from |
 //! | `api` | the operations, one file for each kind of thing |
 //! | `route` | the one table that makes the router and the OpenAPI document |
@@ -37,6 +38,7 @@ mod manager;
 mod patch;
 mod replace;
 mod route;
+mod running;
 mod source;
 mod token;
 
@@ -45,6 +47,7 @@ pub use client::{Client, ClientError, Endpoint, path_part};
 pub use console::{Console, Sockets};
 pub use error::ErrorBody;
 pub use listen::ListenError;
+pub use running::{Registration, RunningDaemon};
 pub use source::Source;
 pub use token::TokenError;
 

@@ -99,6 +99,7 @@ impl Manager {
             let mut applied = this.apply(ask, put, false).await?;
             if !ask.dry_run {
                 this.source.took(text);
+                this.keep_formats();
                 this.server.log_access_warnings();
             }
             // It came from there.
@@ -106,6 +107,30 @@ impl Manager {
             Ok(applied)
         })
         .await
+    }
+
+    /// Refuses fewer bytes than a logical unit has, unless it was said that they are meant.
+    pub(crate) fn may_resize(
+        &self,
+        target: &IscsiName,
+        lun: u16,
+        size: u64,
+        shrink: bool,
+    ) -> Result<(), ApiError> {
+        match self.size(target, lun) {
+            Some(present) if size < present && !shrink => Err(ApiError::conflict(format!(
+                "lun {lun} of target {target} has {present} bytes, and {size} would lose what is behind them: say that fewer are meant, \
+                 with --shrink or \"shrink\": true"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The size of a logical unit that is served, bytes.
+    fn size(&self, target: &IscsiName, lun: u16) -> Option<u64> {
+        let targets = self.server.targets();
+        let served = targets.iter().find(|served| served.name == target.as_str())?;
+        served.luns.iter().find(|served| served.id == lun).map(|lun| lun.size)
     }
 
     /// Gives the device of a logical unit another size: under another name where the name says the size, else in place.
@@ -137,6 +162,16 @@ impl Manager {
         to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
     }
 
+    /// Keeps in the file what its devices were opened as.
+    pub(crate) fn keep_formats(&self) {
+        if let Err(error) = self.source.keep_formats(&self.server.config()) {
+            tracing::warn!(
+                "cannot write into the configuration file that its devices are raw: {error}; write device = \"raw:…\" there, else a \
+                 LUN whose initiator writes what looks like an image or an archive is refused at the next start"
+            );
+        }
+    }
+
     /// Removes every registration and reservation of a logical unit.
     pub(crate) async fn clear_reservations(&self, target: IscsiName, lun: u16) -> Result<(), ApiError> {
         let server = Arc::clone(&self.server);
@@ -157,10 +192,7 @@ impl Manager {
         if let Some(expected) = ask.generation.filter(|expected| *expected != generation) {
             return Err(refused(ChangeError::Generation { expected, is: generation }));
         }
-        let targets = self.server.targets();
-        let served = targets.iter().find(|served| served.name == target.as_str());
-        let old =
-            served.and_then(|served| served.luns.iter().find(|served| served.id == lun)).map(|lun| lun.size);
+        let old = self.size(target, lun);
         let mut changes = Vec::new();
         if old != Some(size) {
             if !ask.dry_run {
@@ -199,6 +231,7 @@ impl Manager {
         let edit = |config: &mut Config| {
             let old = config.clone();
             let edited = edit(config);
+            *config = source.located(config.clone());
             kept = source.keeps(&old, config);
             edited.map_err(|error| {
                 let sentence = error.sentence.clone();

@@ -46,14 +46,22 @@ pub(crate) const GENERATION: Parameter = Parameter {
     kind: "integer",
     description: "Refuse (409) unless the configuration still has this generation. The header If-Match says the same.",
 };
-/// Makes a removal strict.
+/// Makes a removal strict, and a PUT a mere change.
 pub(crate) const MUST_EXIST: Parameter = Parameter {
     name: "must_exist",
     kind: "boolean",
-    description: "Refuse (404) to remove what is not there, which otherwise succeeds and changes nothing.",
+    description: "Refuse (404) what is not there, which otherwise PUT creates and DELETE takes for removed.",
+};
+/// Makes a PUT a mere creation.
+pub(crate) const MUST_BE_NEW: Parameter = Parameter {
+    name: "must_be_new",
+    kind: "boolean",
+    description: "Refuse (409) to change what is there already. What is as the body says is no conflict, so that a creation can be repeated.",
 };
 /// What all changes take.
 pub(crate) const CHANGE: &[Parameter] = &[DRY_RUN, GENERATION];
+/// What a PUT of something with a name takes.
+pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW];
 /// What all removals take.
 pub(crate) const REMOVAL: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST];
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use lunway_block::size::HumanSize;
-use lunway_console::{Console, Endpoint, ListenError, Sockets, Source};
+use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, Source};
 use lunway_target::{
     ApiConfig, Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError,
     TargetConfig, TargetSummary,
@@ -68,10 +68,10 @@ pub(crate) struct Serve {
     save: Option<PathBuf>,
     /// Be managed on this Unix socket [default: what the configuration says, else /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock
     /// when not root, if that is free]
-    #[arg(long, value_name = "PATH")]
-    api_socket: Option<PathBuf>,
+    #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET", alias = "api-socket")]
+    socket: Option<PathBuf>,
     /// Do not be managed, but for SIGHUP
-    #[arg(long, conflicts_with = "api_socket")]
+    #[arg(long)]
     no_api: bool,
     /// Print what is served as one line of JSON
     #[arg(long)]
@@ -81,6 +81,11 @@ pub(crate) struct Serve {
 impl Serve {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let json = self.json;
+        if self.no_api && self.socket.is_some() && std::env::var_os("LUNWAY_SOCKET").is_none() {
+            return Err(Failure::Usage(
+                "--no-api and --socket contradict each other: give one of them".to_owned(),
+            ));
+        }
         let flags = Flags {
             listen: self.listen,
             iqn: self.iqn,
@@ -102,14 +107,20 @@ impl Serve {
             let mut requests = Requests::new().context("cannot wait for signals")?;
             let mut reloads = Reloads::new().context("cannot wait for signals")?;
             // Before anything is touched: another daemon may have it.
-            let sockets = match self.no_api {
-                true => Sockets::none(),
-                false => sockets(self.api_socket.as_deref(), config.api.as_ref())?,
+            let (sockets, unmanaged) = match self.no_api {
+                true => (Sockets::none(), Some("--no-api".to_owned())),
+                false => sockets(self.socket.as_deref(), config.api.as_ref())?,
             };
             let server = Arc::new(start(config).await?);
             let managed = sockets.path().map(Path::to_owned);
             let console = Console::start(sockets, Arc::clone(&server), source).map_err(Failure::failed)?;
-            let told = Announcement { managed: managed.as_deref(), json, meant_open: self.open };
+            let registered = RunningDaemon::register(managed.as_deref(), console.file().as_deref());
+            if let Err(error) = &registered {
+                tracing::info!(
+                    "commands will not name this daemon where several run: it cannot be recorded: {error}"
+                );
+            }
+            let told = Announcement { managed: managed.as_deref(), unmanaged, json, meant_open: self.open };
             match announce(&server, &console, &told) {
                 // Nobody listens any more: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -142,15 +153,17 @@ impl Serve {
 
 /// The sockets of the API. Where nobody said which, the usual one is taken if it can be had: a second daemon on the same
 /// machine, or one that may not write there, serves all the same.
-fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<Sockets, Failure> {
+///
+/// Beside them why there is no Unix socket, if that is so.
+fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<(Sockets, Option<String>), Failure> {
     let asked = socket.is_some() || config.is_some_and(|config| config.socket.is_some());
     let usual = (!asked).then(Endpoint::default_socket);
     match Sockets::bind(socket.or(usual.as_deref()), config) {
         Err(error @ (ListenError::Taken(_) | ListenError::Unix { .. })) if !asked => {
-            tracing::info!("not managed: {error}");
-            Sockets::bind(None, config).map_err(Failure::failed)
+            let sockets = Sockets::bind(None, config).map_err(Failure::failed)?;
+            Ok((sockets, Some(error.to_string())))
         }
-        bound => bound.map_err(Failure::failed),
+        bound => bound.map(|sockets| (sockets, None)).map_err(Failure::failed),
     }
 }
 
@@ -203,6 +216,8 @@ fn status(server: &Server) -> String {
 struct Announcement<'a> {
     /// The Unix socket that it is managed on.
     managed: Option<&'a Path>,
+    /// Why it is managed on none.
+    unmanaged: Option<String>,
     json: bool,
     /// `--open`: that anybody may write needs no words.
     meant_open: bool,
@@ -210,12 +225,12 @@ struct Announcement<'a> {
 
 fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Result<(), Failure> {
     let targets = server.targets();
-    let Announcement { managed, json, meant_open } = *told;
+    let Announcement { managed, ref unmanaged, json, meant_open } = *told;
     if json {
         let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
         let targets: Vec<_> = targets.iter().map(target_json).collect();
-        let api =
-            json!({ "socket": managed, "listen": console.tcp_address().map(|address| address.to_string()) });
+        let listen = console.tcp_address().map(|address| address.to_string());
+        let api = json!({ "socket": managed, "not_managed": unmanaged, "listen": listen });
         return terminal::print_json(&json!({ "listening": listening, "targets": targets, "api": api }));
     }
     let mut lines: Vec<_> =
@@ -241,6 +256,9 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
     }
     if let Some(address) = console.tcp_address() {
         lines.push(format!("managed on http://{address}"));
+    }
+    if let Some(why) = unmanaged {
+        lines.push(format!("not managed: {why}"));
     }
     terminal::print(&lines.join("\n"))
 }

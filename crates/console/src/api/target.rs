@@ -17,7 +17,9 @@ use crate::error::ApiError;
 use crate::extract::{Ask, Body, Place};
 use crate::manager::Manager;
 use crate::patch::{patched, restore_lun, restore_target};
-use crate::route::{CHANGE, DRY_RUN, GENERATION, Parameter, REMOVAL, Route};
+use crate::route::{
+    CHANGE, CREATION, DRY_RUN, GENERATION, MUST_BE_NEW, MUST_EXIST, Parameter, REMOVAL, Route,
+};
 
 /// Where a new rule goes.
 const AT: Parameter = Parameter {
@@ -86,6 +88,9 @@ struct Rules {
 struct NewSize {
     /// Bytes, a multiple of the sector.
     size: u64,
+    /// Fewer bytes than now are meant: what is behind the new end is lost.
+    #[serde(default)]
+    shrink: bool,
 }
 
 pub(super) fn routes() -> Vec<Route> {
@@ -102,7 +107,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Create a target, or change what the body names of it; null takes a default back. An empty object creates it.",
             put(put_target),
         )
-        .query(CHANGE)
+        .query(CREATION)
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -122,7 +127,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Add a logical unit, for which the body names at least the device, or change what the body names of it.",
             put(put_lun),
         )
-        .query(CHANGE)
+        .query(CREATION)
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -155,7 +160,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Let a CHAP user in, or name another file for the secret. The file is read with every change.",
             put(put_chap),
         )
-        .query(CHANGE)
+        .query(CREATION)
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -179,7 +184,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Add an access rule under this name, or change what the body names of it.",
             put(put_rule),
         )
-        .query(&[DRY_RUN, GENERATION, AT])
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, AT])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -237,6 +242,24 @@ async fn remove_from<T: 'static>(
     manager.change(ask, edit).await
 }
 
+/// Refuses a PUT that would create what must exist; `what` is its name.
+fn may_create(ask: Ask, what: &str, exists: bool) -> Result<(), ApiError> {
+    match ask.must_exist && !exists {
+        true => Err(ApiError::not_found(format!("there is no {what}"))),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a PUT that would change what must be new. `is_so`: what is there is already as the body says.
+fn may_change(ask: Ask, what: &str, is_so: Option<bool>) -> Result<(), ApiError> {
+    match ask.must_be_new && is_so == Some(false) {
+        true => Err(ApiError::conflict(format!(
+            "there is {what} already, and it is another: change it (set, --replace; in the API without must_be_new), or remove it first"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Puts `new` in the place of what matches, or at `at`, or at the end.
 fn place<T>(list: &mut Vec<T>, new: T, at: Option<usize>, is_it: impl Fn(&T) -> bool) {
     match list.iter().position(is_it) {
@@ -291,9 +314,12 @@ async fn put_target(
     }
     let edit = move |config: &mut Config| {
         let place_name = format!("target {name}");
+        may_create(ask, &place_name, config.target(name.as_str()).is_some())?;
         let mut new: TargetConfig =
             patched(&place_name, config.target(name.as_str()), ("name", json!(name)), patch)?;
         restore_target(&mut new, config)?;
+        let old = config.target(name.as_str());
+        may_change(ask, &place_name, old.map(|old| *old == new.with_formats()))?;
         place(&mut config.targets, new, None, |target| target.name == name);
         Ok(())
     };
@@ -350,8 +376,11 @@ async fn put_lun(
         let target = find_mut(config, &name)?;
         let place_name = format!("target {name}, lun {lun}");
         let old = target.lun(lun);
+        let what = format!("lun {lun} of target {name}");
+        may_create(ask, &what, old.is_some())?;
         let mut new: LunConfig = patched(&place_name, old, ("id", json!(lun)), patch)?;
         restore_lun(&place_name, &mut new, old)?;
+        may_change(ask, &what, old.map(|old| *old == new.with_format()))?;
         place(&mut target.luns, new, None, |old| old.id == lun);
         Ok(())
     };
@@ -372,9 +401,11 @@ async fn resize(
     State(manager): State<Arc<Manager>>,
     Place((target, lun)): Place<(String, u16)>,
     ask: Ask,
-    Body(NewSize { size }): Body<NewSize>,
+    Body(NewSize { size, shrink }): Body<NewSize>,
 ) -> Result<Applied, ApiError> {
-    manager.resize(ask, name(&target)?, lun, size).await
+    let target = name(&target)?;
+    manager.may_resize(&target, lun, size, shrink)?;
+    manager.resize(ask, target, lun, size).await
 }
 
 async fn chap(
@@ -397,7 +428,10 @@ async fn put_chap(
         let target = find_mut(config, &name)?;
         let place_name = format!("target {name}, chap user {user}");
         let old = target.chap.iter().find(|old| old.user == user);
+        let what = format!("chap user {user} of target {name}");
+        may_create(ask, &what, old.is_some())?;
         let new: ChapUser = patched(&place_name, old, ("user", json!(user)), patch)?;
+        may_change(ask, &what, old.map(|old| *old == new))?;
         place(&mut target.chap, new, None, |old| old.user == user);
         Ok(())
     };
@@ -435,7 +469,10 @@ async fn put_rule(
         let is_it = |old: &AccessRule| old.name.as_ref() == Some(&rule);
         let place_name = format!("target {name}, acl {rule}");
         let old = target.acl.iter().find(|old| is_it(old));
+        let what = format!("rule {rule} in the acl of target {name}");
+        may_create(ask, &what, old.is_some())?;
         let new: AccessRule = patched(&place_name, old, ("name", json!(rule)), patch)?;
+        may_change(ask, &what, old.map(|old| *old == new))?;
         place(&mut target.acl, new, ask.at, is_it);
         Ok(())
     };

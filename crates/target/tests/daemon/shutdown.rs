@@ -66,7 +66,7 @@ fn a_flush_that_fails_at_the_end_is_reported_with_its_device() {
     daemon.slow.flush_fails.store(true, Ordering::SeqCst);
     let error = daemon.shutdown(Duration::ZERO).unwrap_err();
     assert_eq!((error.unfinished, error.flushes.len(), error.flushes[0].lun), (0, 1, 1));
-    assert!(error.to_string().contains("flushing slow failed: no space left"), "{error}");
+    assert!(error.to_string().contains("flushing raw:slow failed: no space left"), "{error}");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_device_that_hangs_is_named_at_the_end_and_keeps_nothing_from_it() {
     let error = daemon.shutdown(Duration::ZERO).unwrap_err();
     assert!(start.elapsed() < Server::SHUTDOWN_TIME + Duration::from_secs(10), "{:?}", start.elapsed());
     assert_eq!((error.unfinished, error.unanswered.len(), error.unanswered[0].lun), (1, 1, 1));
-    assert!(error.to_string().contains("lun 1: slow does not answer"), "{error}");
+    assert!(error.to_string().contains("lun 1: raw:slow does not answer"), "{error}");
     assert_eq!(
         daemon.slow.flushes.load(Ordering::SeqCst),
         1,

@@ -190,7 +190,7 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
             Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
         };
         Box::pin(async move {
-            match (name.as_written(), name.spec()) {
+            match (name.as_written().trim_start_matches("raw:"), name.spec()) {
                 ("ram", _) => ram(64 << 20),
                 (_, DeviceSpec::Ram { size }) => ram(*size),
                 ("slow", _) => Ok(slow.into()),

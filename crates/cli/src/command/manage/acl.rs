@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
 use serde_json::{Value, json};
 
-use super::{Changing, Daemon, rows, target, text};
+use super::{Changing, Daemon, MUST_BE_NEW, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -34,7 +34,7 @@ enum Verb {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Add a rule, or replace the one of this name
+    /// Add a rule. A name that is taken is an error, unless what has it is the same
     Add(Box<Add>),
     /// Remove a rule. Initiators that match none of the others are refused, unless the target is open
     Remove {
@@ -78,6 +78,9 @@ struct Add {
     /// Put a new rule at this place, counted from 1 [default: behind all others]
     #[arg(long, value_name = "N")]
     at: Option<usize>,
+    /// Replace the rule that has this name
+    #[arg(long)]
+    replace: bool,
     #[command(flatten)]
     changing: Changing,
 }
@@ -109,8 +112,10 @@ impl Add {
             "read_only": self.read_only,
             "deny": self.deny,
         });
-        let at = self.at.map_or_else(String::new, |at| format!("at={at}"));
-        self.changing.change_at(Method::PUT, &path(&self.target, &self.rule), &at, Some(&body))
+        let at = self.at.map(|at| format!("at={at}"));
+        let new = (!self.replace).then(|| MUST_BE_NEW.to_owned());
+        let query: Vec<_> = at.into_iter().chain(new).collect();
+        self.changing.change_at(Method::PUT, &path(&self.target, &self.rule), &query.join("&"), Some(&body))
     }
 }
 

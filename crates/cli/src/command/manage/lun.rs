@@ -3,9 +3,9 @@
 use clap::{Args, Subcommand};
 use lunway_block::size::HumanSize;
 use lunway_console::Method;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Changing, Daemon, given, rows, target, text};
+use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -14,7 +14,9 @@ use crate::terminal;
 #[command(after_help = "\
 Examples:
   lunway lun add iqn.2026-11.com.example:disks 3 disk.img --sector 4096
+  lunway lun add iqn.2026-11.com.example:disks 3 other.img --replace
   lunway lun resize iqn.2026-11.com.example:disks 3 200G     # initiators see the new size
+  lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
   lunway lun set iqn.2026-11.com.example:disks 3 --read-only true
   lunway lun remove iqn.2026-11.com.example:disks 3")]
 pub(crate) struct Lun {
@@ -32,7 +34,7 @@ enum Verb {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Add a logical unit, or change the one of this number
+    /// Add a logical unit. A number that is taken is an error, unless what has it is the same
     Add {
         #[command(flatten)]
         place: Place,
@@ -40,6 +42,9 @@ enum Verb {
         device: String,
         #[command(flatten)]
         shape: Shape,
+        /// Give the number to this device where another has it: initiators see another disk
+        #[arg(long)]
+        replace: bool,
         #[command(flatten)]
         changing: Changing,
     },
@@ -62,6 +67,9 @@ enum Verb {
         /// Its size from now on: 200G, 4TiB
         #[arg(value_parser = lunway_block::size::parse_size)]
         size: u64,
+        /// Fewer bytes than now are meant: what is behind the new end is lost
+        #[arg(long)]
+        shrink: bool,
         #[command(flatten)]
         changing: Changing,
     },
@@ -130,14 +138,20 @@ impl Lun {
                     table(&units.collect::<Vec<_>>())
                 })
             }
-            Verb::Add { place, device, shape, changing } => shape.put(&place, Some(&device), &changing),
-            Verb::Set { place, device, shape, changing } => {
-                changing.daemon.ask(Method::GET, &place.path(), None)?;
-                shape.put(&place, device.as_deref(), &changing)
+            Verb::Add { place, device, shape, replace, changing } => {
+                // All of it: what is not said is as it is by default, also where the number was another's.
+                let body = Value::Object(shape.body(Some(&device), &changing.daemon));
+                let query = if replace { "" } else { MUST_BE_NEW };
+                changing.change_at(Method::PUT, &place.path(), query, Some(&body))
             }
-            Verb::Resize { place, size, changing } => {
+            Verb::Set { place, device, shape, changing } => {
+                let mut body = shape.body(device.as_deref(), &changing.daemon);
+                body.retain(|_, value| !value.is_null());
+                changing.change_at(Method::PUT, &place.path(), MUST_EXIST, Some(&Value::Object(body)))
+            }
+            Verb::Resize { place, size, shrink, changing } => {
                 let path = format!("{}/resize", place.path());
-                changing.change(Method::POST, &path, Some(&json!({ "size": size })))
+                changing.change(Method::POST, &path, Some(&json!({ "size": size, "shrink": shrink })))
             }
             Verb::Remove { place, changing } => changing.change(Method::DELETE, &place.path(), None),
         }
@@ -145,17 +159,19 @@ impl Lun {
 }
 
 impl Shape {
-    fn put(&self, place: &Place, device: Option<&str>, changing: &Changing) -> Result<(), Failure> {
-        let body = given([
-            ("device", device.map(|device| json!(changing.daemon.device(device)))),
-            ("sector", self.sector.map(Value::from)),
-            ("physical_sector", self.physical_sector.map(Value::from)),
-            ("read_only", self.read_only.map(Value::from)),
-            ("removable", self.removable.map(Value::from)),
-            ("serial", self.serial.as_deref().map(Value::from)),
-            ("threshold_percent", self.threshold.map(Value::from)),
-        ]);
-        changing.change(Method::PUT, &place.path(), Some(&Value::Object(body)))
+    /// What is said of a logical unit, null for what is not.
+    fn body(&self, device: Option<&str>, daemon: &Daemon) -> Map<String, Value> {
+        let body = json!({
+            "sector": self.sector,
+            "physical_sector": self.physical_sector,
+            "read_only": self.read_only,
+            "removable": self.removable,
+            "serial": self.serial,
+            "threshold_percent": self.threshold,
+        });
+        let mut body = body.as_object().cloned().unwrap_or_default();
+        body.extend(device.map(|device| ("device".to_owned(), json!(daemon.device(device)))));
+        body
     }
 }
 

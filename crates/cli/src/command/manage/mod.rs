@@ -18,14 +18,20 @@ pub(crate) mod target;
 pub(crate) mod top;
 
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use clap::Args;
 use lunway_block::spec::DeviceSpec;
-use lunway_console::{Client, ClientError, Endpoint, Method};
+use lunway_console::{Client, ClientError, Endpoint, Method, RunningDaemon};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 use crate::{device, terminal};
+
+/// A PUT that only creates. What is there already and the same is no conflict.
+const MUST_BE_NEW: &str = "must_be_new=true";
+/// A PUT that only changes.
+const MUST_EXIST: &str = "must_exist=true";
 
 /// Which daemon is asked, and how its answer is printed.
 #[derive(Debug, Args)]
@@ -63,6 +69,10 @@ impl Daemon {
             (Some(url), Some(file)) => Endpoint::tcp(url, file).map_err(failure)?,
             _ => Endpoint::Unix(self.socket.clone().unwrap_or_else(Endpoint::default_socket)),
         };
+        static SAID: Once = Once::new();
+        if let Endpoint::Unix(socket) = &endpoint {
+            SAID.call_once(|| say_which(socket));
+        }
         Ok(Client::new(endpoint))
     }
 
@@ -89,17 +99,12 @@ impl Daemon {
 
     /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
     pub(crate) fn device(&self, text: &str) -> String {
-        let Ok(mut spec) = DeviceSpec::parse(text) else { return text.to_owned() };
-        match spec.leaf_mut() {
-            DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path }
-                if path.is_relative() && self.api.is_none() =>
-            {
-                *path = self.file(path);
-                // There is no secret in the name of a file.
-                spec.to_string()
-            }
-            _ => text.to_owned(),
-        }
+        let (Ok(spec), Ok(here), None) = (DeviceSpec::parse(text), std::env::current_dir(), &self.api) else {
+            return text.to_owned();
+        };
+        let found = spec.clone().in_folder(&here);
+        // There is no secret in the name of a file.
+        if found == spec { text.to_owned() } else { found.to_string() }
     }
 }
 
@@ -146,10 +151,37 @@ fn changes(answer: &Value) -> String {
     lines.join("\n")
 }
 
+/// Says which daemon is asked where several run, on standard error.
+fn say_which(socket: &Path) {
+    let running = RunningDaemon::all();
+    if running.len() < 2 {
+        return;
+    }
+    let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
+    let (asked, others): (Vec<_>, Vec<_>) =
+        running.iter().partition(|daemon| daemon.socket.as_ref() == Some(&socket));
+    let asked = match asked.first() {
+        Some(daemon) => daemon.to_string(),
+        None => format!("the daemon on {}", socket.display()),
+    };
+    eprintln!("lunway: asking {asked}; also running: {}", listed(&others));
+}
+
+fn listed(daemons: &[&RunningDaemon]) -> String {
+    daemons.iter().map(|daemon| terminal::clean(&daemon.to_string())).collect::<Vec<_>>().join(", ")
+}
+
 /// A failure to ask, and refusals.
 fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Address(_) => Failure::Usage(error.to_string()),
+        ClientError::Connect { .. } => {
+            let running = RunningDaemon::all();
+            match listed(&running.iter().collect::<Vec<_>>()) {
+                none if none.is_empty() => Failure::failed(error),
+                listed => Failure::failed(anyhow::anyhow!("{error}; running: {listed}")),
+            }
+        }
         error => Failure::failed(error),
     }
 }

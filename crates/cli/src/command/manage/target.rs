@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
 use serde_json::{Value, json};
 
-use super::{Changing, Daemon, given, rows, text};
+use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, given, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -28,7 +28,7 @@ pub(crate) struct Target {
 enum Verb {
     /// List the targets
     List(Daemon),
-    /// Add a target, or change the one of this name
+    /// Add a target. A name that is taken is an error, unless what has it is the same
     Add(Box<Set>),
     /// Change a target
     Set(Box<Set>),
@@ -89,7 +89,8 @@ impl Target {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/targets", table),
-            Verb::Add(set) | Verb::Set(set) => set.run(),
+            Verb::Add(set) => set.run(MUST_BE_NEW),
+            Verb::Set(set) => set.run(MUST_EXIST),
             Verb::Remove(named) => named.changing.change(Method::DELETE, &path(&named.name), None),
             Verb::Enable(named) => named.put(&json!({ "enabled": true })),
             Verb::Disable(named) => named.put(&json!({ "enabled": false })),
@@ -104,14 +105,13 @@ pub(super) fn path(name: &str) -> String {
 
 impl Named {
     fn put(&self, body: &Value) -> Result<(), Failure> {
-        // A target of another name is not to be created by that.
-        self.changing.daemon.ask(Method::GET, &path(&self.name), None)?;
-        self.changing.change(Method::PUT, &path(&self.name), Some(body))
+        self.changing.change_at(Method::PUT, &path(&self.name), MUST_EXIST, Some(body))
     }
 }
 
 impl Set {
-    fn run(&self) -> Result<(), Failure> {
+    /// Adds or changes it, as `query` says.
+    fn run(&self, query: &str) -> Result<(), Failure> {
         let daemon = &self.changing.daemon;
         let or_null = |text: &str, value: Value| if text.is_empty() { Value::Null } else { value };
         let user = |text: &str| -> Result<Value, Failure> {
@@ -138,17 +138,20 @@ impl Set {
             body.insert("portal_group".to_owned(), json!(groups));
         }
         if self.chap.is_empty() && self.no_chap.is_empty() {
-            return self.changing.change(Method::PUT, &path(&self.name), Some(&Value::Object(body)));
+            return self.changing.change_at(
+                Method::PUT,
+                &path(&self.name),
+                query,
+                Some(&Value::Object(body)),
+            );
         }
         // One change for all: the list as it is, with what is said of it.
-        let users = match daemon.ask(Method::GET, &format!("{}/chap", path(&self.name)), None) {
-            Ok(answer) => rows(&answer, "users").to_vec(),
-            Err(_) => Vec::new(),
+        let users = match query {
+            MUST_EXIST => daemon.ask(Method::GET, &format!("{}/chap", path(&self.name)), None)?,
+            _ => Value::Null,
         };
-        let mut users: Vec<_> = users
-            .into_iter()
-            .filter(|user| !self.no_chap.iter().any(|gone| user["user"] == **gone))
-            .collect();
+        let is_gone = |user: &Value| self.no_chap.iter().any(|gone| user["user"] == **gone);
+        let mut users: Vec<_> = rows(&users, "users").iter().filter(|user| !is_gone(user)).cloned().collect();
         for new in &self.chap {
             let new = user(new)?;
             match users.iter_mut().find(|old| old["user"] == new["user"]) {
@@ -157,7 +160,7 @@ impl Set {
             }
         }
         body.insert("chap".to_owned(), json!(users));
-        self.changing.change(Method::PUT, &path(&self.name), Some(&Value::Object(body)))
+        self.changing.change_at(Method::PUT, &path(&self.name), query, Some(&Value::Object(body)))
     }
 }
 
