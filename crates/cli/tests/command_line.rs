@@ -61,7 +61,7 @@ fn what_fails_ends_with_1_and_one_sentence_on_standard_error() {
     let nobody = format!("iscsi://127.0.0.1:{}/{IQN}/0", free_port());
     for (arguments, parts) in [
         (&["inspect", missing.as_str()][..], &[missing.as_str()][..]),
-        (&["inspect", "disk.vhdx"], &["VHDX is not supported in this version yet"]),
+        (&["inspect", "disk.vhdx"], &["cannot open disk.vhdx", "No such file"]),
         (&["inspect", &nobody], &["cannot connect", "127.0.0.1"]),
         (&["discover", &nobody[..nobody.len() - IQN.len() - 2]], &["cannot connect"]),
         (&["copy", "ram:2M", "ram:1M"], &["copying ram:2M to ram:1M", "take a larger one"]),

@@ -12,11 +12,22 @@ pub enum OpenError {
     /// The text is no device.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// A format that is to come.
-    #[error("cannot open {}: VHDX is not supported in this version yet, only raw images are", .path.display())]
-    Vhdx {
+    /// A VHDX file, or one of its parents.
+    #[error(transparent)]
+    Vhdx(#[from] lunway_vhdx_device::OpenError),
+    /// A VHDX file past the page cache.
+    #[error("cannot open {} past the page cache: that is possible for raw images alone; leave --direct out", .path.display())]
+    VhdxDirect {
         /// The file.
         path: PathBuf,
+    },
+    /// No thread to open a file on.
+    #[error("cannot open {}: {source}", .path.display())]
+    NoThread {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: lunway_block::BlockError,
     },
     /// A size or sector that memory cannot have.
     #[error("cannot make {device}: {source}")]

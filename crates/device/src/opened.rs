@@ -8,11 +8,12 @@ use std::time::Duration;
 use lunway_block::BlockDevice;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
 use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, IscsiUrl};
-use lunway_file::{Closed, FileDevice};
+use lunway_file::{Closed, FileDevice, Workers};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_memory::{NullDisk, RamDisk};
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
+use lunway_vhdx_device::VhdxDevice;
 
 use crate::OpenError;
 
@@ -51,6 +52,7 @@ pub struct Opened {
     session: Option<Arc<IscsiDevice>>,
     multipath: Option<Arc<IscsiMultipath>>,
     file: Option<Closed>,
+    vhdx: Option<Arc<VhdxDevice>>,
     counters: Vec<(String, Arc<Stats>)>,
 }
 
@@ -69,6 +71,11 @@ impl Opened {
             tracing::info!(target: "lunway::stats", device, ?counted, "counted");
         }
         drop(self.device);
+        if let Some(vhdx) = self.vhdx
+            && let Err(error) = vhdx.close(CLOSE_TIME).await
+        {
+            tracing::error!(%error, "a VHDX file was not closed: its log is replayed when it is opened next");
+        }
         if let Some(file) = self.file {
             file.within(CLOSE_TIME).await;
         }
@@ -85,7 +92,7 @@ impl Opened {
     }
 
     fn plain(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device, session: None, multipath: None, file: None, counters: Vec::new() }
+        Self { device, session: None, multipath: None, file: None, vhdx: None, counters: Vec::new() }
     }
 
     fn wrap(&mut self, wrapper: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) {
@@ -148,7 +155,10 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
             let closed = device.closed();
             Opened { file: closed, ..Opened::plain(Arc::new(device)) }
         }
-        DeviceSpec::Vhdx { path } => return Err(OpenError::Vhdx { path: path.clone() }),
+        DeviceSpec::Vhdx { path } => {
+            let opened = open_vhdx(path, options, read_only).await?;
+            return with_sector(opened, leaf.to_string(), options).await;
+        }
         DeviceSpec::Iscsi { url } => open_iscsi(url, options).await?,
         DeviceSpec::Paths { path } => {
             let url = MultipathUrl::from_file(path).map_err(|error| OpenError::PathsFile(Box::new(error)))?;
@@ -160,6 +170,19 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
         | DeviceSpec::ReadOnly { .. }
         | DeviceSpec::Stats { .. } => unreachable!("decorators were peeled off"),
     })
+}
+
+/// A VHDX file and its parents, on a thread: the caller may carry other devices.
+async fn open_vhdx(path: &Path, options: &OpenOptions, read_only: bool) -> Result<Opened, OpenError> {
+    if options.direct {
+        return Err(OpenError::VhdxDirect { path: path.to_owned() });
+    }
+    let workers = Workers::new();
+    let file = path.to_owned();
+    let opening = workers.upkeep.io(move || Ok(VhdxDevice::open(&file, read_only)));
+    let opened = opening.await.map_err(|source| OpenError::NoThread { path: path.to_owned(), source })?;
+    let device = Arc::new(opened?);
+    Ok(Opened { vhdx: Some(device.clone()), ..Opened::plain(device) })
 }
 
 async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, OpenError> {

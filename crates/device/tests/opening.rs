@@ -61,12 +61,16 @@ async fn decorators_are_around_the_device_in_the_order_of_their_names() {
 }
 
 #[tokio::test]
-async fn vhdx_is_refused_in_one_sentence() {
-    let message = refusal("backup.vhdx", &OpenOptions::default()).await;
-    assert_eq!(
-        message,
-        "cannot open backup.vhdx: VHDX is not supported in this version yet, only raw images are"
-    );
+async fn a_vhdx_that_is_none_is_refused_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("backup.vhdx");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let path = path.to_str().unwrap();
+    let message = refusal(path, &OpenOptions::default()).await;
+    assert_eq!(message, format!("cannot open {path}: not a VHDX file: it does not begin with \"vhdxfile\""));
+    let direct = OpenOptions { direct: true, ..OpenOptions::default() };
+    let message = refusal(path, &direct).await;
+    assert!(message.ends_with("that is possible for raw images alone; leave --direct out"), "{message}");
 }
 
 #[tokio::test]

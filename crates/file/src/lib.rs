@@ -21,7 +21,7 @@
 //! | `store` | what the file system holds and has left |
 //! | `flush` | the memory that a flush failed |
 //! | `write_back` | bounding what a flush has to do |
-//! | `workers`, `answer` | a device's threads for what blocks, and the way back |
+//! | [`Workers`], [`Lane`], `answer` | a device's threads for what blocks, and the way back; for devices of other crates that lie on files too |
 //! | `ring` | io_uring; the only `unsafe` code of the crate |
 //! | `collector` | who takes completions from a ring: a task of the caller's runtime, else a thread |
 
@@ -44,3 +44,4 @@ pub use container::Container;
 pub use device::FileDevice;
 pub use handle::Closed;
 pub use open::{Engine, FileOptions, OpenError};
+pub use workers::{Lane, Workers};

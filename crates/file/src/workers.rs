@@ -35,19 +35,21 @@ static DEVICES: AtomicUsize = AtomicUsize::new(0);
 /// **Isolation.** Each device has threads of its own, and each kind of work its lane of them, so that a device whose disk does not answer
 /// holds up nothing but itself: not another device, its hanging reads not its flush, and a long flush not its reads. The bound of
 /// a lane is the device's share of the process's threads: no device can take another's.
-pub(crate) struct Workers {
+pub struct Workers {
     /// Reads and maps.
-    pub(crate) reads: Lane,
+    pub reads: Lane,
     /// Writes, unmaps, zeroing.
-    pub(crate) writes: Lane,
+    pub writes: Lane,
     /// One thread: flushes are made one at a time, and one call covers all that wait (`flush`).
-    pub(crate) flushes: Lane,
+    pub flushes: Lane,
     /// One thread, for resizing and background write-back.
-    pub(crate) upkeep: Lane,
+    pub upkeep: Lane,
 }
 
 impl Workers {
-    pub(crate) fn new() -> Self {
+    /// Threads for one more device; none is started yet.
+    #[expect(clippy::new_without_default, reason = "it counts a device")]
+    pub fn new() -> Self {
         DEVICES.fetch_add(1, Ordering::Relaxed);
         Self {
             reads: Lane::new("file-read", Bound::Share),
@@ -104,7 +106,7 @@ struct Shared {
 }
 
 /// A bounded queue, and threads that take from it.
-pub(crate) struct Lane {
+pub struct Lane {
     shared: Arc<Shared>,
     bound: Bound,
 }
@@ -137,7 +139,7 @@ impl Lane {
     }
 
     /// The same as an operation of a device: `Busy` where it is refused, `Aborted` where the job panicked.
-    pub(crate) fn io<T: Send + Unpin + 'static>(
+    pub fn io<T: Send + Unpin + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {

@@ -40,8 +40,7 @@ impl Chain<File> {
         options: &OpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
-        let canonical =
-            |path: &Path| path.canonicalize().map_err(OpenError::storage("looking for the file", 0));
+        let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
         let mut path = canonical(path)?;
         let root = canonical(root)?;
         let mut seen = HashSet::from([path.clone()]);

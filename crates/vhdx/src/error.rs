@@ -96,6 +96,14 @@ pub enum OpenError {
     /// A chain that leads back to itself, or is longer than any that was made on purpose.
     #[error("the chain of parents {0}")]
     Chain(String),
+    /// The file could not be reached.
+    #[error("{what}: {source}")]
+    Access {
+        /// What was under way.
+        what: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// Another process has the file open.
     #[error("the file is in use by another process")]
     InUse,
@@ -118,6 +126,10 @@ impl OpenError {
 
     pub(crate) fn unsupported(place: Place, offset: u64, problem: impl Into<String>) -> Self {
         Self::Unsupported { place, offset, problem: problem.into() }
+    }
+
+    pub(crate) fn access(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Access { what, source }
     }
 
     pub(crate) fn storage(what: &'static str, offset: u64) -> impl FnOnce(io::Error) -> Self {

@@ -127,7 +127,7 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         .read(true)
         .write(writable)
         .open(path)
-        .map_err(crate::OpenError::storage("opening the file", 0))?;
+        .map_err(crate::OpenError::access("opening the file"))?;
     let mut patience = LOCK_TRIES;
     let locked = loop {
         let locked = if writable { file.try_lock() } else { file.try_lock_shared() };
@@ -142,8 +142,6 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         Err(std::fs::TryLockError::WouldBlock) => Err(crate::OpenError::InUse),
         // File systems without locks: as much as they allow.
         Err(std::fs::TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
-        Err(std::fs::TryLockError::Error(error)) => {
-            Err(crate::OpenError::storage("locking the file", 0)(error))
-        }
+        Err(std::fs::TryLockError::Error(error)) => Err(crate::OpenError::access("locking the file")(error)),
     }
 }

@@ -1,0 +1,20 @@
+//! A VHDX file, with its parents, as a [`BlockDevice`](lunway_block::BlockDevice).
+//!
+//! ```text
+//!   read, write, unmap …  ──▶  a thread of the device's own  ──▶  lunway_vhdx::Chain  ──▶  pread, pwrite, fallocate, fdatasync
+//! ```
+//!
+//! The engine says which metadata an operation needs and where its payload lies; both are blocking system calls here, on threads of the
+//! device's own as a file's are (`lunway_file::Lane`): no core waits for them, no other device does, and what waits is bounded.
+//!
+//! | part | is |
+//! |---|---|
+//! | [`VhdxDevice`] | the device |
+//! | [`OpenError`] | why a file is not one |
+//! | `guids` | random GUIDs for the engine |
+
+mod device;
+mod guids;
+
+pub use device::{OpenError, VhdxDevice};
+pub use guids::random_guids;
