@@ -44,6 +44,11 @@ impl Clock {
         self.start + Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(self.tick + 1))
     }
 
+    /// That many ticks, in milliseconds.
+    pub(crate) fn millis(&self, ticks: u64) -> u64 {
+        (self.period.as_millis() as u64).saturating_mul(ticks)
+    }
+
     pub(crate) fn patience(&self, effect: Effect) -> u64 {
         self.command_ticks * (1 + u64::from(effect.is_slow()))
     }

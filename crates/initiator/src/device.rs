@@ -83,7 +83,7 @@ impl IscsiDevice {
         let (volatile, access) = (unit.shape.geometry.volatile_cache, unit.access);
         let unit = Arc::new(UnitCell::new(unit, lun, options.transfer_max));
         let (stream, core) = nexus.into_parts();
-        let session = Session::new(core, Lun::new(lun), volatile, &options);
+        let session = Session::new(core, url.to_string(), Lun::new(lun), volatile, &options);
         if let Some(access) = access {
             session.lock().note_access(access);
             session.tell_news();

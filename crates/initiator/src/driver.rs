@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lunway_block::BlockError;
 use lunway_iscsi::CloseReason;
 use lunway_iscsi::initiator::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent};
 use lunway_iscsi::pdu::AsyncEvent;
@@ -69,7 +68,7 @@ impl Driver {
     pub(crate) async fn run(mut self, mut stream: TcpStream) {
         loop {
             self.attend(&stream);
-            let (why, settled) = match self.serve(&stream).await {
+            let (why, settled, breach) = match self.serve(&stream).await {
                 End::Closed { settled } => {
                     if settled {
                         close_in_order(&stream);
@@ -88,9 +87,14 @@ impl Driver {
                     drop(stream);
                     return self.finish(&why);
                 }
-                End::LoggedOut(why) => (why, true),
-                End::Lost(why) => (why, false),
+                End::LoggedOut(why) => (why, true, false),
+                End::Lost(why) => (why, false, false),
+                End::Breach(why) => {
+                    self.session.lock().blame(&why);
+                    (format!("the target broke the protocol: {why}"), false, true)
+                }
             };
+            self.recovery.note_end(breach);
             // Whoever is told says it better.
             match self.session.is_observed() {
                 true => tracing::debug!(portal = %self.recovery.portal(), %why, "connection lost"),
@@ -195,7 +199,7 @@ impl Driver {
         if is_up {
             self.session.tell(SessionEvent::Lost { epoch: self.session.epoch(), why: why.to_owned() });
         }
-        self.session.change(|state| state.end(&BlockError::Gone { why: why.to_owned() }));
+        self.session.change(|state| state.end(why));
         self.session.tell(SessionEvent::Closed { why: why.to_owned() });
         self.session.ended.notify_waiters();
     }
@@ -296,6 +300,7 @@ impl State {
             InitiatorEvent::TaskManagementDone { token, response } => self.task_managed(token, response)?,
             InitiatorEvent::AsyncMessage(message) => self.told(&message, now)?,
             InitiatorEvent::Closing(CloseReason::LoggedOut) => return Err(self.logged_out()),
+            InitiatorEvent::Closing(CloseReason::Protocol(why)) => return Err(End::Breach(why)),
             InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
             InitiatorEvent::Tolerated(what) => {
                 if let Some(core) = &self.core {

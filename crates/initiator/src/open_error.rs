@@ -79,6 +79,14 @@ pub enum OpenError {
         /// How long was waited, milliseconds.
         millis: u64,
     },
+    /// Commands of the session that was lost are under way yet.
+    #[error(
+        "the target at {portal} is reachable, and the LUN is busy with a command of this host's old session"
+    )]
+    Occupied {
+        /// Where.
+        portal: String,
+    },
     /// The target has no such logical unit.
     #[error("the target at {portal} has no logical unit {lun}")]
     NoSuchLun {

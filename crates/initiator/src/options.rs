@@ -8,7 +8,7 @@ use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silenc
 
 /// Limits and times of a device. The defaults are those of the field where it has some.
 ///
-/// No operation hangs: it is answered, or fails after at most `command_timeout` + `abort_timeout` +
+/// No operation hangs: it is answered, or fails after at most `command_timeout` (twice where its answer was lost) + `abort_timeout` +
 /// `replacement_timeout` and what the kernel adds.
 ///
 /// # Failing fast

@@ -20,6 +20,10 @@ use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
 /// First wait before an attempt; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
+/// A session that lives shorter than this before a breach of the protocol has ended soon after its login: commands that waited are sent at
+/// once, and their answers are looked for within the default `command_timeout`.
+const SOON: Duration = Duration::from_secs(30);
+
 /// Between attempts over a port that is said to be dead: some, as packets may leave by another port than the one with the address. Rare, as each
 /// may cost the port a second when it is back.
 const WAIT_STRANDED: Duration = Duration::from_secs(30);
@@ -43,6 +47,10 @@ pub(crate) struct Recovery {
     /// The record of it, for the next process.
     port: Mutex<Option<ClaimedPort>>,
     unit: Arc<UnitCell>,
+    /// When the session began that there is, or was last.
+    up_since: Instant,
+    /// How many sessions in a row have ended soon by a breach of the protocol.
+    breaches: u32,
 }
 
 /// The end of one session, and what is known of it.
@@ -59,6 +67,12 @@ struct Loss {
     last: Mutex<String>,
 }
 
+impl Loss {
+    fn note(&self, error: &OpenError) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+    }
+}
+
 impl Recovery {
     pub(crate) fn new(
         url: IscsiUrl,
@@ -67,7 +81,8 @@ impl Recovery {
         port: Option<ClaimedPort>,
         unit: Arc<UnitCell>,
     ) -> Self {
-        Self { url, options, isid, port: Mutex::new(port), unit }
+        let port = Mutex::new(port);
+        Self { url, options, isid, port, unit, up_since: Instant::now(), breaches: 0 }
     }
 
     /// Nothing is left of the device's sessions at the target.
@@ -82,6 +97,19 @@ impl Recovery {
 
     pub(crate) fn portal(&self) -> String {
         self.url.portal()
+    }
+
+    /// A session has ended, perhaps by a breach of the protocol. What ends sessions soon after their logins will end the next one too: the
+    /// wait before that grows.
+    pub(crate) fn note_end(&mut self, breach: bool) {
+        let soon = self.up_since.elapsed() < SOON;
+        self.breaches = if breach && soon { self.breaches.saturating_add(1) } else { 0 };
+    }
+
+    /// Before the first attempt to connect.
+    fn first_wait(&self) -> Duration {
+        let wait = WAIT_MIN * 2u32.saturating_pow(self.breaches.min(16));
+        wait.min(self.options.retry_max.max(WAIT_MIN))
     }
 
     /// Reads the unit's shape again over the connection that is there.
@@ -134,7 +162,7 @@ impl Recovery {
 
     fn give_up(&self, session: &Session, last: &str) {
         let waited = self.options.replacement_timeout;
-        let why = format!("no connection to {} for {} ms: {last}", self.portal(), waited.as_millis());
+        let why = format!("no session with {} for {} ms: {last}", self.portal(), waited.as_millis());
         tracing::error!("{why}");
         session.change(|state| state.give_up(&BlockError::Gone { why }, waited));
     }
@@ -145,7 +173,7 @@ impl Recovery {
         let mut settled = loss.settled || self.fence(session, loss).await;
         // What gave hope before the loss gives none now.
         let _ = session.hope.notified().now_or_never();
-        let mut wait = WAIT_MIN;
+        let mut wait = self.first_wait();
         loop {
             if pause(session, wait).await {
                 wait = WAIT_MIN;
@@ -160,7 +188,7 @@ impl Recovery {
                     session.change(|state| {
                         state.note_event(format!("connection lost: {}; no new one: {error}", loss.why));
                     });
-                    *loss.last.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+                    loss.note(&error);
                 }
             }
             wait = (wait * 2).min(self.options.retry_max.max(WAIT_MIN));
@@ -204,7 +232,12 @@ impl Recovery {
             return Err(OpenError::OtherPort { portal });
         }
         if !*settled {
-            nexus.outwait(met).await?;
+            let occupied = || OpenError::Occupied { portal: self.portal() };
+            loss.note(&occupied());
+            nexus.outwait(met).await.map_err(|error| match error {
+                OpenError::Command { .. } | OpenError::Timeout { .. } => occupied(),
+                other => other,
+            })?;
             *settled = true;
             session.tell(SessionEvent::Settled { epoch: loss.epoch });
         }
@@ -214,7 +247,7 @@ impl Recovery {
     }
 
     async fn resume(
-        &self,
+        &mut self,
         session: &Arc<Session>,
         nexus: Nexus,
         unit: Unit,
@@ -245,6 +278,7 @@ impl Recovery {
         }
         session.tell_news();
         session.connect(core, volatile);
+        self.up_since = Instant::now();
         session.tell(SessionEvent::Up { epoch: session.epoch() });
         let millis = lost.elapsed().as_millis() as u64;
         match session.is_observed() {

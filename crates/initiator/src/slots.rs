@@ -95,9 +95,9 @@ pub(crate) enum Stage {
     Delayed,
     /// ABORT TASK was sent at that tick.
     Aborting { since: u64 },
-    /// Overdue when its connection ended. Not sent again; fails once a new session has ended the old one, when it can
-    /// no longer happen.
-    Expired,
+    /// Overdue, or the cause of breaches of the protocol, when its connection ended. Not sent again; fails with this once a new
+    /// session has ended the old one, when it can no longer happen.
+    Expired(BlockError),
     /// Waits to be picked up.
     Answered(Outcome),
 }
@@ -119,6 +119,10 @@ pub(crate) struct Entry {
     pub(crate) put_off: Option<Instant>,
     /// How often the target has rejected its PDU.
     pub(crate) rejects: u32,
+    /// How often a session has ended by a breach of the protocol for it.
+    pub(crate) breaches: u32,
+    /// Its answer was lost: when it was to be aborted, the target knew it no more.
+    pub(crate) answer_lost: bool,
     /// Whether a target may have executed it.
     pub(crate) was_sent: bool,
     /// It was under way over a connection that was lost.
@@ -218,6 +222,8 @@ mod tests {
             refusals: 0,
             put_off: None,
             rejects: 0,
+            breaches: 0,
+            answer_lost: false,
             was_sent: true,
             was_lost: false,
             covers: 0,

@@ -82,6 +82,9 @@ pub enum CloseReason {
     /// The peer broke the protocol in a way that leaves no other answer.
     #[error("protocol error: {0}")]
     Protocol(String),
+    /// PDUs of the peer, or ours, were lost on the way, though the connection lives (initiator).
+    #[error("lost on the way: {0}")]
+    Missing(String),
     /// The byte stream can no longer be followed.
     #[error(transparent)]
     Receive(#[from] ReceiveError),

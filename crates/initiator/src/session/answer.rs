@@ -1,6 +1,7 @@
 //! What the target says, and whether that is the last word.
 
 use std::io;
+use std::mem;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockError, Buf};
@@ -34,7 +35,7 @@ impl State {
     /// The target has answered a command.
     pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
         let Some(entry) = self.slots.get_mut(done.token) else { return };
-        let Completed { token, status, sense, data_in, data_in_len: received, .. } = done;
+        let Completed { token, status, sense, data_in, data_in_len: received, data_out_len: sent, .. } = done;
         if done.response != ServiceResponse::COMPLETED {
             let message = "the target failed to execute the command".to_owned();
             return self.fail(token, BlockError::Io { kind: io::ErrorKind::Other, message });
@@ -44,6 +45,18 @@ impl State {
         if status == Status::GOOD && writes && done.residual != Residual::None {
             // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Nobody knows which part.
             let message = format!("the target took a write in part: {:?}", done.residual);
+            return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
+        }
+        // RFC 7143 §11.4.5.1: what it did not take it has to say by a residual count.
+        let left = match done.residual {
+            Residual::Under(left) => left as usize,
+            Residual::None | Residual::Over(_) => 0,
+        };
+        if status == Status::GOOD && sent.saturating_add(left) < entry.data_out.len() {
+            let len = entry.data_out.len();
+            let message = format!(
+                "the target acknowledged a command with {len} bytes of data, of which it took only {sent}"
+            );
             return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
         }
         if status == Status::GOOD {
@@ -237,9 +250,16 @@ impl State {
         };
         let error = self.clock.timeout(entry.effect);
         match result {
-            // Done, or too late: in order, its answer would have come before this one.
-            TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST => {
+            TaskManagementResult::COMPLETE => {
                 self.fail(token, error);
+                Ok(())
+            }
+            // In order, its answer would have come before this one: it was lost, and so is the session, as the core says next. The
+            // command is sent again like all others that a session loses, but once only: a target may lose its commands itself.
+            TaskManagementResult::TASK_DOES_NOT_EXIST => {
+                if !mem::replace(&mut entry.answer_lost, true) {
+                    entry.stage = Stage::Sent;
+                }
                 Ok(())
             }
             other => Err(End::Lost(format!("ABORT TASK was answered with: {other}"))),

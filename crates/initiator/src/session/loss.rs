@@ -1,17 +1,21 @@
 //! The end of a connection, and the beginning of the next one.
 
 use std::collections::VecDeque;
+use std::io;
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockError;
 use lunway_iscsi::initiator::InitiatorConnection;
 
 use super::{State, portal_group_of};
-use crate::slots::Stage;
+use crate::slots::{Entry, Stage};
 use crate::traffic::Pings;
 
 /// Added to what happened before it.
 const CONNECTED_AGAIN: &str = "; connected again";
+/// How many sessions may end by a breach of the protocol over the same command. What comes five times is the target's way with it, and no
+/// accident.
+const BREACHES_MAX: u32 = 5;
 
 impl State {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
@@ -27,6 +31,24 @@ impl State {
             self.fail_all(&BlockError::Gone { why: why.to_owned() });
         } else {
             self.requeue(core);
+        }
+    }
+
+    /// The target has broken the protocol, over a certain command or one of those that are under way. Before [`Self::disconnect`].
+    pub(crate) fn blame(&mut self, why: &str) {
+        let Some(core) = &self.core else { return };
+        let (blamed, address) = (core.blamed(), &self.address);
+        for (token, entry) in self.slots.iter_unanswered() {
+            if !matches!(entry.stage, Stage::Sent) || blamed.is_some_and(|blamed| blamed != token) {
+                continue;
+            }
+            entry.breaches += 1;
+            if entry.breaches == BREACHES_MAX && !self.fails_fast {
+                let message = format!(
+                    "the target of {address} broke the protocol over the same command in {BREACHES_MAX} sessions: {why}"
+                );
+                entry.stage = Stage::Expired(BlockError::Io { kind: io::ErrorKind::InvalidData, message });
+            }
         }
     }
 
@@ -49,7 +71,7 @@ impl State {
         for (token, entry) in self.slots.iter_unanswered() {
             match entry.stage {
                 Stage::Sent => lost.push(token),
-                Stage::Aborting { .. } => entry.stage = Stage::Expired,
+                Stage::Aborting { .. } => entry.stage = Stage::Expired(self.clock.timeout(entry.effect)),
                 _ => {}
             }
         }
@@ -61,7 +83,8 @@ impl State {
     /// What the target has and did not answer is unknown. What it has answered, and was to be sent again, is over, like what
     /// was never sent.
     fn fail_all(&mut self, error: &BlockError) {
-        let unknown = |stage: &Stage| matches!(stage, Stage::Sent | Stage::Aborting { .. } | Stage::Expired);
+        let unknown =
+            |stage: &Stage| matches!(stage, Stage::Sent | Stage::Aborting { .. } | Stage::Expired(_));
         let entries = self.slots.iter_unanswered();
         let tokens: Vec<_> = entries.map(|(token, entry)| (token, unknown(&entry.stage))).collect();
         for (token, unknown) in tokens {
@@ -96,8 +119,8 @@ impl State {
         let tick = self.clock.tick;
         let mut expired = Vec::new();
         for (token, entry) in self.slots.iter_unanswered() {
-            match entry.stage {
-                Stage::Expired => expired.push((token, self.clock.timeout(entry.effect))),
+            match &entry.stage {
+                Stage::Expired(error) => expired.push((token, error.clone())),
                 _ => entry.since = tick,
             }
         }
@@ -109,24 +132,37 @@ impl State {
 
     /// No connection for too long: everything fails, and what is new will fail at once with `error`.
     pub(crate) fn give_up(&mut self, error: &BlockError, waited: Duration) {
-        let tokens: Vec<_> =
-            self.slots.iter_unanswered().map(|(token, entry)| (token, entry.was_sent)).collect();
-        for (token, was_sent) in tokens {
-            // Whether it happened is known only of what was never sent.
-            let unknown = BlockError::Timeout { millis: waited.as_millis() as u64 };
-            self.fail(token, if was_sent { unknown } else { error.clone() });
+        // Whether it happened is known only of what was never sent.
+        let unknown = BlockError::Timeout { millis: waited.as_millis() as u64 };
+        self.fail_waiting(error, &unknown);
+    }
+
+    /// Everything that has no answer fails: what was sent with `unknown`, the rest, and what is new, with `error`.
+    fn fail_waiting(&mut self, error: &BlockError, unknown: &BlockError) {
+        let told = |entry: &Entry| match &entry.stage {
+            Stage::Expired(error) => error.clone(),
+            _ if entry.was_sent => unknown.clone(),
+            _ => error.clone(),
+        };
+        let errors: Vec<_> =
+            self.slots.iter_unanswered().map(|(token, entry)| (token, told(entry))).collect();
+        for (token, error) in errors {
+            self.fail(token, error);
         }
         self.refuse(error);
     }
 
     /// The driver ends: nothing will ever be answered again.
-    pub(crate) fn end(&mut self, error: &BlockError) {
+    pub(crate) fn end(&mut self, why: &str) {
+        let error = &BlockError::Gone { why: why.to_owned() };
         (self.core, self.probe) = (None, None);
         self.driver_ended = true;
         if self.fails_fast {
             self.fail_all(error);
         } else {
-            self.give_up(error, Duration::ZERO);
+            // It is the end of the device, so this is never taken for leave to send it elsewhere.
+            let why = format!("{why}; the operation was under way, and whether it happened is not known");
+            self.fail_waiting(error, &BlockError::Gone { why });
         }
         self.refusing.get_or_insert_with(|| error.clone());
     }

@@ -71,11 +71,12 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new(
         core: InitiatorConnection,
+        address: String,
         lun: Lun,
         volatile: bool,
         options: &OpenOptions,
     ) -> Arc<Self> {
-        let state = Mutex::new(State::new(core, lun, volatile, options));
+        let state = Mutex::new(State { address, ..State::new(core, lun, volatile, options) });
         Arc::new(Self {
             state,
             closing: Notify::new(),
@@ -271,6 +272,8 @@ pub(crate) enum End {
     LoggedOut(String),
     /// For this reason.
     Lost(String),
+    /// The target broke the protocol.
+    Breach(String),
     /// Another disk is there now: it must not be used any more.
     OtherDisk(String),
 }
@@ -297,6 +300,8 @@ pub(crate) struct State {
     logout_sent: bool,
     /// The unit's shape may have changed: read it again.
     pub(crate) stale: bool,
+    /// Portal, target and LUN as an address, for people.
+    address: String,
     lun: Lun,
     clock: Clock,
     /// The tick at which commands were last looked at for being late.
@@ -348,6 +353,7 @@ impl State {
             logout_by: None,
             logout_sent: false,
             stale: false,
+            address: String::new(),
             lun,
             clock: Clock::new(options),
             looked_at: 0,
@@ -400,6 +406,8 @@ impl State {
             refusals: 0,
             put_off: None,
             rejects: 0,
+            breaches: 0,
+            answer_lost: false,
             was_sent: false,
             was_lost: false,
             covers: self.cache.written,

@@ -3,10 +3,36 @@
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockError;
+use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::TaskManagementFunction;
+
+use lunway_scsi::operations;
 
 use super::{End, State};
 use crate::slots::{Entry, Stage};
+
+/// The operation of a CDB, and its range where it has one, for people.
+fn what(cdb: &Cdb) -> String {
+    let mut bytes = [0; 16];
+    let len = cdb.len().min(bytes.len());
+    bytes[..len].copy_from_slice(&cdb[..len]);
+    let Ok(operation) = operations::find(bytes[0], bytes[1]) else {
+        return format!("the command {:#04x}", bytes[0]);
+    };
+    // SBC-4 5: CDBs of ten bytes have the operation codes from 20h on, those of sixteen from 80h on.
+    let (lba, blocks) = match bytes[0] {
+        0x28 | 0x2A | 0x35 | 0x41 => {
+            let lba = u32::from_be_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
+            (u64::from(lba), u32::from(u16::from_be_bytes([bytes[7], bytes[8]])))
+        }
+        0x88 | 0x8A | 0x91 | 0x93 => {
+            let [_, _, a, b, c, d, e, f, g, h, i, j, k, l, _, _] = bytes;
+            (u64::from_be_bytes([a, b, c, d, e, f, g, h]), u32::from_be_bytes([i, j, k, l]))
+        }
+        _ => return operation.name.to_owned(),
+    };
+    format!("{} of {blocks} blocks at LBA {lba}", operation.name)
+}
 
 impl State {
     /// Puts back into the queue what has waited long enough for a busy target, and acts on commands that are overdue.
@@ -40,7 +66,8 @@ impl State {
                 Stage::Queued if late => overdue.push((token, self.clock.timeout(entry.effect))),
                 Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
                 Stage::Sent if late => {
-                    tracing::warn!(cdb = ?entry.cdb, "no answer in time: the command is aborted");
+                    let millis = self.clock.millis(tick - entry.since);
+                    tracing::warn!(lane = %self.address, "no answer to {} within {millis} ms: it is aborted", what(&entry.cdb));
                     // RFC 7143 [7.11-1]
                     core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
                     let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect));
@@ -105,5 +132,21 @@ impl State {
     /// The target wants us to log out within `time`: nothing new is sent, what is in flight may finish.
     pub(crate) fn leave_within(&mut self, time: Duration, now: Instant) {
         self.logout_by.get_or_insert(now + time / 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunway_scsi::cdb;
+
+    #[test]
+    fn a_command_is_named_with_its_range() {
+        let named = |cdb: &[u8]| what(&Cdb::new(cdb));
+        assert_eq!(named(&cdb::test_unit_ready()), "TEST UNIT READY");
+        let write = [0x8A, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 8, 0, 0, 0];
+        assert_eq!(named(&write), "WRITE (16) of 2048 blocks at LBA 4096");
+        assert_eq!(named(&[0x28, 0, 0, 0, 0, 7, 0, 0, 8, 0]), "READ (10) of 8 blocks at LBA 7");
+        assert_eq!(named(&[0xFF]), "the command 0xff");
     }
 }

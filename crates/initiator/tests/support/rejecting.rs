@@ -1,4 +1,4 @@
-//! A target's way of rejecting commands: between an initiator and a target, PDU by PDU.
+//! A target's way of answering commands wrongly, and a network's of losing answers: between an initiator and a target, PDU by PDU.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,50 +9,71 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Opcode of a SCSI Command, without the immediate bit.
 const SCSI_COMMAND: u8 = 0x01;
+const SCSI_RESPONSE: u8 = 0x21;
+const R2T: u8 = 0x31;
 const REJECT: u8 = 0x3F;
 
-/// Rejects commands instead of handing them on.
+/// Rejects commands, or answers them otherwise, instead of handing them on.
 #[derive(Default)]
 pub struct Rejecting {
     /// How many more.
     pub left: AtomicUsize,
     /// How many there were.
     pub done: AtomicUsize,
+    /// How many more PDUs of the target vanish.
+    pub loses: AtomicUsize,
+}
+
+/// Takes one from `left` if there is one.
+fn take_one(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 impl Rejecting {
     /// A way to `target` that rejects commands with this operation code for this reason.
     pub async fn serve(self: &Arc<Self>, target: SocketAddr, opcode: u8, reason: u8) -> SocketAddr {
+        self.serve_with(target, opcode, move |command| reject(command, reason)).await
+    }
+
+    /// A way to `target` that answers commands with this operation code by itself.
+    pub async fn serve_with(
+        self: &Arc<Self>,
+        target: SocketAddr,
+        opcode: u8,
+        answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static,
+    ) -> SocketAddr {
+        let answer = Arc::new(answer);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let this = self.clone();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let this = this.clone();
+                let (this, answer) = (this.clone(), answer.clone());
                 tokio::spawn(async move {
                     let far = TcpStream::connect(target).await.unwrap();
-                    this.carry(near, far, opcode, reason).await;
+                    this.carry(near, far, opcode, &*answer).await;
                 });
             }
         });
         address
     }
 
-    async fn carry(&self, near: TcpStream, far: TcpStream, opcode: u8, reason: u8) {
+    async fn carry(
+        &self,
+        near: TcpStream,
+        far: TcpStream,
+        opcode: u8,
+        answer: &(dyn Fn(&[u8]) -> Vec<u8> + Sync),
+    ) {
         let (mut near_read, mut near_write) = near.into_split();
         let (mut far_read, mut far_write) = far.into_split();
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel::<Vec<u8>>();
         let out = async {
             while let Some(pdu) = read_pdu(&mut near_read).await {
                 let is_meant = pdu[0] & 0x3F == SCSI_COMMAND && pdu[32] == opcode;
-                let rejects = is_meant
-                    && self
-                        .left
-                        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-                        .is_ok();
-                if rejects {
+                if is_meant && take_one(&self.left) {
                     self.done.fetch_add(1, Ordering::SeqCst);
-                    tell.send(reject(&pdu, reason)).unwrap();
+                    tell.send(answer(&pdu)).unwrap();
                 } else if far_write.write_all(&pdu).await.is_err() {
                     return;
                 }
@@ -62,7 +83,9 @@ impl Rejecting {
         let (give, mut given) = tokio::sync::mpsc::unbounded_channel();
         let read = async {
             while let Some(pdu) = read_pdu(&mut far_read).await {
-                give.send(pdu).unwrap();
+                if !take_one(&self.loses) {
+                    give.send(pdu).unwrap();
+                }
             }
         };
         let back = async {
@@ -93,6 +116,38 @@ async fn read_pdu(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<Vec<u8>> {
     pdu.resize(48 + rest, 0);
     stream.read_exact(&mut pdu[48..]).await.ok()?;
     Some(pdu)
+}
+
+/// GOOD, for a command that counts.
+pub fn good(command: &[u8]) -> Vec<u8> {
+    let mut pdu = answer_to(command, SCSI_RESPONSE);
+    let next = u32::from_be_bytes(command[24..28].try_into().unwrap()) + 1;
+    pdu[28..32].copy_from_slice(&next.to_be_bytes());
+    pdu[32..36].copy_from_slice(&next.to_be_bytes());
+    pdu
+}
+
+/// An R2T for 4096 bytes behind the first MiB.
+pub fn ask_beyond(command: &[u8]) -> Vec<u8> {
+    let mut pdu = answer_to(command, R2T);
+    pdu[20..24].copy_from_slice(&5u32.to_be_bytes());
+    pdu[40..44].copy_from_slice(&(1u32 << 20).to_be_bytes());
+    pdu[44..48].copy_from_slice(&4096u32.to_be_bytes());
+    pdu
+}
+
+/// With LUN, tag, and StatSN as it is expected.
+fn answer_to(command: &[u8], opcode: u8) -> Vec<u8> {
+    let mut pdu = vec![0; 48];
+    (pdu[0], pdu[1]) = (opcode, 0x80);
+    pdu[16..20].copy_from_slice(&command[16..20]);
+    pdu[24..28].copy_from_slice(&command[28..32]);
+    pdu[28..32].copy_from_slice(&command[24..28]);
+    pdu[32..36].copy_from_slice(&command[24..28]);
+    if opcode == R2T {
+        pdu[8..16].copy_from_slice(&command[8..16]);
+    }
+    pdu
 }
 
 /// The command does not count: ExpCmdSN is its own CmdSN.

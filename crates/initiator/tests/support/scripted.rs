@@ -57,6 +57,8 @@ pub struct Disk {
     /// Commands that wait for all older ones.
     pub ordered: AtomicUsize,
     pub answers_aborts: Mutex<bool>,
+    /// ABORT TASK is answered as if the command's answer were on its way.
+    pub knows_no_tasks: std::sync::atomic::AtomicBool,
     pub identity: Mutex<[u8; 8]>,
     /// WCE, DPOFUA.
     pub cache: Mutex<(bool, bool)>,
@@ -81,6 +83,7 @@ impl Disk {
             refused: AtomicUsize::new(0),
             ordered: AtomicUsize::new(0),
             answers_aborts: Mutex::new(true),
+            knows_no_tasks: Default::default(),
             identity: Mutex::new([0x60, 1, 2, 3, 4, 5, 6, 7]),
             cache: Mutex::new((true, true)),
             transfer_blocks_max: Mutex::new(0),
@@ -288,6 +291,9 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                     }
                     assert_eq!(function, TaskManagementFunction::ABORT_TASK);
                     let result = match core.abort_task(referenced_task_tag) {
+                        _ if disk.knows_no_tasks.load(Ordering::Relaxed) => {
+                            TaskManagementResult::TASK_DOES_NOT_EXIST
+                        }
                         Aborted::NotFound => TaskManagementResult::TASK_DOES_NOT_EXIST,
                         Aborted::Dropped | Aborted::Executing(_) => TaskManagementResult::COMPLETE,
                     };

@@ -21,6 +21,8 @@ pub(super) struct Task {
     expected_in: usize,
     next_data_sn: u32,
     received: usize,
+    /// Bytes of its data that were queued to be sent.
+    sent: usize,
 }
 
 impl InitiatorConnection {
@@ -72,7 +74,7 @@ impl InitiatorConnection {
         pdu.lun = u64::from_be_bytes(submission.lun).into();
         pdu.initiator_task_tag = initiator_task_tag.into();
         pdu.cmd_sn = self.cmd_sn.0.into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         pdu.cdb = *submission.cdb.first();
         let mut ahs = Vec::new();
         // RFC 7143 [11.2.2.3-1, 11.3.5-1]
@@ -91,6 +93,7 @@ impl InitiatorConnection {
             expected_in,
             next_data_sn: 0,
             received: 0,
+            sent: unsolicited,
         };
         // RFC 7143 [4.2.2.1-2, 4.2.2.1-6, 4.2.2.1-12]
         self.cmd_sn = self.cmd_sn.next();
@@ -118,7 +121,7 @@ impl InitiatorConnection {
         pdu.lun = u64::from_be_bytes(task.submission.lun).into();
         pdu.initiator_task_tag = task.initiator_task_tag.into();
         pdu.target_transfer_tag = transfer_tag.into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         let (mut at, mut data_sn) = (start, 0u32);
         // RFC 7143 [11.7.7-2, 11.7.1-1, 11.8-2, 11.8-3]
         // §11.7.7: whole words.
@@ -139,11 +142,14 @@ impl InitiatorConnection {
     pub(super) fn ready_to_transfer(&mut self, head: &Head) {
         let pdu: &R2t = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
+        if !self.note_next_status(pdu.stat_sn.get()) {
+            return;
+        }
         let Some(negotiated) = self.negotiated() else { return };
         let (segment_max, burst_max) = (negotiated.max_recv_peer as usize, negotiated.max_burst_length);
         // An R2T for a task that was aborted may still be on its way.
         let Some(slot) = self.slot_of(pdu.initiator_task_tag.get()) else { return };
-        let Some(task) = self.tasks[slot].take() else { return };
+        let Some(mut task) = self.tasks[slot].take() else { return };
         let data = task.submission.data_out.clone();
         let start = pdu.buffer_offset.get() as usize;
         let len = pdu.desired_data_transfer_length.get();
@@ -161,6 +167,7 @@ impl InitiatorConnection {
             None
         };
         if let Some(refused) = refused {
+            self.blamed = Some(task.submission.token);
             self.tasks[slot] = Some(task);
             return self.close(CloseReason::Protocol(refused));
         }
@@ -176,6 +183,7 @@ impl InitiatorConnection {
             )));
         }
         self.data_out(&task, &data, pdu.target_transfer_tag.get(), start, end, segment_max);
+        task.sent = task.sent.saturating_add(end - start);
         self.tasks[slot] = Some(task);
     }
 
@@ -212,8 +220,7 @@ impl InitiatorConnection {
             return self.close(CloseReason::Protocol("a data digest does not match".into()));
         }
         // RFC 7143 [11.7-1, 11.7.2-2]
-        if pdu.has_status() {
-            self.note_status(pdu.stat_sn.get());
+        if pdu.has_status() && self.note_status(pdu.stat_sn.get()) {
             let residual = residual(pdu.flags, pdu.residual_count.get());
             self.complete(slot, ServiceResponse::COMPLETED, pdu.status, Vec::new(), residual);
         }
@@ -232,6 +239,7 @@ impl InitiatorConnection {
             Some(task) => {
                 let (data_sn, at, len) = (pdu.data_sn.get(), pdu.buffer_offset.get(), head.data_len);
                 let Task { next_data_sn, received, expected_in, .. } = *task;
+                self.blamed = Some(task.submission.token);
                 self.close(CloseReason::Protocol(format!(
                     "a Data-In number {data_sn} with {len} bytes at {at}, where number {next_data_sn} at {received} was expected, of \
                      {expected_in} bytes in all"
@@ -239,7 +247,9 @@ impl InitiatorConnection {
             }
             // RFC 7143 [4.2.3.3-3]
             // Of a task that was aborted; it may end with a status, which counts.
-            _ if pdu.has_status() => self.note_status(pdu.stat_sn.get()),
+            _ if pdu.has_status() => {
+                let _ = self.note_status(pdu.stat_sn.get());
+            }
             _ => {}
         }
     }
@@ -248,7 +258,9 @@ impl InitiatorConnection {
     pub(super) fn scsi_response(&mut self, head: &Head, data: &[u8]) {
         let pdu: &ScsiResponse = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
-        self.note_status(pdu.stat_sn.get());
+        if !self.note_status(pdu.stat_sn.get()) {
+            return;
+        }
         let Some(slot) = self.slot_of(pdu.initiator_task_tag.get()) else { return };
         if pdu.response != ServiceResponse::COMPLETED {
             return self.complete(slot, pdu.response, 0, sense_of(data), Residual::None);
@@ -273,6 +285,7 @@ impl InitiatorConnection {
             sense,
             data_in: task.submission.data_in,
             data_in_len: task.received,
+            data_out_len: task.sent,
             residual,
         }));
     }

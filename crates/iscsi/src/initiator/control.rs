@@ -79,7 +79,7 @@ impl InitiatorConnection {
         // RFC 7143 [4.2.2.1-1]
         // §11.12.8: login requests are immediate and all carry the first CmdSN.
         pdu.cmd_sn = self.cmd_sn.0.into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         pdu.initiator_task_tag = CONTROL_TAG.into();
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(&message.data).freeze());
     }
@@ -92,11 +92,11 @@ impl InitiatorConnection {
         match step {
             InitiatorStep::Failed(error) => self.close(CloseReason::LoginFailed(error)),
             InitiatorStep::Send(message) => {
-                self.note_status(pdu.stat_sn.get());
+                self.status_numbers.begin(pdu.stat_sn.get());
                 self.send_login(message);
             }
             InitiatorStep::Finished(logged_in) => {
-                self.note_status(pdu.stat_sn.get());
+                self.status_numbers.begin(pdu.stat_sn.get());
                 self.max_cmd_sn = Serial(pdu.max_cmd_sn.get());
                 let negotiated = &logged_in.negotiated;
                 let (header_digest, data_digest) = (negotiated.header_digest, negotiated.data_digest);
@@ -139,7 +139,7 @@ impl InitiatorConnection {
 
     fn send_nop_out(&mut self, mut pdu: NopOut) {
         pdu.cmd_sn = self.cmd_sn.0.into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
     }
 
@@ -147,12 +147,14 @@ impl InitiatorConnection {
         let pdu: &NopIn = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
         if pdu.initiator_task_tag.get() != RESERVED_TAG {
-            self.note_status(pdu.stat_sn.get());
+            if !self.note_status(pdu.stat_sn.get()) {
+                return;
+            }
             let tag = pdu.initiator_task_tag.get();
             if let Some(ping) = self.control.ping.take_if(|ping| ping.tag == tag) {
                 self.count_commands(ping, Serial(pdu.exp_cmd_sn.get()));
             }
-        } else if pdu.target_transfer_tag.get() != RESERVED_TAG {
+        } else if self.note_next_status(pdu.stat_sn.get()) && pdu.target_transfer_tag.get() != RESERVED_TAG {
             // RFC 7143 [11.18-1, 11.18-2, 11.18.1-3, 11.18.2-1, 11.18.2-2]
             // The target's ping, answered with its tag and LUN and without a tag of ours.
             let mut answer = NopOut::new();
@@ -169,8 +171,8 @@ impl InitiatorConnection {
     fn count_commands(&mut self, ping: Ping, expected: Serial) {
         if expected < ping.next_cmd_sn {
             let (expected, next) = (expected.0, ping.next_cmd_sn.0);
-            self.close(CloseReason::Protocol(format!(
-                "commands were lost on the way: the target waits for number {expected}, and all before {next} were sent"
+            self.close(CloseReason::Missing(format!(
+                "commands: the target waits for number {expected}, and all before {next} were sent"
             )));
         }
     }
@@ -200,14 +202,16 @@ impl InitiatorConnection {
         pdu.initiator_task_tag = tag.into();
         pdu.target_transfer_tag = transfer_tag.into();
         pdu.cmd_sn = self.next_cmd_sn().into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Buf::copy_of(text).freeze());
     }
 
     pub(super) fn text_response(&mut self, head: &Head, data: &[u8]) {
         let pdu: &TextResponse = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
-        self.note_status(pdu.stat_sn.get());
+        if !self.note_status(pdu.stat_sn.get()) {
+            return;
+        }
         let tag = pdu.initiator_task_tag.get();
         if self.control.text_tag != Some(tag) {
             return;
@@ -272,7 +276,7 @@ impl InitiatorConnection {
         pdu.set_reason(LogoutReason::CLOSE_SESSION);
         pdu.initiator_task_tag = self.control.tag().into();
         pdu.cmd_sn = self.cmd_sn.0.into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
         self.control.leaving = true;
     }
@@ -280,7 +284,9 @@ impl InitiatorConnection {
     // RFC 7143 [11.14-4, 11.15-1]
     pub(super) fn logout_response(&mut self, head: &Head) {
         let pdu: &LogoutResponse = pdu::view(&head.bhs);
-        self.note_status(pdu.stat_sn.get());
+        if !self.note_status(pdu.stat_sn.get()) {
+            return;
+        }
         self.close(match pdu.response {
             LogoutResult::CLOSED => CloseReason::LoggedOut,
             other => CloseReason::Protocol(format!("logout: {other}")),
@@ -303,7 +309,7 @@ impl InitiatorConnection {
         pdu.lun = u64::from_be_bytes(lun).into();
         pdu.initiator_task_tag = tag.into();
         pdu.cmd_sn = self.cmd_sn.0.into();
-        pdu.exp_stat_sn = self.exp_stat_sn.into();
+        pdu.exp_stat_sn = self.status_numbers.next().into();
         let task = referenced
             .and_then(|token| self.tasks.iter().flatten().find(|task| task.submission.token == token));
         let aborts = task.map(|task| task.initiator_task_tag);
@@ -319,7 +325,9 @@ impl InitiatorConnection {
     pub(super) fn task_management_response(&mut self, head: &Head) {
         let pdu: &TaskManagementResponse = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
-        self.note_status(pdu.stat_sn.get());
+        if !self.note_status(pdu.stat_sn.get()) {
+            return;
+        }
         self.management_done(pdu.initiator_task_tag.get(), pdu.response);
     }
 
@@ -329,19 +337,28 @@ impl InitiatorConnection {
             return;
         };
         let request = management.swap_remove(at);
-        // RFC 7143 [4.2.3.3-4]
-        let gone =
-            matches!(response, TaskManagementResult::COMPLETE | TaskManagementResult::TASK_DOES_NOT_EXIST);
-        if let Some(slot) = request.aborts.filter(|_| gone).and_then(|tag| self.slot_of(tag)) {
-            self.forget(slot);
-        }
+        let unanswered = request.aborts.and_then(|tag| self.slot_of(tag));
         self.events.push_back(InitiatorEvent::TaskManagementDone { token: request.token, response });
+        match unanswered {
+            // RFC 7143 [4.2.3.3-4]
+            Some(slot) if response == TaskManagementResult::COMPLETE => {
+                self.forget(slot);
+            }
+            // In order, its answer would have come before this one.
+            Some(_) if response == TaskManagementResult::TASK_DOES_NOT_EXIST => {
+                let why = "the answer to a command: the target does not know the command any more".to_owned();
+                self.close(CloseReason::Missing(why));
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn async_message(&mut self, head: &Head, data: &[u8]) {
         let pdu: &AsyncMessage = pdu::view(&head.bhs);
         self.note_window(pdu.exp_cmd_sn.get(), pdu.max_cmd_sn.get());
-        self.note_status(pdu.stat_sn.get());
+        if !self.note_status(pdu.stat_sn.get()) {
+            return;
+        }
         // RFC 7143 [11.10-1]
         if pdu.event == AsyncEvent::NEGOTIATION_REQUEST && self.control.text_tag.is_none() {
             // RFC 7143 [11.9.1-4]
@@ -373,7 +390,7 @@ impl InitiatorConnection {
             let mut pdu = NopOut::new();
             pdu.initiator_task_tag = self.control.tag().into();
             pdu.cmd_sn = sent.cmd_sn;
-            pdu.exp_stat_sn = self.exp_stat_sn.into();
+            pdu.exp_stat_sn = self.status_numbers.next().into();
             self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
         }
     }
@@ -381,7 +398,9 @@ impl InitiatorConnection {
     /// RFC 7143 §11.17: the data is the header that the target could not act upon.
     pub(super) fn rejected(&mut self, head: &Head, data: &[u8]) {
         let pdu: &Reject = pdu::view(&head.bhs);
-        self.note_status(pdu.stat_sn.get());
+        if !self.note_status(pdu.stat_sn.get()) {
+            return;
+        }
         let Some(sent_header) = data.first_chunk::<{ pdu::HEADER_LEN }>() else {
             return self.close(CloseReason::Protocol(format!("rejected without a header: {}", pdu.reason)));
         };

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `mod.rs` | [`InitiatorConnection`], bytes to PDUs, numbering, timers |
 //! | `command.rs` | SCSI Command, Data-Out, R2T, Data-In, SCSI Response |
+//! | `status.rs` | StatSN: which answers are missing |
 //! | `control.rs` | login, NOP, SendTargets, logout, task management, asynchronous messages, Reject |
 
 mod command;
 mod control;
+mod status;
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -27,6 +29,7 @@ use crate::serial::Serial;
 use crate::transmit::Transmitter;
 
 use command::Task;
+use status::StatusNumbers;
 
 /// What a connection asks for.
 #[derive(Clone, Debug)]
@@ -84,6 +87,8 @@ pub struct Completed {
     pub data_in: Buf,
     /// Bytes of it that were received.
     pub data_in_len: usize,
+    /// Bytes of `data_out` that were sent: what was immediate, unsolicited, or asked for by R2Ts.
+    pub data_out_len: usize,
     /// What was expected and not transferred.
     pub residual: Residual,
 }
@@ -117,7 +122,8 @@ pub enum InitiatorEvent {
         /// The submission's buffer.
         data_in: Buf,
     },
-    /// A task management request has its answer. If it aborted a command, that command will not be answered any more.
+    /// A task management request has its answer. If it aborted a command, that command will not be answered any more. Where
+    /// the target does not know a command that has no answer, the answer was lost: [`Closing`](Self::Closing) follows.
     TaskManagementDone {
         /// The request's.
         token: u64,
@@ -162,13 +168,15 @@ pub struct InitiatorConnection {
     events: VecDeque<InitiatorEvent>,
     cmd_sn: Serial,
     max_cmd_sn: Serial,
-    exp_stat_sn: u32,
+    status_numbers: StatusNumbers,
     tasks: Vec<Option<Task>>,
     free: Vec<usize>,
     generation: u16,
     control: control::Control,
     login_by: Instant,
     liveness: Liveness,
+    /// The command whose PDU broke the protocol.
+    blamed: Option<u64>,
 }
 
 impl InitiatorConnection {
@@ -185,13 +193,14 @@ impl InitiatorConnection {
             events: VecDeque::new(),
             cmd_sn: Serial(1),
             max_cmd_sn: Serial(1),
-            exp_stat_sn: 0,
+            status_numbers: StatusNumbers::default(),
             tasks: Vec::new(),
             free: Vec::new(),
             generation: 0,
             control: control::Control::default(),
             login_by: now + config.login_timeout,
             liveness: Liveness::new(config.nop_interval, config.nop_timeout, now),
+            blamed: None,
         };
         connection.send_login(first);
         connection
@@ -342,10 +351,36 @@ impl InitiatorConnection {
         }
     }
 
-    /// Takes note of a status number, in PDUs that consume one.
+    /// Takes note of a status number, in PDUs that consume one. Says whether the connection goes on: after a gap the PDU does not
+    /// count either, as bytes are missing before it.
     // RFC 7143 [4.2.2.2-2]
-    fn note_status(&mut self, stat_sn: u32) {
-        self.exp_stat_sn = stat_sn.wrapping_add(1);
+    #[must_use]
+    fn note_status(&mut self, stat_sn: u32) -> bool {
+        let gap = self.status_numbers.take(stat_sn);
+        self.check_gap(gap)
+    }
+
+    /// Takes note of the next status number, which R2Ts and the target's pings carry without consuming it. As
+    /// [`note_status`](Self::note_status).
+    #[must_use]
+    fn note_next_status(&mut self, stat_sn: u32) -> bool {
+        let gap = self.status_numbers.see(stat_sn);
+        self.check_gap(gap)
+    }
+
+    fn check_gap(&mut self, gap: Option<String>) -> bool {
+        // RFC 7143 [4.2.2.2-1, 7.9-3]
+        // Error recovery level 0: the answer can only be had by sending the command again in a new session.
+        let goes_on = gap.is_none();
+        if let Some(gap) = gap {
+            self.close(CloseReason::Missing(gap));
+        }
+        goes_on
+    }
+
+    /// After the end by [`CloseReason::Protocol`]: the token of the command whose PDU it was, where it was one's.
+    pub fn blamed(&self) -> Option<u64> {
+        self.blamed
     }
 
     fn close(&mut self, reason: CloseReason) {

@@ -2,6 +2,7 @@
 
 mod commands;
 mod login;
+mod lost_answers;
 mod order;
 mod recovery;
 mod rules;

@@ -329,12 +329,15 @@ impl Registrar {
         }
         let released = timeout(FAREWELL, self.register(device, REGISTER, self.key, 0)).await;
         // A conflict: there is none to remove.
-        if !matches!(released, Ok(Ok(_))) {
-            tracing::warn!(
-                "the reservation key stays registered for {}: {released:?}",
-                device.url().portal()
-            );
-        }
+        let why = match released {
+            Ok(Ok(_)) => return,
+            Ok(Err(why)) => why,
+            Err(_) => format!("no answer within {} ms", FAREWELL.as_millis()),
+        };
+        let (key, portal) = (self.key, device.url().portal());
+        tracing::warn!(
+            "the reservation key {key:#x} stays registered at {portal}, as it could not be removed: {why}"
+        );
     }
 
     /// Sends a registration. The registrations and the reservation are kept over a loss of the target's power where it can keep them: the

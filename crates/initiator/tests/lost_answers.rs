@@ -1,0 +1,131 @@
+//! Answers that get lost on a connection that lives, and answers that cannot be true.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+
+use support::quick;
+use support::rejecting::{Rejecting, ask_beyond, good};
+use support::scripted::{Act, Disk, NAME};
+
+const TEST_UNIT_READY: u8 = 0x00;
+const WRITE: u8 = 0x8A;
+
+async fn open(
+    disk: &Arc<Disk>,
+    answer: fn(&[u8]) -> Vec<u8>,
+    options: OpenOptions,
+) -> (Arc<Rejecting>, IscsiDevice) {
+    let between = Arc::new(Rejecting::default());
+    let address = between.serve_with(disk.serve().await, WRITE, answer).await;
+    let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
+    (between, IscsiDevice::open(url, options).await.expect("open"))
+}
+
+fn data(len: usize) -> SharedBuf {
+    Buf::copy_of(&vec![7; len]).freeze()
+}
+
+#[tokio::test]
+async fn commands_whose_answers_were_lost_are_sent_again_when_the_next_answer_comes_and_not_after_their_time()
+{
+    for pings in [false, true] {
+        let disk = Disk::new(64, 8);
+        let nop_interval = if pings { Duration::from_millis(300) } else { Duration::ZERO };
+        let options = OpenOptions {
+            command_timeout: Duration::from_secs(60),
+            nop_interval,
+            nop_timeout: Duration::from_secs(30),
+            ..quick()
+        };
+        let (between, device) = open(&disk, good, options).await;
+        for _ in 0..20 {
+            device.read(0, Buf::zeroed(512)).await.unwrap();
+        }
+        between.loses.store(1, Ordering::SeqCst);
+        let start = Instant::now();
+        let write = tokio::spawn(device.write(0, data(512), Durability::Volatile).into_future());
+        while between.loses.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if !pings {
+            device.read(0, Buf::zeroed(512)).await.unwrap();
+        }
+        write.await.unwrap().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert_eq!((disk.logins.load(Ordering::Relaxed), disk.count(WRITE)), (2, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_write_that_the_target_knows_no_more_and_never_answered_is_sent_again_once() {
+    let options = OpenOptions { command_timeout: Duration::from_millis(500), ..quick() };
+    let disk = Disk::new(64, 8);
+    let (_, device) = open(&disk, good, options).await;
+    disk.knows_no_tasks.store(true, Ordering::Relaxed);
+    disk.once(WRITE, Act::Ignore);
+    device.write(0, data(512), Durability::Volatile).await.expect("sent again in a new session");
+    assert_eq!((disk.logins.load(Ordering::Relaxed), disk.count(WRITE)), (2, 1));
+    disk.script(|cdb| if cdb[0] == WRITE { Act::Ignore } else { Act::Execute });
+    let error = device.write(0, data(512), Durability::Volatile).await.unwrap_err();
+    assert_eq!(error, BlockError::Timeout { millis: 500 }, "a target that loses its commands itself");
+}
+
+#[tokio::test]
+async fn a_write_that_is_acknowledged_before_its_data_was_asked_for_is_an_error_that_says_how_much_was_sent()
+{
+    let disk = Disk::new(4096, 8);
+    let (between, device) = open(&disk, good, quick()).await;
+    between.left.store(1, Ordering::SeqCst);
+    let error = device.write(0, data(1 << 20), Durability::Volatile).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("1048576 bytes of data, of which it took only"), "{text}");
+}
+
+#[tokio::test]
+async fn a_breach_of_the_protocol_that_comes_again_is_tried_five_times_ever_more_slowly_and_then_told() {
+    let disk = Disk::new(4096, 8);
+    let (between, device) = open(&disk, ask_beyond, quick()).await;
+    between.left.store(usize::MAX, Ordering::SeqCst);
+    let start = Instant::now();
+    let error = device.write(0, data(1 << 20), Durability::Volatile).await.unwrap_err();
+    let text = error.to_string();
+    for part in [NAME, "in 5 sessions", "R2T for 4096 bytes at 1048576"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!((between.done.load(Ordering::SeqCst), disk.logins.load(Ordering::Relaxed)), (5, 6));
+    // 100, 200, 400 and 800 ms, and 1600 ms before the session that shows that nothing is left.
+    assert!(start.elapsed() > Duration::from_millis(3000), "{:?}", start.elapsed());
+    between.left.store(0, Ordering::SeqCst);
+    device.write(0, data(1 << 20), Durability::Volatile).await.expect("the disk can be used");
+}
+
+#[tokio::test]
+async fn a_target_that_is_reached_while_the_old_session_keeps_its_lun_busy_is_not_called_unreachable() {
+    let options = OpenOptions {
+        command_timeout: Duration::from_millis(300),
+        abort_timeout: Duration::from_millis(100),
+        replacement_timeout: Duration::from_millis(1500),
+        ..quick()
+    };
+    let disk = Disk::new(64, 8);
+    let (_, device) = open(&disk, good, options).await;
+    *disk.answers_aborts.lock().unwrap() = false;
+    disk.script(|cdb| if matches!(cdb[0], WRITE | TEST_UNIT_READY) { Act::Ignore } else { Act::Execute });
+    device.write(0, data(512), Durability::Volatile).await.unwrap_err();
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let error = device.read(0, Buf::zeroed(512)).await.unwrap_err().to_string();
+        if error.contains("is reachable, and the LUN is busy with a command of this host's old session") {
+            return;
+        }
+        assert!(Instant::now() < until, "{error}");
+    }
+}
