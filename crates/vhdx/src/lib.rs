@@ -37,7 +37,7 @@
 //!
 //! | part | is |
 //! |---|---|
-//! | [`format`] | on-disk types and constants |
+//! | [`mod@format`] | on-disk types and constants |
 //! | [`Storage`] | what a file lies on |
 //! | `header`, `region`, `metadata`, `locator` | the parts of a file, parsed, checked, built |
 //! | `log` | active sequence, replay on the file and in memory, new entries |
