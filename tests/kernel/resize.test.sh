@@ -24,7 +24,7 @@ follow() { # what udev and multipathd do where systemd runs; the guest has only 
     for disk in "$first" "$second"; do echo 1 >"/sys/block/${disk#/dev/}/device/rescan"; done
     multipathd resize map "$(map_name)"
 }
-resize() { host lunway lun resize "$IQN" 0 "$1" --socket lunway.sock; }
+resize() { host lunway lun resize "$IQN" 0 "$@" --socket lunway.sock; }
 
 must "mkfs.ext4" mkfs.ext4 -q "$map"
 must "mount" mount "$map" /mnt
@@ -40,7 +40,7 @@ must "write behind the old end" dd if=/dev/urandom of=/mnt/more bs=1M count=80 c
 check "the data is what was written" [ "$(sha256sum </mnt/data)" = "$sum" ]
 must "unmount" umount /mnt
 check "e2fsck" e2fsck -f -n "$map"
-must "the LUN shrinks" resize 32M
+must "the LUN shrinks" resize 32M --shrink
 must "rescan" follow
 for device in "$first" "$second"; do check "$device has 32 MiB" within 10 size_is "$device" 32; done
 check "behind the new end is nothing" no sg_dd if="$first" of=/dev/null bs=512 skip=65536 count=8 blk_sgio=1
