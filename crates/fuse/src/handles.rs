@@ -44,34 +44,20 @@ impl Handles {
 }
 
 #[cfg(test)]
+#[path = "../../memory/tests/support/fails_one_flush.rs"]
+mod fails_one_flush;
+
+#[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
+    use super::fails_one_flush::FailsOneFlush;
     use super::*;
-    use lunway_block::{BlockError, Io, pass_on};
+    use lunway_block::BlockError;
     use lunway_memory::RamDisk;
-
-    /// Fails one flush.
-    struct Failing {
-        ram: RamDisk,
-        fails: AtomicBool,
-    }
-
-    impl BlockDevice for Failing {
-        pass_on!(ram: geometry, read, write, unmap, write_zeroes);
-
-        fn flush(&self) -> Io<Result<(), BlockError>> {
-            match self.fails.swap(false, Ordering::Relaxed) {
-                true => Io::err(BlockError::Medium { offset: 0 }),
-                false => Io::ok(()),
-            }
-        }
-    }
 
     #[tokio::test]
     async fn a_failed_flush_is_heard_over_every_handle_that_was_open() {
         let ram = RamDisk::new(4096, 512).unwrap();
-        let handles = Handles::new(Arc::new(Failing { ram, fails: AtomicBool::new(true) }));
+        let handles = Handles::new(Arc::new(FailsOneFlush::new(ram)));
         let [one, other] = [(); 2].map(|()| handles.get(handles.open()).unwrap());
         let failed = Err(BlockError::Medium { offset: 0 });
         assert_eq!(one.flush().await, failed);

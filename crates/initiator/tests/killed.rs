@@ -4,48 +4,23 @@
 
 mod support;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{InitiatorPorts, IscsiDevice, IscsiUrl, OpenError, OpenOptions};
-use lunway_memory::RamDisk;
-use lunway_target::{Config, OpenDevice, Server};
 
 use support::line::Line;
 use support::scripted::{Act, Disk, NAME as SCRIPTED};
+use support::two_portals;
 use support::victim::{self, Victim};
 
 const NAME: &str = "iqn.2026-11.com.example:killed";
 
-const LEN: usize = 64 << 10;
+const SIZE: u64 = 1 << 20;
 
-/// A disk behind two portals, each a portal group of its own if `apart`.
-async fn serve(apart: bool) -> (Server, [SocketAddr; 2]) {
-    let portals = match apart {
-        true => {
-            "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[portal_group]]\ntag = 2\nlisten = [\"127.0.0.2:0\"]\n"
-        }
-        false => "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n",
-    };
-    let config = format!(
-        "{portals}[[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
-    );
-    let open: OpenDevice = Arc::new(|_, _| {
-        Box::pin(async {
-            let disk = RamDisk::new(1 << 20, 512).map_err(|error| error.to_string())?;
-            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
-        })
-    });
-    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.unwrap();
-    let portals = [1, 2].map(|last| {
-        let ip = IpAddr::from([127, 0, 0, last]);
-        server.addresses().iter().copied().find(|address| address.ip() == ip).unwrap()
-    });
-    (server, portals)
-}
+const LEN: usize = 64 << 10;
 
 fn address(portal: SocketAddr) -> String {
     format!("iscsi://{portal}/{NAME}/0")
@@ -96,7 +71,7 @@ async fn holds(device: &IscsiDevice, byte: u8) {
 /// The path swallows packets while the write is under way, and is well again later. With nothing recorded: it is for the kernel alone.
 #[tokio::test]
 async fn what_a_killed_process_had_in_its_socket_is_never_sent() {
-    let (_server, [first, second]) = serve(false).await;
+    let (_server, [first, second]) = two_portals::serve(NAME, SIZE, false).await;
     let line = Line::start_at([127, 0, 0, 81], first).await;
     let (theirs, ours) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let victim = Victim::start("victim_process", &address(line.address), theirs.path()).await;
@@ -115,7 +90,7 @@ async fn what_a_killed_process_had_in_its_socket_is_never_sent() {
 /// What it sent had left the machine, and arrives later than what the next one has written.
 #[tokio::test]
 async fn the_next_start_ends_the_session_of_a_killed_process_over_another_portal_of_its_group() {
-    let (_server, [first, second]) = serve(false).await;
+    let (_server, [first, second]) = two_portals::serve(NAME, SIZE, false).await;
     let line = Line::start_at([127, 0, 0, 82], first).await;
     let records = tempfile::tempdir().unwrap();
     let victim = Victim::start("victim_process", &address(line.address), records.path()).await;
@@ -138,7 +113,7 @@ async fn the_next_start_ends_the_session_of_a_killed_process_over_another_portal
 #[tokio::test]
 async fn where_the_portal_group_of_a_killed_process_cannot_be_reached_the_next_start_waits_for_the_time_to_settle()
  {
-    let (_server, [first, second]) = serve(true).await;
+    let (_server, [first, second]) = two_portals::serve(NAME, SIZE, true).await;
     let line = Line::start_at([127, 0, 0, 83], first).await;
     let records = tempfile::tempdir().unwrap();
     let victim = Victim::start("victim_process", &address(line.address), records.path()).await;
@@ -164,7 +139,7 @@ async fn where_the_portal_group_of_a_killed_process_cannot_be_reached_the_next_s
 
 #[tokio::test]
 async fn a_second_process_on_the_same_disk_ends_nobodys_session() {
-    let (_server, [first, _]) = serve(false).await;
+    let (_server, [first, _]) = two_portals::serve(NAME, SIZE, false).await;
     let records = tempfile::tempdir().unwrap();
     let _victim = Victim::start("victim_process", &address(first), records.path()).await;
     let devices = [open(first, records.path()).await, open(first, records.path()).await];
@@ -183,7 +158,7 @@ async fn a_second_process_on_the_same_disk_ends_nobodys_session() {
 
 #[tokio::test]
 async fn every_session_of_killed_processes_is_ended_however_many_there_were() {
-    let (_server, [first, second]) = serve(false).await;
+    let (_server, [first, second]) = two_portals::serve(NAME, SIZE, false).await;
     let line = Line::start_at([127, 0, 0, 84], first).await;
     let records = tempfile::tempdir().unwrap();
     let mut victims = Vec::new();
@@ -208,7 +183,7 @@ async fn every_session_of_killed_processes_is_ended_however_many_there_were() {
 
 #[tokio::test]
 async fn a_session_that_was_logged_out_leaves_no_record() {
-    let (server, [first, _]) = serve(false).await;
+    let (server, [first, _]) = two_portals::serve(NAME, SIZE, false).await;
     let records = tempfile::tempdir().unwrap();
     let device = open(first, records.path()).await;
     overwrite(&device).await;

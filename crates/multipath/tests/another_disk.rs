@@ -2,39 +2,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+#[path = "../../initiator/tests/support/two_portals.rs"]
+mod two_portals;
+
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
-use lunway_memory::RamDisk;
 use lunway_multipath::LaneState;
 use lunway_multipath::iscsi::{Address, IscsiMultipath};
-use lunway_target::{ChangeOptions, Config, OpenDevice, Server};
+use lunway_target::{ChangeOptions, Config};
 
 const NAME: &str = "iqn.2026-11.com.example:exchanged";
 
 const SIZE: u64 = 1 << 20;
-
-async fn serve() -> (Server, [SocketAddr; 2]) {
-    let config = format!(
-        "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n\
-         [[target.lun]]\nid = 0\ndevice = \"one\"\n"
-    );
-    let open: OpenDevice = Arc::new(|_, _| {
-        Box::pin(async {
-            let disk = RamDisk::new(SIZE, 512).map_err(|error| error.to_string())?;
-            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
-        })
-    });
-    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.unwrap();
-    let portals = [1, 2].map(|last| {
-        let ip = IpAddr::from([127, 0, 0, last]);
-        server.addresses().iter().copied().find(|address| address.ip() == ip).unwrap()
-    });
-    (server, portals)
-}
 
 fn ones() -> SharedBuf {
     Buf::copy_of(&[1; 4096]).freeze()
@@ -42,7 +23,7 @@ fn ones() -> SharedBuf {
 
 #[tokio::test]
 async fn a_lun_that_is_exchanged_in_live_sessions_is_written_to_over_no_lane() {
-    let (server, portals) = serve().await;
+    let (server, portals) = two_portals::serve(NAME, SIZE, false).await;
     let text =
         format!("iscsi://{}/{NAME}/0?portal={}&policy=round-robin&when_none=fail", portals[0], portals[1]);
     let Address::Several(url) = Address::parse(&text).unwrap() else { panic!("{text} is one path") };

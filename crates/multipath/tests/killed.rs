@@ -4,51 +4,27 @@
 
 #[path = "../../initiator/tests/support/line.rs"]
 mod line;
+#[path = "../../initiator/tests/support/two_portals.rs"]
+mod two_portals;
 #[path = "../../initiator/tests/support/victim.rs"]
 mod victim;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{InitiatorPorts, OpenOptions};
-use lunway_memory::RamDisk;
 use lunway_multipath::iscsi::{Address, IscsiMultipath, OpenError};
-use lunway_target::{Config, OpenDevice, Server};
 
 use line::Line;
 use victim::Victim;
 
 const NAME: &str = "iqn.2026-11.com.example:lanes";
 
-const LEN: usize = 64 << 10;
+const SIZE: u64 = 1 << 20;
 
-/// A disk behind two portals, each a portal group of its own if `apart`.
-async fn serve(apart: bool) -> (Server, [SocketAddr; 2]) {
-    let portals = match apart {
-        true => {
-            "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[portal_group]]\ntag = 2\nlisten = [\"127.0.0.2:0\"]\n"
-        }
-        false => "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n",
-    };
-    let config = format!(
-        "{portals}[[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
-    );
-    let open: OpenDevice = Arc::new(|_, _| {
-        Box::pin(async {
-            let disk = RamDisk::new(1 << 20, 512).map_err(|error| error.to_string())?;
-            Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
-        })
-    });
-    let server = Server::start(Config::from_toml(&config, "test").unwrap(), open).await.unwrap();
-    let portals = [1, 2].map(|last| {
-        let ip = IpAddr::from([127, 0, 0, last]);
-        server.addresses().iter().copied().find(|address| address.ip() == ip).unwrap()
-    });
-    (server, portals)
-}
+const LEN: usize = 64 << 10;
 
 /// The disk over these portals, the first of which is preferred.
 fn address(portals: &[SocketAddr], more: &str) -> String {
@@ -108,7 +84,7 @@ async fn overwrite(disk: &IscsiMultipath, late: Duration) {
 
 #[tokio::test]
 async fn the_next_start_over_the_path_that_is_left_ends_the_sessions_of_all_paths() {
-    let (_server, portals) = serve(false).await;
+    let (_server, portals) = two_portals::serve(NAME, SIZE, false).await;
     let (records, late) = (tempfile::tempdir().unwrap(), Duration::from_secs(3));
     let _line = kill_one(portals, records.path(), late).await;
     let start = Instant::now();
@@ -120,7 +96,7 @@ async fn the_next_start_over_the_path_that_is_left_ends_the_sessions_of_all_path
 
 #[tokio::test]
 async fn where_a_path_has_its_own_portal_group_the_next_start_waits_for_the_time_to_settle() {
-    let (_server, portals) = serve(true).await;
+    let (_server, portals) = two_portals::serve(NAME, SIZE, true).await;
     let (records, late) = (tempfile::tempdir().unwrap(), Duration::from_secs(1));
     let line = kill_one(portals, records.path(), late).await;
     let refused = open(&address(&[portals[1]], "&unproven=fail"), records.path()).await.err().unwrap();

@@ -2,14 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../../memory/tests/support/fails_one_flush.rs"]
+mod fails_one_flush;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fails_one_flush::FailsOneFlush;
+use lunway_block::BlockDevice;
 use lunway_block::decorate::Delay;
-use lunway_block::{BlockDevice, BlockError, Io, pass_on};
 use lunway_memory::RamDisk;
 use lunway_nbd::{Address, Export, Limits, Server};
 use socket2::{SockFilter, SockRef};
@@ -222,27 +225,10 @@ async fn a_client_that_takes_no_replies_is_not_read_from_for_ever() {
     served.still_serves().await;
 }
 
-/// Fails one flush.
-struct FailsOnce {
-    ram: RamDisk,
-    fails: AtomicBool,
-}
-
-impl BlockDevice for FailsOnce {
-    pass_on!(ram: geometry, read, write, unmap, write_zeroes);
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        match self.fails.swap(false, Ordering::Relaxed) {
-            true => Io::err(BlockError::Medium { offset: 0 }),
-            false => Io::ok(()),
-        }
-    }
-}
-
 #[tokio::test]
 async fn a_flush_that_failed_for_one_client_fails_once_for_every_other() {
     let ram = RamDisk::new(64 << 20, 512).unwrap();
-    let served = Served::start(Arc::new(FailsOnce { ram, fails: AtomicBool::new(true) })).await;
+    let served = Served::start(Arc::new(FailsOneFlush::new(ram))).await;
     let mut clients = [served.connect().await, served.connect().await];
     for cookie in 0..2 {
         for client in &mut clients {

@@ -149,7 +149,7 @@ impl Workload {
 
     /// Every prefix, with what is not flushed: all there, all lost, and `samples` times some of it.
     fn verify_all(&self, samples: u64, seed: u64) -> u64 {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let mut images = 0;
         self.recorder.each_crash(|crash: &Crash<'_>| {
             let done = crash.done;
@@ -234,7 +234,7 @@ fn random_workloads_survive_sampled_power_cuts() {
     let mut images = 0;
     for seed in first..first + seeds {
         println!("seed {seed}");
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let mut disk = Workload::new(4, rng.below(2) == 0, rng.below(2) == 0);
         let units = 4 * MIB / UNIT;
         for step in 0..24 {
@@ -274,7 +274,7 @@ fn a_log_that_wraps_survives_every_power_cut() {
         chain.flush().expect("a flush");
         acknowledged.push(recorder.count());
     }
-    let mut rng = Rng(5);
+    let mut rng = Random::new(5);
     recorder.each_crash(|crash| {
         if rng.below(40) != 0 && crash.units(512) > 0 {
             return;
@@ -331,7 +331,7 @@ fn a_commit_of_many_entries_leaves_no_partial_block_without_its_bitmap() {
     }
     let before = recorder.count();
     chain.flush().expect("a flush");
-    let (mut rng, mut images) = (Rng(1), 0);
+    let (mut rng, mut images) = (Random::new(1), 0);
     recorder.each_crash(|crash| {
         // All moments while the log is written, some while its pages are put in place.
         let sampled = crash.done < before + 40 || rng.below(40) == 0 || crash.done == recorder.count();

@@ -177,7 +177,7 @@ fn qemu_reads_what_we_write_and_we_read_what_qemu_writes() {
         make(&new, &options(kind, size, block << 20, 512), 1);
         drop(new);
         let chain = open_path(&file, true);
-        let mut rng = Rng(u64::from(block));
+        let mut rng = Random::new(u64::from(block));
         for round in 0..writes {
             let offset = rng.below(size / 512 - 300) * 512;
             chain.write_at(offset, &[round as u8 + 1; 300 * 512]).expect("a write");
@@ -266,7 +266,7 @@ fn qemu_replays_our_power_cuts_to_the_same_bytes() {
             chain.discard(MIB, MIB, DiscardMode::Unmap).expect("an unmap");
         }
     }
-    let mut rng = Rng(3);
+    let mut rng = Random::new(3);
     let mut tried = 0;
     recorder.each_crash(|crash| {
         if rng.below(6) != 0 {

@@ -13,7 +13,7 @@ use support::*;
 fn files_with_any_part_replaced_neither_panic_nor_change_when_only_read() {
     let first = amount("LUNWAY_VHDX_HOSTILE_FIRST_SEED", 0);
     for seed in first..first + amount("LUNWAY_VHDX_HOSTILE_SEEDS", 1500) {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let mut input = vec![rng.next() as u8];
         for _ in 0..1 + rng.below(3) {
             // Most fields are near the beginning of their structure.

@@ -15,14 +15,14 @@ struct Model {
     bytes: Vec<u8>,
     /// A sector that nothing was ever written to, in no file of the chain.
     touched: Vec<bool>,
-    rng: Rng,
+    rng: Random,
     sector: usize,
     block: u32,
 }
 
 impl Model {
     fn new(seed: u64) -> Self {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let sector = if rng.below(2) == 0 { 512 } else { 4096 };
         let block = 1u32 << (20 + rng.below(2));
         // Not a multiple of a block, so that the last one is cut.

@@ -84,7 +84,7 @@ fn threads_that_write_unmap_and_flush_see_their_own_data() {
         for thread in 0..8u64 {
             let chain = &chain;
             scope.spawn(move || {
-                let mut rng = Rng(thread);
+                let mut rng = Random::new(thread);
                 let mut model = [0u8; 32];
                 for step in 0..400u64 {
                     let slot = rng.below(32);

@@ -8,6 +8,7 @@ pub mod proxy;
 pub mod recorder;
 pub mod rejecting;
 pub mod scripted;
+pub mod two_portals;
 pub mod victim;
 
 use std::time::Duration;

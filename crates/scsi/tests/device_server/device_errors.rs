@@ -1,11 +1,14 @@
 //! Failures of the device: the sense data of each command that can meet one.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+#[path = "../../../memory/tests/support/fails_one_flush.rs"]
+mod fails_one_flush;
 
+use std::sync::Arc;
+
+use fails_one_flush::FailsOneFlush;
 use lunway_block::decorate::Fault;
 use lunway_block::spec::FaultSpec;
-use lunway_block::{BlockDevice, BlockError, Geometry, Io, pass_on};
+use lunway_block::{BlockDevice, Geometry, pass_on};
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags, WriteSameFlags};
 use lunway_scsi::{AdditionalSense, LogicalUnitOptions, LunView, SenseKey};
@@ -142,26 +145,9 @@ fn a_miscompare_tells_the_offset_in_the_data_and_no_block() {
     }
 }
 
-/// Fails one flush.
-struct FailsOnce {
-    ram: RamDisk,
-    fails: AtomicBool,
-}
-
-impl BlockDevice for FailsOnce {
-    pass_on!(ram: geometry, read, write, unmap, write_zeroes);
-
-    fn flush(&self) -> Io<Result<(), BlockError>> {
-        match self.fails.swap(false, Ordering::Relaxed) {
-            true => Io::err(BlockError::Medium { offset: 0 }),
-            false => Io::ok(()),
-        }
-    }
-}
-
 #[test]
 fn a_flush_that_failed_for_one_initiator_fails_once_for_every_other() {
-    let device = FailsOnce { ram: RamDisk::new(1 << 20, 512).unwrap(), fails: AtomicBool::new(true) };
+    let device = FailsOneFlush::new(RamDisk::new(1 << 20, 512).unwrap());
     let (target, _) = serve(Arc::new(device), LogicalUnitOptions::default());
     let [one, other] = ["one", "other"].map(|name| Initiator(target.open_nexus(name, 1, LunView::ALL)));
     [&one, &other].into_iter().for_each(|nexus| nexus.hears(lunway_scsi::UnitAttention::PowerOn));

@@ -2,32 +2,19 @@
 
 #![allow(dead_code, reason = "each test takes a part of it")]
 
+#[path = "../../../scsi/tests/model/random.rs"]
+pub(crate) mod random;
+
 use lunway_vhdx::crash::MemoryStorage;
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::{Chain, CreateOptions, Disk, Kind, Locator, OpenOptions, Storage, create};
 
+pub(crate) use random::Random;
+
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// SplitMix64: a repeatable sequence from a seed.
-#[derive(Clone)]
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 pub(crate) fn guids(seed: u64) -> Box<dyn GuidSource> {
-    let mut rng = Rng(seed);
+    let mut rng = Random::new(seed);
     Box::new(move || {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&rng.next().to_le_bytes());
