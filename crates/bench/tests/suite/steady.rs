@@ -23,7 +23,7 @@ async fn measure(device: Arc<dyn BlockDevice>) -> (ProfileResult, Steady) {
     (result, steady)
 }
 
-/// Memory whose writes take 50 µs more and more: a fifth more every 30 ms.
+/// Memory whose writes take longer and longer: half a millisecond, which a busy machine does not hide, and a seventh more every 30 ms.
 fn tiring() -> Memory {
     let began = Mutex::new(None);
     let on_write = move |_: u64, data: &mut Vec<u8>, _: &mut u64| {
@@ -31,7 +31,7 @@ fn tiring() -> Memory {
         if data.len() == 4096 {
             let began = *began.lock().unwrap().get_or_insert_with(Instant::now);
             let rounds = began.elapsed().as_secs_f64() / 0.03;
-            thread::sleep(Duration::from_secs_f64(50e-6 * 1.2f64.powf(rounds.min(40.0))));
+            thread::sleep(Duration::from_secs_f64(500e-6 * 1.15f64.powf(rounds.min(30.0))));
         }
         true
     };

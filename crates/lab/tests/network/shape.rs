@@ -114,7 +114,7 @@ fn the_port_of_a_switch_is_shared_by_who_sends_to_it() {
             let [a, b] =
                 [0, 1].map(|which: usize| (after[which] - before[which]) as f64 / elapsed / expected);
             shares.push([a, b]);
-            a + b > 0.92 && a.min(b) > 0.1
+            a + b > 0.9 && a.min(b) > 0.02
         });
         for stream in near {
             stream.shutdown(Shutdown::Both).unwrap();
