@@ -32,6 +32,7 @@ pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool) {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour);
     match format {
         LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        // Without the module that a line comes from, which would be another `target` beside that of iSCSI.
+        LogFormat::Json => log.with_target(false).json().flatten_event(true).init(),
     }
 }

@@ -52,6 +52,7 @@ impl Manager {
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             generation: self.server.generation(),
+            warnings: self.server.warnings(),
         }
     }
 
@@ -100,7 +101,7 @@ impl Manager {
             if !ask.dry_run {
                 this.source.took(text);
                 this.keep_formats();
-                this.server.log_access_warnings();
+                this.server.log_warnings();
             }
             // It came from there.
             applied.persisted = this.source.file().is_some();

@@ -62,14 +62,17 @@ pub use config::{
 };
 pub use crowd::Crowd;
 pub use flags::Flags;
-pub use metrics::{LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading, SessionReading};
+pub use metrics::{
+    DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
+    SessionReading, SpaceReading, WarningCount,
+};
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunRegistration, LunReservations, LunSummary,
     OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError,
-    StartError, TargetSummary, UnansweredDevice,
+    StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
 };
 pub use source::Source;
 pub use state::{FileStore, StateDirError};

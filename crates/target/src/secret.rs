@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use lunway_iscsi::chap::{Secret, SecretFileError};
@@ -28,18 +27,6 @@ pub(crate) fn read(path: &Path) -> Result<Secret, SecretError> {
     let secret = Secret::from_file(&bytes);
     bytes.fill(0);
     Ok(secret?)
-}
-
-/// Warns of a weak secret, and of a file that everybody may read.
-pub(crate) fn warn(path: &Path, secret: &Secret) {
-    let everybody = path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0);
-    if secret.is_weak() {
-        let least = Secret::LEN_STRONG;
-        tracing::warn!(file = %path.display(), "the CHAP secret has fewer than {least} bytes: it can be guessed");
-    }
-    if everybody {
-        tracing::warn!(file = %path.display(), "everybody on this machine may read the CHAP secret: chmod 600");
-    }
 }
 
 #[cfg(test)]

@@ -11,14 +11,14 @@ use lunway_iscsi::pdu::LoginStatus;
 use lunway_iscsi::target::TargetConnectionConfig;
 use lunway_iscsi::text::to_hexadecimal;
 use lunway_iscsi::{SendTargets, TargetRecord};
-use lunway_scsi::{LunView, Nexus, PortPair, ScsiTarget};
+use lunway_scsi::{LogicalUnit, LunView, Nexus, PortPair, ScsiTarget};
 
 use crate::access::{self, Access, Asker, Gate};
 use crate::chap_failures::ChapFailures;
 use crate::config::{Advertise, FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::driver::Session;
 use crate::log_limit::LogLimit;
-use crate::metrics::Metrics;
+use crate::metrics::{DeviceReading, Metrics, SpaceReading};
 use crate::portal::PortalTable;
 use crate::principal;
 use crate::registry::{Handle, Joinable, Refusal, Registry, SessionKey, Ticket};
@@ -85,6 +85,16 @@ impl Target {
             return Access::Denied;
         }
         access::decide(Gate::from(&self.config), asker, user)
+    }
+
+    /// The size of its logical units, and the space behind them.
+    pub(crate) fn devices(&self) -> Vec<DeviceReading> {
+        let reading = |(lun, unit): (u16, Arc<LogicalUnit>)| {
+            let device = unit.device();
+            let space = device.space().map(SpaceReading::from);
+            DeviceReading { target: self.config.name.to_string(), lun, size: device.geometry().size, space }
+        };
+        self.scsi.luns().into_iter().map(reading).collect()
     }
 
     /// Its logical units as initiators see them.

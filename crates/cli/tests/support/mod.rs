@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part of this")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+pub(crate) mod json;
 pub(crate) mod places;
 
 use std::env;

@@ -6,6 +6,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::failure::Cause;
+
 /// Upper bounds of the latency buckets: powers of two of microseconds, 1 µs to 16.8 s; beyond is one bucket more.
 const BUCKETS: usize = 25;
 
@@ -39,7 +41,7 @@ impl Kind {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -80,6 +82,7 @@ struct KindCounters {
 #[repr(align(128))]
 pub(crate) struct Counters {
     kinds: [KindCounters; Kind::ALL.len()],
+    failures: [AtomicU64; Cause::ALL.len()],
     /// Commands that the device has.
     queue: AtomicI64,
 }
@@ -111,6 +114,11 @@ impl Counters {
         add(&counters.latency_us_total, micros.saturating_mul(count));
     }
 
+    /// The device has failed a command.
+    pub(crate) fn failed(&self, cause: Cause) {
+        add(&self.failures[cause as usize], 1);
+    }
+
     /// The device got a command, or ended one.
     pub(crate) fn queued(&self, change: i64) {
         self.queue.store(self.queue.load(Ordering::Relaxed) + change, Ordering::Relaxed);
@@ -130,8 +138,13 @@ impl Counters {
                 latency_us_log2: counters.latency.iter().map(load).collect(),
             }
         };
+        let failures = |cause: Cause| FailureMetrics {
+            cause: cause.name(),
+            count: self.failures[cause as usize].load(Ordering::Relaxed),
+        };
         LunMetrics {
             operations: Kind::ALL.map(of).into(),
+            failures: Cause::ALL.map(failures).into(),
             queue: self.queue.load(Ordering::Relaxed).unsigned_abs(),
         }
     }
@@ -142,8 +155,20 @@ impl Counters {
 pub struct LunMetrics {
     /// By kind of operation: `read`, `write`, `unmap` (with WRITE SAME), `flush`, `other`.
     pub operations: Vec<OperationMetrics>,
+    /// By cause: commands that the device could not carry out. A write where writing is not allowed is not among them.
+    pub failures: Vec<FailureMetrics>,
     /// Commands that the device has now.
     pub queue: u64,
+}
+
+/// Commands that a device has failed for one cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FailureMetrics {
+    /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: it is not there any longer; `timeout`: it
+    /// has not answered in time; `internal`: something else.
+    pub cause: &'static str,
+    /// How many.
+    pub count: u64,
 }
 
 /// One kind of operations.
@@ -171,7 +196,11 @@ impl LunMetrics {
         self.queue += other.queue;
         if self.operations.is_empty() {
             self.operations.clone_from(&other.operations);
+            self.failures.clone_from(&other.failures);
             return;
+        }
+        for (own, other) in self.failures.iter_mut().zip(&other.failures) {
+            own.count += other.count;
         }
         for (sum, more) in self.operations.iter_mut().zip(&other.operations) {
             sum.operations += more.operations;

@@ -4,26 +4,34 @@
 //! |---|---|
 //! | `mod.rs` | [`Metrics`]: all sessions' counters, and those of sessions that are over |
 //! | `counters.rs` | the counters of one session and logical unit |
+//! | `failure.rs` | why a device failed a command |
 //! | `session.rs` | a session's counters, as its connection uses them |
 //! | `prometheus.rs` | the text that Prometheus reads |
 
 mod counters;
+mod failure;
 mod prometheus;
 mod session;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
+use lunway_block::Space;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::server::SessionSummary;
+use crate::server::{SessionSummary, WarningKind};
 
-pub use counters::{LunMetrics, OperationMetrics};
+pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
+use failure::Cause;
 use session::Shelf;
 pub(crate) use session::{Addressed, Counted, SessionCounters};
 
+/// How long the failures of one cause of a logical unit are counted and not logged again: a disk that is full must not fill another with
+/// lines, and a minute is what people look back on.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
 /// Portals whose totals are kept after their last session: a bound, where addresses come and go for years.
 const PORTALS_MAX: usize = 1024;
 
@@ -41,6 +49,15 @@ struct Inner {
     portals: BTreeMap<SocketAddr, LunMetrics>,
     logins: u64,
     logins_refused: u64,
+    failure_log: BTreeMap<String, BTreeMap<(u16, Cause), FailureLog>>,
+}
+
+/// When it was logged last that the device of a logical unit has failed commands for one cause.
+#[derive(Debug, Default)]
+struct FailureLog {
+    logged: Option<Instant>,
+    /// Commands since then.
+    more: u64,
 }
 
 /// All counters at one moment.
@@ -60,6 +77,10 @@ pub struct MetricsSnapshot {
     pub chap_failures: u64,
     /// CHAP responses that had to wait before they were checked, or were refused unchecked, because others were wrong before.
     pub chap_delayed: u64,
+    /// By logical unit: its size, and the space behind it.
+    pub devices: Vec<DeviceReading>,
+    /// How much is served as configured and may not be meant so.
+    pub warnings: Vec<WarningCount>,
 }
 
 /// A logical unit's counters.
@@ -72,6 +93,45 @@ pub struct LunReading {
     /// What was counted.
     #[serde(flatten)]
     pub metrics: LunMetrics,
+}
+
+/// The size of a logical unit, and the space behind it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DeviceReading {
+    /// The target's name.
+    pub target: String,
+    /// Its number.
+    pub lun: u16,
+    /// What initiators see, bytes.
+    pub size: u64,
+    /// Its backing store; null: it does not tell.
+    pub space: Option<SpaceReading>,
+}
+
+/// What a backing store holds and has left, bytes.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct SpaceReading {
+    /// What the logical unit takes of it.
+    pub allocated: u64,
+    /// What everything in it takes.
+    pub used: u64,
+    /// What is left for the logical unit to take.
+    pub available: u64,
+}
+
+impl From<Space> for SpaceReading {
+    fn from(Space { allocated, used, available }: Space) -> Self {
+        Self { allocated, used, available }
+    }
+}
+
+/// How many warnings of one kind there are.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct WarningCount {
+    /// The kind.
+    pub kind: WarningKind,
+    /// How many there are now.
+    pub count: usize,
 }
 
 /// A session's counters.
@@ -138,9 +198,31 @@ impl Metrics {
         }
     }
 
+    /// Whether it is to be logged now that the device of a logical unit has failed `count` commands. `Some`: it is, with the number of
+    /// those that were not logged since the last that was.
+    fn logs_failure(&self, target: &str, lun: u16, cause: Cause, count: u64, now: Instant) -> Option<u64> {
+        let mut inner = self.lock();
+        if !inner.failure_log.contains_key(target) {
+            inner.failure_log.insert(target.to_owned(), BTreeMap::new());
+        }
+        let log = inner.failure_log.get_mut(target)?.entry((lun, cause)).or_default();
+        log.more += count;
+        if log.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_PERIOD) {
+            return None;
+        }
+        log.logged = Some(now);
+        // Without the one that is logged.
+        Some(std::mem::take(&mut log.more).saturating_sub(1))
+    }
+
     /// Forgets logical units that are no longer served.
     pub(crate) fn forget(&self, gone: impl Fn(&str, u16) -> bool) {
-        self.lock().luns.retain(|(target, lun), _| !gone(target, *lun));
+        let mut inner = self.lock();
+        inner.luns.retain(|(target, lun), _| !gone(target, *lun));
+        for (target, log) in &mut inner.failure_log {
+            log.retain(|(lun, _), _| !gone(target, *lun));
+        }
+        inner.failure_log.retain(|_, log| !log.is_empty());
     }
 
     pub(crate) fn snapshot(&self) -> MetricsSnapshot {
@@ -172,6 +254,8 @@ impl Metrics {
             logins_refused,
             chap_failures: 0,
             chap_delayed: 0,
+            devices: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

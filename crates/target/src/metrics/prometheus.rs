@@ -2,12 +2,14 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{LunMetrics, MetricsSnapshot, OperationMetrics};
+use super::{DeviceReading, LunMetrics, MetricsSnapshot, OperationMetrics};
 
 /// The name of a counted thing and how it is told apart from others of its kind.
 type Labels<'a> = Vec<(&'a str, String)>;
 /// Reads one counter.
 type Value = fn(&OperationMetrics) -> u64;
+/// Reads one size; `None`: the backing store does not tell.
+type Gauge = fn(&DeviceReading) -> Option<u64>;
 
 impl MetricsSnapshot {
     /// All counters as text, media type `text/plain; version=0.0.4`. Latencies are cumulated histograms in seconds.
@@ -43,6 +45,11 @@ impl MetricsSnapshot {
             "CHAP responses that waited, or were refused unchecked.",
         );
         page.line("lunway_chap_delayed_total", &[], self.chap_delayed);
+        page.family("lunway_warnings", "gauge", "What is served as configured and may not be meant so.");
+        for warning in &self.warnings {
+            page.line("lunway_warnings", &[("kind", warning.kind.name().to_owned())], warning.count);
+        }
+        page.devices(&self.devices);
         page.family("lunway_portal_sessions", "gauge", "Sessions that came by a portal.");
         for portal in &self.portals {
             page.line("lunway_portal_sessions", &[("portal", portal.portal.to_string())], portal.sessions);
@@ -78,6 +85,31 @@ impl Page {
         self.0.write_fmt(arguments).expect("writing to a String does not fail");
     }
 
+    /// Size and space of logical units.
+    fn devices(&mut self, devices: &[DeviceReading]) {
+        let gauges: [(&str, &str, Gauge); 4] = [
+            ("lunway_lun_size_bytes", "What initiators see.", |of| Some(of.size)),
+            ("lunway_lun_allocated_bytes", "What a logical unit takes of its backing store.", |of| {
+                Some(of.space.as_ref()?.allocated)
+            }),
+            ("lunway_lun_backing_used_bytes", "What everything in the backing store takes.", |of| {
+                Some(of.space.as_ref()?.used)
+            }),
+            ("lunway_lun_backing_available_bytes", "What the backing store has left.", |of| {
+                Some(of.space.as_ref()?.available)
+            }),
+        ];
+        for (name, help, value) in gauges {
+            self.family(name, "gauge", help);
+            for device in devices {
+                let labels = [("target", device.target.clone()), ("lun", device.lun.to_string())];
+                if let Some(value) = value(device) {
+                    self.line(name, &labels, value);
+                }
+            }
+        }
+    }
+
     /// The same families for logical units, sessions and portals.
     fn metrics(&mut self, of: &str, readings: &[(Labels<'_>, &LunMetrics)]) {
         let counters: [(&str, &str, Value); 4] = [
@@ -91,6 +123,15 @@ impl Page {
             self.family(&name, "counter", help);
             for (labels, operation) in operations(readings) {
                 self.line(&name, &labels, value(operation));
+            }
+        }
+        let name = format!("lunway_{of}_device_failures_total");
+        self.family(&name, "counter", "Commands that the device could not carry out, by cause.");
+        for (labels, metrics) in readings {
+            for failure in &metrics.failures {
+                let mut labels = labels.clone();
+                labels.push(("cause", failure.cause.to_owned()));
+                self.line(&name, &labels, failure.count);
             }
         }
         let name = format!("lunway_{of}_queue");
@@ -164,6 +205,8 @@ mod tests {
             logins_refused: 1,
             chap_failures: 4,
             chap_delayed: 2,
+            devices: Vec::new(),
+            warnings: Vec::new(),
         };
         let page = snapshot.prometheus();
         let labels = "target=\"a\\\"b\\\\c\",lun=\"3\"";

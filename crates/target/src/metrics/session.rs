@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use lunway_scsi::{Nexus, Response, SenseKey, Status};
+use lunway_scsi::{AdditionalSense, Nexus, Response, SenseKey, Status};
 
 use super::Metrics;
 use super::counters::{Counters, Ending, Kind, LunMetrics};
+use super::failure::{Cause, Unlogged};
 use crate::server::SessionSummary;
 
 /// What says that the device failed, not the command.
@@ -48,6 +49,8 @@ pub(crate) struct SessionCounters {
     /// Commands that were answered at once in this round, by place in `luns` and kind.
     round: Vec<(usize, Kind, u64)>,
     round_start: Instant,
+    /// Commands that devices have failed, by logical unit and cause.
+    failures: Vec<Unlogged>,
 }
 
 /// What a command is addressed to.
@@ -68,7 +71,7 @@ pub(crate) struct Counted {
 impl SessionCounters {
     pub(super) fn new(shelf: Arc<Shelf>, metrics: Arc<Metrics>) -> Self {
         let luns = vec![(NOWHERE, Arc::default())];
-        Self { shelf, metrics, luns, round: Vec::new(), round_start: Instant::now() }
+        Self { shelf, metrics, luns, round: Vec::new(), round_start: Instant::now(), failures: Vec::new() }
     }
 
     /// A round begins: commands may have arrived.
@@ -92,6 +95,9 @@ impl SessionCounters {
         let (place, kind) = (self.place(nexus, to.lun), Kind::of(to.opcode));
         let (ending, bytes) = outcome(response);
         self.luns[place].1.ended(kind, ending, bytes);
+        if ending == Ending::Failed {
+            self.failed(place, kind, response);
+        }
         match self.round.iter_mut().find(|(at, of, _)| (*at, *of) == (place, kind)) {
             Some((_, _, count)) => *count += 1,
             None => self.round.push((place, kind, 1)),
@@ -113,6 +119,9 @@ impl SessionCounters {
         counters.queued(-1);
         counters.ended(kind, ending, bytes);
         counters.took(kind, 1, start.elapsed());
+        if ending == Ending::Failed {
+            self.failed(place, kind, response);
+        }
     }
 
     fn place(&mut self, nexus: &Nexus, lun: [u8; 8]) -> usize {
@@ -122,6 +131,26 @@ impl SessionCounters {
             Some(place) => place,
             None => self.add(nexus, number),
         }
+    }
+
+    /// Counts a command that a device has failed by its cause, and logs it where none of its cause was for a while.
+    #[cold]
+    fn failed(&mut self, place: usize, kind: Kind, response: &Response) {
+        let (Some(cause), true) = (Cause::of(response), place != 0) else { return };
+        let (lun, now) = (self.luns[place].0, Instant::now());
+        self.luns[place].1.failed(cause);
+        let known = self.failures.iter().position(|of| (of.lun, of.cause) == (lun, cause));
+        let at = known.unwrap_or_else(|| {
+            self.failures.push(Unlogged::new(lun, cause));
+            self.failures.len() - 1
+        });
+        let Some(count) = self.failures[at].add(now) else { return };
+        let session = &self.shelf.session;
+        let Some(more) = self.metrics.logs_failure(&session.target, lun, cause, count, now) else { return };
+        let (target, initiator, operation) = (&session.target, &session.initiator, kind.name());
+        let (why, told) =
+            (cause.sentence(), response.sense.as_deref().map(ToString::to_string).unwrap_or_default());
+        tracing::error!(%target, lun, %initiator, operation, more, "a command failed: {why} (its initiator was told: {told})");
     }
 
     #[cold]
@@ -141,6 +170,8 @@ fn outcome(response: &Response) -> (Ending, u64) {
     let ending = match (response.status, &response.sense) {
         (Status::GOOD, _) => Ending::Good,
         (_, Some(sense)) if FAILURES.contains(&sense.key) => Ending::Failed,
+        // The storage behind the logical unit is gone.
+        (_, Some(sense)) if sense.code == AdditionalSense::NOT_READY_MANUAL_INTERVENTION => Ending::Failed,
         _ => Ending::Refused,
     };
     (ending, response.wanted_in + response.wanted_out)

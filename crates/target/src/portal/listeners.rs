@@ -18,7 +18,7 @@ use tokio::task::AbortHandle;
 use super::acceptor::Acceptor;
 use super::plan::{Plan, PortalGroup, Portals, SocketKey, assumed, meant, plan};
 use super::socket::{self, BindError};
-use super::spec::PortalSpec;
+use super::spec::{PortalScope, PortalSpec};
 
 /// The pause before something that failed is tried again: first, and then twice the last up to the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -184,6 +184,16 @@ impl Listeners {
         Ok(PreparedListeners { groups, sockets })
     }
 
+    /// Entries of `listen` of these groups that are not listened on now: the tag of the group, the entry, and why.
+    pub(crate) fn idle(&self, groups: &[PortalGroup]) -> Vec<(u16, PortalSpec, String)> {
+        let state = self.sockets.lock();
+        let addresses = state.addresses_for(groups);
+        let entries = groups.iter().flat_map(|group| group.listen.iter().map(|spec| (group.tag, spec)));
+        let why =
+            |(tag, spec): (u16, &PortalSpec)| Some((tag, spec.clone(), state.waiting(spec, &addresses)?));
+        entries.filter_map(why).collect()
+    }
+
     /// From now on these groups count.
     pub(crate) fn commit(&self, prepared: PreparedListeners) {
         let mut state = self.sockets.lock();
@@ -340,7 +350,6 @@ impl State {
 
     fn summary(&self, group: u16, spec: &PortalSpec, portals: &Portals) -> PortalSummary {
         let mut addresses = Vec::new();
-        let mut waiting = None;
         let meant = meant(spec.scope(), &self.addresses_for(&self.groups));
         for (key, open) in &self.open {
             if key.address.port() == spec.port() {
@@ -349,15 +358,19 @@ impl State {
                 addresses.extend(all.filter(|address| portals.tag_of(*address) == Some(group)));
             }
         }
-        for (key, error) in &self.failed {
-            if key.address.port() == spec.port() && meant.iter().any(|ip| key.takes(*ip)) {
-                waiting = Some(error.to_string());
-            }
-        }
-        if addresses.is_empty() && meant.is_empty() {
-            waiting.get_or_insert_with(|| "this machine has no such address now".to_owned());
-        }
+        let waiting = self.waiting(spec, &self.addresses_for(&self.groups));
         PortalSummary { listen: spec.clone(), group, portals: addresses, waiting }
+    }
+
+    /// Why an entry of `listen` stands for no portal, or not for all that it means; `None`: it does.
+    fn waiting(&self, spec: &PortalSpec, addresses: &[MachineAddress]) -> Option<String> {
+        let meant = meant(spec.scope(), addresses);
+        let is_meant =
+            |key: &SocketKey| key.address.port() == spec.port() && meant.iter().any(|ip| key.takes(*ip));
+        let failed = self.failed.iter().rfind(|(key, _)| is_meant(key)).map(|(_, error)| error.to_string());
+        let everything = matches!(spec.scope(), PortalScope::Address(ip) if ip.is_unspecified());
+        let absent = meant.is_empty() && !everything;
+        failed.or_else(|| absent.then(|| "this machine has no such address now".to_owned()))
     }
 }
 

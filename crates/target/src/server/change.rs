@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::error::{ChangeError, StartError};
 use super::lun::{Lun, Succession};
+use super::warnings::Warning;
 use super::{Luns, Server, all_ended, effects, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, TargetConfig};
 use crate::portal::{Portals, PreparedListeners};
@@ -48,8 +49,8 @@ pub struct Changed {
     pub generation: u64,
     /// What is different; empty: nothing, and then the generation is the same as before.
     pub changes: Vec<Change>,
-    /// What it means for initiators, a sentence each: sessions that have to go, targets that nobody or everybody may log in to
-    /// now.
+    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that have to go, targets that nobody
+    /// or everybody may log in to now, new [`Warning`]s.
     pub effects: Vec<String>,
 }
 
@@ -133,8 +134,16 @@ impl Server {
         changes.extend(prepared.secrets.iter().cloned());
         let made = !options.dry_run;
         let (before, sessions) = (self.shared.serving(), self.shared.registry.summaries());
-        let effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
+        let mut effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
+        let (warnings, known) = (Warning::of(&served), self.warnings());
+        let now = warnings.iter().cloned().chain(self.idle_portals(&served));
+        let new = now.filter(|warning| !known.contains(warning) && !warning.is_told_by_effects());
+        effects.extend(new.map(|warning| warning.text));
         if changes.is_empty() || options.dry_run {
+            if made {
+                // The files with secrets may have other permissions than before.
+                self.current().warnings = warnings;
+            }
             discard(prepared).await;
             return Ok(Changed { generation, changes, effects });
         }
@@ -149,6 +158,7 @@ impl Server {
             let mut current = self.current();
             current.config = Arc::new(served.clone());
             current.generation = generation;
+            current.warnings = warnings;
         }
         for change in &changes {
             tracing::info!(generation, "{change}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::summary::SessionSummary;
+use super::warnings::{Warning, WarningKind};
 use crate::access::Access;
 use crate::config::TargetConfig;
 use crate::name::IscsiName;
@@ -37,23 +38,33 @@ impl Admits {
 }
 
 /// What the present configuration of a target should make its owner look twice; `None`: nothing.
-pub(super) fn warning(target: &TargetConfig) -> Option<String> {
+pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
     let name = &target.name;
-    match Admits::of(target) {
-        Admits::None if target.acl.is_empty() => Some(format!(
-            "target {name} lets in no initiator: it has no access rules and is not open; add `open = true` to its [[target]] to \
+    let (kind, text) = match Admits::of(target) {
+        Admits::None if target.acl.is_empty() => (
+            WarningKind::ClosedTarget,
+            format!(
+                "target {name} lets in no initiator: it has no access rules and is not open; add `open = true` to its [[target]] to \
              let in every initiator, as configurations without rules did before, or [[target.acl]] rules"
-        )),
-        Admits::None => Some(format!(
-            "target {name} lets in no initiator: all its access rules deny, and it is not open; add a rule that lets one in, \
+            ),
+        ),
+        Admits::None => (
+            WarningKind::ClosedTarget,
+            format!(
+                "target {name} lets in no initiator: all its access rules deny, and it is not open; add a rule that lets one in, \
              or `open = true`"
-        )),
-        Admits::Everybody => Some(format!(
-            "target {name} is open: every initiator that reaches it and matches no access rule may read and write; add \
+            ),
+        ),
+        Admits::Everybody => (
+            WarningKind::OpenTarget,
+            format!(
+                "target {name} is open: every initiator that reaches it and matches no access rule may read and write; add \
              [[target.chap]] users, or [[target.acl]] rules instead of `open = true`"
-        )),
-        Admits::ByRule | Admits::EveryUser => None,
-    }
+            ),
+        ),
+        Admits::ByRule | Admits::EveryUser => return None,
+    };
+    Some(Warning { kind, text })
 }
 
 /// Where a target's name departs from the standards' form, for its owner; `None`: nowhere.

@@ -5,6 +5,7 @@
 //! | `mod.rs` | [`Server`]: start, stop, and what is served |
 //! | `change.rs` | another configuration while it runs |
 //! | `effects.rs` | what that means for initiators, in words |
+//! | `warnings.rs` | what is served and may not be meant so |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
 //! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `settings.rs` | what connections need of a configuration |
@@ -22,6 +23,7 @@ mod reservations;
 mod settings;
 mod stopping;
 mod summary;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +38,7 @@ use crate::chap_failures::ChapFailures;
 use crate::config::Config;
 use crate::isns::Registrar;
 use crate::log_limit::LogLimit;
-use crate::metrics::MetricsSnapshot;
+use crate::metrics::{MetricsSnapshot, WarningCount};
 use crate::portal::{self, Acceptor, Listeners, PortalSummary};
 use crate::registry::{Cause, Handle, Order, Registry};
 use crate::shared::{Shared, Target};
@@ -53,6 +55,7 @@ pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, Unanswered
 pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use summary::{LunSummary, SessionSummary, TargetSummary};
+pub use warnings::{Warning, WarningKind};
 
 /// How long connections have to end when the server stops, after the devices have: a peer has a second to close its side.
 const LAST_TIME: Duration = Duration::from_secs(3);
@@ -88,6 +91,8 @@ pub struct Server {
 struct Current {
     config: Arc<Config>,
     generation: u64,
+    /// Those that the configuration alone has.
+    warnings: Vec<Warning>,
 }
 
 impl Server {
@@ -151,27 +156,41 @@ impl Server {
         let registrar = config.isns.as_ref().map(|isns| Registrar::start(isns.server, Arc::clone(&shared)));
         let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
+        let warnings = Warning::of(&config);
         let server = Self {
             shared,
             maker,
             transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
-            current: Mutex::new(Current { config: Arc::new(config), generation: 1 }),
+            current: Mutex::new(Current { config: Arc::new(config), generation: 1, warnings }),
             workers,
             listeners,
             state,
             registrar,
         };
-        server.log_access_warnings();
+        server.log_warnings();
         Ok(server)
     }
 
-    /// Logs a warning for each target that lets in no initiator, for each that every initiator may write to, and for each whose name
-    /// initiators may refuse.
-    pub fn log_access_warnings(&self) {
-        for target in &self.config().targets {
-            for warning in effects::warning(target).into_iter().chain(effects::name_warning(&target.name)) {
-                tracing::warn!("{warning}");
-            }
+    /// What is served as configured and may not be meant so. Looks into no file.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let (config, mut warnings) = {
+            let current = self.current();
+            (Arc::clone(&current.config), current.warnings.clone())
+        };
+        warnings.extend(self.idle_portals(&config));
+        warnings
+    }
+
+    /// Entries of `listen` of a configuration that are not listened on now.
+    fn idle_portals(&self, config: &Config) -> Vec<Warning> {
+        let idle = self.listeners.idle(&settings::portal_groups(config));
+        idle.iter().map(|(group, listen, why)| Warning::idle_portal(*group, listen, why)).collect()
+    }
+
+    /// Logs all [`warnings`](Self::warnings).
+    pub fn log_warnings(&self) {
+        for warning in self.warnings() {
+            tracing::warn!("{}", warning.text);
         }
     }
 
@@ -243,11 +262,21 @@ impl Server {
 
     /// All counters as they are now.
     pub fn metrics(&self) -> MetricsSnapshot {
+        let serving = self.shared.serving();
         MetricsSnapshot {
             chap_failures: self.shared.chap_failures.failures(),
             chap_delayed: self.shared.chap_failures.delayed(),
+            devices: serving.targets.values().flat_map(|target| target.devices()).collect(),
+            warnings: self.warning_counts(),
             ..self.shared.metrics.snapshot()
         }
+    }
+
+    /// How many warnings there are of each kind.
+    fn warning_counts(&self) -> Vec<WarningCount> {
+        let warnings = self.warnings();
+        let count = |kind| warnings.iter().filter(|warning| warning.kind == kind).count();
+        WarningKind::ALL.map(|kind| WarningCount { kind, count: count(kind) }).into()
     }
 
     /// Asks an initiator to log out, and closes the session if it has not after `within`. The initiator may come back.

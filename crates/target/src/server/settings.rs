@@ -13,7 +13,6 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::config::{ChapUser, Config, ConfigError, FIRST_PORTAL_GROUP, Limits, TargetConfig};
 use crate::portal::PortalGroup;
-use crate::secret;
 use crate::shared::{Serving, Target};
 
 /// File descriptors that are not connections: devices, sockets that listen, runtimes.
@@ -48,7 +47,6 @@ fn read(
     }
     let account = |section: &str, user: &ChapUser| {
         let secret = config.secret(&format!("{place}: {section}"), user)?;
-        secret::warn(&user.secret_file, &secret);
         Ok::<_, ConfigError>(ChapAccount { user: user.user.clone(), secret })
     };
     let accounts = chap.iter().map(|user| account("chap", user)).collect::<Result<_, _>>()?;

@@ -1,0 +1,126 @@
+//! Warnings: parts of a configuration that are served as they are, and may not be meant so.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use lunway_iscsi::chap::Secret;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::effects;
+use crate::config::{ChapUser, Config};
+use crate::portal::PortalSpec;
+use crate::secret;
+
+/// Permission bit of Unix for everybody to read a file.
+const OTHERS_READ: u32 = 0o004;
+
+/// The kind of a [`Warning`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WarningKind {
+    /// A target lets in every initiator.
+    OpenTarget,
+    /// A target lets in no initiator.
+    ClosedTarget,
+    /// Initiators may refuse the name of a target.
+    OddName,
+    /// A CHAP secret can be guessed.
+    WeakSecret,
+    /// Every user of this machine may read a secret or the token.
+    ReadableSecret,
+    /// An entry of `listen` is not listened on.
+    IdlePortal,
+}
+
+impl WarningKind {
+    /// All.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::OpenTarget,
+        Self::ClosedTarget,
+        Self::OddName,
+        Self::WeakSecret,
+        Self::ReadableSecret,
+        Self::IdlePortal,
+    ];
+
+    /// Its name in metrics, as in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OpenTarget => "open_target",
+            Self::ClosedTarget => "closed_target",
+            Self::OddName => "odd_name",
+            Self::WeakSecret => "weak_secret",
+            Self::ReadableSecret => "readable_secret",
+            Self::IdlePortal => "idle_portal",
+        }
+    }
+}
+
+/// Something that is served as configured, and may not be meant so.
+///
+/// It is logged at the start and when a change brings it, is in the answer to that change, and is counted as long as it is so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Warning {
+    /// Its kind.
+    pub kind: WarningKind,
+    /// A sentence: what, where, and what to do.
+    pub text: String,
+}
+
+impl Warning {
+    /// An entry of `listen` that is not listened on now.
+    pub(super) fn idle_portal(group: u16, listen: &PortalSpec, why: &str) -> Self {
+        let text =
+            format!("portal group {group} does not listen on {listen}: {why}; it will as soon as it can");
+        Self { kind: WarningKind::IdlePortal, text }
+    }
+
+    /// Those of a configuration. Reads the files with secrets, so not on a core.
+    pub(super) fn of(config: &Config) -> Vec<Self> {
+        let mut warnings = Vec::new();
+        for target in &config.targets {
+            warnings.extend(effects::warning(target));
+            let odd = effects::name_warning(&target.name);
+            warnings.extend(odd.map(|text| Self { kind: WarningKind::OddName, text }));
+        }
+        let targets = config.targets.iter().flat_map(|target| target.chap.iter().chain(&target.mutual_chap));
+        let users = config.discovery.chap.iter().chain(&config.discovery.mutual_chap).chain(targets);
+        for warning in users.flat_map(Self::of_secret) {
+            // Several targets may have one file.
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+        let token = config.api.as_ref().and_then(|api| api.token_file.as_deref());
+        warnings.extend(token.and_then(|file| Self::of_mode(file, "the token of the API")));
+        warnings
+    }
+
+    fn of_secret(user: &ChapUser) -> Vec<Self> {
+        let file = &user.secret_file;
+        let is_weak = secret::read(file).is_ok_and(|secret| secret.is_weak());
+        let weak = is_weak.then(|| {
+            let (file, least) = (file.display(), Secret::LEN_STRONG);
+            let text = format!("the CHAP secret in {file} can be guessed: it has fewer than {least} bytes");
+            Self { kind: WarningKind::WeakSecret, text }
+        });
+        weak.into_iter().chain(Self::of_mode(file, "the CHAP secret")).collect()
+    }
+
+    /// That every user of this machine may read a file.
+    fn of_mode(file: &Path, what: &str) -> Option<Self> {
+        let mode = file.metadata().ok()?.permissions().mode();
+        (mode & OTHERS_READ != 0).then(|| {
+            let file = file.display();
+            let text = format!("every user of this machine may read {what} in {file}: chmod 600 {file}");
+            Self { kind: WarningKind::ReadableSecret, text }
+        })
+    }
+
+    /// Whether the effects of a change say it in their own words.
+    pub(super) fn is_told_by_effects(&self) -> bool {
+        matches!(self.kind, WarningKind::OpenTarget | WarningKind::ClosedTarget | WarningKind::OddName)
+    }
+}
