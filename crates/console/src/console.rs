@@ -66,7 +66,7 @@ impl Console {
     /// Begins to answer.
     pub fn start(sockets: Sockets, server: Arc<Server>, source: Source) -> Result<Self, ListenError> {
         let manager = Manager::new(server, source);
-        manager.keep_formats();
+        manager.keep_formats(&manager.server.config());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -107,7 +107,7 @@ impl Console {
         self.manager.reload(crate::extract::Ask::default()).await.map_err(|error| error.sentence)
     }
 
-    /// Answers nobody any longer. A change under way is carried to its end first.
+    /// Answers nobody any longer. Changes under way are carried to their end first, unless they wait for a disk that does not answer.
     pub async fn stop(self) {
         self.manager.end().await;
         drop(self.stop);

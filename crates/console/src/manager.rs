@@ -1,15 +1,14 @@
-//! Changes of a running daemon, one at a time.
+//! Changes of a running daemon.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use lunway_block::spec::DeviceSpec;
 use lunway_target::{
     ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, Server, StartError,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{RwLock, watch};
 
 use crate::answer::{Applied, Health, Kind, Line};
 use crate::error::ApiError;
@@ -24,10 +23,25 @@ pub(crate) struct Manager {
     pub(crate) server: Arc<Server>,
     pub(crate) source: Arc<Source>,
     pub(crate) started: Instant,
-    /// Held from reading the file to serving what it said, so that no other change gets between.
-    turn: Arc<Mutex<()>>,
-    ending: Arc<AtomicBool>,
+    /// Held for reading by every change under way.
+    under_way: Arc<RwLock<()>>,
+    ending: Arc<watch::Sender<Ending>>,
 }
+
+/// How far the end of the daemon has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Ending {
+    #[default]
+    No,
+    /// No change begins any longer.
+    Begun,
+    /// No change is waited for any longer.
+    Now,
+}
+
+/// How long changes under way may take when the daemon ends. One that waits longer waits for a disk that does not answer: it has been made
+/// whole by then, or is not made.
+const END_TIME: Duration = Duration::from_secs(2);
 
 impl Manager {
     pub(crate) fn new(server: Arc<Server>, source: Source) -> Self {
@@ -35,7 +49,7 @@ impl Manager {
             server,
             source: Arc::new(source),
             started: Instant::now(),
-            turn: Arc::default(),
+            under_way: Arc::default(),
             ending: Arc::default(),
         }
     }
@@ -58,29 +72,53 @@ impl Manager {
 
     /// An error while the daemon ends.
     pub(crate) fn ready(&self) -> Result<(), ApiError> {
-        match self.ending.load(Ordering::Relaxed) {
-            true => Err(refused(ChangeError::ShuttingDown)),
-            false => Ok(()),
+        match *self.ending.borrow() {
+            Ending::No => Ok(()),
+            Ending::Begun | Ending::Now => Err(refused(ChangeError::ShuttingDown)),
         }
     }
 
-    /// No change begins any longer; returns when the one under way has ended.
+    /// No change begins any longer; returns when those under way have ended, which have [`END_TIME`] for that.
     pub(crate) async fn end(&self) {
-        self.ending.store(true, Ordering::Relaxed);
-        drop(self.turn.lock().await);
+        self.ending.send_replace(Ending::Begun);
+        let ended = tokio::time::timeout(END_TIME, self.under_way.write()).await.is_ok();
+        if !ended {
+            self.ending.send_replace(Ending::Now);
+            drop(self.under_way.write().await);
+        }
+    }
+
+    /// Carries a change to its end: a client that goes away takes only its answer with it.
+    async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let this = self.clone();
+        let carried = tokio::spawn(async move {
+            let _under_way = this.under_way.read().await;
+            this.ready()?;
+            let mut ending = this.ending.subscribe();
+            tokio::select! {
+                done = work => done,
+                _ = ending.wait_for(|ending| *ending == Ending::Now) => Err(refused(ChangeError::ShuttingDown)),
+            }
+        });
+        carried
+            .await
+            .unwrap_or_else(|error| Err(ApiError::internal(format!("the change broke off: {error}"))))
     }
 
     /// Serves what `edit` makes of the configuration, and keeps it.
     pub(crate) async fn change(
         &self,
         ask: Ask,
-        edit: impl FnOnce(&mut Config) -> Result<(), ApiError> + Send + 'static,
+        edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
     ) -> Result<Applied, ApiError> {
         let this = self.clone();
-        to_its_end(async move {
-            let _turn = this.turn.lock().await;
-            this.ready()?;
-            this.apply(ask, edit, true).await
+        self.to_its_end(async move {
+            let write = |config: &Config| this.source.persist(config);
+            let keep = ChangeOptions { persist: Some(&write), ..ChangeOptions::default() };
+            this.apply(ask, edit, keep).await
         })
         .await
     }
@@ -88,19 +126,21 @@ impl Manager {
     /// Serves what the file says now.
     pub(crate) async fn reload(&self, ask: Ask) -> Result<Applied, ApiError> {
         let this = self.clone();
-        to_its_end(async move {
-            let _turn = this.turn.lock().await;
-            this.ready()?;
-            let loaded = this.source.load().map_err(|error| refused(ChangeError::from(error)))?;
-            let (config, text) = loaded.into_parts();
-            let put = move |present: &mut Config| {
-                *present = config;
+        self.to_its_end(async move {
+            let text = Mutex::new(None);
+            // When it is this change's turn, so that no other writes to the file between.
+            let read = |present: &mut Config| {
+                let loaded = this.source.load().map_err(|error| refused(ChangeError::from(error)))?;
+                (*present, *locked(&text)) = loaded.into_parts();
                 Ok(())
             };
-            let mut applied = this.apply(ask, put, false).await?;
+            let took = |served: &Config| {
+                this.source.took(locked(&text).take());
+                this.keep_formats(served);
+            };
+            let options = ChangeOptions { served: Some(&took), ..ChangeOptions::default() };
+            let mut applied = this.apply(ask, read, options).await?;
             if !ask.dry_run {
-                this.source.took(text);
-                this.keep_formats();
                 this.server.log_warnings();
             }
             // It came from there.
@@ -152,7 +192,7 @@ impl Manager {
                 let present =
                     target.and_then(|target| target.luns.iter_mut().find(|present| present.id == lun));
                 match present.filter(|present| present.device == old) {
-                    Some(present) => present.device = name,
+                    Some(present) => present.device = name.clone(),
                     None => return Err(ApiError::conflict("the logical unit has changed meanwhile: repeat")),
                 }
                 Ok(())
@@ -160,12 +200,12 @@ impl Manager {
             return self.change(ask, edit).await;
         }
         let this = self.clone();
-        to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
+        self.to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
     }
 
     /// Keeps in the file what its devices were opened as.
-    pub(crate) fn keep_formats(&self) {
-        if let Err(error) = self.source.keep_formats(&self.server.config()) {
+    pub(crate) fn keep_formats(&self, served: &Config) {
+        if let Err(error) = self.source.keep_formats(served) {
             tracing::warn!(
                 "cannot write into the configuration file that its devices are raw: {error}; write device = \"raw:…\" there, else a \
                  LUN whose initiator writes what looks like an image or an archive is refused at the next start"
@@ -176,7 +216,7 @@ impl Manager {
     /// Removes every registration and reservation of a logical unit.
     pub(crate) async fn clear_reservations(&self, target: IscsiName, lun: u16) -> Result<(), ApiError> {
         let server = Arc::clone(&self.server);
-        to_its_end(async move { server.clear_reservations(target.as_str(), lun).await.map_err(refused) })
+        self.to_its_end(async move { server.clear_reservations(target.as_str(), lun).await.map_err(refused) })
             .await
     }
 
@@ -187,8 +227,6 @@ impl Manager {
         lun: u16,
         size: u64,
     ) -> Result<Applied, ApiError> {
-        let _turn = self.turn.lock().await;
-        self.ready()?;
         let generation = self.server.generation();
         if let Some(expected) = ask.generation.filter(|expected| *expected != generation) {
             return Err(refused(ChangeError::Generation { expected, is: generation }));
@@ -218,17 +256,12 @@ impl Manager {
     async fn apply(
         &self,
         ask: Ask,
-        edit: impl FnOnce(&mut Config) -> Result<(), ApiError> + Send,
-        persist: bool,
+        mut edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send,
+        keep: ChangeOptions<'_>,
     ) -> Result<Applied, ApiError> {
         let (mut no, mut kept) = (None, false);
         let source = &self.source;
-        let write = |config: &Config| source.persist(config);
-        let options = ChangeOptions {
-            dry_run: ask.dry_run,
-            generation: ask.generation,
-            persist: if persist { Some(&write) } else { None },
-        };
+        let options = ChangeOptions { dry_run: ask.dry_run, generation: ask.generation, ..keep };
         let edit = |config: &mut Config| {
             let old = config.clone();
             let edited = edit(config);
@@ -253,14 +286,9 @@ impl Manager {
     }
 }
 
-/// A client that goes away takes only its answer with it.
-async fn to_its_end<T: Send + 'static>(
-    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-) -> Result<T, ApiError> {
-    match tokio::spawn(work).await {
-        Ok(done) => done,
-        Err(error) => Err(ApiError::internal(format!("the change broke off: {error}"))),
-    }
+/// What was read; nothing can panic while it is held.
+fn locked(text: &Mutex<Option<String>>) -> MutexGuard<'_, Option<String>> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of a memory device with another size; `None` for devices whose names say none.

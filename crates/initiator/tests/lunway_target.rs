@@ -269,7 +269,7 @@ async fn the_state_of_its_port_is_known_and_followed() {
     ] {
         let group = TargetPortalGroup { tag: 1, state: configured, preferred: false };
         let edit = |config: &mut Config| {
-            config.targets[0].portal_groups = vec![group];
+            config.targets[0].portal_groups = vec![group.clone()];
             Ok(())
         };
         server.change(edit, ChangeOptions::default()).await.unwrap();
@@ -300,7 +300,7 @@ async fn a_session_that_comes_back_to_a_standby_port_keeps_the_shape_of_the_disk
     let geometry = device.geometry();
     let group = TargetPortalGroup { tag: 1, state: Configured::Standby, preferred: false };
     let edit = |config: &mut Config| {
-        config.targets[0].portal_groups = vec![group];
+        config.targets[0].portal_groups = vec![group.clone()];
         Ok(())
     };
     server.change(edit, ChangeOptions::default()).await.unwrap();
@@ -319,7 +319,7 @@ async fn a_standby_port_opens_only_with_what_is_known_of_the_disk_and_tells_when
     let turn = async |state| {
         let group = TargetPortalGroup { tag: 1, state, preferred: false };
         let edit = |config: &mut Config| {
-            config.targets[0].portal_groups = vec![group];
+            config.targets[0].portal_groups = vec![group.clone()];
             Ok(())
         };
         server.change(edit, ChangeOptions::default()).await.unwrap();

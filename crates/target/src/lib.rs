@@ -71,8 +71,8 @@ pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunRegistration, LunReservations, LunSummary,
-    OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Server, SessionSummary, ShutdownError,
-    StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
+    OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Served, Server, SessionSummary,
+    ShutdownError, StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
 };
 pub use source::Source;
 pub use state::{FileStore, StateDirError};

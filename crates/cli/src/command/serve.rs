@@ -130,7 +130,12 @@ impl Serve {
             loop {
                 tokio::select! {
                     () = requests.next() => break,
-                    () = reloads.next() => reload(&console, &server).await,
+                    () = reloads.next() => {}
+                }
+                // A device that it opens may take its time.
+                tokio::select! {
+                    () = requests.next() => break,
+                    () = reload(&console, &server) => {}
                 }
             }
             supervisor::stopping("asking initiators to log out");

@@ -56,7 +56,7 @@ async fn replace(
     Body(new): Body<Config>,
 ) -> Result<Applied, ApiError> {
     let edit = move |config: &mut Config| {
-        let mut new = Config { origin: config.origin.clone(), ..new };
+        let mut new = Config { origin: config.origin.clone(), ..new.clone() };
         patch::restore_secrets(&mut new, config)?;
         *config = new;
         Ok(())

@@ -69,12 +69,12 @@ async fn add(
             _ if group == FIRST_PORTAL_GROUP => &mut config.listen,
             Some(at) => &mut config.portal_groups[at].listen,
             None => {
-                config.portal_groups.push(PortalGroupConfig { tag: group, listen: vec![spec] });
+                config.portal_groups.push(PortalGroupConfig { tag: group, listen: vec![spec.clone()] });
                 return Ok(());
             }
         };
         if !entries.contains(&spec) {
-            entries.push(spec);
+            entries.push(spec.clone());
         }
         Ok(())
     };

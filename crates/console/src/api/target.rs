@@ -235,7 +235,7 @@ async fn remove_from<T: 'static>(
     is_it: impl Fn(&T) -> bool + Send + 'static,
 ) -> Result<Applied, ApiError> {
     let edit = move |config: &mut Config| match find_mut(config, &target) {
-        Ok(target) => remove(list(target), ask, &what, is_it),
+        Ok(target) => remove(list(target), ask, &what, &is_it),
         Err(error) if ask.must_exist => Err(error),
         Err(_) => Ok(()),
     };
@@ -316,7 +316,7 @@ async fn put_target(
         let place_name = format!("target {name}");
         may_create(ask, &place_name, config.target(name.as_str()).is_some())?;
         let mut new: TargetConfig =
-            patched(&place_name, config.target(name.as_str()), ("name", json!(name)), patch)?;
+            patched(&place_name, config.target(name.as_str()), ("name", json!(name)), patch.clone())?;
         restore_target(&mut new, config)?;
         let old = config.target(name.as_str());
         may_change(ask, &place_name, old.map(|old| *old == new.with_formats()))?;
@@ -378,7 +378,7 @@ async fn put_lun(
         let old = target.lun(lun);
         let what = format!("lun {lun} of target {name}");
         may_create(ask, &what, old.is_some())?;
-        let mut new: LunConfig = patched(&place_name, old, ("id", json!(lun)), patch)?;
+        let mut new: LunConfig = patched(&place_name, old, ("id", json!(lun)), patch.clone())?;
         restore_lun(&place_name, &mut new, old)?;
         may_change(ask, &what, old.map(|old| *old == new.with_format()))?;
         place(&mut target.luns, new, None, |old| old.id == lun);
@@ -430,7 +430,7 @@ async fn put_chap(
         let old = target.chap.iter().find(|old| old.user == user);
         let what = format!("chap user {user} of target {name}");
         may_create(ask, &what, old.is_some())?;
-        let new: ChapUser = patched(&place_name, old, ("user", json!(user)), patch)?;
+        let new: ChapUser = patched(&place_name, old, ("user", json!(user)), patch.clone())?;
         may_change(ask, &what, old.map(|old| *old == new))?;
         place(&mut target.chap, new, None, |old| old.user == user);
         Ok(())
@@ -471,7 +471,7 @@ async fn put_rule(
         let old = target.acl.iter().find(|old| is_it(old));
         let what = format!("rule {rule} in the acl of target {name}");
         may_create(ask, &what, old.is_some())?;
-        let new: AccessRule = patched(&place_name, old, ("name", json!(rule)), patch)?;
+        let new: AccessRule = patched(&place_name, old, ("name", json!(rule)), patch.clone())?;
         may_change(ask, &what, old.map(|old| *old == new))?;
         place(&mut target.acl, new, ask.at, is_it);
         Ok(())

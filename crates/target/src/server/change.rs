@@ -5,15 +5,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lunway_iscsi::login::ChapAuth;
 use lunway_scsi::{AccessState as ScsiAccessState, PortGroup, ScsiTarget};
 use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
-use super::error::{ChangeError, StartError};
-use super::lun::{Lun, Succession};
+use super::claim::{Claim, Claimed};
+use super::error::{ChangeError, StartError, UnansweredDevice};
+use super::lun::{Lun, Resize, Succession};
 use super::warnings::Warning;
 use super::{Luns, Server, all_ended, effects, settings};
-use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, TargetConfig};
+use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, LunConfig, TargetConfig};
 use crate::portal::{Portals, PreparedListeners};
 use crate::registry::{Handle, Order};
 use crate::shared::{Serving, Target};
@@ -21,13 +25,15 @@ use crate::shared::{Serving, Target};
 /// How long the initiators of a target that goes have to log out.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// How long a change waits for the devices of removed logical units: longer than a flush of what the page cache may hold takes as a
-/// rule. People wait for the answer, and other changes for this one.
+/// rule. People wait for the answer, and other changes of the same logical units for this one.
 const RETIRE_TIME: Duration = Duration::from_secs(10);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
 const FIXED: [&str; 5] = ["cores", "state_dir", "machine_id", "isns", "api"];
 
+/// Looks at a configuration that is served, while no other change can be made.
+pub type Served<'a> = &'a (dyn Fn(&Config) + Send + Sync);
 /// Keeps a configuration for good: once it returns, the file is whole and on stable storage.
 pub type Persist<'a> = &'a (dyn Fn(&Config) -> io::Result<()> + Send + Sync);
 
@@ -40,6 +46,8 @@ pub struct ChangeOptions<'a> {
     pub generation: Option<u64>,
     /// Keeps the new configuration for good, when everything is ready and before anything has changed.
     pub persist: Option<Persist<'a>>,
+    /// Called when the configuration is served, also if it was served already; not for a trial.
+    pub served: Option<Served<'a>>,
 }
 
 /// What a change came to.
@@ -57,14 +65,54 @@ pub struct Changed {
 /// What only changes touch.
 pub(super) struct Transaction {
     luns: Luns,
+    leaves: Vec<Leave>,
     closed: bool,
 }
 
-/// All that a new configuration needs, had before anything is changed.
+/// The leave of a logical unit that a change has taken away, under way by itself.
+pub(super) struct Leave {
+    pub(super) name: UnansweredDevice,
+    pub(super) task: JoinHandle<()>,
+}
+
+/// A logical unit that a change under way has opened and that is not served yet.
+struct Opened {
+    /// As it was asked for.
+    config: LunConfig,
+    lun: Lun,
+}
+
+/// Logical units that a change under way has opened, with its claims on them.
+#[derive(Default)]
+struct Openings {
+    luns: Vec<Opened>,
+    claims: Vec<Claimed>,
+}
+
+/// How far a change has come while no other could be made.
+enum Attempt {
+    /// Devices must be opened, which may take long: then again from the beginning.
+    Needs(Vec<(TargetConfig, LunConfig)>),
+    /// Nothing is to be done, or only a trial was asked for.
+    Unchanged(Changed),
+    /// Made. What disks have to do with it goes on.
+    Made(Changed, Aftermath),
+}
+
+/// What is left of a change that is made: work of disks, which other changes need not wait for.
+struct Aftermath {
+    resizes: Vec<Resize>,
+    left: Vec<(String, u16, oneshot::Receiver<()>)>,
+    /// Sessions with targets that are gone.
+    leaving: Vec<Arc<Handle>>,
+    _claims: Claimed,
+}
+
+/// All that a new configuration needs besides devices, had before anything is changed.
 struct Prepared {
     targets: BTreeMap<String, Arc<Target>>,
     /// Logical units that are new or take another's place.
-    new: Vec<Lun>,
+    new: Vec<(TargetConfig, LunConfig)>,
     /// Logical units whose device stays, with what is in front of it then.
     renewed: Vec<((String, u16), Arc<lunway_scsi::LogicalUnit>)>,
     /// Logical units that stay, with a new size.
@@ -77,19 +125,37 @@ struct Prepared {
     sockets: PreparedListeners,
 }
 
+impl Openings {
+    fn find(&self, target: &str, config: &LunConfig) -> Option<usize> {
+        self.luns.iter().position(|opened| opened.lun.target == target && opened.config == *config)
+    }
+
+    fn take(&mut self, target: &str, config: &LunConfig) -> Option<Lun> {
+        self.find(target, config).map(|at| self.luns.swap_remove(at).lun)
+    }
+
+    /// Gives back what was not used.
+    async fn close(&mut self) {
+        for opened in self.luns.drain(..) {
+            opened.lun.close().await;
+        }
+        self.claims.clear();
+    }
+}
+
 impl Transaction {
     pub(super) fn new(luns: Luns) -> Self {
-        Self { luns, closed: false }
+        Self { luns, leaves: Vec::new(), closed: false }
     }
 
     pub(super) fn lun(&self, target: &str, lun: u16) -> Option<&Lun> {
         self.luns.get(&(target.to_owned(), lun))
     }
 
-    /// The end: no change is made any longer.
-    pub(super) fn take_luns(&mut self) -> Luns {
+    /// The end: no change is made any longer. Beside what is served what is taking its leave.
+    pub(super) fn end(&mut self) -> (Luns, Vec<Leave>) {
         self.closed = true;
-        std::mem::take(&mut self.luns)
+        (std::mem::take(&mut self.luns), std::mem::take(&mut self.leaves))
     }
 }
 
@@ -103,15 +169,69 @@ impl Server {
     /// Serves what `edit` makes of the present configuration.
     ///
     /// In this order: `edit`; checks; everything that can fail (devices opened, secrets read); `persist`; then the change
-    /// itself, which cannot fail. An error before that leaves everything as it was. Changes are made one at a time; a
-    /// configuration that differs in nothing is no change. Sessions with what does not change notice nothing.
+    /// itself, which cannot fail. An error before that leaves everything as it was. A configuration that differs in nothing is no
+    /// change.
+    ///
+    /// Changes are made one at a time, but none waits for the disks of another: devices are opened, resized and closed beside
+    /// them, and only changes of the same logical units or devices wait for that. `edit` is called again on what is served
+    /// after devices were opened for it.
+    ///
+    /// A future that is dropped has made the change whole, or not at all.
     ///
     /// Files with secrets are read again, so that one that was replaced counts from the next login on.
     pub async fn change(
         &self,
-        edit: impl FnOnce(&mut Config) -> Result<(), ChangeError>,
+        mut edit: impl FnMut(&mut Config) -> Result<(), ChangeError>,
         options: ChangeOptions<'_>,
     ) -> Result<Changed, ChangeError> {
+        let mut openings = Openings::default();
+        let result = loop {
+            match self.attempt(&mut edit, options, &mut openings).await {
+                Ok(Attempt::Needs(luns)) => {
+                    if let Err(error) = self.open(luns, &mut openings).await {
+                        break Err(error.into());
+                    }
+                }
+                Ok(Attempt::Unchanged(changed)) => break Ok(changed),
+                Ok(Attempt::Made(changed, aftermath)) => {
+                    self.follow_up(aftermath).await;
+                    break Ok(changed);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        openings.close().await;
+        result
+    }
+
+    /// Opens devices, with no other change waiting. If others are busy with them, that is waited for, and nothing is opened.
+    async fn open(
+        &self,
+        luns: Vec<(TargetConfig, LunConfig)>,
+        openings: &mut Openings,
+    ) -> Result<(), StartError> {
+        let claims: Vec<_> = luns.iter().map(|(target, lun)| Claim::of(target.name.as_str(), lun)).collect();
+        let Some(claimed) = self.claims.claim(claims.clone()) else {
+            // With nothing in hand, so that two changes never wait for each other.
+            openings.close().await;
+            self.claims.released(&claims).await;
+            return Ok(());
+        };
+        openings.claims.push(claimed);
+        for (target, config) in luns {
+            let lun = self.maker.make(&target, &config).await?;
+            openings.luns.push(Opened { config, lun });
+        }
+        Ok(())
+    }
+
+    /// Makes a change, if all devices are open that it needs. Waits for its turn, and for nothing else.
+    async fn attempt(
+        &self,
+        edit: &mut impl FnMut(&mut Config) -> Result<(), ChangeError>,
+        options: ChangeOptions<'_>,
+        openings: &mut Openings,
+    ) -> Result<Attempt, ChangeError> {
         let mut transaction = self.transaction.lock().await;
         if transaction.closed {
             return Err(ChangeError::ShuttingDown);
@@ -130,7 +250,13 @@ impl Server {
         if let Some(key) = FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key))) {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
-        let prepared = self.prepare(&transaction.luns, &new).await?;
+        let prepared = self.prepare(&transaction.luns, &new)?;
+        let to_open =
+            |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();
+        let needs: Vec<_> = prepared.new.iter().filter(to_open).cloned().collect();
+        if !needs.is_empty() {
+            return Ok(Attempt::Needs(needs));
+        }
         changes.extend(prepared.secrets.iter().cloned());
         let made = !options.dry_run;
         let (before, sessions) = (self.shared.serving(), self.shared.registry.summaries());
@@ -139,19 +265,21 @@ impl Server {
         let now = warnings.iter().cloned().chain(self.idle_portals(&served));
         let new = now.filter(|warning| !known.contains(warning) && !warning.is_told_by_effects());
         effects.extend(new.map(|warning| warning.text));
+        let is_served = || {
+            if let Some(look) = options.served.filter(|_| made) {
+                look(&served);
+            }
+        };
         if changes.is_empty() || options.dry_run {
             if made {
                 // The files with secrets may have other permissions than before.
                 self.current().warnings = warnings;
             }
-            discard(prepared).await;
-            return Ok(Changed { generation, changes, effects });
+            is_served();
+            return Ok(Attempt::Unchanged(Changed { generation, changes, effects }));
         }
-        if let Some(persist) = options.persist
-            && let Err(error) = persist(&served)
-        {
-            discard(prepared).await;
-            return Err(ChangeError::Persist(error));
+        if let Some(persist) = options.persist {
+            persist(&served).map_err(ChangeError::Persist)?;
         }
         let generation = generation + 1;
         {
@@ -166,12 +294,13 @@ impl Server {
         for effect in &effects {
             tracing::warn!(generation, "{effect}");
         }
-        self.commit(&mut transaction.luns, prepared, &served).await;
-        Ok(Changed { generation, changes, effects })
+        let aftermath = self.commit(&mut transaction, prepared, openings, &served);
+        is_served();
+        Ok(Attempt::Made(Changed { generation, changes, effects }, aftermath))
     }
 
-    /// Gets everything that `new` needs. Of what is served nothing changes.
-    async fn prepare(&self, luns: &Luns, new: &Config) -> Result<Prepared, ChangeError> {
+    /// Gets everything that `new` needs besides devices. Of what is served nothing changes.
+    fn prepare(&self, luns: &Luns, new: &Config) -> Result<Prepared, ChangeError> {
         let serving = self.shared.serving();
         let mut prepared = Prepared {
             targets: BTreeMap::new(),
@@ -190,16 +319,12 @@ impl Server {
             prepared.secrets.push(changed_secret("discovery".to_owned()));
         }
         for config in &new.targets {
-            let result = self.prepare_target(&serving, luns, new, config, &mut prepared).await;
-            if let Err(error) = result {
-                discard(prepared).await;
-                return Err(error.into());
-            }
+            self.prepare_target(&serving, luns, new, config, &mut prepared)?;
         }
         Ok(prepared)
     }
 
-    async fn prepare_target(
+    fn prepare_target(
         &self,
         serving: &Serving,
         luns: &Luns,
@@ -227,9 +352,7 @@ impl Server {
                     let unit = self.maker.unit(config, lun, &old.device)?;
                     prepared.renewed.push((key, unit));
                 }
-                None | Some((_, Succession::NewDevice)) => {
-                    prepared.new.push(self.maker.make(config, lun).await?);
-                }
+                None | Some((_, Succession::NewDevice)) => prepared.new.push((config.clone(), lun.clone())),
             }
         }
         let scsi = match old {
@@ -241,8 +364,15 @@ impl Server {
         Ok(())
     }
 
-    /// Makes the change. What can still go wrong here are devices that do not do as they are told, which is logged.
-    async fn commit(&self, luns: &mut Luns, prepared: Prepared, new: &Config) {
+    /// Makes the change. Nothing here can fail, and nothing waits.
+    fn commit(
+        &self,
+        transaction: &mut Transaction,
+        prepared: Prepared,
+        openings: &mut Openings,
+        new: &Config,
+    ) -> Aftermath {
+        let luns = &mut transaction.luns;
         let old = self.shared.serving();
         let limits = settings::fit_descriptors(new.limits);
         self.shared.registry.set_limits(&limits);
@@ -255,16 +385,8 @@ impl Server {
         for target in prepared.targets.values() {
             target.scsi.set_port_groups(port_groups(new, &target.config));
         }
-        all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
-
-        for (key, size) in prepared.resized {
-            if let Some(lun) = luns.get(&key)
-                && let Err(error) = lun.resize(size).await
-            {
-                tracing::error!("{error}");
-            }
-        }
-        let mut retired = Vec::new();
+        let resized = |(key, size)| luns.get(&key).map(|lun: &Lun| lun.resize(size));
+        let resizes = prepared.resized.into_iter().filter_map(resized).collect();
         for (key, unit) in prepared.renewed {
             if let (Some(lun), Some(target)) = (luns.get_mut(&key), prepared.targets.get(&key.0)) {
                 withdraw(&target.scsi, key.1);
@@ -273,17 +395,26 @@ impl Server {
             }
         }
         let gone = |key: &(String, u16)| new.target(&key.0).and_then(|target| target.lun(key.1)).is_none();
-        let replaced = |key: &(String, u16)| prepared.new.iter().any(|lun| lun.key() == *key);
+        let replaced = |key: &(String, u16)| {
+            prepared.new.iter().any(|(target, lun)| target.name.as_str() == key.0 && lun.id == key.1)
+        };
         let keys: Vec<_> = luns.keys().filter(|key| gone(key) || replaced(key)).cloned().collect();
+        let mut retired = Vec::new();
         for key in keys {
-            let scsi = prepared.targets.get(&key.0).or_else(|| old.targets.get(&key.0));
-            if let (Some(target), Some(lun)) = (scsi, luns.remove(&key)) {
-                withdraw(&target.scsi, key.1);
-                retired.push(lun);
-            }
+            let Some(lun) = luns.remove(&key) else { continue };
+            // Initiators of a target that goes use it until they have logged out.
+            let last = match (prepared.targets.get(&key.0), old.targets.get(&key.0)) {
+                (Some(target), _) => {
+                    withdraw(&target.scsi, key.1);
+                    None
+                }
+                (None, target) => target.map(|target| Arc::clone(&target.scsi)),
+            };
+            retired.push((lun, gone(&key), last));
         }
-        for lun in prepared.new {
-            if let Some(target) = prepared.targets.get(&lun.target) {
+        for (target, config) in &prepared.new {
+            let lun = openings.take(target.name.as_str(), config);
+            if let (Some(lun), Some(target)) = (lun, prepared.targets.get(target.name.as_str())) {
                 log_refused(attach(&target.scsi, &lun));
                 lun.log();
                 luns.insert(lun.key(), lun);
@@ -297,27 +428,61 @@ impl Server {
             }
         }
         self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
-        self.retire(retired, luns).await;
+        let claims = retired.iter().map(|(lun, ..)| Claim::of(&lun.target, &lun.config)).collect();
+        let claims = self.claims.claim_beside(claims);
+        transaction.leaves.retain(|leave| !leave.task.is_finished());
+        let mut left = Vec::new();
+        for (lun, for_good, last) in retired {
+            let (target, id) = lun.key();
+            let (leave, ended) = self.retire(lun, for_good, last, &leaving);
+            transaction.leaves.push(leave);
+            left.push((target, id, ended));
+        }
+        Aftermath { resizes, left, leaving, _claims: claims }
     }
 
-    /// Takes leave of logical units that have been withdrawn, of all at once, and waits for it [`RETIRE_TIME`]. One whose device
-    /// does not answer holds up no other, and not the changes after this one: its leave is taken when its device answers.
-    async fn retire(&self, retired: Vec<Lun>, luns: &Luns) {
-        let by = tokio::time::Instant::now() + RETIRE_TIME;
-        let mut leaves = Vec::new();
-        for lun in retired {
-            let (key, for_good) = (lun.key(), !luns.contains_key(&lun.key()));
-            let leave = async move {
-                if let Err(error) = lun.retire(for_good).await {
-                    tracing::error!("{error}");
-                }
-            };
-            leaves.push((key, tokio::spawn(leave)));
-        }
-        for ((target, lun), leave) in leaves {
-            if tokio::time::timeout_at(by, leave).await.is_err() {
-                tracing::error!(%target, lun, "the device of a removed LUN does not answer: it is closed when it does");
+    /// Takes leave of a logical unit, on the server's own runtime: whatever becomes of the change, its data is flushed. One that
+    /// initiators still use, of a target that is gone, is withdrawn when they have logged out.
+    fn retire(
+        &self,
+        lun: Lun,
+        for_good: bool,
+        last: Option<Arc<ScsiTarget>>,
+        leaving: &[Arc<Handle>],
+    ) -> (Leave, oneshot::Receiver<()>) {
+        let (name, id, leaving) = (lun.unanswered(), lun.config.id, leaving.to_vec());
+        let (end, ended) = oneshot::channel();
+        let task = self.maker.runtime.spawn(async move {
+            if let Some(target) = last {
+                all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
+                withdraw(&target, id);
             }
+            if let Err(error) = lun.retire(for_good).await {
+                tracing::error!("{error}");
+            }
+            // The change may no longer wait for it.
+            let _ = end.send(());
+        });
+        (Leave { name, task }, ended)
+    }
+
+    /// Waits for what the disks have to do with a change that is made: for [`RETIRE_TIME`] for those that are removed. What can
+    /// still go wrong here are devices that do not do as they are told, which is logged.
+    async fn follow_up(&self, aftermath: Aftermath) {
+        let Aftermath { resizes, left, leaving, _claims } = aftermath;
+        let resizes = join_all(resizes.into_iter().map(|resize| resize.carry_out(&self.maker.runtime)));
+        let leaves = async {
+            all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
+            let by = tokio::time::Instant::now() + RETIRE_TIME;
+            for (target, lun, ended) in left {
+                if tokio::time::timeout_at(by, ended).await.is_err() {
+                    tracing::error!(%target, lun, "the device of a removed LUN does not answer: it is closed when it does");
+                }
+            }
+        };
+        let (resized, ()) = tokio::join!(resizes, leaves);
+        for error in resized.into_iter().filter_map(Result::err) {
+            tracing::error!("{error}");
         }
     }
 
@@ -358,13 +523,6 @@ impl Server {
 fn changed_secret(place: String) -> Change {
     let (kind, key) = (ChangeKind::Changed, Some("a secret".to_owned()));
     Change { kind, place, key, from: None, to: None }
-}
-
-/// Gives back what a change that is not made has taken.
-async fn discard(prepared: Prepared) {
-    for lun in prepared.new {
-        lun.close().await;
-    }
 }
 
 /// Offers a logical unit.

@@ -21,7 +21,7 @@ const RETIRE_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
-/// How long a change of size may take, which other changes wait for: a file system frees terabytes in less.
+/// How long a change of size is waited for: a file system frees terabytes in less.
 const RESIZE_TIME: Duration = Duration::from_secs(30);
 /// How often the space of a backing store is looked at where there is a threshold.
 const SPACE_POLL: Duration = Duration::from_secs(5);
@@ -34,8 +34,20 @@ pub(super) struct Lun {
     pub(super) unit: Arc<LogicalUnit>,
     /// The device was opened for reading only.
     opened_read_only: bool,
+    /// Held by a change of size until the device has answered.
+    resizing: Arc<tokio::sync::Mutex<()>>,
     /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await must be.
     close: Mutex<Option<Closing>>,
+}
+
+/// Another size for the device of a logical unit; initiators hear that its capacity has changed.
+pub(super) struct Resize {
+    target: String,
+    lun: u16,
+    name: String,
+    device: Arc<dyn BlockDevice>,
+    size: u64,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What becomes of a logical unit when its configuration changes.
@@ -77,6 +89,7 @@ impl Maker {
             device: opened.device,
             unit,
             opened_read_only: lun.read_only,
+            resizing: Arc::default(),
             close: Mutex::new(opened.close),
         })
     }
@@ -151,16 +164,16 @@ impl Lun {
         self.config = new.clone();
     }
 
-    /// Gives the device another size; initiators hear that its capacity has changed.
-    pub(super) async fn resize(&self, size: u64) -> Result<(), ChangeError> {
-        let resized = tokio::time::timeout(RESIZE_TIME, self.device.resize(size).into_future()).await;
-        let late = BlockError::Timeout { millis: RESIZE_TIME.as_millis() as u64 };
-        resized.unwrap_or(Err(late)).map_err(|error| ChangeError::Resize {
+    /// A change of the device's size, to be carried out beside other changes.
+    pub(super) fn resize(&self, size: u64) -> Resize {
+        Resize {
             target: self.target.clone(),
             lun: self.config.id,
-            device: self.config.device.to_string(),
-            error,
-        })
+            name: self.config.device.to_string(),
+            device: Arc::clone(&self.device),
+            size,
+            turn: Arc::clone(&self.resizing),
+        }
     }
 
     /// What a new configuration of the same number asks for.
@@ -246,6 +259,30 @@ impl Lun {
         if let Some(close) = close.into_inner().unwrap_or_else(PoisonError::into_inner) {
             close.await;
         }
+    }
+}
+
+impl Resize {
+    /// Carries it out, on the runtime that carries the devices, so that changes of the size of one device never overlap. One that
+    /// takes longer than [`RESIZE_TIME`] goes on, and is an error; one that waits as long for another is not begun.
+    pub(super) async fn carry_out(self, runtime: &Handle) -> Result<(), ChangeError> {
+        let Self { target, lun, name, device, size, turn } = self;
+        let resized = tokio::time::timeout(RESIZE_TIME, async {
+            let turn = turn.lock_owned().await;
+            let resizing = runtime.spawn(async move {
+                let resized = device.resize(size).await;
+                drop(turn);
+                resized
+            });
+            resizing.await.unwrap_or_else(|error| Err(BlockError::Gone { why: error.to_string() }))
+        });
+        let late = BlockError::Timeout { millis: RESIZE_TIME.as_millis() as u64 };
+        resized.await.unwrap_or(Err(late)).map_err(|error| ChangeError::Resize {
+            target,
+            lun,
+            device: name,
+            error,
+        })
     }
 }
 

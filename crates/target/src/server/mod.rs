@@ -6,6 +6,7 @@
 //! | `change.rs` | another configuration while it runs |
 //! | `effects.rs` | what that means for initiators, in words |
 //! | `warnings.rs` | what is served and may not be meant so |
+//! | `claim.rs` | what a change keeps others from while disks work for it |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
 //! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
 //! | `settings.rs` | what connections need of a configuration |
@@ -14,6 +15,7 @@
 //! | `summary.rs`, `error.rs` | what is said about it |
 
 mod change;
+mod claim;
 mod effects;
 mod error;
 mod lun;
@@ -46,11 +48,12 @@ use crate::source::{Denials, LoginThrottle};
 use crate::state::FileStore;
 use crate::worker::{self, Worker};
 use change::Transaction;
+use claim::Claims;
 use lun::{Lun, Maker};
 use place::Place;
 use stopping::Stopped;
 
-pub use change::{ChangeOptions, Changed, Persist};
+pub use change::{ChangeOptions, Changed, Persist, Served};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
 pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
@@ -76,8 +79,9 @@ type Luns = BTreeMap<(String, u16), Lun>;
 pub struct Server {
     shared: Arc<Shared>,
     maker: Maker,
-    /// One change at a time: held for as long as a change takes.
+    /// One change at a time: never held while a disk works.
     transaction: tokio::sync::Mutex<Transaction>,
+    claims: Claims,
     /// What is served now, for who only looks.
     current: Mutex<Current>,
     workers: Arc<[Worker]>,
@@ -161,6 +165,7 @@ impl Server {
             shared,
             maker,
             transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
+            claims: Claims::default(),
             current: Mutex::new(Current { config: Arc::new(config), generation: 1, warnings }),
             workers,
             listeners,
@@ -299,9 +304,9 @@ impl Server {
     /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices
     /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name.
     pub async fn resize_lun(&self, target: &str, lun: u16, size: u64) -> Result<(), ChangeError> {
-        let transaction = self.transaction.lock().await;
         let not_found = || ChangeError::NotFound(format!("target {target}, lun {lun}"));
-        transaction.lun(target, lun).ok_or_else(not_found)?.resize(size).await
+        let resize = self.transaction.lock().await.lun(target, lun).ok_or_else(not_found)?.resize(size);
+        resize.carry_out(&self.maker.runtime).await
     }
 
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is
@@ -324,10 +329,11 @@ impl Server {
         for connection in &connections {
             connection.send(Order::Close(Cause::Shutdown));
         }
-        let luns = self.transaction.lock().await.take_luns();
+        let (luns, leaves) = self.transaction.lock().await.end();
         // A device is closed when nothing refers to it any longer.
         self.shared.serve_nothing();
-        let Stopped { flushes, unanswered } = stopping::stop(luns, &connections, Self::SHUTDOWN_TIME).await;
+        let Stopped { flushes, unanswered } =
+            stopping::stop(luns, leaves, &connections, Self::SHUTDOWN_TIME).await;
         // Who is left now waits for one of the devices that have not answered.
         let unfinished = all_ended(&connections, LAST_TIME).await;
         self.stop_workers();

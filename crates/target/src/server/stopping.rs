@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::time::{Instant, timeout_at};
 
 use super::Luns;
+use super::change::Leave;
 use super::error::{FlushFailure, UnansweredDevice};
 use super::lun::Lun;
 use crate::registry::Handle;
@@ -27,16 +28,27 @@ pub(super) struct Stopped {
     pub(super) unanswered: Vec<UnansweredDevice>,
 }
 
-/// Ends all devices, which have this time for it. `connections` have been told to close.
-pub(super) async fn stop(luns: Luns, connections: &[Arc<Handle>], within: Duration) -> Stopped {
+/// Ends all devices, also those that take their leave already, which have this time for it. `connections` have been told to close.
+pub(super) async fn stop(
+    luns: Luns,
+    leaves: Vec<Leave>,
+    connections: &[Arc<Handle>],
+    within: Duration,
+) -> Stopped {
     let begin = Instant::now();
     let ends = luns.into_values().map(|lun| async move {
         let name = lun.unanswered();
         let ended = end(lun, connections, begin, within).await;
         (name, ended)
     });
+    let leaves = leaves.into_iter().map(|Leave { name, task }| async move {
+        // What went wrong with it has been logged.
+        let left = timeout_at(begin + within, task).await.ok().map(|_| Ok(()));
+        (name, left)
+    });
     let mut stopped = Stopped::default();
-    for (name, ended) in join_all(ends).await {
+    let (ends, leaves) = join(join_all(ends), join_all(leaves)).await;
+    for (name, ended) in ends.into_iter().chain(leaves) {
         match ended {
             Some(Ok(())) => {}
             Some(Err(failure)) => stopped.flushes.push(failure),
@@ -142,7 +154,7 @@ mod tests {
                 let lun = lun.unwrap();
                 luns.insert(lun.key(), lun);
             }
-            let stopped = stop(luns, &[], Duration::from_millis(300)).await;
+            let stopped = stop(luns, Vec::new(), &[], Duration::from_millis(300)).await;
             assert!(flushed.load(Ordering::SeqCst));
             assert_eq!((stopped.flushes.len(), stopped.unanswered.len()), (0, 1));
             assert_eq!(stopped.unanswered[0].lun, 0);

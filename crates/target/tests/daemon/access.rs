@@ -111,7 +111,7 @@ fn a_rule_that_changes_changes_what_sessions_see_and_ends_those_that_may_not_be(
 }
 
 /// What a change would mean, and everything stays as it is.
-fn tried(daemon: &Daemon, edit: impl FnOnce(&mut Config)) -> Vec<String> {
+fn tried(daemon: &Daemon, mut edit: impl FnMut(&mut Config)) -> Vec<String> {
     let edit = |config: &mut Config| {
         edit(config);
         Ok(())

@@ -1,6 +1,7 @@
 //! Other configurations while the server runs: what initiators see of them, and what they do not.
 
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -76,25 +77,97 @@ fn a_lun_that_goes_is_flushed_after_its_commands_have_ended() {
     daemon.slow.hold();
     let write = client.submit_write(1, 0, &pattern(1, 9));
     daemon.slow.await_waiting(1);
-    std::thread::scope(|scope| {
-        let removal = scope.spawn(|| daemon_change(&daemon));
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!removal.is_finished());
+    daemon.runtime.block_on(async {
+        let mut removal = pin!(daemon.changing(|config| target_of(config).luns.retain(|lun| lun.id != 1)));
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut removal).await;
+        assert!(early.is_err());
         assert_eq!(daemon.slow.flushes.load(Ordering::SeqCst), 0);
         daemon.slow.release();
-        removal.join().unwrap();
+        removal.await.unwrap();
     });
     assert_eq!(daemon.slow.flushes.load(Ordering::SeqCst), 1);
     assert_eq!(client.wait(write).status, 0, "the write is answered although its LUN is gone");
 }
 
-fn daemon_change(daemon: &Daemon) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let edit = |config: &mut Config| {
-        target_of(config).luns.retain(|lun| lun.id != 1);
-        Ok(())
+/// Another change, which has nothing to do with the slow device, while that hangs and one waits for it.
+async fn makes_another_change(daemon: &Daemon) {
+    let changes = async {
+        let add = daemon.changing(|config| target_of(config).luns.push(LunConfig::new(5, device("ram:1M"))));
+        let added = add.await.unwrap();
+        let remove = daemon.changing(|config| target_of(config).luns.retain(|lun| lun.id != 5));
+        assert_eq!(remove.await.unwrap().generation, added.generation + 1);
     };
-    runtime.block_on(daemon.server().change(edit, ChangeOptions::default())).unwrap();
+    // The least that a device is waited for is 10 s.
+    tokio::time::timeout(Duration::from_secs(8), changes).await.expect("it does not wait for the device");
+}
+
+#[test]
+fn a_size_that_a_device_does_not_take_holds_up_no_change_of_others_and_the_next_size_waits() {
+    let daemon = Daemon::start("");
+    daemon.slow.hold();
+    daemon.runtime.block_on(async {
+        let mut resizing = pin!(daemon.server().resize_lun(TARGET, 1, 8 << 20));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut resizing).await.is_err());
+        daemon.slow.await_waiting(1);
+        let mut next = pin!(daemon.server().resize_lun(TARGET, 1, 4 << 20));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut next).await.is_err());
+        daemon.slow.await_waiting(1);
+        makes_another_change(&daemon).await;
+        daemon.slow.release();
+        resizing.await.unwrap();
+        next.await.unwrap();
+    });
+    let targets = daemon.server().targets();
+    assert_eq!(targets[0].luns.iter().find(|lun| lun.id == 1).unwrap().size, 4 << 20);
+}
+
+#[test]
+fn a_lun_whose_device_hangs_is_removed_while_others_change() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    daemon.slow.hold();
+    let write = client.submit_write(1, 0, &pattern(1, 9));
+    daemon.slow.await_waiting(1);
+    daemon.runtime.block_on(async {
+        let mut removal = pin!(daemon.changing(|config| target_of(config).luns.retain(|lun| lun.id != 1)));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut removal).await.is_err());
+        makes_another_change(&daemon).await;
+        // The same device, as another LUN: that waits until it is free.
+        let mut again =
+            pin!(daemon.changing(|config| target_of(config).luns.push(LunConfig::new(7, device("slow")))));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut again).await.is_err());
+        daemon.slow.release();
+        removal.await.unwrap();
+        again.await.unwrap();
+    });
+    assert_eq!(client.wait(write).status, 0);
+    assert_eq!(daemon.slow.flushes.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_device_that_takes_long_to_open_holds_up_no_change_of_others() {
+    let daemon = Daemon::start("");
+    daemon.slow.hold();
+    let add = |config: &mut Config| {
+        let luns = &mut target_of(config).luns;
+        if luns.iter().all(|lun| lun.id != 9) {
+            luns.push(LunConfig::new(9, device("later")));
+        }
+    };
+    let (first, second) = daemon.runtime.block_on(async {
+        let mut opening = pin!(daemon.changing(add));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut opening).await.is_err());
+        // The same once more waits for the first, and then finds that there is nothing to do.
+        let mut again = pin!(daemon.changing(add));
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut again).await.is_err());
+        assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 1);
+        makes_another_change(&daemon).await;
+        daemon.slow.release();
+        tokio::join!(opening, again)
+    });
+    assert_eq!((first.unwrap().generation, second.unwrap().changes.len()), (4, 0));
+    let ids: Vec<_> = daemon.server().config().targets[0].luns.iter().map(|lun| lun.id).collect();
+    assert_eq!(ids, [0, 1, 9], "what others changed meanwhile is there");
 }
 
 #[test]
@@ -162,7 +235,8 @@ fn nothing_changed_is_no_change_and_a_trial_changes_nothing() {
         Ok(())
     };
     let server = daemon.server();
-    let trial = ChangeOptions { dry_run: true, generation: Some(1), persist: Some(&persist) };
+    let trial =
+        ChangeOptions { dry_run: true, generation: Some(1), persist: Some(&persist), ..Default::default() };
     let changed = daemon.runtime.block_on(server.change(edit, trial)).unwrap();
     assert_eq!((changed.generation, changed.changes.len(), server.generation()), (1, 1, 1));
     assert!(!saved.load(Ordering::SeqCst));
@@ -285,7 +359,7 @@ fn a_lun_that_was_removed_leaves_no_reservations_to_the_next_of_its_number() {
     assert_eq!(register(&mut client), 0x1234_u64.to_be_bytes());
     let lun = daemon.server().config().targets[0].luns[0].clone();
     daemon.change(|config| target_of(config).luns.retain(|lun| lun.id != 0)).unwrap();
-    daemon.change(|config| target_of(config).luns.push(lun)).unwrap();
+    daemon.change(|config| target_of(config).luns.push(lun.clone())).unwrap();
     let mut client = daemon.log_in_as(2).ready();
     assert!(keys(&mut client).is_empty());
 }

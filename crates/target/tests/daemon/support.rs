@@ -64,7 +64,7 @@ impl Slow {
         until("the device has the commands", || self.waiting.load(Ordering::SeqCst) == count);
     }
 
-    fn later<T: Send + Unpin + 'static>(&self, ready: Io<T>) -> Io<T> {
+    pub(crate) fn later<T: Send + Unpin + 'static>(&self, ready: Io<T>) -> Io<T> {
         let mut held = self.held.subscribe();
         if !*held.borrow() {
             return ready;
@@ -102,6 +102,10 @@ impl BlockDevice for Slow {
 
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
         self.disk.write_zeroes(offset, len, zeroing)
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        self.later(self.disk.resize(size))
     }
 }
 
@@ -165,11 +169,18 @@ impl Daemon {
 
     /// Serves what `edit` makes of the configuration.
     pub(crate) fn change(&self, edit: impl FnOnce(&mut Config)) -> Result<Changed, ChangeError> {
+        let mut new = Config::clone(&self.server().config());
+        edit(&mut new);
+        self.runtime.block_on(self.changing(|config| *config = new.clone()))
+    }
+
+    /// The same, to be waited for on the daemon's runtime, beside others.
+    pub(crate) async fn changing(&self, mut edit: impl FnMut(&mut Config)) -> Result<Changed, ChangeError> {
         let edit = |config: &mut Config| {
             edit(config);
             Ok(())
         };
-        self.runtime.block_on(self.server().change(edit, ChangeOptions::default()))
+        self.server().change(edit, ChangeOptions::default()).await
     }
 
     pub(crate) fn await_sessions(&self, count: usize) {
@@ -184,7 +195,7 @@ pub(crate) fn luns() -> &'static str {
 pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
     let slow = Arc::clone(slow);
     Arc::new(move |name, options| {
-        let slow: Arc<dyn BlockDevice> = slow.clone();
+        let slow = Arc::clone(&slow);
         let ram = move |size| {
             let disk = RamDisk::new(size, options.sector.unwrap_or(512)).unwrap();
             Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
@@ -193,7 +204,12 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
             match (name.as_written().trim_start_matches("raw:"), name.spec()) {
                 ("ram", _) => ram(64 << 20),
                 (_, DeviceSpec::Ram { size }) => ram(*size),
-                ("slow", _) => Ok(slow.into()),
+                ("slow", _) => Ok((slow as Arc<dyn BlockDevice>).into()),
+                // Not open before the slow one is let go.
+                ("later", _) => {
+                    slow.later(Io::Ready(())).await;
+                    ram(1 << 20)
+                }
                 _ => Err("no such device here".to_owned()),
             }
         })
