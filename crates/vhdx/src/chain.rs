@@ -1,6 +1,5 @@
 //! A disk with its parents, and blocking I/O on it: for tools and tests, and for whoever has a thread to wait on.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,8 @@ const DEPTH_MAX: usize = 256;
 /// A disk and its parents, the disk first. Only the first one may be writable.
 pub struct Chain<S> {
     disks: Vec<Disk<S>>,
+    /// The files, where they were opened by name.
+    paths: Vec<PathBuf>,
 }
 
 /// A piece of the extent map.
@@ -26,7 +27,7 @@ pub struct MapSegment {
     pub offset: u64,
     /// Length, bytes.
     pub len: u64,
-    /// What is there; never [`Source::Parent`].
+    /// What is there. [`Source::Parent`] only in a chain whose base is left out ([`Chain::upper`]).
     pub source: Source,
     /// Which disk of the chain knows it, 0 being the first.
     pub level: usize,
@@ -43,7 +44,7 @@ impl Chain<File> {
         let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
         let mut path = canonical(path)?;
         let root = canonical(root)?;
-        let mut seen = HashSet::from([path.clone()]);
+        let mut paths = vec![path.clone()];
         let mut disks = vec![Disk::open(open_file(&path, !options.read_only)?, options, guids())?];
         while let Some(locator) = disks.last().and_then(|disk| disk.parameters().locator.clone()) {
             let folder = path.parent().unwrap_or(Path::new("/"));
@@ -52,17 +53,18 @@ impl Chain<File> {
             let Some(parent) = found.into_iter().find(|found| found.is_file()) else {
                 return Err(OpenError::NoParent(join(&candidates)));
             };
-            if !seen.insert(parent.clone()) {
+            if paths.contains(&parent) {
                 return Err(OpenError::Chain(format!("leads back to {}", parent.display())));
             }
             if disks.len() >= DEPTH_MAX {
                 return Err(OpenError::Chain(format!("has more than {DEPTH_MAX} files")));
             }
-            let options = OpenOptions { read_only: true, cached_pages: options.cached_pages };
+            let options = OpenOptions { cached_pages: options.cached_pages, ..OpenOptions::read_only() };
             disks.push(Disk::open(open_file(&parent, false)?, &options, guids())?);
             path = parent;
+            paths.push(path.clone());
         }
-        Self::new(disks)
+        Ok(Self { paths, ..Self::new(disks)? })
     }
 }
 
@@ -73,6 +75,17 @@ fn join(paths: &[PathBuf]) -> String {
 impl<S: Storage> Chain<S> {
     /// Puts a chain together, the disk first, and checks that each is the parent that its child was made on.
     pub fn new(disks: Vec<Disk<S>>) -> Result<Self, OpenError> {
+        let chain = Self::upper(disks)?;
+        match chain.disks.last().map(|last| &last.parameters().locator) {
+            Some(Some(locator)) => Err(OpenError::NoParent(
+                locator.get(crate::Locator::RELATIVE).unwrap_or("a file that was not given").into(),
+            )),
+            _ => Ok(chain),
+        }
+    }
+
+    /// The same without its base: what only the base has is told as [`Source::Parent`], and cannot be read.
+    pub fn upper(disks: Vec<Disk<S>>) -> Result<Self, OpenError> {
         for pair in disks.windows(2) {
             let (child, parent) = (&pair[0], &pair[1]);
             let Some(locator) = &child.parameters().locator else {
@@ -93,13 +106,15 @@ impl<S: Storage> Chain<S> {
                 return Err(OpenError::ParentUnfit("a parent must be open for reading only".into()));
             }
         }
-        match disks.last().map(|last| &last.parameters().locator) {
-            None => Err(OpenError::Chain("has no file".into())),
-            Some(Some(locator)) => Err(OpenError::NoParent(
-                locator.get(crate::Locator::RELATIVE).unwrap_or("a file that was not given").into(),
-            )),
-            Some(None) => Ok(Self { disks }),
+        match disks.is_empty() {
+            true => Err(OpenError::Chain("has no file".into())),
+            false => Ok(Self { disks, paths: Vec::new() }),
         }
+    }
+
+    /// The files of the disks, in their order; empty where they were not opened by name.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     /// The disks, the first one being the one that is written.
@@ -215,7 +230,9 @@ impl<S: Storage> Chain<S> {
         let mut at = offset;
         for segment in plan.segments() {
             match segment.source {
-                Source::Parent => self.map_level(level + 1, at, segment.len, each)?,
+                Source::Parent if level + 1 < self.disks.len() => {
+                    self.map_level(level + 1, at, segment.len, each)?;
+                }
                 source => each(MapSegment { offset: at, len: segment.len, source, level }),
             }
             at += segment.len;

@@ -207,3 +207,18 @@ impl DiskError {
         }
     }
 }
+
+/// Why a closed file was not changed. It is as it was, or, where the change was already durable, as it was asked to be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// The file cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The change is not possible, or would lose data.
+    #[error("{0}")]
+    Refused(String),
+    /// An operation on one of the disks failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}

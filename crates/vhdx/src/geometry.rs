@@ -49,6 +49,11 @@ impl Geometry {
         block / self.chunk_ratio
     }
 
+    /// Whether the table has an entry for a chunk's sector bitmap block.
+    pub(crate) fn has_bitmap(&self, chunk: u64) -> bool {
+        self.bitmap_index(chunk) < self.entries()
+    }
+
     /// Index of a payload block's entry.
     pub(crate) fn payload_index(&self, block: u64) -> u64 {
         block + block / self.chunk_ratio
@@ -57,6 +62,11 @@ impl Geometry {
     /// Index of a sector bitmap block's entry.
     pub(crate) fn bitmap_index(&self, chunk: u64) -> u64 {
         chunk * (self.chunk_ratio + 1) + self.chunk_ratio
+    }
+
+    /// Index of the first entry that no block of the disk has.
+    pub(crate) fn first_behind(&self) -> u64 {
+        self.entries().min(self.payload_index(self.blocks))
     }
 
     /// What an index of the table stands for.

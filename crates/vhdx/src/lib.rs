@@ -47,6 +47,7 @@
 //! | `scan`, [`check`] | every entry of the table looked at: by opening, by people |
 //! | [`Disk`] | an open file: resolving, completing, committing |
 //! | [`create`], `open` | from nothing to a disk |
+//! | `edit` | a closed file's size or parent changed, in one transaction |
 //! | [`Chain`] | a disk with its parents, blocking |
 //! | [`crash`] | the test kit: every state that a power cut can leave |
 
@@ -56,12 +57,14 @@ pub mod check;
 pub mod crash;
 mod create;
 mod disk;
+mod edit;
 mod error;
 pub mod format;
 mod geometry;
 mod header;
 mod locator;
 mod log;
+pub mod merge;
 mod metadata;
 mod open;
 mod pages;
@@ -75,7 +78,8 @@ mod transition;
 pub use chain::{Chain, MapSegment};
 pub use create::{CreateOptions, create};
 pub use disk::{Disk, Fill, Need, ReadPlan, ReadSegment, Source, Stop, WritePlan, WriteSegment};
-pub use error::{CreateError, DiskError, OpenError, Place};
+pub use edit::{Repairs, Resize, repair, repaired_parts, resize, set_linkage2, set_parent};
+pub use error::{CreateError, DiskError, EditError, OpenError, Place};
 pub use locator::Locator;
 pub use metadata::{Item, Kind, Parameters};
 pub use open::OpenOptions;

@@ -44,6 +44,14 @@ impl Locator {
         self.entries.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
+    /// Sets the value of a key, which is added where it is not there.
+    pub fn set(&mut self, key: &str, value: &str) {
+        match self.entries.iter_mut().find(|(name, _)| name == key) {
+            Some((_, old)) => value.clone_into(old),
+            None => self.entries.push((key.into(), value.into())),
+        }
+    }
+
     /// Whether a file with this DataWriteGuid is the parent. A zero second linkage matches nothing.
     pub fn matches(&self, data_write: Guid) -> bool {
         let is = |key| {
@@ -147,6 +155,15 @@ impl Locator {
             return Err(corrupt("it has no path".into()));
         }
         Ok(locator)
+    }
+
+    /// Says what does not fit into the format.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let too_long = |text: &str| text.encode_utf16().count() > usize::from(u16::MAX) / 2;
+        match self.entries.iter().find(|(key, value)| too_long(key) || too_long(value)) {
+            Some((key, _)) => Err(format!("the parent's {key} is longer than {} characters", u16::MAX / 2)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn build(&self) -> Vec<u8> {

@@ -55,6 +55,13 @@ pub struct Item {
     pub data: Vec<u8>,
 }
 
+impl Item {
+    /// Whether a user's program has made it, and not a writer of virtual disks.
+    pub fn is_users(&self) -> bool {
+        self.flags & MetadataEntry::USER != 0
+    }
+}
+
 impl Parameters {
     /// Reads the table and the known items. Memory: the table, and the items that are known, each of which the standard limits to 1 MiB.
     pub(crate) fn read(storage: &impl Storage, region: Span) -> Result<Self, OpenError> {
@@ -136,6 +143,9 @@ impl Parameters {
             if !matches!(size, 512 | 4096) {
                 return Err(format!("{name} sector size {size}: 512 or 4096 is expected"));
             }
+        }
+        if let Some(locator) = &self.locator {
+            locator.check()?;
         }
         if self.disk_size == 0 || self.disk_size > DISK_SIZE_MAX {
             return Err(format!(
@@ -260,6 +270,17 @@ fn read_table(storage: &impl Storage, region: Span) -> Result<Vec<MetadataEntry>
         return Err(corrupt(format!("items {} and {} overlap", pair[0].1, pair[1].1)));
     }
     Ok(entries)
+}
+
+/// Where a system item lies: its offset in the file and its length.
+pub(crate) fn item_place(
+    storage: &impl Storage,
+    region: Span,
+    id: Guid,
+) -> Result<Option<(u64, usize)>, OpenError> {
+    let entries = read_table(storage, region)?;
+    let entry = entries.iter().find(|entry| entry.item == id && entry.flags.get() & MetadataEntry::USER == 0);
+    Ok(entry.map(|entry| (region.offset + u64::from(entry.offset.get()), entry.length.get() as usize)))
 }
 
 /// All items with their bytes, those of users and those unknown here too.

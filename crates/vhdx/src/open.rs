@@ -19,6 +19,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// How many 4 KiB pages of metadata are kept in memory, beside those that are changed. One holds the entries of 512 blocks.
     pub cached_pages: usize,
+    /// The DataWriteGuid that the first change writes, where a child was told it beforehand; otherwise a new one.
+    pub data_write: Option<Guid>,
 }
 
 impl OpenOptions {
@@ -27,12 +29,12 @@ impl OpenOptions {
 
     /// For reading alone.
     pub fn read_only() -> Self {
-        Self { read_only: true, cached_pages: Self::CACHED_PAGES }
+        Self { read_only: true, cached_pages: Self::CACHED_PAGES, data_write: None }
     }
 
     /// For reading and writing.
     pub fn writable() -> Self {
-        Self { read_only: false, cached_pages: Self::CACHED_PAGES }
+        Self { read_only: false, cached_pages: Self::CACHED_PAGES, data_write: None }
     }
 }
 
@@ -97,6 +99,7 @@ impl<S: Storage> Disk<S> {
             regions: opened.regions,
             overlay: opened.overlay,
             read_only: options.read_only,
+            next_data_write: options.data_write,
             headers: opened.headers,
             guids,
             space: opened.space,
@@ -107,7 +110,7 @@ impl<S: Storage> Disk<S> {
     }
 }
 
-fn refuse_damage(finding: Finding) -> Result<(), OpenError> {
+pub(crate) fn refuse_damage(finding: Finding) -> Result<(), OpenError> {
     match finding.severity {
         Severity::Note => Ok(()),
         Severity::Damage => Err(OpenError::corrupt(finding.place, finding.offset, finding.problem)),
@@ -137,7 +140,7 @@ fn ring_of(headers: &Headers) -> Ring {
 
 /// Replays a log that is not empty, and empties it. FileWriteGuid changes before, since the file does; DataWriteGuid does not: a read of
 /// the disk sees nothing new, and children name it.
-fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), OpenError> {
+pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), OpenError> {
     check_identity(storage)?;
     let mut headers = Headers::read(storage)?;
     let log = headers.current.log;

@@ -6,7 +6,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{OpenError, Place};
 use crate::format::{
-    HEADER_SECTION, MIB, REGION_TABLE_OFFSETS, RegionEntry, RegionTableHeader, TABLE_LEN, checksum, region_id,
+    Guid, HEADER_SECTION, MIB, REGION_TABLE_OFFSETS, RegionEntry, RegionTableHeader, TABLE_LEN, checksum,
+    region_id,
 };
 use crate::storage::Storage;
 
@@ -119,6 +120,25 @@ impl Regions {
             stale_copy: None,
             table: Vec::new(),
         })
+    }
+
+    /// A table in which one region is elsewhere.
+    pub(crate) fn moved(table: &[u8], id: Guid, span: Span) -> Vec<u8> {
+        let mut table = table.to_vec();
+        let (head, entries) = table.split_at_mut(size_of::<RegionTableHeader>());
+        let count = RegionTableHeader::read_from_bytes(head).map_or(0, |header| header.entry_count.get());
+        for bytes in entries.chunks_exact_mut(size_of::<RegionEntry>()).take(count as usize) {
+            if let Ok(mut entry) = RegionEntry::read_from_bytes(bytes)
+                && entry.guid == id
+            {
+                (entry.offset, entry.length) = (span.offset.into(), (span.len as u32).into());
+                bytes.copy_from_slice(entry.as_bytes());
+            }
+        }
+        table[4..8].fill(0);
+        let crc = checksum(&table, 4);
+        table[4..8].copy_from_slice(&crc.to_le_bytes());
+        table
     }
 
     /// The table of a new file, as on disk: block table first, as Windows writes it.

@@ -72,6 +72,12 @@ impl Space {
         first.map(|first| self.taken_from(first, self.block))
     }
 
+    /// Takes a hole of `len` bytes.
+    pub(crate) fn allocate(&mut self, len: u64) -> Option<Span> {
+        let count = len.div_ceil(MIB);
+        self.find(self.hint, count).map(|first| self.taken_from(first, count).0)
+    }
+
     /// Takes a hole for a sector bitmap block.
     pub(crate) fn allocate_bitmap(&mut self) -> Option<Span> {
         let first = self.find(self.hint, 1);

@@ -52,7 +52,7 @@ impl Model {
         // Few cached pages, so that some are evicted and read again.
         let cached_pages = 64;
         let disks = self.files.iter().enumerate().rev().map(|(level, file)| {
-            let options = OpenOptions { read_only: level != last, cached_pages };
+            let options = OpenOptions { read_only: level != last, cached_pages, data_write: None };
             Disk::open(file.clone(), &options, guids(self.rng.next()))
                 .unwrap_or_else(|error| panic!("{error}"))
         });

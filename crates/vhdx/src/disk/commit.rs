@@ -16,8 +16,6 @@
 
 use std::io;
 
-use zerocopy::IntoBytes;
-
 use super::{Committer, Disk, Unapplied};
 use crate::error::DiskError;
 use crate::format::{MIB, PAGE, PAGE_U64};
@@ -108,7 +106,8 @@ impl<S: Storage> Disk<S> {
     }
 
     fn announce(&self, committer: &mut Committer) -> Result<(), DiskError> {
-        let (file, data, log) = (committer.guids.next(), committer.guids.next(), committer.guids.next());
+        let (file, log) = (committer.guids.next(), committer.guids.next());
+        let data = self.next_data_write.unwrap_or_else(|| committer.guids.next());
         let header = DiskError::storage("writing a header");
         let first = committer
             .headers
@@ -127,10 +126,7 @@ impl<S: Storage> Disk<S> {
         // overwrites nothing that counts, since LogGuid is zero until then in both headers.
         let current = &committer.headers.current;
         let span = Span { offset: current.log_offset.get(), len: u64::from(current.log_length.get()) };
-        // Random, as Windows begins, and far from the largest number.
-        let sequence =
-            log.as_bytes()[..7].iter().fold(1, |number: u64, byte| (number << 8) | u64::from(*byte));
-        let mut writer = LogWriter::new(Ring { span }, log, sequence);
+        let mut writer = LogWriter::new(Ring { span }, log, LogWriter::first_sequence(log));
         let content = EntryContent {
             zeroes: &[],
             pages: &[],

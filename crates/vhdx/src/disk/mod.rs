@@ -58,6 +58,7 @@ pub struct Disk<S> {
     overlay: Option<Overlay>,
     read_only: bool,
     data_write_at_open: Guid,
+    next_data_write: Option<Guid>,
     counts: Counts,
     state: Mutex<State>,
     /// Told when a claim ends.
@@ -147,6 +148,7 @@ pub(crate) struct Parts<S> {
     pub(crate) regions: Regions,
     pub(crate) overlay: Option<Overlay>,
     pub(crate) read_only: bool,
+    pub(crate) next_data_write: Option<Guid>,
     pub(crate) headers: Headers,
     pub(crate) guids: Box<dyn GuidSource>,
     pub(crate) space: Space,
@@ -165,6 +167,7 @@ impl<S: Storage> Disk<S> {
             overlay: parts.overlay,
             read_only: parts.read_only,
             data_write_at_open: parts.headers.current.data_write,
+            next_data_write: parts.next_data_write,
             counts: parts.counts,
             state: Mutex::new(State {
                 pages: Pages::new(parts.cached_pages),

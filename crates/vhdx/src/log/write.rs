@@ -40,6 +40,11 @@ impl LogWriter {
         Self { ring, log, head: 0, tail: 0, used: 0, sequence }
     }
 
+    /// The first sequence number of a log: random, as Windows begins, and far from the largest number.
+    pub(crate) fn first_sequence(log: Guid) -> u64 {
+        log.as_bytes()[..7].iter().fold(1, |number: u64, byte| (number << 8) | u64::from(*byte))
+    }
+
     /// The longest entry, in pages of data: half a ring, so that one is written while another is still needed, and not more than one
     /// descriptor sector describes.
     pub(crate) fn pages_max(&self) -> usize {

@@ -1,0 +1,429 @@
+//! Changes of closed files (size, parent, merge): what they leave, also after a power cut at any step.
+
+mod support;
+
+use std::sync::Arc;
+
+use lunway_vhdx::crash::{MemoryStorage, Recorder};
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::merge::{self, Go, Outcome};
+use lunway_vhdx::{
+    Chain, DiscardMode, Disk, EditError, Item, Kind, Locator, OpenOptions, Resize, Storage, open_file,
+    repair, resize, set_linkage2, set_parent,
+};
+use support::*;
+
+fn to(size: u64) -> Resize {
+    Resize { size, parent_size: None, data_write: None }
+}
+
+/// A disk of `size` whose every piece of 64 KiB is written with its number, in blocks of 1 MiB.
+fn numbered(kind: Kind, size: u64) -> MemoryStorage {
+    let storage = Arc::new(memory(&options(kind, size, 1 << 20, 512), 1));
+    let chain = alone(open(storage.clone(), true, 2));
+    for (number, piece) in (1..).zip(pieces(size)) {
+        chain.write_at(piece.0, &vec![number as u8 | 1; piece.1]).expect("a write");
+    }
+    chain.close().expect("a close");
+    Arc::into_inner(storage).expect("the only one")
+}
+
+/// Offsets and lengths of pieces of 64 KiB.
+fn pieces(size: u64) -> impl Iterator<Item = (u64, usize)> {
+    (0..size.div_ceil(65536)).map(move |piece| (piece * 65536, (size - piece * 65536).min(65536) as usize))
+}
+
+fn bytes_of(storage: &MemoryStorage) -> Vec<u8> {
+    contents(&alone(open(Arc::new(storage.clone()), false, 3)))
+}
+
+/// Resizes, and compares with what was there: the same, then zeroes.
+fn resized(storage: &MemoryStorage, size: u64, context: &str) {
+    let before = bytes_of(storage);
+    resize(storage, &to(size), guids(4).as_mut()).unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert_sound(storage, context);
+    let after = bytes_of(storage);
+    assert_eq!(after.len() as u64, size, "{context}");
+    let same = before.len().min(after.len());
+    assert!(after[..same] == before[..same], "{context}: what was there is there");
+    assert!(after[same..].iter().all(|byte| *byte == 0), "{context}: what was added is zero");
+}
+
+#[test]
+fn a_disk_of_another_size_keeps_its_data_and_what_is_added_is_zero() {
+    for kind in [Kind::Dynamic, Kind::Fixed] {
+        let storage = numbered(kind, 5 * MIB + 512);
+        // Within the last block, whole blocks, back into a block that was full, and over old data again.
+        for size in [5 * MIB + 1024, 9 * MIB, 3 * MIB + 4096, 3 * MIB + 8192, 12 * MIB, 512, 4 * MIB] {
+            resized(&storage, size, &format!("{kind:?} to {size}"));
+        }
+    }
+}
+
+#[test]
+fn a_smaller_disk_gives_its_space_back() {
+    for kind in [Kind::Dynamic, Kind::Fixed] {
+        let storage = numbered(kind, 16 * MIB);
+        let before = Storage::len(&storage).expect("memory");
+        resize(&storage, &to(2 * MIB), guids(4).as_mut()).expect("a smaller disk");
+        assert_eq!(Storage::len(&storage).expect("memory"), before - 14 * MIB, "{kind:?}");
+        assert_eq!(lunway_vhdx::check::check(&storage).findings, [], "{kind:?}");
+    }
+}
+
+#[test]
+fn a_table_that_does_not_fit_any_more_moves() {
+    // 131,072 entries fill 1 MiB: 128 GiB in blocks of 1 MiB.
+    let storage = Arc::new(memory(&options(Kind::Dynamic, 100 << 30, 1 << 20, 512), 1));
+    let chain = alone(open(storage.clone(), true, 2));
+    for block in [0u64, 4095, 4096, 50_000, 102_399] {
+        chain.write_at(block * MIB, &[block as u8 | 1; 4096]).expect("a write");
+    }
+    chain.close().expect("a close");
+    for size in [200u64 << 30, 64 << 40, 100 << 30] {
+        resize(storage.as_ref(), &to(size), guids(4).as_mut()).unwrap_or_else(|error| panic!("{error}"));
+        assert_sound(storage.as_ref(), &format!("{size}"));
+        let chain = alone(open(storage.clone(), true, 5));
+        assert_eq!(chain.size(), size);
+        for block in [0u64, 4095, 4096, 50_000, 102_399] {
+            let mut data = [0; 4096];
+            chain.read_at(block * MIB, &mut data).expect("a read");
+            assert_eq!(data, [block as u8 | 1; 4096], "block {block} of {size}");
+        }
+        chain.write_at(size - 512, &[9; 512]).expect("the last sector");
+        chain.close().expect("a close");
+    }
+}
+
+#[test]
+fn random_sizes_in_a_row_agree_with_an_array() {
+    for seed in 0..amount("LUNWAY_VHDX_RESIZE_SEEDS", 12) {
+        let mut rng = Random::new(seed);
+        let kind = [Kind::Dynamic, Kind::Fixed][rng.below(2) as usize];
+        let storage = Arc::new(memory(&options(kind, 4 * MIB, 1 << 20, 512), seed));
+        let mut model = vec![0u8; 4 << 20];
+        for step in 0..12 {
+            let chain = alone(open(storage.clone(), true, seed ^ step));
+            for _ in 0..6 {
+                let len = (1 + rng.below(64)).min(model.len() as u64 / 512) * 512;
+                let at = rng.below((model.len() as u64 - len) / 512 + 1) * 512;
+                match rng.below(4) {
+                    0 => {
+                        chain.discard(at, len, DiscardMode::Zero).expect("zeroes");
+                        model[at as usize..(at + len) as usize].fill(0);
+                    }
+                    _ => {
+                        let value = 1 + rng.below(255) as u8;
+                        chain.write_at(at, &vec![value; len as usize]).expect("a write");
+                        model[at as usize..(at + len) as usize].fill(value);
+                    }
+                }
+            }
+            chain.close().expect("a close");
+            let size = (1 + rng.below(8 * 2048)) * 512;
+            resize(storage.as_ref(), &to(size), guids(step).as_mut()).expect("another size");
+            model.resize(size as usize, 0);
+            assert_sound(storage.as_ref(), &format!("seed {seed}, step {step}"));
+            assert!(
+                contents(&alone(open(storage.clone(), false, 0))) == model,
+                "seed {seed}, step {step}: {kind:?} of {size} bytes"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_a_disk_is_resized_leaves_the_old_size_or_the_new_one() {
+    for kind in [Kind::Dynamic, Kind::Fixed] {
+        for size in [3 * MIB + 512, 6 * MIB + 512, 2 * MIB - 512] {
+            let start = numbered(kind, 3 * MIB);
+            let before = bytes_of(&start);
+            let recorder = Recorder::new(start);
+            resize(&recorder, &to(size), guids(4).as_mut()).expect("another size");
+            let mut rng = Random::new(7);
+            let (mut old, mut new) = (0, 0);
+            recorder.each_crash(|crash| {
+                for share in [0, 50, 100] {
+                    let image = crash.image(512, |_| rng.below(100) < share);
+                    let context = format!("{kind:?} to {size} after {} operations", crash.done);
+                    assert_sound(&image, &context);
+                    let after = bytes_of(&image);
+                    match after.len() as u64 {
+                        len if len == 3 * MIB => old += 1,
+                        len if len == size => new += 1,
+                        len => panic!("{context}: {len} bytes"),
+                    }
+                    let same = before.len().min(after.len());
+                    assert!(after[..same] == before[..same], "{context}");
+                    assert!(after[same..].iter().all(|byte| *byte == 0), "{context}");
+                    // Whatever it is, it can be resized again.
+                    resize(&image, &to(5 * MIB), guids(5).as_mut()).expect("another size");
+                    assert_sound(&image, &context);
+                }
+            });
+            assert!(old > 3 && new > 3, "{old} {new}");
+        }
+    }
+}
+
+/// A parent of `size` full of ones, and an empty child.
+fn family(size: u64, child_size: u64) -> (Arc<MemoryStorage>, MemoryStorage) {
+    let parent = Arc::new(numbered(Kind::Dynamic, size));
+    let child = memory(&child_options(&open(parent.clone(), false, 3), child_size, 1 << 20), 4);
+    (parent, child)
+}
+
+#[test]
+fn a_child_that_grows_does_not_show_its_parent_behind_its_old_end() {
+    let (parent, child) = family(8 * MIB, 3 * MIB);
+    let child = Arc::new(child);
+    let growth = Resize { size: 6 * MIB, parent_size: Some(8 * MIB), data_write: None };
+    resize(child.as_ref(), &growth, guids(5).as_mut()).expect("a larger child");
+    let chain = Chain::new(vec![open(child, false, 6), open(parent, false, 7)]);
+    let bytes = contents(&chain.unwrap_or_else(|error| panic!("{error}")));
+    assert!(bytes[..3 << 20].iter().all(|byte| *byte != 0) && bytes[3 << 20..].iter().all(|byte| *byte == 0));
+
+    let (_, child) = family(8 * MIB, 3 * MIB + 512);
+    let refused = resize(&child, &growth, guids(5).as_mut()).expect_err("a part of a block");
+    assert!(refused.to_string().contains("would show the parent's data"), "{refused}");
+    let unknown = resize(&child, &to(6 * MIB), guids(5).as_mut());
+    assert!(matches!(unknown, Err(EditError::Refused(_))));
+}
+
+#[test]
+fn a_power_cut_while_a_parent_is_renamed_leaves_the_old_name_or_the_new_one() {
+    let (parent, child) = family(2 * MIB, 2 * MIB);
+    let linkage = open(parent.clone(), false, 1).data_write_guid();
+    // As long, longer, and so long that the metadata region has to move.
+    let mut options = child_options(&open(parent, false, 3), 2 * MIB, 1 << 20);
+    let data = vec![7; (1 << 20) - (64 << 10) - 600];
+    options.items.push(Item { id: linkage, flags: 1, data: data.clone() });
+    let full = memory(&options, 4);
+    for (child, name) in
+        [(&child, "parant.vhdx"), (&child, "folder\\folder\\parent.vhdx"), (&full, &*"folder\\".repeat(100))]
+    {
+        let recorder = Recorder::new(child.clone());
+        let data_write = open(recorder.clone(), false, 1).data_write_guid();
+        set_parent(&recorder, &Locator::new(linkage, name, None), guids(5).as_mut()).expect("another name");
+        let mut rng = Random::new(8);
+        let mut names = std::collections::BTreeSet::new();
+        recorder.each_crash(|crash| {
+            for share in [0, 50, 100] {
+                let image = crash.image(512, |_| rng.below(100) < share);
+                assert_sound(&image, name);
+                let disk = open(image, false, 1);
+                assert_eq!(disk.data_write_guid(), data_write, "children of the child still know it");
+                let items = disk.items().unwrap_or_else(|error| panic!("{error}"));
+                assert!(std::ptr::eq(child, &full) == items.iter().any(|item| item.data == data));
+                let locator = disk.parameters().locator.clone().expect("a parent");
+                names.insert(locator.get(Locator::RELATIVE).expect("a path").to_owned());
+            }
+        });
+        assert_eq!(names.into_iter().collect::<Vec<_>>(), sorted(["parent.vhdx", name]));
+    }
+    let endless = Locator::new(linkage, &"x".repeat(40_000), None);
+    let refused = set_parent(&child, &endless, guids(5).as_mut()).expect_err("a path of 80,000 bytes");
+    assert!(refused.to_string().contains("longer than"), "{refused}");
+}
+
+fn sorted(names: [&str; 2]) -> Vec<String> {
+    let mut names = names.map(str::to_owned).to_vec();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_power_cut_while_a_child_is_merged_leaves_a_chain_that_shows_the_same() {
+    let (parent, child) = family(4 * MIB, 4 * MIB);
+    let child = Arc::new(child);
+    let chain = Chain::new(vec![open(child.clone(), true, 5), open(parent.clone(), false, 6)]);
+    let chain = chain.unwrap_or_else(|error| panic!("{error}"));
+    chain.write_at(4096, &[200; 8192]).expect("a write");
+    chain.write_at(MIB + 512, &[201; 512]).expect("a write");
+    chain.discard(2 * MIB, MIB, DiscardMode::Zero).expect("zeroes");
+    chain.write_at(3 * MIB, &vec![202; MIB as usize]).expect("a write");
+    let shown = contents(&chain);
+    chain.close().expect("a close");
+
+    let next = Guid::from_digits(0x77777777_1111_4222_8333_444444444444);
+    set_linkage2(child.as_ref(), next, guids(6).as_mut()).expect("the next linkage");
+    let recorder = Recorder::new((*parent).clone());
+    {
+        let writing = OpenOptions { data_write: Some(next), ..OpenOptions::writable() };
+        let upper =
+            Chain::upper(vec![open(child.clone(), false, 7)]).unwrap_or_else(|error| panic!("{error}"));
+        let base =
+            alone(Disk::open(recorder.clone(), &writing, guids(8)).unwrap_or_else(|error| panic!("{error}")));
+        let go = merge::copy(&upper, &base, &mut |_| Go::On).expect("a merge");
+        assert_eq!(go, Go::On);
+        base.close().expect("a close");
+    }
+    let mut rng = Random::new(9);
+    recorder.each_crash(|crash| {
+        for share in [0, 30, 70, 100] {
+            let image = crash.image(512, |_| rng.below(100) < share);
+            let context = format!("after {} operations", crash.done);
+            assert_sound(&image, &context);
+            let child = open(child.clone(), false, 7);
+            let chain = Chain::new(vec![child, open(Arc::new(image), false, 8)]);
+            let chain = chain.unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(contents(&chain) == shown, "{context}");
+        }
+    });
+    assert!(bytes_of(recorder.now()) == shown, "the parent shows it alone");
+}
+
+/// Files of a chain in a folder: `count` of them, each with some data; returns their names, the base first, and what the top shows.
+fn files(folder: &std::path::Path, sizes: &[u64], seed: u64) -> (Vec<std::path::PathBuf>, Vec<u8>) {
+    let mut rng = Random::new(seed);
+    let mut paths: Vec<std::path::PathBuf> = Vec::new();
+    let mut shown = Vec::new();
+    for (level, size) in sizes.iter().enumerate() {
+        let path = folder.join(format!("{level}.vhdx"));
+        let file =
+            std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+        let mut options = options(Kind::Dynamic, *size, 1 << 20, 512);
+        if let Some(parent) = paths.last() {
+            let parent_disk =
+                open(open_file(parent, false).unwrap_or_else(|error| panic!("{error}")), false, 1);
+            options = child_options(&parent_disk, *size, 1 << 20);
+            let name = parent.file_name().and_then(|name| name.to_str()).expect("a name");
+            options.parameters.locator = Some(Locator::new(parent_disk.data_write_guid(), name, None));
+        }
+        make(&file, &options, seed ^ level as u64);
+        drop(file);
+        shown.resize(*size as usize, 0);
+        let chain = whole(folder, &path, true);
+        for _ in 0..12 {
+            let at = rng.below(size / 512 - 64) * 512;
+            let len = (1 + rng.below(64)) as usize * 512;
+            let value = 1 + rng.below(255) as u8;
+            let range = at as usize..at as usize + len;
+            if rng.below(4) == 0 {
+                chain.discard(at, len as u64, DiscardMode::Zero).expect("zeroes");
+                shown[range].fill(0);
+            } else {
+                chain.write_at(at, &vec![value; len]).expect("a write");
+                shown[range].fill(value);
+            }
+        }
+        chain.close().expect("a close");
+        paths.push(path);
+    }
+    (paths, shown)
+}
+
+fn whole(folder: &std::path::Path, path: &std::path::Path, writable: bool) -> Chain<std::fs::File> {
+    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    Chain::open_files(path, folder, &options, || guids(3)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn merging_several_levels_shows_the_same_however_often_it_is_interrupted() {
+    for (seed, sizes) in [(1, [4, 4, 4, 4]), (2, [2, 3, 4, 6]), (3, [6, 4, 4, 2]), (4, [4, 6, 2, 5])] {
+        for level in 0..3 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let (paths, shown) = files(folder.path(), &sizes.map(|mib| mib * MIB), seed);
+            let mut rng = Random::new(seed);
+            let (mut rounds, mut guid) = (0, 0);
+            loop {
+                let mut left = if rounds < 3 { 1 + rng.below(4) } else { u64::MAX };
+                let outcome = merge::merge_files(
+                    &paths[3],
+                    &paths[level],
+                    folder.path(),
+                    || {
+                        guid += 1;
+                        guids(seed * 1000 + guid)
+                    },
+                    &mut |_| {
+                        left = left.saturating_sub(1);
+                        if left == 0 { Go::Stop } else { Go::On }
+                    },
+                );
+                let outcome = outcome.unwrap_or_else(|error| panic!("seed {seed}, level {level}: {error}"));
+                assert!(
+                    contents(&whole(folder.path(), &paths[3], false)) == shown,
+                    "the chain, round {rounds}"
+                );
+                match outcome {
+                    Outcome::Stopped => rounds += 1,
+                    Outcome::Merged(files) => {
+                        let expected: Vec<_> = paths[level + 1..].iter().rev().cloned().collect();
+                        assert_eq!(files, expected);
+                        break;
+                    }
+                }
+            }
+            assert!(
+                contents(&whole(folder.path(), &paths[level], false)) == shown,
+                "the base, level {level}"
+            );
+            assert_eq!(merge::children(&paths[level]).unwrap_or_default(), [paths[level + 1].clone()]);
+        }
+    }
+}
+
+/// Changes an entry of the block table, whose region begins at 3 MiB in these files.
+fn spoil_entry(storage: &MemoryStorage, index: u64, change: impl Fn(u64) -> u64) {
+    let mut bytes = [0; 8];
+    storage.read_at(3 * MIB + index * 8, &mut bytes).expect("memory");
+    storage.write_at(3 * MIB + index * 8, &change(u64::from_le_bytes(bytes)).to_le_bytes()).expect("memory");
+}
+
+/// Damages a file.
+type Spoil = fn(&MemoryStorage);
+
+#[test]
+fn a_repair_mends_what_is_certain_and_changes_no_data() {
+    let spoils: [(&str, Spoil); 6] = [
+        ("a header", |file| file.write_at(64 << 10, &[1; 4096]).expect("memory")),
+        ("the other header", |file| file.write_at(128 << 10, &[1; 4096]).expect("memory")),
+        ("a region table", |file| file.write_at(256 << 10, &[1; 4096]).expect("memory")),
+        ("an entry with an offset and no data", |file| spoil_entry(file, 7, |_| 42 << 20)),
+        ("a partial block without a parent", |file| spoil_entry(file, 1, |entry| entry | 7)),
+        ("a file that is too short", |file| {
+            let len = Storage::len(file).expect("memory");
+            file.set_len(len - 4096).expect("memory");
+        }),
+    ];
+    for (what, spoil) in spoils {
+        let file = memory(&options(Kind::Dynamic, 8 * MIB, 1 << 20, 512), 1);
+        let shared = Arc::new(file);
+        let chain = alone(open(shared.clone(), true, 2));
+        for block in 0..4 {
+            chain.write_at(block * MIB, &vec![block as u8 + 1; MIB as usize - 8192]).expect("a write");
+        }
+        chain.close().expect("a close");
+        let before = bytes_of(&shared);
+        spoil(&shared);
+        assert_ne!(lunway_vhdx::check::check(shared.as_ref()).findings, [], "{what} is found");
+        let recorder = Recorder::new((*shared).clone());
+        let repairs = repair(&recorder, guids(4).as_mut()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(!repairs.is_empty(), "{what}");
+        assert_eq!(lunway_vhdx::check::check(recorder.now()).findings, [], "{what} is mended");
+        assert!(bytes_of(recorder.now()) == before, "{what}: the data are what they were");
+        assert!(repair(&recorder, guids(5).as_mut()).expect("a repair").is_empty(), "{what}: once is enough");
+        let mut rng = Random::new(3);
+        recorder.each_crash(|crash| {
+            for share in [0, 50, 100] {
+                let image = crash.image(512, |_| rng.below(100) < share);
+                assert_sound(&image, what);
+                assert!(bytes_of(&image) == before, "{what}, after {} operations", crash.done);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_no_rule_decides_is_not_repaired() {
+    for (what, index, entry) in [("a reserved state", 0, 4u64), ("two blocks in one place", 1, (4 << 20) | 6)]
+    {
+        let file = numbered(Kind::Dynamic, 4 * MIB);
+        spoil_entry(&file, index, |_| entry);
+        let before = file.to_bytes();
+        let refused = repair(&file, guids(4).as_mut()).expect_err(what);
+        assert!(matches!(refused, EditError::Open(_)), "{what}: {refused}");
+        assert!(file.to_bytes() == before, "{what}: the file is as it was");
+    }
+}
