@@ -4,7 +4,8 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
 use crate::command::{
-    attach, bench, compare, completions, copy, demo, discover, inspect, lab, man, net, paths, report, serve,
+    attach, bench, compare, completions, copy, demo, discover, disk, inspect, lab, man, net, paths, report,
+    serve,
 };
 use crate::failure::Failure;
 use crate::logging::LogFormat;
@@ -16,6 +17,7 @@ Devices:
   iscsi://…?portal=HOST[:PORT]&from=IP&…           the same over several paths; see lunway paths
   paths:FILE  any *paths.toml                      the same, described in a file
   ram:SIZE  null:SIZE                              memory, or a sink
+  vhdx:PATH  any *.vhdx, *.avhdx                   a virtual disk with its parents; see lunway disk
   PATH  raw:PATH                                   raw image or block device; raw: whatever its content looks like
   delay:TIME:DEVICE  rate:SIZE:DEVICE  fault:SPEC:DEVICE  readonly:DEVICE  stats:DEVICE
                                                    any of these around a device
@@ -52,6 +54,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Paths(paths::Paths),
     Copy(copy::Copy),
+    Disk(disk::Disk),
     Attach(attach::Attach),
     Bench(Box<bench::Bench>),
     Compare(Box<compare::Compare>),
@@ -85,6 +88,7 @@ impl Command {
             Self::Inspect(inspect) => inspect.run(),
             Self::Paths(paths) => paths.run(),
             Self::Copy(copy) => copy.run(),
+            Self::Disk(disk) => disk.run(),
             Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),
             Self::Compare(compare) => compare.run(),

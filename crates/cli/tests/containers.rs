@@ -99,7 +99,7 @@ fn raw_disks(folder: &Path) -> Vec<PathBuf> {
 fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<String>> {
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let nbd = format!("unix:{}", path("nbd"));
-    let lun = format!("0={device},read-only");
+    let (lun, made) = (format!("0={device},read-only"), path("made.vhdx"));
     let short = ["--rw", "read", "--pairs", "2", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
     let rows: Vec<Vec<&str>> = match (command, place) {
         ("bench", "DEVICE") => vec![vec!["bench", device, "--rw", "read", "--size", "4K"]],
@@ -110,6 +110,16 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
         ("copy", "SRC") => vec![vec!["copy", device, "null:1G"]],
         ("copy", "DST") => {
             vec![vec!["copy", "ram:64K", device], vec!["copy", "ram:64K", device, "--overwrite"]]
+        }
+        ("disk convert", "SRC") => vec![vec!["disk", "convert", device, "null:1G"]],
+        ("disk convert", "DST") => {
+            vec![
+                vec!["disk", "convert", "ram:64K", device],
+                vec!["disk", "convert", "ram:64K", device, "--overwrite"],
+            ]
+        }
+        ("disk create", "--from") => {
+            vec![vec!["disk", "create", &made, "--from", device]]
         }
         ("inspect", "DEVICE") => vec![vec!["inspect", device]],
         ("attach", "DEVICE") => vec![vec!["attach", device, "--nbd", &nbd]],
@@ -130,7 +140,7 @@ fn device_places() -> Vec<(String, String)> {
         let text = help(&command);
         let devices = places(&text).into_iter().filter(|place| {
             ["DEVICE", "SRC", "DST"].iter().any(|name| place.starts_with(name))
-                || ["--lun", "--device"].contains(&place.as_str())
+                || ["--lun", "--device", "--from"].contains(&place.as_str())
         });
         found.extend(devices.map(|place| (command.join(" "), place)));
     }

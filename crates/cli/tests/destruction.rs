@@ -23,6 +23,8 @@ enum Role {
     Report,
     /// A copy's destination.
     Copy,
+    /// A virtual disk that is made there.
+    NewDisk,
     /// A socket, a folder or a configuration: made by its owner's own rules, tested there.
     Elsewhere,
 }
@@ -35,6 +37,15 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("bench", "--stream", Role::Report),
     ("copy", "SRC", Role::Reads),
     ("copy", "DST", Role::Copy),
+    ("disk convert", "SRC", Role::Reads),
+    ("disk convert", "DST", Role::Copy),
+    ("disk create", "--from", Role::Reads),
+    ("disk create", "--parent", Role::Reads),
+    ("disk rebase", "--parent", Role::Reads),
+    ("disk create", "FILE", Role::NewDisk),
+    ("disk snapshot", "CHILD", Role::NewDisk),
+    // Tested with the disks of a chain, in `disk.rs`.
+    ("disk merge", "--into", Role::Elsewhere),
     ("*", "DEVICE", Role::Reads),
     ("*", "--job", Role::Reads),
     ("*", "FILE", Role::Reads),
@@ -88,12 +99,17 @@ fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
 }
 
 fn reports() -> Vec<(String, String)> {
+    places_of(Role::Report)
+}
+
+/// Commands and their places of a role.
+fn places_of(wanted: Role) -> Vec<(String, String)> {
     let (mut found, mut unknown) = (Vec::new(), Vec::new());
     for command in commands() {
         let name = command.join(" ");
         for place in places(&help(&command)) {
             match role(&name, &place) {
-                Some(Role::Report) => found.push((name.clone(), place)),
+                Some(role) if role == wanted => found.push((name.clone(), place)),
                 Some(_) => {}
                 None => unknown.push((name.clone(), place)),
             }
@@ -141,6 +157,41 @@ fn no_option_that_names_a_place_for_results_destroys_what_stands_there() {
         assert!(fs::read(&disk).unwrap() == before, "{command} {option} changed the disk image");
         assert!(link.is_symlink(), "{command} {option}");
     }
+}
+
+#[test]
+fn a_new_disk_takes_no_place_that_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, link, base) = (path("disk.img"), path("link"), path("base.vhdx"));
+    image(Path::new(&disk), 1 << 20, 1 << 20);
+    symlink(&disk, &link).unwrap();
+    succeed(lunway(&["disk", "create", &base, "--size", "4M"]));
+    let before = [&disk, &base].map(|file| fs::read(file).unwrap());
+    let nothing = path("nothing");
+    symlink(path("nowhere"), &nothing).unwrap();
+    for (command, place) in places_of(Role::NewDisk) {
+        for taken in [&disk, &link, &base, &nothing, &folder.path().to_str().unwrap().to_owned()] {
+            let made: Vec<Vec<&str>> = match command.as_str() {
+                "disk create" => vec![
+                    vec!["disk", "create", taken, "--size", "1M"],
+                    vec!["disk", "create", taken, "--size", "1M", "--fixed"],
+                    vec!["disk", "create", taken, "--from", "ram:1M"],
+                    vec!["disk", "create", taken, "--parent", &base],
+                ],
+                "disk snapshot" => vec![vec!["disk", "snapshot", &base, taken]],
+                other => panic!("`{other}` {place} has no row here"),
+            };
+            for words in made {
+                let output = finish(lunway(&words), PATIENCE);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+                assert!(said.contains("is there already"), "{words:?}: {said}");
+            }
+        }
+    }
+    assert!([&disk, &base].map(|file| fs::read(file).unwrap()) == before);
+    assert!(Path::new(&link).is_symlink() && Path::new(&nothing).is_symlink());
 }
 
 #[test]

@@ -8,11 +8,14 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use indicatif::ProgressBar;
 use lunway_bench::{Region, holds_data};
+use lunway_block::BlockDevice;
 use lunway_block::size::HumanSize;
-use lunway_block::spec::{DeviceSpec, FileCache, FileFormat};
+use lunway_block::spec::{DeviceSpec, FileFormat};
 use lunway_device::{OpenOptions, create_file};
+use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
+use super::disk::NewVhdx;
 use crate::failure::Failure;
 use crate::transfer::{Before, Compared, Copied, Transfer, of_paths};
 use crate::{device, interrupt, progress, terminal};
@@ -50,6 +53,9 @@ pub(crate) struct Copy {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    /// How a VHDX file is made that is not there yet.
+    #[arg(skip)]
+    layout: NewVhdx,
 }
 
 /// Where a copy is written.
@@ -62,6 +68,17 @@ struct Destination {
 }
 
 impl Copy {
+    /// A copy that makes a VHDX file as `layout` says; `how`: verify, overwrite, resume.
+    pub(super) fn to_vhdx(
+        source: String,
+        destination: String,
+        layout: NewVhdx,
+        [verify, overwrite, resume]: [bool; 3],
+        json: bool,
+    ) -> Self {
+        Self { source, destination, verify, overwrite, resume, direct: false, json, layout }
+    }
+
     pub(crate) fn run(self) -> Result<(), Failure> {
         let source = device::parse(&self.source)?;
         let destination = device::parse(&self.destination)?;
@@ -74,7 +91,8 @@ impl Copy {
         let source = device::open(source_spec, &reading).await?;
         let size = source.device.geometry().size;
         whole(source_spec, size)?;
-        let into = self.destination(destination_spec, size)?;
+        let sector = source.device.geometry().logical_sector;
+        let into = self.destination(destination_spec, size, sector)?;
         let destination = device::open(&into.spec, &options).await?;
 
         let cancel = interrupt::watch();
@@ -100,20 +118,22 @@ impl Copy {
     }
 
     /// Decides what is written: a file that is not there yet has another name until it is complete.
-    fn destination(&self, spec: &DeviceSpec, size: u64) -> Result<Destination, Failure> {
+    fn destination(&self, spec: &DeviceSpec, size: u64, sector: u32) -> Result<Destination, Failure> {
         let before = if self.resume { Before::Unfinished } else { Before::Unknown };
         let there = Destination { spec: spec.clone(), before, complete: None };
-        let Some((path, cache)) = missing_file(spec) else { return Ok(there) };
+        let Some(path) = missing_file(spec) else { return Ok(there) };
         let unfinished = partial(path);
+        let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
         let before = match fs::metadata(&unfinished) {
-            Ok(file) if self.resume && file.len() == size => Before::Unfinished,
-            Ok(file) if self.resume => {
-                return Err(Failure::failed(anyhow!(
-                    "{name} has {} bytes and the source {size}: it is of another copy; --overwrite starts anew",
-                    file.len()
-                )));
-            }
+            Ok(file) if self.resume => match disk_size(&spec, file.len())? {
+                there if there == size => Before::Unfinished,
+                there => {
+                    return Err(Failure::failed(anyhow!(
+                        "{name} has {there} bytes and the source {size}: it is of another copy; --overwrite starts anew"
+                    )));
+                }
+            },
             Ok(_) if !self.overwrite => {
                 return Err(Failure::failed(anyhow!(
                     "{name} is left from an interrupted copy: --resume goes on with it, --overwrite starts anew"
@@ -126,10 +146,11 @@ impl Copy {
             Err(_) => Before::Blank,
         };
         if before == Before::Blank {
-            create_file(&unfinished, size).map_err(Failure::failed)?;
+            match &spec {
+                DeviceSpec::Vhdx { path } => drop(self.layout.make(path, size, sector)?),
+                _ => create_file(&unfinished, size).map_err(Failure::failed)?,
+            }
         }
-        // Its content is the source's, whatever that is.
-        let spec = DeviceSpec::File { path: unfinished, format: FileFormat::Raw, cache };
         Ok(Destination { spec, before, complete: Some(path.to_owned()) })
     }
 
@@ -255,10 +276,28 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).with_context(failed).map_err(Failure::Failed)
 }
 
-/// The path of a raw file that does not exist, and how it is to be opened.
-fn missing_file(spec: &DeviceSpec) -> Option<(&Path, FileCache)> {
+/// The path of a file, raw or VHDX, that does not exist.
+fn missing_file(spec: &DeviceSpec) -> Option<&Path> {
     match spec {
-        DeviceSpec::File { path, cache, .. } if !path.try_exists().unwrap_or(true) => Some((path, *cache)),
+        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => {
+            (!path.try_exists().unwrap_or(true)).then_some(path)
+        }
         _ => None,
     }
+}
+
+/// The same file by another name. A raw one's content is the source's, whatever that is.
+fn with_path(spec: &DeviceSpec, path: PathBuf) -> DeviceSpec {
+    match spec {
+        DeviceSpec::File { cache, .. } => DeviceSpec::File { path, format: FileFormat::Raw, cache: *cache },
+        _ => DeviceSpec::Vhdx { path },
+    }
+}
+
+/// The size of the disk in a file of `len` bytes.
+fn disk_size(spec: &DeviceSpec, len: u64) -> anyhow::Result<u64> {
+    let DeviceSpec::Vhdx { path } = spec else { return Ok(len) };
+    let cannot = || format!("cannot open {}", path.display());
+    let device = VhdxDevice::open(path, true).with_context(cannot)?;
+    Ok(device.geometry().size)
 }

@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod demo;
 pub(crate) mod discover;
+pub(crate) mod disk;
 pub(crate) mod inspect;
 pub(crate) mod lab;
 pub(crate) mod man;

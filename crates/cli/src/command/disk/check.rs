@@ -1,0 +1,225 @@
+//! `lunway disk check` and `lunway disk repair`.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_vhdx::check::{Report, check};
+use lunway_vhdx::{Chain, OpenOptions, Repairs, Severity, open_file, repair, repaired_parts};
+use serde_json::{Value, json};
+
+use super::{folder, guids, open_to_change};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Check a disk and its parents: every structure, every entry of the block tables. Nothing is changed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk check server.vhdx
+  lunway disk check server.avhdx --json
+
+Exit code 1 where a file is damaged, or the chain is not whole.")]
+pub(super) struct Check {
+    /// The VHDX file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Check {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = &self.file;
+        let cannot = || format!("cannot open {}", path.display());
+        let chain = match open_file(path, false).with_context(cannot) {
+            Ok(_) => Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?),
+            Err(error) => return Err(error.into()),
+        };
+        let (paths, broken) = match chain {
+            Ok(chain) => (chain.paths().to_vec(), None),
+            // Its own findings say it better than the reason why it was not opened.
+            Err(error) => (vec![path.clone()], Some(error.to_string())),
+        };
+        let mut reports = Vec::new();
+        for path in &paths {
+            let file = open_file(path, false).with_context(|| format!("cannot open {}", path.display()))?;
+            reports.push((path, check(&file)));
+        }
+        let damaged: usize = reports.iter().filter(|(_, report)| report.is_damaged()).count();
+        let broken = broken.filter(|_| damaged == 0);
+        if self.json {
+            let files: Vec<Value> = reports.iter().map(|(path, report)| file_json(path, report)).collect();
+            let sound = damaged == 0 && broken.is_none();
+            terminal::print_json(&json!({ "sound": sound, "chain_problem": broken, "files": files }))?;
+        } else {
+            for (path, report) in &reports {
+                terminal::print(&file_text(path, report))?;
+            }
+        }
+        match (damaged, broken) {
+            (0, None) => Ok(()),
+            (0, Some(why)) => {
+                Err(Failure::failed(anyhow!("the chain of {} is not whole: {why}", path.display())))
+            }
+            (damaged, _) => Err(Failure::failed(anyhow!(
+                "{damaged} of {} files are damaged: restore them from a backup, or copy what can be read",
+                reports.len()
+            ))),
+        }
+    }
+}
+
+fn severity_name(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Damage => "damage",
+    }
+}
+
+fn file_json(path: &Path, report: &Report) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "severity": severity_name(finding.severity),
+                "place": finding.place.to_string(),
+                "offset": finding.offset,
+                "problem": finding.problem,
+            })
+        })
+        .collect();
+    json!({
+        "file": path.display().to_string(),
+        "damaged": report.is_damaged(),
+        "findings": findings,
+        "left_out": report.left_out,
+        "free_bytes": report.free,
+    })
+}
+
+fn file_text(path: &Path, report: &Report) -> String {
+    let summary = match (report.is_damaged(), report.findings.len()) {
+        (true, _) => "damaged",
+        (false, 0) => "sound",
+        (false, _) => "sound, with notes",
+    };
+    let mut lines = vec![format!("{}: {summary}", path.display())];
+    for finding in &report.findings {
+        lines.push(format!(
+            "  {:6}  {}, byte {}: {}",
+            severity_name(finding.severity),
+            finding.place,
+            finding.offset,
+            finding.problem
+        ));
+    }
+    if report.left_out > 0 {
+        lines.push(format!("  and {} more", report.left_out));
+    }
+    lines.join("\n")
+}
+
+/// Repair what is certain: the log, a damaged header or copy of the region table, entries whose meaning no data depends on.
+///
+/// Headers, tables and log as they were are kept in FILE.before-repair. Damage that no rule of the format decides is left alone.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk repair server.vhdx
+  dd if=server.vhdx.before-repair of=server.vhdx conv=sparse,notrunc   # takes it back")]
+pub(super) struct Repair {
+    /// The VHDX file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Repair {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = &self.file;
+        let file = open_to_change(path)?;
+        let mut kept = path.as_os_str().to_owned();
+        kept.push(".before-repair");
+        let kept = PathBuf::from(kept);
+        let cannot = || format!("cannot repair {}", path.display());
+        if check(&file).findings.is_empty() {
+            return self.print(&Repairs::default(), None);
+        }
+        keep(&file, &kept).with_context(cannot)?;
+        let repairs = match repair(&file, guids()?().as_mut()) {
+            Ok(repairs) => repairs,
+            Err(error) => {
+                let _ = std::fs::remove_file(&kept);
+                return Err(Failure::Failed(anyhow::Error::from(error).context(cannot())));
+            }
+        };
+        self.print(&repairs, Some(&kept))
+    }
+
+    fn print(&self, repairs: &Repairs, kept: Option<&Path>) -> Result<(), Failure> {
+        let Repairs { log_replayed, headers, region_tables, entries, lengthened } = repairs;
+        if self.json {
+            return terminal::print_json(&json!({
+                "log_replayed": log_replayed,
+                "headers": headers,
+                "region_tables": region_tables,
+                "entries": entries,
+                "lengthened_bytes": lengthened,
+                "kept": kept.map(|path| path.display().to_string()),
+            }));
+        }
+        let Some(kept) = kept else {
+            return terminal::print(&format!("{}: sound, nothing to repair", self.file.display()));
+        };
+        let mut done = Vec::new();
+        if *log_replayed {
+            done.push("replayed the log".to_owned());
+        }
+        for (count, what) in [
+            (headers, "headers renewed"),
+            (region_tables, "copies of the region table renewed"),
+            (entries, "entries corrected"),
+        ] {
+            if *count > 0 {
+                done.push(format!("{count} {what}"));
+            }
+        }
+        if *lengthened > 0 {
+            done.push(format!("{lengthened} bytes added at the end of the file"));
+        }
+        let done = if done.is_empty() { "nothing to repair".to_owned() } else { done.join(", ") };
+        terminal::print(&format!("{}: {done}; as it was: {}", self.file.display(), kept.display()))
+    }
+}
+
+/// Copies the parts that may change to another file, at the same offsets, durably.
+fn keep(file: &File, to: &Path) -> anyhow::Result<()> {
+    let copy = match File::options().write(true).create_new(true).open(to) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            return Err(anyhow!("{} is there, from an earlier repair: move it away", to.display()));
+        }
+        copy => copy.with_context(|| format!("cannot make {}", to.display()))?,
+    };
+    let mut buf = vec![0; 1 << 20];
+    for part in repaired_parts(file)? {
+        let mut at = part.offset;
+        while at < part.end() {
+            let now = (part.end() - at).min(buf.len() as u64) as usize;
+            let read = file.read_at(&mut buf[..now], at)?;
+            if read == 0 {
+                break;
+            }
+            copy.write_all_at(&buf[..read], at)?;
+            at += read as u64;
+        }
+    }
+    Ok(copy.sync_all()?)
+}

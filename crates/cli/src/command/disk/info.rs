@@ -1,0 +1,183 @@
+//! `lunway disk info`.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use lunway_block::size::HumanSize;
+use lunway_vhdx::check::{Report, check};
+use lunway_vhdx::merge::children;
+use lunway_vhdx::{Chain, Disk, Kind, Locator, OpenOptions, Parameters};
+use serde_json::{Value, json};
+
+use super::{folder, guids, kind_name, names};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Show what a VHDX file is: sizes, sectors, identity, chain.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk info server.vhdx
+  lunway disk info server.avhdx --json | jq .chain")]
+pub(super) struct Info {
+    /// The VHDX file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// One file, read.
+struct Found {
+    parameters: Parameters,
+    data_write: String,
+    report: Report,
+    file_bytes: u64,
+    allocated: u64,
+    in_use: bool,
+    children: Vec<PathBuf>,
+    /// The files of the chain, this one first, or why it is not whole.
+    chain: Result<Vec<PathBuf>, String>,
+}
+
+impl Info {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = &self.file;
+        let found = read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        match self.json {
+            true => terminal::print_json(&found.json(path)),
+            false => terminal::print(&format!("{}\n{}", path.display(), terminal::columns(found.rows()))),
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Found> {
+    // Not locked: a disk that is in use can be looked at as well.
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    let in_use = matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock));
+    drop(file.unlock());
+    let report = check(&file);
+    let disk = Disk::open(file, &OpenOptions::read_only(), guids()?())?;
+    let parameters = disk.parameters().clone();
+    let chain = match (&parameters.locator, in_use) {
+        (None, _) => Ok(vec![path.canonicalize()?]),
+        (Some(_), _) => Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?)
+            .map(|chain| chain.paths().to_vec())
+            .map_err(|error| error.to_string()),
+    };
+    Ok(Found {
+        parameters,
+        data_write: disk.data_write_guid().to_string(),
+        report,
+        file_bytes: metadata.len(),
+        allocated: metadata.blocks() * 512,
+        in_use,
+        children: children(path).unwrap_or_default(),
+        chain,
+    })
+}
+
+impl Found {
+    fn parent(&self) -> Option<&str> {
+        let locator = self.parameters.locator.as_ref()?;
+        [Locator::RELATIVE, Locator::ABSOLUTE, Locator::VOLUME].iter().find_map(|key| locator.get(key))
+    }
+
+    /// Payload blocks that do not lie behind the one before them, per cent of those that are present.
+    fn fragmentation(&self) -> u64 {
+        let counts = self.report.counts;
+        counts.out_of_order * 100 / (counts.present + counts.partial).max(1)
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let (parameters, counts) = (&self.parameters, self.report.counts);
+        let mut rows = vec![
+            ("kind", kind_name(parameters.kind).to_owned()),
+            ("size of the disk", HumanSize(parameters.disk_size).to_string()),
+            (
+                "size of the file",
+                format!("{}, {} of it on the host", HumanSize(self.file_bytes), HumanSize(self.allocated)),
+            ),
+            ("block size", HumanSize(parameters.block_size.into()).to_string()),
+            (
+                "sectors",
+                format!("{} logical, {} physical", parameters.logical_sector, parameters.physical_sector),
+            ),
+            (
+                "blocks",
+                format!(
+                    "{} with data, {} in part, {} zero, {} unmapped, {} never written",
+                    counts.present, counts.partial, counts.zero, counts.unmapped, counts.never_written
+                ),
+            ),
+            ("fragmentation", format!("{} %", self.fragmentation())),
+            ("identity", parameters.disk_id.to_string()),
+            ("data identity", self.data_write.clone()),
+        ];
+        if let Some(parent) = self.parent() {
+            rows.push(("parent", parent.to_owned()));
+            rows.push((
+                "chain",
+                match &self.chain {
+                    Ok(paths) => names(paths),
+                    Err(why) => format!("not whole: {why}"),
+                },
+            ));
+        }
+        if !self.children.is_empty() {
+            rows.push(("parent of", names(&self.children)));
+        }
+        let log = if self.report.log_in_use {
+            "has entries: replayed when it is opened for writing"
+        } else {
+            "empty"
+        };
+        rows.push(("log", log.to_owned()));
+        if self.in_use {
+            rows.push((
+                "in use",
+                "another process has it open for writing: the figures are of a moment".to_owned(),
+            ));
+        }
+        rows
+    }
+
+    fn json(&self, path: &Path) -> Value {
+        let (parameters, counts) = (&self.parameters, self.report.counts);
+        let text = |path: &PathBuf| path.display().to_string();
+        json!({
+            "file": path.display().to_string(),
+            "format": "vhdx",
+            "kind": kind_name(parameters.kind),
+            "virtual_bytes": parameters.disk_size,
+            "file_bytes": self.file_bytes,
+            "allocated_bytes": self.allocated,
+            "free_bytes": self.report.free,
+            "block_bytes": parameters.block_size,
+            "logical_sector": parameters.logical_sector,
+            "physical_sector": parameters.physical_sector,
+            "disk_id": parameters.disk_id.to_string(),
+            "data_write_id": self.data_write,
+            "parent": self.parent(),
+            "chain": self.chain.as_ref().ok().map(|paths| paths.iter().map(text).collect::<Vec<_>>()),
+            "chain_problem": self.chain.as_ref().err(),
+            "children": self.children.iter().map(text).collect::<Vec<_>>(),
+            "log_dirty": self.report.log_in_use,
+            "in_use": self.in_use,
+            "fragmentation_percent": self.fragmentation(),
+            "blocks": {
+                "data": counts.present,
+                "partial": counts.partial,
+                "zero": counts.zero,
+                "unmapped": counts.unmapped,
+                "never_written": counts.never_written,
+            },
+            "has_parent": parameters.kind == Kind::Differencing,
+        })
+    }
+}

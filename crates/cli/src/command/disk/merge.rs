@@ -1,0 +1,114 @@
+//! `lunway disk merge`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_vhdx::merge::{Go, Outcome, children, merge_files};
+use serde_json::json;
+
+use super::{folder, guids, names, open_chain};
+use crate::failure::Failure;
+use crate::{interrupt, progress, terminal};
+
+/// Merge a differencing disk, and all between, into one of its parents, and remove the files that are needed no longer.
+///
+/// The disk shows the same at every moment, whatever is interrupted: the same command goes on. Other children of that parent are lost by
+/// it, and the merge is refused where its folder has any.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk merge server-2.avhdx                          # into its parent
+  lunway disk merge server-2.avhdx --into server.vhdx       # several levels")]
+pub(super) struct Merge {
+    /// The differencing disk
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The parent that is to hold everything [default: the next one]
+    #[arg(long, value_name = "FILE")]
+    into: Option<PathBuf>,
+    /// Keep the files that were merged
+    #[arg(long)]
+    keep: bool,
+    /// Merge although the parent, or a disk between, has other children, which cannot be opened any more then
+    #[arg(long)]
+    force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Merge {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = &self.file;
+        let chain = open_chain(path)?;
+        let paths = chain.paths().to_vec();
+        let size = chain.size();
+        drop(chain);
+        let into = match &self.into {
+            Some(into) => into.canonicalize().with_context(|| format!("cannot find {}", into.display()))?,
+            None => paths.get(1).cloned().ok_or_else(|| {
+                Failure::failed(anyhow!("{} has no parent: it is no differencing disk", path.display()))
+            })?,
+        };
+        let level = paths.iter().position(|path| *path == into).unwrap_or(0);
+        if !self.force {
+            for parent in &paths[..=level] {
+                let others = children(parent)
+                    .with_context(|| format!("cannot look for children of {}", parent.display()))?;
+                let others: Vec<PathBuf> =
+                    others.into_iter().filter(|child| !paths.contains(child)).collect();
+                if !others.is_empty() {
+                    return Err(Failure::failed(anyhow!(
+                        "{} is the parent of {} too, which cannot be opened any more after a merge: merge those first, or say --force",
+                        parent.display(),
+                        names(&others)
+                    )));
+                }
+            }
+        }
+        // Ctrl-C stops between two pieces: what was written is durable, and the same command goes on.
+        let cancel = interrupt::watch();
+        let bar = progress::bytes("merging", size);
+        let mut written = 0;
+        let outcome = merge_files(path, &into, &folder(path), guids()?, &mut |now| {
+            bar.set_position(now.done);
+            written = now.written;
+            if cancel.is_cancelled() { Go::Stop } else { Go::On }
+        });
+        bar.finish_and_clear();
+        let cannot = || format!("merging {} into {}", path.display(), into.display());
+        let merged = match outcome.map_err(anyhow::Error::from).with_context(cannot)? {
+            Outcome::Merged(files) => files,
+            Outcome::Stopped => {
+                return Err(Failure::failed(anyhow!(
+                    "interrupted: {} shows what it did before; the same command goes on",
+                    path.display()
+                )));
+            }
+        };
+        if !self.keep {
+            // The top first: whatever is left after a failure is a chain.
+            for file in &merged {
+                let removed = fs::remove_file(file);
+                removed.with_context(|| format!("merged, but cannot remove {}", file.display()))?;
+            }
+        }
+        let text = |path: &PathBuf| path.display().to_string();
+        match self.json {
+            true => terminal::print_json(&json!({
+                "into": text(&into),
+                "merged": merged.iter().map(text).collect::<Vec<_>>(),
+                "written_bytes": written,
+                "removed": !self.keep,
+            })),
+            false => terminal::print(&format!(
+                "{} holds what {} held{}",
+                into.display(),
+                names(&merged),
+                if self.keep { "" } else { ", which was removed" }
+            )),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `lunway disk`: virtual disks in VHDX files.
+
+mod check;
+mod create;
+mod info;
+mod map;
+mod merge;
+mod parent;
+mod resize;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use lunway_vhdx::format::{Guid, GuidSource};
+use lunway_vhdx::{Chain, Kind, OpenOptions, Source, merge::children, open_file};
+use lunway_vhdx_device::random_guids;
+
+use crate::failure::Failure;
+
+pub(super) use create::NewVhdx;
+
+/// Make, look into, check, change and merge virtual disks in VHDX files.
+#[derive(Debug, Args)]
+pub(crate) struct Disk {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Create(create::Create),
+    Convert(create::Convert),
+    Info(info::Info),
+    Map(map::Map),
+    Check(check::Check),
+    Repair(check::Repair),
+    Resize(resize::Resize),
+    Snapshot(create::Snapshot),
+    Merge(merge::Merge),
+    Rebase(parent::Rebase),
+}
+
+impl Disk {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.action {
+            Action::Create(create) => create.run(),
+            Action::Convert(convert) => convert.run(),
+            Action::Info(info) => info.run(),
+            Action::Map(map) => map.run(),
+            Action::Check(check) => check.run(),
+            Action::Repair(repair) => repair.run(),
+            Action::Resize(resize) => resize.run(),
+            Action::Snapshot(snapshot) => snapshot.run(),
+            Action::Merge(merge) => merge.run(),
+            Action::Rebase(rebase) => rebase.run(),
+        }
+    }
+}
+
+/// Random GUIDs, for as many files as are opened. The kernel has given some before the first one is used.
+fn guids() -> anyhow::Result<impl FnMut() -> Box<dyn GuidSource>> {
+    let first = random_guids().context("asking for random numbers")?;
+    let mut first = Some(first);
+    let next = || random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO));
+    Ok(move || first.take().unwrap_or_else(next))
+}
+
+/// The folder in which parents are looked for, and below.
+fn folder(path: &Path) -> PathBuf {
+    let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    canonical.parent().unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Opens a disk and its parents for reading.
+fn open_chain(path: &Path) -> anyhow::Result<Chain<File>> {
+    let chain = Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?);
+    chain.with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// Opens and locks a file that is going to change.
+fn open_to_change(path: &Path) -> anyhow::Result<File> {
+    open_file(path, true).with_context(|| format!("cannot open {}", path.display()))
+}
+
+/// Refuses to change what other disks were made on: their data would be wrong without a word, so Windows and this program refuse to
+/// open them then.
+fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
+    let found = children(path).with_context(|| format!("cannot look for children of {}", path.display()))?;
+    match found.as_slice() {
+        [] => Ok(()),
+        found => Err(anyhow!(
+            "{} is the parent of {}, which cannot be opened any more once it is {what}: merge them first, or say --force",
+            path.display(),
+            names(found)
+        )),
+    }
+}
+
+/// File names, for a sentence.
+fn names(paths: &[PathBuf]) -> String {
+    let name = |path: &PathBuf| path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy().into_owned();
+    paths.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// How people and JSON call a kind of disk.
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Dynamic => "dynamic",
+        Kind::Fixed => "fixed",
+        Kind::Differencing => "differencing",
+    }
+}
+
+/// How people and JSON call what lies behind a range.
+fn source_name(source: Source) -> &'static str {
+    match source {
+        Source::File(_) => "data",
+        Source::Zero => "zero",
+        Source::Unmapped => "unmapped",
+        Source::NeverWritten => "never written",
+        Source::Parent => "parent",
+    }
+}

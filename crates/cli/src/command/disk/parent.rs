@@ -1,0 +1,118 @@
+//! `lunway disk rebase`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_vhdx::{Disk, Locator, OpenOptions, open_file, set_parent};
+use serde_json::json;
+
+use super::{folder, guids, open_to_change};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Tell a differencing disk where its parent is now.
+///
+/// For a parent that was moved or renamed. One with other data is refused, unless --ignore-mismatch says that it holds the same all the
+/// same, as after a restore: a wrong one makes nonsense of the disk.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk rebase server.avhdx --parent base/server.vhdx")]
+pub(super) struct Rebase {
+    /// The differencing disk
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Its parent, in the same folder or below
+    #[arg(long, value_name = "FILE")]
+    parent: PathBuf,
+    /// Take a parent that is not the one that the disk was made on
+    #[arg(long)]
+    ignore_mismatch: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Rebase {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let (path, parent_path) = (&self.file, &self.parent);
+        let cannot = || format!("cannot rebase {}", path.display());
+        let parent = open_parent(parent_path).with_context(cannot)?;
+        let file = Arc::new(open_to_change(path)?);
+        let disk =
+            Disk::open(Arc::clone(&file), &OpenOptions::read_only(), guids()?()).map_err(anyhow::Error::from);
+        let disk = disk.with_context(cannot)?;
+        let Some(locator) = disk.parameters().locator.clone() else {
+            return Err(Failure::failed(anyhow!(
+                "{} has no parent: it is no differencing disk",
+                path.display()
+            )));
+        };
+        let (ours, theirs) = (disk.parameters(), parent.parameters());
+        if ours.logical_sector != theirs.logical_sector {
+            return Err(Failure::failed(anyhow!(
+                "{} has sectors of {} bytes, {} of {}: that can be no parent",
+                path.display(),
+                ours.logical_sector,
+                parent_path.display(),
+                theirs.logical_sector
+            )));
+        }
+        let linkage = parent.data_write_guid();
+        if !locator.matches(linkage) && !self.ignore_mismatch {
+            return Err(Failure::failed(anyhow!(
+                "{} was made on a parent with the data identity {}, {} has {linkage}: its data changed since, or it is another \
+                 disk; --ignore-mismatch takes it all the same",
+                path.display(),
+                locator.linkage(),
+                parent_path.display()
+            )));
+        }
+        drop(disk);
+        let locator = Locator::new(linkage, &relative(path, parent_path)?, None);
+        set_parent(file.as_ref(), &locator, guids()?().as_mut())
+            .map_err(anyhow::Error::from)
+            .with_context(cannot)?;
+        drop(file);
+        match self.json {
+            true => terminal::print_json(&json!({
+                "file": path.display().to_string(),
+                "parent": parent_path.display().to_string(),
+                "parent_data_write_id": linkage.to_string(),
+            })),
+            false => terminal::print(&format!("{} lies on {}", path.display(), parent_path.display())),
+        }
+    }
+}
+
+/// Opens a file as a parent.
+pub(super) fn open_parent(path: &Path) -> anyhow::Result<Disk<std::fs::File>> {
+    let cannot = || format!("cannot open the parent {}", path.display());
+    let file = open_file(path, false).with_context(cannot)?;
+    Disk::open(file, &OpenOptions::read_only(), guids()?()).with_context(cannot)
+}
+
+/// A parent's path from its child's folder, which it must not leave: a file that came from elsewhere could name any other.
+pub(super) fn relative(child: &Path, parent: &Path) -> anyhow::Result<String> {
+    let looking = || format!("cannot find {}", parent.display());
+    let parent = parent.canonicalize().with_context(looking)?;
+    let base = match child.exists() {
+        true => folder(child),
+        false => {
+            let folder = child.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new("."));
+            folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?
+        }
+    };
+    let inside = parent.strip_prefix(&base).map_err(|_| {
+        anyhow!(
+            "{} is not in the folder of {} or below, where a child's parents are looked for: put both into one folder",
+            parent.display(),
+            child.display()
+        )
+    })?;
+    let text = inside.to_str().ok_or_else(|| anyhow!("the name of {} is not UTF-8", parent.display()))?;
+    Ok(format!("./{text}"))
+}

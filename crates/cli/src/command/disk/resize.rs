@@ -1,0 +1,170 @@
+//! `lunway disk resize`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::{ArgGroup, Args};
+use lunway_block::size::{HumanSize, parse_size};
+use lunway_filesystem::partition::{Gpt, HEAD, Table, Write};
+use lunway_vhdx::{Chain, OpenOptions, resize};
+use serde_json::json;
+
+use super::{folder, guids, no_children, open_chain, open_to_change};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Make a disk larger or smaller.
+///
+/// At once or not at all, whatever happens meanwhile. What is added reads as zeroes; the copy of a GPT at the disk's end moves with it. To
+/// less needs --shrink, and is refused where a partition would be cut.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("to").required(true).args(["size", "to_minimum"]), after_help = "\
+Examples:
+  lunway disk resize server.vhdx 100G
+  lunway disk resize server.vhdx --to-minimum --shrink      # as small as its partitions allow")]
+pub(super) struct Resize {
+    /// The VHDX file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The new size
+    #[arg(value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+    /// To the end of the last partition
+    #[arg(long)]
+    to_minimum: bool,
+    /// Make it smaller: what lies behind the new end is lost
+    #[arg(long)]
+    shrink: bool,
+    /// Resize although a partition is cut, or other disks were made on this one, which cannot be opened any more then
+    #[arg(long)]
+    force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the disk is before.
+struct Before {
+    size: u64,
+    sector: u32,
+    parent_size: Option<u64>,
+    table: Option<Table>,
+}
+
+impl Resize {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = &self.file;
+        if !self.force {
+            no_children(path, "resized")?;
+        }
+        let before = Before::read(path)?;
+        let size = self.target(&before)?;
+        self.may(&before, size)?;
+        let cannot = || format!("cannot resize {}", path.display());
+        let gpt = match &before.table {
+            Some(Table::Gpt(gpt)) if size >= before.table.as_ref().map_or(0, Table::minimum) => Some(gpt),
+            _ => None,
+        };
+        let smaller = size < before.size;
+        // The copy of the table is where the new end will be before the disk ends there.
+        if let (true, Some(gpt)) = (smaller, gpt) {
+            move_table(path, gpt, size).with_context(cannot)?;
+        }
+        if size != before.size {
+            let file = open_to_change(path)?;
+            let to = lunway_vhdx::Resize { size, parent_size: before.parent_size, data_write: None };
+            resize(&file, &to, guids()?().as_mut()).with_context(cannot)?;
+        }
+        if let (false, Some(gpt)) = (smaller, gpt) {
+            move_table(path, gpt, size).with_context(|| {
+                format!("{} has its new size, but its GPT was not moved to its end", path.display())
+            })?;
+        }
+        match self.json {
+            true => terminal::print_json(&json!({
+                "file": path.display().to_string(),
+                "bytes_before": before.size,
+                "bytes": size,
+                "table_moved": gpt.is_some(),
+            })),
+            false => terminal::print(&format!(
+                "{} has {} ({size} bytes), before {}",
+                path.display(),
+                HumanSize(size),
+                HumanSize(before.size)
+            )),
+        }
+    }
+
+    fn target(&self, before: &Before) -> Result<u64, Failure> {
+        match (self.size, &before.table) {
+            (Some(size), _) => Ok(size),
+            (None, Some(table)) => Ok(table.minimum()),
+            (None, None) => Err(Failure::failed(anyhow!(
+                "{} has no partition table that says where its data end: say the size",
+                self.file.display()
+            ))),
+        }
+    }
+
+    fn may(&self, before: &Before, size: u64) -> Result<(), Failure> {
+        let path = self.file.display();
+        if !size.is_multiple_of(before.sector.into()) {
+            return Err(Failure::failed(anyhow!(
+                "{size} bytes are not whole sectors of {path}, of {} bytes",
+                before.sector
+            )));
+        }
+        if size >= before.size {
+            return Ok(());
+        }
+        if !self.shrink {
+            return Err(Failure::failed(anyhow!(
+                "{path} has {} bytes, and {size} are less: what lies behind is lost; --shrink says that it may be",
+                before.size
+            )));
+        }
+        let partitions = before.table.as_ref().map_or(&[][..], Table::partitions);
+        let minimum = before.table.as_ref().map_or(0, Table::minimum);
+        match partitions.iter().position(|partition| partition.end() > size) {
+            Some(number) if !self.force => Err(Failure::failed(anyhow!(
+                "partition {} of {path} ends at byte {}, behind the new end: shrink it first; {minimum} bytes hold all partitions",
+                number + 1,
+                partitions[number].end()
+            ))),
+            None if size < minimum && !self.force => Err(Failure::failed(anyhow!(
+                "{minimum} bytes are the least for {path}: behind the last partition there must be room for the copy of its GPT"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Before {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let chain = open_chain(path)?;
+        let size = chain.size();
+        let sector = chain.disks()[0].parameters().logical_sector;
+        let mut head = vec![0; HEAD.min(usize::try_from(size)?)];
+        chain.read_at(0, &mut head).with_context(|| format!("reading {}", path.display()))?;
+        Ok(Self {
+            size,
+            sector,
+            parent_size: chain.disks().get(1).map(|parent| parent.parameters().disk_size),
+            table: Table::read(&head, sector, size),
+        })
+    }
+}
+
+/// Writes a GPT as it is on a disk of `size` bytes: the copy first, then what leads to it.
+fn move_table(path: &Path, gpt: &Gpt, size: u64) -> anyhow::Result<()> {
+    let chain: Chain<File> = Chain::open_files(path, &folder(path), &OpenOptions::writable(), guids()?)?;
+    for step in gpt.on_disk_of(size) {
+        for Write { offset, bytes } in step {
+            chain.write_at(offset, &bytes)?;
+        }
+        chain.flush()?;
+    }
+    Ok(chain.close()?)
+}

@@ -1,0 +1,328 @@
+//! `lunway disk`, beside QEMU's reader of VHDX and the partition tools of Linux.
+#![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lunway_foreign::program;
+use serde_json::Value;
+use support::{PATIENCE, finish, lunway, succeed};
+
+const MIB: u64 = 1 << 20;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// `lunway disk` with these words; names of files are of this folder.
+    fn command(&self, words: &str) -> Command {
+        let words = words.split_whitespace().map(|word| {
+            let is_file = [".vhdx", ".avhdx", ".img"].iter().any(|end| word.ends_with(end));
+            if is_file { self.path(word) } else { word.to_owned() }
+        });
+        lunway(&["disk".to_owned()].into_iter().chain(words).collect::<Vec<_>>())
+    }
+
+    fn disk(&self, words: &str) -> String {
+        succeed(self.command(words))
+    }
+
+    fn json(&self, words: &str) -> Value {
+        serde_json::from_str(&self.disk(&format!("{words} --json"))).unwrap()
+    }
+
+    /// What a command that fails with 1 says.
+    fn refused(&self, words: &str) -> String {
+        let output = finish(self.command(words), PATIENCE);
+        assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// All bytes of a disk, by our own reader.
+    fn contents(&self, name: &str) -> Vec<u8> {
+        let copy = self.path("contents");
+        let _ = fs::remove_file(&copy);
+        succeed(lunway(&["copy", &format!("readonly:vhdx:{}", self.path(name)), &format!("raw:{copy}")]));
+        fs::read(copy).unwrap()
+    }
+
+    /// Writes bytes to a disk, by our own writer.
+    fn write(&self, name: &str, offset: u64, value: u8, len: usize) {
+        let mut bytes = self.contents(name);
+        bytes[offset as usize..offset as usize + len].fill(value);
+        fs::write(self.path("written"), bytes).unwrap();
+        let [from, to] = [format!("raw:{}", self.path("written")), format!("vhdx:{}", self.path(name))];
+        succeed(lunway(&["copy", &from, &to, "--resume"]));
+    }
+
+    /// QEMU finds nothing wrong with a file.
+    fn qemu_check(&self, name: &str) {
+        let Some(qemu) = program("qemu-img") else { return };
+        let output = Command::new(qemu).args(["check", "-f", "vhdx", &self.path(name)]).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+    }
+
+    fn qemu_equal(&self, name: &str, raw: &str) {
+        let Some(qemu) = program("qemu-img") else { return };
+        let mut compare = Command::new(qemu);
+        compare.args(["compare", "-f", "vhdx", "-F", "raw", &self.path(name), &self.path(raw)]);
+        let output = compare.output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+    }
+}
+
+/// A raw image with some data.
+fn image(path: &str, size: u64) -> Vec<u8> {
+    let mut bytes = vec![0; size as usize];
+    for (number, page) in bytes.chunks_mut(4096).enumerate().filter(|(number, _)| number % 5 == 1) {
+        page.fill((number % 250) as u8 + 1);
+    }
+    fs::write(path, &bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_new_disk_is_what_was_asked_for_and_qemu_reads_it() {
+    let folder = Folder::new();
+    for (words, kind, block, sector) in [
+        ("--size 100M", "dynamic", 32 * MIB, 512),
+        ("--size 100M --block-size 1M --sector 4096", "dynamic", MIB, 4096),
+        ("--size 20M --fixed", "fixed", 2 * MIB, 512),
+        ("--size 20M --fixed --zero --block-size 1M", "fixed", MIB, 512),
+    ] {
+        let made = folder.json(&format!("create new.vhdx {words}"));
+        let found = folder.json("info new.vhdx");
+        for field in ["kind", "virtual_bytes", "block_bytes", "logical_sector", "physical_sector", "disk_id"]
+        {
+            assert_eq!(made[field], found[field], "{words}");
+        }
+        assert_eq!(
+            (&found["kind"], &found["block_bytes"], &found["logical_sector"]),
+            (&kind.into(), &block.into(), &sector.into())
+        );
+        // QEMU knows no logical sectors of 4096 bytes.
+        if sector == 512 {
+            folder.qemu_check("new.vhdx");
+        }
+        assert!(folder.contents("new.vhdx").iter().all(|byte| *byte == 0));
+        if kind == "fixed" {
+            let allocated = fs::metadata(folder.path("new.vhdx")).unwrap().blocks() * 512;
+            assert!(allocated >= 20 * MIB, "{words}: {allocated} bytes are reserved");
+        }
+        assert!(folder.refused(&format!("create new.vhdx {words}")).contains("is there already"));
+        fs::remove_file(folder.path("new.vhdx")).unwrap();
+    }
+    for (words, why) in [
+        ("--size 0", "0 bytes"),
+        ("--size 65T", "64 TiB"),
+        ("--size 1M --block-size 3M", "power of two"),
+        ("--size 1M --sector 520", "512 or 4096"),
+        ("--size 513", "whole sectors"),
+    ] {
+        let said = folder.refused(&format!("create new.vhdx {words}"));
+        assert!(said.contains(why) && !Path::new(&folder.path("new.vhdx")).exists(), "{words}: {said}");
+    }
+}
+
+#[test]
+fn a_disk_is_converted_there_and_back() {
+    let folder = Folder::new();
+    let bytes = image(&folder.path("disk.img"), 40 * MIB);
+    for layout in ["", "--block-size 1M", "--fixed", "--block-size 256M"] {
+        folder.disk(&format!("convert disk.img disk.vhdx --verify {layout}"));
+        folder.qemu_check("disk.vhdx");
+        folder.qemu_equal("disk.vhdx", "disk.img");
+        folder.disk("convert disk.vhdx back.img");
+        assert!(fs::read(folder.path("back.img")).unwrap() == bytes, "{layout}");
+        folder.disk("convert disk.vhdx other.vhdx --block-size 2M --verify");
+        assert!(folder.contents("other.vhdx") == bytes, "{layout}");
+        for name in ["disk.vhdx", "back.img", "other.vhdx"] {
+            fs::remove_file(folder.path(name)).unwrap();
+        }
+    }
+    // What is too small is left as it was.
+    folder.disk("create wide.vhdx --size 3M --sector 4096");
+    assert_eq!(folder.json("info wide.vhdx")["logical_sector"], 4096);
+    let before = fs::read(folder.path("wide.vhdx")).unwrap();
+    assert!(folder.refused("convert disk.img wide.vhdx").contains("take a larger one"));
+    assert!(fs::read(folder.path("wide.vhdx")).unwrap() == before);
+}
+
+#[test]
+fn a_conversion_that_was_interrupted_goes_on() {
+    let folder = Folder::new();
+    let bytes = image(&folder.path("disk.img"), 24 * MIB);
+    let source = format!("rate:8M:{}", folder.path("disk.img"));
+    let convert = |more: &[&str]| {
+        let destination = folder.path("disk.vhdx");
+        lunway(&[&["disk", "convert", &source, &destination], more].concat())
+    };
+    let unfinished = PathBuf::from(folder.path("disk.vhdx.partial"));
+    let output = support::interrupted(convert(&[]), || {
+        fs::metadata(&unfinished).is_ok_and(|file| file.len() > 8 * MIB)
+    });
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(unfinished.exists() && !Path::new(&folder.path("disk.vhdx")).exists());
+    let said = finish(convert(&[]), PATIENCE);
+    assert!(String::from_utf8_lossy(&said.stderr).contains("--resume goes on with it"), "{said:?}");
+    succeed(convert(&["--resume", "--verify"]));
+    assert!(folder.contents("disk.vhdx") == bytes && !unfinished.exists());
+}
+
+#[test]
+fn snapshots_keep_what_was_and_merging_keeps_what_is() {
+    let folder = Folder::new();
+    image(&folder.path("disk.img"), 12 * MIB);
+    folder.disk("convert disk.img base.vhdx --block-size 1M");
+    folder.disk("snapshot base.vhdx one.avhdx");
+    let base = folder.contents("base.vhdx");
+    assert!(folder.contents("one.avhdx") == base, "a snapshot shows the same");
+    folder.write("one.avhdx", 5 * MIB + 4096, 201, 8192);
+    folder.disk("snapshot one.avhdx two.avhdx");
+    folder.write("two.avhdx", 7 * MIB, 202, 2 << 20);
+    let shown = folder.contents("two.avhdx");
+    assert!(folder.contents("base.vhdx") == base, "the parent is as it was");
+
+    let info = folder.json("info two.avhdx");
+    let chain: Vec<&str> =
+        info["chain"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
+    assert_eq!(chain.len(), 3);
+    assert!(info["parent"].as_str().unwrap().contains("one.avhdx"), "{info}");
+    assert_eq!(folder.json("info base.vhdx")["children"].as_array().unwrap().len(), 1);
+    let map = folder.disk("map two.avhdx");
+    for file in ["base.vhdx", "one.avhdx", "two.avhdx"] {
+        assert!(map.contains(file), "{map}");
+    }
+    folder.disk("check two.avhdx");
+    assert!(folder.refused("resize base.vhdx 20M").contains("is the parent of one.avhdx"));
+
+    // Another child of the base would be lost.
+    folder.disk("snapshot base.vhdx other.avhdx");
+    let said = folder.refused("merge two.avhdx --into base.vhdx");
+    assert!(said.contains("other.avhdx") && folder.contents("two.avhdx") == shown, "{said}");
+    fs::remove_file(folder.path("other.avhdx")).unwrap();
+
+    let merged = folder.json("merge two.avhdx --into base.vhdx");
+    assert_eq!(merged["merged"].as_array().unwrap().len(), 2);
+    assert!(folder.contents("base.vhdx") == shown);
+    assert!(!Path::new(&folder.path("one.avhdx")).exists() && !Path::new(&folder.path("two.avhdx")).exists());
+    folder.qemu_check("base.vhdx");
+    assert!(folder.refused("merge base.vhdx").contains("no differencing disk"));
+}
+
+#[test]
+fn a_parent_that_was_moved_is_found_again_and_another_one_is_refused() {
+    let folder = Folder::new();
+    image(&folder.path("disk.img"), 4 * MIB);
+    folder.disk("convert disk.img base.vhdx");
+    folder.disk("snapshot base.vhdx child.avhdx");
+    let shown = folder.contents("child.avhdx");
+    fs::rename(folder.path("base.vhdx"), folder.path("moved.vhdx")).unwrap();
+    assert!(folder.refused("check child.avhdx").contains("the parent was not found"));
+    folder.disk("rebase child.avhdx --parent moved.vhdx");
+    assert!(folder.contents("child.avhdx") == shown);
+
+    folder.disk("create wrong.vhdx --size 4M");
+    let said = folder.refused("rebase child.avhdx --parent wrong.vhdx");
+    assert!(said.contains("--ignore-mismatch") && folder.contents("child.avhdx") == shown, "{said}");
+    // A parent that was written to is not the one that the child was made on.
+    folder.write("moved.vhdx", 0, 9, 512);
+    assert!(folder.refused("check child.avhdx").contains("the parent has changed"));
+    folder.disk("rebase child.avhdx --parent moved.vhdx --ignore-mismatch");
+    assert!(folder.contents("child.avhdx") == folder.contents("moved.vhdx"));
+}
+
+#[test]
+fn a_disk_with_partitions_grows_and_shrinks_with_its_table() {
+    let Some(sfdisk) = program("sfdisk") else { return };
+    let folder = Folder::new();
+    for (label, sectors) in [("gpt", 33 * 512), ("dos", 0)] {
+        let raw = folder.path("disk.img");
+        image(&raw, 64 * MIB);
+        let script = format!("label: {label}\nsize=10M\nsize=20M\n");
+        let mut write = Command::new(&sfdisk);
+        write.args(["--quiet", "--wipe", "always", &raw]).stdin(std::process::Stdio::piped());
+        let mut child = write.spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        folder.disk("convert disk.img disk.vhdx --block-size 1M --overwrite");
+        let before = folder.contents("disk.vhdx");
+
+        let verified = |size: u64| {
+            let bytes = folder.contents("disk.vhdx");
+            assert_eq!(bytes.len() as u64, size, "{label}");
+            assert!(
+                bytes[MIB as usize..31 << 20] == before[MIB as usize..31 << 20],
+                "{label}: the partitions"
+            );
+            fs::write(folder.path("now.img"), &bytes).unwrap();
+            let output = Command::new(&sfdisk).args(["--verify", &folder.path("now.img")]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success() && said.contains("No errors detected"),
+                "{label}, {size}: {said}"
+            );
+            assert!(!said.contains("backup") && !said.contains("corrupt"), "{label}, {size}: {said}");
+            folder.disk("check disk.vhdx");
+        };
+        folder.disk("resize disk.vhdx 100M");
+        verified(100 * MIB);
+        assert!(folder.refused("resize disk.vhdx 50M").contains("--shrink"), "not by a slip");
+        let said = folder.refused("resize disk.vhdx 30M --shrink");
+        assert!(said.contains("partition 2"), "{said}");
+        assert_eq!(folder.contents("disk.vhdx").len() as u64, 100 * MIB);
+        folder.disk("resize disk.vhdx --to-minimum --shrink");
+        verified(31 * MIB + sectors);
+        for name in ["disk.img", "disk.vhdx", "now.img"] {
+            fs::remove_file(folder.path(name)).unwrap();
+        }
+    }
+    folder.disk("create bare.vhdx --size 4M");
+    assert!(folder.refused("resize bare.vhdx --to-minimum --shrink").contains("no partition table"));
+}
+
+#[test]
+fn damage_is_found_named_and_repaired_where_that_is_certain() {
+    let folder = Folder::new();
+    image(&folder.path("disk.img"), 4 * MIB);
+    folder.disk("convert disk.img disk.vhdx --block-size 1M");
+    let whole = fs::read(folder.path("disk.vhdx")).unwrap();
+    let data = folder.contents("disk.vhdx");
+    assert!(folder.disk("check disk.vhdx").contains("sound"));
+    assert!(folder.disk("repair disk.vhdx").contains("nothing to repair"));
+
+    let mut bytes = whole.clone();
+    bytes[64 << 10] ^= 1;
+    fs::write(folder.path("disk.vhdx"), &bytes).unwrap();
+    assert!(folder.disk("check disk.vhdx").contains("sound, with notes"));
+    let repaired = folder.json("repair disk.vhdx");
+    assert_eq!(repaired["headers"], 1);
+    assert!(folder.disk("check disk.vhdx").trim_end().ends_with("sound"));
+    assert!(folder.contents("disk.vhdx") == data);
+    let kept = fs::read(folder.path("disk.vhdx.before-repair")).unwrap();
+    assert!(kept[..MIB as usize] == bytes[..MIB as usize], "the headers as they were");
+    fs::remove_file(folder.path("disk.vhdx.before-repair")).unwrap();
+
+    // A state that does not exist: nobody knows what was there.
+    let mut bytes = whole;
+    bytes[3 << 20] = (bytes[3 << 20] & !7) | 4;
+    fs::write(folder.path("disk.vhdx"), &bytes).unwrap();
+    let output = finish(folder.command("check disk.vhdx"), PATIENCE);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("payload block 0, byte 3145728"), "{said}");
+    folder.refused("repair disk.vhdx");
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == bytes, "left as it was");
+    assert!(!Path::new(&folder.path("disk.vhdx.before-repair")).exists());
+}
