@@ -113,6 +113,25 @@ fn a_lun_is_added_seen_resized_and_removed() {
 }
 
 #[test]
+fn a_served_virtual_disk_is_resized_and_its_initiators_see_it() {
+    let daemon = Daemon::start();
+    let disk = daemon.path("disk.vhdx");
+    let disk = disk.to_str().unwrap();
+    succeed(lunway(&["disk", "create", disk, "--size", "8M", "--block-size", "1M"]));
+    daemon.run(&["lun", "add", IQN, "3", disk]);
+    assert!(daemon.run(&["inspect", &daemon.url(3)]).contains("8 MiB"));
+    daemon.run(&["lun", "resize", IQN, "3", "20M"]);
+    assert!(daemon.run(&["inspect", &daemon.url(3)]).contains("20 MiB"));
+    let busy = finish(lunway(&["disk", "resize", disk, "30M"]), PATIENCE);
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("in use by another process"), "{busy:?}");
+    assert!(succeed(lunway(&["disk", "info", disk])).contains("in use"));
+    daemon.run(&["lun", "remove", IQN, "3"]);
+    let info = succeed(lunway(&["disk", "info", disk, "--json"]));
+    assert!(info.contains(&format!("\"virtual_bytes\":{}", 20 << 20)), "{info}");
+    assert!(succeed(lunway(&["disk", "check", disk])).contains("sound"));
+}
+
+#[test]
 fn a_number_that_is_taken_is_given_away_only_by_its_own_word() {
     let daemon = Daemon::start();
     for name in ["a.img", "b.img"] {

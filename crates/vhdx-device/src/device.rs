@@ -2,16 +2,19 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
+    SharedBuf, Zeroing,
 };
 use lunway_file::{Lane, Workers};
-use lunway_vhdx::{Chain, DiscardMode, DiskError, Kind, Source};
+use lunway_vhdx::merge::children;
+use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, EditError, Kind, OpenOptions, Resize, Source};
 
 use crate::random_guids;
 
@@ -37,6 +40,7 @@ pub struct OpenError {
 /// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A write that allocates
 ///   waits for others of the same block alone.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
+/// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not resized.
 /// - **Closed by [`close`](Self::close)**, which leaves an empty log. Dropped, it is closed on a thread; killed, it is replayed when it is
 ///   opened next.
 ///
@@ -46,9 +50,14 @@ pub struct VhdxDevice {
 }
 
 struct Inner {
+    path: PathBuf,
     /// `None` once it is closed. Operations share it, on their threads.
     chain: RwLock<Option<Chain<File>>>,
+    /// All but the size, which may change.
     geometry: Geometry,
+    size: AtomicU64,
+    /// Who is told of another size.
+    on_resize: Mutex<Vec<ResizeCallback>>,
     /// How a guest's unmap is carried out.
     unmap: DiscardMode,
     workers: Workers,
@@ -62,10 +71,7 @@ impl VhdxDevice {
     /// [`OpenError`], which says what is wrong and where.
     pub fn open(path: &Path, read_only: bool) -> Result<Self, OpenError> {
         let failed = |source| OpenError { path: path.to_owned(), source };
-        let options = match read_only {
-            true => lunway_vhdx::OpenOptions::read_only(),
-            false => lunway_vhdx::OpenOptions::writable(),
-        };
+        let options = if read_only { OpenOptions::read_only() } else { OpenOptions::writable() };
         let access = |what, source| failed(lunway_vhdx::OpenError::Access { what, source });
         let random = |error: getrandom::Error| {
             access("asking for random numbers", std::io::Error::other(error.to_string()))
@@ -74,9 +80,8 @@ impl VhdxDevice {
         let mut guids = Some(random_guids().map_err(random)?);
         let guids = || guids.take().unwrap_or_else(|| Box::new(|| lunway_vhdx::format::Guid::ZERO));
         let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
-        let folder = canonical.parent().unwrap_or(Path::new("/"));
-        let chain = Chain::open_files(&canonical, folder, &options, guids).map_err(failed)?;
-        Ok(Self { inner: Arc::new(Inner::new(chain)) })
+        let chain = Chain::open_files(&canonical, folder(&canonical), &options, guids).map_err(failed)?;
+        Ok(Self { inner: Arc::new(Inner::new(canonical, chain)) })
     }
 
     /// The disks of the chain, the one that is written first: their parameters, for people. `None` once it is closed.
@@ -117,7 +122,7 @@ impl VhdxDevice {
 }
 
 impl Inner {
-    fn new(chain: Chain<File>) -> Self {
+    fn new(path: PathBuf, chain: Chain<File>) -> Self {
         let disk = &chain.disks()[0];
         let parameters = disk.parameters();
         let thin = parameters.kind != Kind::Fixed;
@@ -135,7 +140,69 @@ impl Inner {
             // An unmap of a part of a block would leave what the parent has there.
             Kind::Differencing => DiscardMode::Zero,
         };
-        Self { chain: RwLock::new(Some(chain)), geometry, unmap, workers: Workers::new() }
+        Self {
+            path,
+            chain: RwLock::new(Some(chain)),
+            geometry,
+            size: AtomicU64::new(geometry.size),
+            on_resize: Mutex::default(),
+            unmap,
+            workers: Workers::new(),
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    /// Closes the disk, changes its size, and opens it again; the file stays locked. An error leaves it as it was, unless it cannot be
+    /// opened again.
+    fn resize(&self, size: u64) -> Result<(), BlockError> {
+        let refused = |why: String| BlockError::Size { why };
+        let random = |error: getrandom::Error| refused(error.to_string());
+        // Waits for operations under way, and holds back those that come.
+        let mut place = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(chain) = place.as_ref() else {
+            return Err(BlockError::Gone { why: "the VHDX file was closed".to_owned() });
+        };
+        match children(&self.path).as_deref() {
+            Ok([]) => {}
+            Ok([child, ..]) => {
+                return Err(refused(format!(
+                    "it is the parent of {}, which could not be opened any more: merge it first",
+                    child.display()
+                )));
+            }
+            Err(error) => return Err(refused(error.to_string())),
+        }
+        // What cannot be made durable leaves the disk open as it is.
+        chain.flush().map_err(meaning)?;
+        let parent_size = chain.disks().get(1).map(|parent| parent.parameters().disk_size);
+        // Another handle of the same open file: the lock is not given up.
+        let file = chain.disks()[0].storage().try_clone().map_err(BlockError::from)?;
+        let mut guids = random_guids().map_err(random)?;
+        if let Some(chain) = place.take() {
+            chain.close().map_err(meaning)?;
+        }
+        let to = Resize { size, parent_size, data_write: None };
+        let resized = lunway_vhdx::resize(&file, &to, guids.as_mut());
+        let options = OpenOptions::writable();
+        let none =
+            || -> Box<dyn lunway_vhdx::format::GuidSource> { Box::new(|| lunway_vhdx::format::Guid::ZERO) };
+        let opened = Disk::open(file, &options, guids)
+            .and_then(|disk| Chain::with_parents(disk, &self.path, folder(&self.path), &options, none));
+        let chain = opened.map_err(|error| BlockError::Gone { why: format!("after a resize: {error}") })?;
+        self.size.store(chain.size(), Ordering::Release);
+        *place = Some(chain);
+        drop(place);
+        resized.map_err(|error| match error {
+            EditError::Disk(error) => meaning(error),
+            other => refused(other.to_string()),
+        })?;
+        for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            callback(self.geometry());
+        }
+        Ok(())
     }
 
     /// Uses the chain, unless it is closed.
@@ -181,6 +248,11 @@ impl Drop for Inner {
     }
 }
 
+/// The folder in which a file's parents are looked for, and below.
+fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("/"))
+}
+
 /// What the engine's errors are to a device.
 fn meaning(error: DiskError) -> BlockError {
     match error {
@@ -198,11 +270,11 @@ fn meaning(error: DiskError) -> BlockError {
 
 impl BlockDevice for VhdxDevice {
     fn geometry(&self) -> Geometry {
-        self.inner.geometry
+        self.inner.geometry()
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Result<Buf, BlockError>> {
-        match self.inner.geometry.check(offset, buf.len() as u64) {
+        match self.inner.geometry().check(offset, buf.len() as u64) {
             Ok(()) if !buf.is_empty() => self.on(
                 |workers| &workers.reads,
                 move |inner| inner.with(|chain| chain.read_at(offset, &mut buf)).map(|()| buf),
@@ -212,7 +284,7 @@ impl BlockDevice for VhdxDevice {
     }
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
-        match self.inner.geometry.check_write(offset, data.len() as u64) {
+        match self.inner.geometry().check_write(offset, data.len() as u64) {
             Ok(()) if !data.is_empty() => self.on(
                 |workers| &workers.writes,
                 move |inner| {
@@ -238,7 +310,7 @@ impl BlockDevice for VhdxDevice {
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
-        match self.inner.geometry.check_write(offset, len) {
+        match self.inner.geometry().check_write(offset, len) {
             Ok(()) if len > 0 && self.inner.geometry.thin => self.on(
                 |workers| &workers.writes,
                 move |inner| inner.with(|chain| chain.discard(offset, len, inner.unmap)),
@@ -252,7 +324,7 @@ impl BlockDevice for VhdxDevice {
             Zeroing::MayUnmap => DiscardMode::Zero,
             Zeroing::KeepAllocated => DiscardMode::ZeroKeepSpace,
         };
-        match self.inner.geometry.check_write(offset, len) {
+        match self.inner.geometry().check_write(offset, len) {
             Ok(()) if len > 0 => self.on(
                 |workers| &workers.writes,
                 move |inner| inner.with(|chain| chain.discard(offset, len, mode)),
@@ -262,10 +334,22 @@ impl BlockDevice for VhdxDevice {
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
-        match self.inner.geometry.check(offset, len) {
+        match self.inner.geometry().check(offset, len) {
             Ok(()) if len > 0 => self.on(|workers| &workers.reads, move |inner| inner.extents(offset, len)),
             checked => Io::Ready(checked.map(|()| Vec::new())),
         }
+    }
+
+    fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
+        if self.inner.geometry.read_only {
+            return Io::err(BlockError::ReadOnly);
+        }
+        // One thread: one after another.
+        self.on(|workers| &workers.upkeep, move |inner| inner.resize(size))
+    }
+
+    fn on_resize(&self, callback: ResizeCallback) {
+        self.inner.on_resize.lock().unwrap_or_else(PoisonError::into_inner).push(callback);
     }
 
     fn caching(&self) -> Caching {

@@ -160,3 +160,73 @@ async fn many_operations_at_once_on_one_block_do_not_disturb_each_other() {
     let read = copied.read(0, Buf::zeroed(64 * 4096)).await.unwrap();
     assert!(read.chunks(4096).zip(1..).all(|(page, value)| page.iter().all(|byte| *byte == value)));
 }
+
+#[tokio::test]
+async fn a_disk_is_resized_between_operations_and_stays_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let device = Arc::new(open(&path, false));
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let hearing = Arc::clone(&told);
+    device.on_resize(Box::new(move |geometry| hearing.lock().unwrap().push(geometry.size)));
+    // Somebody writes all the time, and finds what was written.
+    let busy = {
+        let device = Arc::clone(&device);
+        tokio::spawn(async move {
+            for round in 0..200u64 {
+                let (offset, value) = (round % 16 * 4096, round as u8 + 1);
+                let data = Buf::copy_of(&[value; 4096]).freeze();
+                device.write(offset, data, Durability::Volatile).await.unwrap();
+                let read = device.read(offset, Buf::zeroed(4096)).await.unwrap();
+                assert!(read.iter().all(|byte| *byte == value), "round {round}");
+            }
+        })
+    };
+    let sizes = [SIZE + MIB, 64 * MIB, 2 * MIB, 200 * MIB + 512];
+    for size in sizes {
+        device.resize(size).await.unwrap();
+        assert_eq!(device.geometry().size, size);
+        let again = VhdxDevice::open(&path, true).err().unwrap().to_string();
+        assert!(again.contains("in use by another process"), "{again}");
+        let last = device.read(size - 512, Buf::copy_of(&[0xEE; 512])).await.unwrap();
+        assert!(last.iter().all(|byte| *byte == 0));
+        let beyond = device.read(size, Buf::zeroed(512)).await;
+        assert!(matches!(beyond, Err(BlockError::OutOfRange { .. })), "{beyond:?}");
+    }
+    busy.await.unwrap();
+    assert_eq!(*told.lock().unwrap(), sizes);
+    for refused in [0, 513, 65 << 40] {
+        let error = device.resize(refused).await.unwrap_err();
+        assert!(matches!(error, BlockError::Size { .. }), "{refused}: {error}");
+        assert_eq!(device.geometry().size, sizes[3], "it goes on as it is");
+    }
+    device.write(0, Buf::copy_of(&[7; 512]).freeze(), Durability::Stable).await.unwrap();
+    device.close(CLOSE_TIME).await.unwrap();
+    let device = open(&path, true);
+    assert_eq!(device.geometry().size, sizes[3]);
+    assert_eq!(device.read(0, Buf::zeroed(512)).await.unwrap()[..], [7; 512]);
+    assert_eq!(device.resize(SIZE).await, Err(BlockError::ReadOnly));
+}
+
+#[tokio::test]
+async fn a_parent_is_not_resized() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "base.vhdx", Kind::Dynamic, 512, None);
+    let linkage = Guid::from_digits(1);
+    make(folder.path(), "other.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
+    let device = open(&path, false);
+    // It is the parent of another file's child.
+    device.resize(SIZE * 2).await.unwrap();
+    device.close(CLOSE_TIME).await.unwrap();
+    let data_write = lunway_vhdx::Disk::open(
+        File::open(&path).unwrap(),
+        &lunway_vhdx::OpenOptions::read_only(),
+        random_guids().unwrap(),
+    );
+    let linkage = data_write.unwrap().data_write_guid();
+    make(folder.path(), "child.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
+    let device = open(&path, false);
+    let error = device.resize(SIZE).await.unwrap_err().to_string();
+    assert!(error.contains("it is the parent of") && error.contains("child.avhdx"), "{error}");
+    assert_eq!(device.geometry().size, SIZE * 2);
+}

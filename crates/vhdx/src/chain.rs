@@ -41,11 +41,23 @@ impl Chain<File> {
         options: &OpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
+        let disk = Disk::open(open_file(path, !options.read_only)?, options, guids())?;
+        Self::with_parents(disk, path, root, options, guids)
+    }
+
+    /// The same for a disk that is open already; `path` is its file's.
+    pub fn with_parents(
+        disk: Disk<File>,
+        path: &Path,
+        root: &Path,
+        options: &OpenOptions,
+        mut guids: impl FnMut() -> Box<dyn GuidSource>,
+    ) -> Result<Self, OpenError> {
         let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
         let mut path = canonical(path)?;
         let root = canonical(root)?;
         let mut paths = vec![path.clone()];
-        let mut disks = vec![Disk::open(open_file(&path, !options.read_only)?, options, guids())?];
+        let mut disks = vec![disk];
         while let Some(locator) = disks.last().and_then(|disk| disk.parameters().locator.clone()) {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let candidates = locator.candidates(folder, &root);
