@@ -11,6 +11,7 @@ use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::Isid;
 use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 
+use crate::cache::is_power_on;
 use crate::driver::Driver;
 use crate::exchange::had_its_turn;
 use crate::initiator_port::{ClaimedPort, UnitPorts};
@@ -81,12 +82,17 @@ impl IscsiDevice {
             }
         };
         let (volatile, access) = (unit.shape.geometry.volatile_cache, unit.access);
+        let power_on = unit.attentions.iter().copied().any(is_power_on);
         let unit = Arc::new(UnitCell::new(unit, lun, options.transfer_max));
         let (stream, core) = nexus.into_parts();
         let session = Session::new(core, url.to_string(), Lun::new(lun), volatile, &options);
         if let Some(access) = access {
             session.lock().note_access(access);
             session.tell_news();
+        }
+        // Nothing was written in this session; an observer may have written in others.
+        if power_on {
+            session.tell(SessionEvent::PowerOn);
         }
         session.tell(SessionEvent::Up { epoch: 1 });
         let (fails_fast, settle) = (options.fails_fast(), options.settle);

@@ -253,7 +253,7 @@ async fn an_idle_session_knows_how_long_the_target_takes_to_answer() {
 
 #[tokio::test]
 async fn the_state_of_its_port_is_known_and_followed() {
-    use lunway_initiator::SessionEvent::{Access, Up};
+    use lunway_initiator::SessionEvent::{Access, PowerOn, Up};
     use lunway_target::AccessState as Configured;
     let (server, address) = serve("").await;
     let recorder = Recorder::default();
@@ -261,7 +261,7 @@ async fn the_state_of_its_port_is_known_and_followed() {
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     let device = IscsiDevice::open(url, options).await.unwrap();
     assert_eq!(device.access(), Some(AccessState::ActiveOptimized));
-    assert_eq!(recorder.events(), [Access(AccessState::ActiveOptimized), Up { epoch: 1 }]);
+    assert_eq!(recorder.events(), [Access(AccessState::ActiveOptimized), PowerOn, Up { epoch: 1 }]);
     for (configured, told, works) in [
         (Configured::ActiveNonOptimized, AccessState::ActiveNonOptimized, true),
         (Configured::Standby, AccessState::Standby, false),

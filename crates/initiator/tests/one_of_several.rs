@@ -381,6 +381,16 @@ async fn a_power_on_is_told_before_the_session_is_and_flushes_are_left_alone() {
 }
 
 #[tokio::test]
+async fn a_power_on_that_the_first_session_meets_is_told_too_for_other_lanes_may_have_written() {
+    let disk = Disk::new(64, 8);
+    let recorder = Recorder::default();
+    disk.once(0x00, Act::Sense(6, 0x29, 0x00));
+    let device = open(disk.serve().await, lane(&recorder)).await;
+    assert_eq!(recorder.events(), [SessionEvent::PowerOn, SessionEvent::Up { epoch: 1 }]);
+    device.flush().await.expect("who hears of it decides what it means");
+}
+
+#[tokio::test]
 async fn what_the_target_itself_ended_is_over_and_not_unknown() {
     let disk = Disk::new(64, 8);
     let device = open(disk.serve().await, OpenOptions::fail_fast()).await;

@@ -245,7 +245,7 @@ impl Core {
         }
     }
 
-    /// A power-on is reported, or a session begins that follows a lost one. The doubt and the news of it are one: no flush comes between.
+    /// A power-on is reported, or a session begins. The doubt and the news of it are one: no flush comes between.
     fn doubt_cache(&mut self, doubt: impl FnOnce(&mut Unflushed)) {
         doubt(&mut self.unflushed);
         if self.unflushed.is_in_doubt() {
@@ -369,11 +369,10 @@ impl Shared {
             }
             if after.0 && before != after {
                 core.unflushed.up(id);
-                if before.1 > 0 {
-                    core.orders.hurry = true;
-                    if !core.cache_listeners.is_empty() && !self.cache_survives_power_on {
-                        core.doubt_cache(Unflushed::renewed);
-                    }
+                core.orders.hurry |= before.1 > 0;
+                // A first session too: a flush over it proves nothing of what was written over other lanes.
+                if !core.cache_listeners.is_empty() && !self.cache_survives_power_on {
+                    core.doubt_cache(Unflushed::begun);
                 }
             }
             // Where one port becomes active another often ceases to be.

@@ -60,7 +60,7 @@ pub use status::LaneStatus;
 /// The cache is the logical unit's, so a flush goes over any one lane. A power-on that is reported while acknowledged writes are
 /// unflushed makes the flushes under way, or else exactly the next one, fail with [`BlockError::UnflushedLost`], unless a session that lived
 /// through it proves that the power was not off. A listener ([`on_cache_news`](BlockDevice::on_cache_news)) hears of the doubt at once, also of
-/// that which every session raises that follows a lost one, and of the loss: `lunway_retain` writes again what is lost.
+/// that which every session raises that begins while writes are unflushed, and of the loss: `lunway_retain` writes again what is lost.
 ///
 /// # Cost
 ///

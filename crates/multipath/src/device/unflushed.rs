@@ -62,8 +62,8 @@ pub(super) enum Why {
 /// doubt was sent, and that still answers after the report, proves that the power was never gone. So the flush that finds a doubt goes
 /// over such a lane: if it is answered there the doubt is gone, and if the session turns out to be dead too it was a power-on.
 ///
-/// Storage that reports no power-on at all (LIO) is found out in the same way: where there is somebody who can write again what is lost, each
-/// session that [follows](Self::renewed) a lost one is a doubt.
+/// Storage that reports no power-on at all (LIO) is found out in the same way: where there is a listener, which can write again what is lost,
+/// each session that [begins](Self::begun) is a doubt, also the first one of a lane that joins late.
 ///
 /// Pure. Moments are numbers of events ([`stamp`](Self::stamp)), which order sessions, writes and reports without a clock.
 #[derive(Debug)]
@@ -136,8 +136,8 @@ impl Unflushed {
         self.doubt();
     }
 
-    /// The session that has just begun on a lane follows a lost one: where storage reports no power-on, this is all that tells of one.
-    pub(super) fn renewed(&mut self) {
+    /// A session has just begun on a lane: where storage reports no power-on, this is all that tells of one.
+    pub(super) fn begun(&mut self) {
         self.doubt();
     }
 
@@ -421,7 +421,7 @@ mod tests {
             write(&mut unflushed, 0);
             (0..lost).for_each(|lane| unflushed.lost(lane));
             unflushed.up(0);
-            unflushed.renewed();
+            unflushed.begun();
             assert_eq!(flush(&mut unflushed, 0), Worth::Doubtful);
             assert_eq!(unflushed.witness(), (lost == 1).then_some(1));
             assert_eq!(unflushed.condemn(), Why::CacheLost { reported: false });
@@ -430,7 +430,7 @@ mod tests {
         let mut unflushed = two_lanes();
         unflushed.lost(0);
         unflushed.up(0);
-        unflushed.renewed();
+        unflushed.begun();
         assert!(unflushed.is_trusted(), "nothing was unflushed");
     }
 
@@ -453,7 +453,7 @@ mod tests {
             }
             unflushed.lost(0);
             unflushed.up(0);
-            unflushed.renewed();
+            unflushed.begun();
             assert!(matches!(unflushed.flushed(1, stamp, cover), Worth::Bad(_)));
             assert_eq!(unflushed.take_given_up(), Some(false));
         }

@@ -81,6 +81,8 @@ impl Health {
                 "heard again".to_owned()
             }
             LaneEvent::Heard => return None,
+            // A target tells each nexus of one when it begins: no news to people.
+            LaneEvent::PowerOn if !self.lanes[id].known => return None,
             LaneEvent::PowerOn => "the disk reports that its power was off".to_owned(),
             LaneEvent::Spoiled { why } => format!("an acknowledged write failed behind the cache: {why}"),
             LaneEvent::Access(access) if self.lanes[id].access == *access => return None,

@@ -4,12 +4,14 @@
 
 mod lane;
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lane::{Asked, ManualLane, Waiting};
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, PathState, SharedBuf, Zeroing};
+use lunway_block::{
+    BlockDevice, BlockError, Buf, CacheNews, Durability, Geometry, Io, PathState, SharedBuf, Zeroing,
+};
 use lunway_multipath::{
     Access, Failback, Lane, LaneEvent, LaneShape, LaneState, MultipathDevice, Options, Policy, Port,
     Unproven, WhenNone,
@@ -45,6 +47,13 @@ impl World {
     }
 
     fn with(lanes: u8, options: Options) -> Self {
+        let world = Self::absent(lanes, options);
+        world.lanes.iter().for_each(|lane| lane.up(1));
+        world
+    }
+
+    /// Lanes that have not had a session yet.
+    fn absent(lanes: u8, options: Options) -> Self {
         let lanes: Vec<_> = (0..lanes).map(|number| ManualLane::new(number, geometry())).collect();
         let shapes = lanes.iter().enumerate().map(|(id, lane)| {
             let port = Port(id as u32);
@@ -59,7 +68,6 @@ impl World {
             (shape, lane.clone() as Arc<dyn Lane>)
         });
         let device = Arc::new(MultipathDevice::new(shapes.collect(), options));
-        lanes.iter().for_each(|lane| lane.up(1));
         Self { device, lanes }
     }
 
@@ -643,6 +651,43 @@ async fn a_session_that_lived_through_a_power_on_is_asked_before_a_flush_fails()
     world.lanes[1].answer_at_once(Some(Ok(())));
     world.lanes[0].answer_at_once(Some(Ok(())));
     assert_eq!(world.flush().await.unwrap(), Ok(()), "it answers: the power was not off");
+}
+
+/// Lost were the writes of a disk that had been open for 50 ms: one lane had connected, the storage was restarted, and another lane, which
+/// connected to the restarted storage first, answered the flush.
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_joins_late_is_no_witness_of_what_was_written_before_it_came() {
+    let world = World::absent(2, preferring_the_first());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let news = heard.clone();
+    world.device.on_cache_news(Box::new(move |what| news.lock().unwrap().push(what)));
+    world.lanes[0].up(1);
+    let write = world.write(0);
+    world.next(0).await.unwrap().answer(Ok(()));
+    write.await.unwrap().unwrap();
+    world.lanes[0].lose(1);
+    assert_eq!(*heard.lock().unwrap(), []);
+    world.lanes[1].up(1);
+    assert_eq!(*heard.lock().unwrap(), [CacheNews::InDoubt], "before anything is sent there");
+    world.lanes[1].answer_at_once(Some(Ok(())));
+    let error = world.flush().await.unwrap().unwrap_err();
+    assert_eq!(error, BlockError::UnflushedLost { reported: false });
+    assert_eq!(*heard.lock().unwrap(), [CacheNews::InDoubt, CacheNews::Lost { reported: false }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_joins_late_costs_no_flush_its_success_while_an_older_session_lives() {
+    let world = World::absent(2, preferring_the_first());
+    world.device.on_cache_news(Box::new(|_| {}));
+    world.lanes[0].up(1);
+    let write = world.write(0);
+    world.next(0).await.unwrap().answer(Ok(()));
+    write.await.unwrap().unwrap();
+    world.lanes[1].tell(LaneEvent::PowerOn);
+    world.lanes[1].up(1);
+    assert!(world.device.lanes()[1].last_event.as_ref().unwrap().1.contains("connected"));
+    world.lanes.iter().for_each(|lane| lane.answer_at_once(Some(Ok(()))));
+    assert_eq!(world.flush().await.unwrap(), Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -24,6 +24,8 @@ use crate::world::{SLOW, Task, World};
 pub(crate) struct SimLane {
     world: Arc<World>,
     session: Mutex<Session>,
+    joins_after: Option<Duration>,
+    joins: Notify,
     hurried: Notify,
 }
 
@@ -56,12 +58,13 @@ struct Command {
 }
 
 impl SimLane {
-    pub(crate) fn new(world: Arc<World>, random: Random) -> Arc<Self> {
+    /// One that is up, or one whose first session begins that much later.
+    pub(crate) fn new(world: Arc<World>, random: Random, joins_after: Option<Duration>) -> Arc<Self> {
         let session = Session {
             random,
             listener: None,
-            epoch: 1,
-            up: true,
+            epoch: u64::from(joins_after.is_none()),
+            up: joins_after.is_none(),
             dead: false,
             settled: 0,
             access: Access::Optimized,
@@ -69,7 +72,13 @@ impl SimLane {
             next: 0,
             restarts: 0,
         };
-        Arc::new(Self { world, session: Mutex::new(session), hurried: Notify::new() })
+        Arc::new(Self {
+            world,
+            session: Mutex::new(session),
+            joins_after,
+            joins: Notify::new(),
+            hurried: Notify::new(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Session> {
@@ -92,6 +101,13 @@ impl SimLane {
     /// Nothing goes over it any more; nobody notices.
     pub(crate) fn die(&self) {
         self.lock().dead = true;
+    }
+
+    /// Its first session begins now, if there was none: before the others are noticed to be dead, or after.
+    pub(crate) fn join_now(&self) {
+        if self.lock().epoch == 0 {
+            self.joins.notify_one();
+        }
     }
 
     pub(crate) fn set_access(&self, access: Access) {
@@ -179,13 +195,17 @@ impl SimLane {
         self.lock().settled = epoch;
         self.tell(LaneEvent::Settled { epoch });
         sleep(back).await;
-        let epoch = epoch + 1;
+        self.begin(epoch + 1);
+    }
+
+    /// A session begins. Each nexus is told at its beginning that the power was off.
+    fn begin(&self, epoch: u64) {
         let restarts = self.world.storage().restarts;
         let power_on = {
             let mut session = self.lock();
             (session.up, session.dead, session.epoch) = (true, false, epoch);
             let before = std::mem::replace(&mut session.restarts, restarts);
-            before != restarts || self.world.config.power_on_always
+            epoch == 1 || before != restarts || self.world.config.power_on_always
         };
         if power_on && !self.world.config.power_on_never {
             self.tell(LaneEvent::PowerOn);
@@ -337,7 +357,12 @@ impl Lane for SimLane {
 
     fn listen(&self, listener: Arc<dyn LaneListener>) {
         self.lock().listener = Some(listener);
-        self.tell(LaneEvent::Up { epoch: 1 });
+        let Some(late) = self.joins_after else { return self.tell(LaneEvent::Up { epoch: 1 }) };
+        let this = self.this();
+        tokio::spawn(async move {
+            let _ = timeout(late, this.joins.notified()).await;
+            this.begin(1);
+        });
     }
 
     fn epoch(&self) -> u64 {

@@ -29,6 +29,10 @@ const TROUBLES: u64 = 300;
 /// Shortest time between two restarts of the storage.
 const RESTARTS_APART: Duration = Duration::from_millis(700);
 
+/// How many lanes are not there when the disk is opened, and how long they stay away: as long as many runs take.
+const JOIN_LATE_PERCENT: u64 = 30;
+const JOIN_MICROS_MAX: u64 = 2_000_000;
+
 /// What a run is like.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Config {
@@ -198,8 +202,14 @@ impl World {
             stirred: Notify::new(),
             barriers: Count::default(),
         });
-        let lanes: Vec<_> =
-            (0..1 + random.below(4)).map(|_| SimLane::new(world.clone(), random.fork())).collect();
+        let lanes: Vec<_> = (0..1 + random.below(4))
+            .map(|number| {
+                // At least the first one opens the disk. A late one must not hide a loss of power.
+                let joins_late = config.restarts && number > 0 && random.percent(JOIN_LATE_PERCENT);
+                let after = joins_late.then(|| random.micros(JOIN_MICROS_MAX));
+                SimLane::new(world.clone(), random.fork(), after)
+            })
+            .collect();
         let _ = world.lanes.set(lanes);
         let lanes = Arc::new(world.device(&mut random));
         let device: Arc<dyn BlockDevice> = match config.retains {
@@ -346,6 +356,7 @@ impl World {
         for lane in self.lanes() {
             let (lane, mut random) = (lane.clone(), random.fork());
             lane.die();
+            lane.join_now();
             tokio::spawn(async move {
                 sleep(random.long_tail(300)).await;
                 lane.lose(random.long_tail(500), random.long_tail(300));
