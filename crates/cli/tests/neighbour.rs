@@ -9,6 +9,7 @@ mod attached;
 mod initiator;
 mod support;
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -16,14 +17,22 @@ use std::time::{Duration, Instant};
 
 use attached::Attached;
 use initiator::Initiator;
+use rustix::fs::Advice;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{IQN, Served};
 
 const HUNG: u8 = 0;
-/// A `ram:` disk, which is read, and a file on a disk of this machine, which is written: that goes through threads.
-const WELL: [(u8, u8); 2] = [(1, READ_10), (2, WRITE_10)];
+/// LUN, operation, and the floor of its percentile: a `ram:` disk, and a file on a disk of this machine, whose reads, writes and
+/// flushes go through threads, those of each kind for themselves.
+const WELL: [(u8, u8, Duration); 4] = [
+    (1, READ_10, FLOOR),
+    (2, READ_10, THREAD_FLOOR),
+    (2, WRITE_10, THREAD_FLOOR),
+    (2, SYNCHRONIZE_CACHE_10, FLUSH_FLOOR),
+];
 const READ_10: u8 = 0x28;
 const WRITE_10: u8 = 0x2A;
+const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 const BLOCK: usize = 4096;
 const SIZE: u64 = 64 << 20;
 
@@ -32,11 +41,15 @@ const SLOWER_MAX: u32 = 2;
 const PING_MAX: Duration = Duration::from_millis(100);
 /// Below this a percentile tells of the scheduler of a busy machine: its time slice is 3 ms.
 const FLOOR: Duration = Duration::from_millis(3);
+/// The same where a thread has to be woken, on a machine with load 8.
+const THREAD_FLOOR: Duration = Duration::from_millis(20);
+/// The same for a flush, which a disk that others write to takes its time for. One that waits for the hung device takes until that goes on.
+const FLUSH_FLOOR: Duration = Duration::from_millis(500);
 /// One look is several windows, of which the median counts, and one look that is good is enough: a neighbour that is slowed down by a hung device
 /// is so in each.
 const LOOKS: usize = 4;
 const WINDOWS: usize = 5;
-const WINDOW: Duration = Duration::from_millis(150);
+const WINDOW: Duration = Duration::from_millis(100);
 /// How long the device hangs at most, which is more than a look takes where nobody waits for it.
 const HANG_MAX: Duration = Duration::from_secs(30);
 
@@ -44,7 +57,7 @@ const HANG_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 struct Look {
     /// Of each of [`WELL`].
-    p99: [Duration; 2],
+    p99: [Duration; WELL.len()],
     ping: Duration,
 }
 
@@ -53,20 +66,25 @@ fn median(mut figures: Vec<Duration>) -> Duration {
     figures[figures.len() / 2]
 }
 
-/// 4 KiB after 4 KiB of each neighbour, and pings between windows; the worse of both.
-fn look(session: &mut Initiator) -> Look {
-    let mut percentiles = [Vec::new(), Vec::new()];
+/// 4 KiB after 4 KiB of each neighbour, and pings between windows. What is read of the file is not in memory.
+fn look(session: &mut Initiator, file: &File) -> Look {
+    let mut percentiles = WELL.map(|_| Vec::new());
     let mut pings = Vec::new();
     let mut block = 0_u32;
     for _ in 0..WINDOWS {
-        for ((lun, operation), percentiles) in WELL.into_iter().zip(&mut percentiles) {
+        rustix::fs::fadvise(file, 0, None, Advice::DontNeed).expect("a file has a cache");
+        for ((lun, operation, _), percentiles) in WELL.into_iter().zip(&mut percentiles) {
             let mut latencies = Vec::new();
             let start = Instant::now();
             while start.elapsed() < WINDOW {
                 block = (block + 8 * 4099) % (SIZE / 512 - 8) as u32;
                 let mut cdb = [operation, 0, 0, 0, 0, 0, 0, 0, 8, 0];
                 cdb[2..6].copy_from_slice(&block.to_be_bytes());
-                let (out, back) = if operation == READ_10 { (&[][..], BLOCK) } else { (&[7; BLOCK][..], 0) };
+                let (out, back) = match operation {
+                    READ_10 => (&[][..], BLOCK),
+                    WRITE_10 => (&[7; BLOCK][..], 0),
+                    _ => (&[][..], 0),
+                };
                 let sent = Instant::now();
                 let done = session.execute(lun, &cdb, out, back).expect("the session goes on");
                 assert_eq!(done.status, 0);
@@ -90,7 +108,7 @@ fn leave_hanging(session: &mut Initiator) -> Vec<u64> {
     for n in 0..32_u8 {
         begin(&[0x28, 0, 0, 0, n, 0, 0, 0, 8, 0], &[], 4096);
     }
-    for n in 0..4_u8 {
+    for n in 0..32_u8 {
         begin(&[0x2A, 0, 0, 0, n, 0, 0, 0, 8, 0], &[n; 4096], 0);
     }
     begin(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0);
@@ -113,9 +131,10 @@ fn neighbours_of_a_hung_device(cores: &str) {
     let far = Served::start(&["--no-api", "--lun", &format!("0={}", disk.display())]);
     let Some(attached) = Attached::start(&far.url(0), folder.path(), &[]) else { return };
     let hung = format!("{HUNG}={}", attached.file().display());
-    let file = folder.path().join("neighbour.img");
-    std::fs::File::create(&file).and_then(|file| file.set_len(SIZE)).expect("a disk");
-    let (ram, file) = (format!("1=ram:{SIZE}"), format!("2={}", file.display()));
+    let path = folder.path().join("neighbour.img");
+    let neighbour = File::create_new(&path).expect("a disk");
+    neighbour.set_len(SIZE).expect("a disk");
+    let (ram, file) = (format!("1=ram:{SIZE}"), format!("2={}", path.display()));
     let served =
         Served::start(&["--no-api", "--cores", cores, "--lun", &hung, "--lun", &ram, "--lun", &file]);
     let log_in = |number| Initiator::log_in_as(&served.address, IQN, number).expect("it logs in");
@@ -130,6 +149,7 @@ fn neighbours_of_a_hung_device(cores: &str) {
     }
     let mut seen = Vec::new();
     for _ in 0..LOOKS {
+        let look = |session: &mut Initiator| look(session, &neighbour);
         let before = (look(&mut same), others.iter_mut().map(look).collect::<Vec<_>>());
         let (thawed, thaw) = mpsc::channel::<()>();
         attached.signal(Signal::STOP);
@@ -152,9 +172,10 @@ fn neighbours_of_a_hung_device(cores: &str) {
             same.end(token).expect("it is answered when the device goes on");
         }
         let is_good = |(before, during): (&Look, &Look)| {
-            let is_quick =
-                |(before, during): (&Duration, &Duration)| *during <= SLOWER_MAX * (*before).max(FLOOR);
-            before.p99.iter().zip(&during.p99).all(is_quick) && during.ping <= PING_MAX
+            let quick = WELL.iter().zip(before.p99.into_iter().zip(during.p99));
+            let mut quick =
+                quick.map(|((.., floor), (before, during))| during <= SLOWER_MAX * before.max(*floor));
+            quick.all(|is_quick| is_quick) && during.ping <= PING_MAX
         };
         let good = !waited && is_good((&before.0, &during.0)) && before.1.iter().zip(&during.1).all(is_good);
         let waited = if waited { "; a session waited for the hung device" } else { "" };
