@@ -1,4 +1,4 @@
-//! What happens to cables and target.
+//! What happens to cables, target and client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,13 +34,26 @@ pub(crate) enum Incident {
     CutAll,
     /// The target is killed, and started again.
     Restart { pause: Duration },
+    /// The target stands still, and goes on.
+    Stop(Duration),
+    /// The client is killed, and another one is started.
+    Kill { pause: Duration },
+    /// The same while packets of one cable vanish, with writes in them, until the next client has been at work for a
+    /// while.
+    KillInBlackHole { stuck: Duration, pause: Duration, work: Duration },
+    /// The same as the cables' `Late`, in mid-`Kill`.
+    KillLate { hold: Duration, late: Duration },
+    /// Another disk is put under the number, and taken away again.
+    Exchange(Duration),
+    /// Another node takes the key of the client away, and then the cables are cut.
+    Preempt { work: Duration, watch: Duration },
     /// Somebody changes the policy.
     Policy(usize),
 }
 
 impl Incident {
     pub(crate) fn random(random: &mut Random) -> Self {
-        match random.below(40) {
+        match random.below(60) {
             0..3 => Self::Cut,
             3..8 => Self::Late { hold: random.millis(5..60), late: random.millis(20..800) },
             8..12 => Self::Flap { times: 2 + random.below(4), pause: random.millis(20..150) },
@@ -52,7 +65,17 @@ impl Incident {
             31..34 => Self::Delay(random.millis(1..30), random.millis(100..800)),
             34 => Self::CutAll,
             35..38 => Self::Restart { pause: random.millis(0..400) },
-            _ => Self::Policy(random.below(100) as usize),
+            38..40 => Self::Policy(random.below(100) as usize),
+            40..43 => Self::Stop(random.millis(500..3000)),
+            43..47 => Self::Kill { pause: random.millis(0..300) },
+            47..51 => Self::KillInBlackHole {
+                stuck: random.millis(20..150),
+                pause: random.millis(0..200),
+                work: random.millis(200..1500),
+            },
+            51..54 => Self::KillLate { hold: random.millis(5..60), late: random.millis(100..1500) },
+            54..57 => Self::Exchange(random.millis(200..1200)),
+            _ => Self::Preempt { work: random.millis(100..500), watch: random.millis(200..1500) },
         }
     }
 
@@ -70,19 +93,25 @@ impl Incident {
             Self::CutAll => "cut all",
             Self::Restart { .. } => "restart",
             Self::Policy(_) => "policy",
+            Self::Stop(_) => "stop",
+            Self::Kill { .. } => "kill",
+            Self::KillInBlackHole { .. } => "kill, black hole",
+            Self::KillLate { .. } => "kill, late",
+            Self::Exchange(_) => "exchange",
+            Self::Preempt { .. } => "preempt",
         }
     }
 }
 
 /// The cables, and what is going on with each.
-pub(crate) struct Ground {
+pub(crate) struct Cables {
     lines: Vec<Arc<Line>>,
     /// Of each line, whether something lasts.
     busy: Vec<Arc<()>>,
     going_on: JoinSet<()>,
 }
 
-impl Ground {
+impl Cables {
     pub(crate) fn new(lines: Vec<Line>) -> Self {
         let busy = lines.iter().map(|_| Arc::new(())).collect();
         Self { lines: lines.into_iter().map(Arc::new).collect(), busy, going_on: JoinSet::new() }
@@ -94,21 +123,23 @@ impl Ground {
     }
 
     /// Lets it happen to a cable that is well; one always stays so.
-    pub(crate) fn befall(&mut self, incident: Incident, random: &mut Random) {
+    pub(crate) fn meet(&mut self, incident: Incident, random: &mut Random) {
         if matches!(incident, Incident::CutAll) {
             return self.lines.iter().for_each(|line| line.cut());
         }
-        let well: Vec<_> =
-            (0..self.lines.len()).filter(|line| Arc::strong_count(&self.busy[*line]) == 1).collect();
-        if well.len() < 2 {
-            return;
-        }
-        let chosen = well[random.below(well.len() as u64) as usize];
-        let (line, busy) = (self.lines[chosen].clone(), self.busy[chosen].clone());
+        let Some((line, busy)) = self.take(random) else { return };
         self.going_on.spawn(async move {
             happen(incident, &line).await;
             drop(busy);
         });
+    }
+
+    /// A cable that is well, if one more is; it counts as busy until the second part is dropped.
+    pub(crate) fn take(&self, random: &mut Random) -> Option<(Arc<Line>, Arc<()>)> {
+        let well: Vec<_> =
+            (0..self.lines.len()).filter(|line| Arc::strong_count(&self.busy[*line]) == 1).collect();
+        let chosen = *well.get(random.below(well.len().max(1) as u64) as usize).filter(|_| well.len() > 1)?;
+        Some((self.lines[chosen].clone(), self.busy[chosen].clone()))
     }
 
     /// Waits for the end of what is going on.
@@ -163,6 +194,7 @@ async fn happen(incident: Incident, line: &Line) {
             sleep(late).await;
             line.refuse(false);
         }
-        Incident::CutAll | Incident::Restart { .. } | Incident::Policy(_) => {}
+        // What happens to others than cables.
+        _ => {}
     }
 }
