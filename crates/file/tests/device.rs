@@ -168,6 +168,22 @@ fn cached_data_is_answered_inline() {
 }
 
 #[test]
+fn a_transfer_longer_than_one_mebibyte_is_not_copied_on_the_callers_thread() {
+    let memory = NamedTempFile::new_in("/dev/shm").unwrap();
+    memory.as_file().set_len(8 << 20).unwrap();
+    let device = open(memory.path());
+    let data = |len: usize| Buf::copy_of(&vec![3; len]).freeze();
+    assert!(matches!(device.write(0, data(1 << 20), Durability::Volatile), Io::Ready(Ok(()))));
+    let write = device.write(0, data(2 << 20), Durability::Volatile);
+    assert!(matches!(write, Io::Pending(_)));
+    wait(write).unwrap();
+    assert!(matches!(device.read(0, Buf::zeroed(1 << 20)), Io::Ready(Ok(_))));
+    let read = device.read(0, Buf::zeroed(8 << 20));
+    assert!(matches!(read, Io::Pending(_)));
+    assert_eq!(wait(read).unwrap()[..2 << 20], vec![3; 2 << 20]);
+}
+
+#[test]
 fn one_writer_or_many_readers() {
     let file = image(8192);
     let readonly = FileOptions { read_only: true, ..FileOptions::default() };
