@@ -242,3 +242,26 @@ fn a_daemon_whose_folder_is_its_own_saves_changes_to_a_file_that_is_roots() {
     assert!(saved.contains("# here") && saved.contains("ram:1M"), "{saved}");
     assert!(state.is_ok_and(|files| files > 0), "state is kept where systemd says");
 }
+
+#[test]
+fn an_attach_that_cannot_end_says_what_it_waits_for_and_a_second_sigterm_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let nbd = format!("unix:{}", folder.path().join("nbd").display());
+    // Its last flush takes an hour.
+    let (socket, mut child) = attach(&["delay:3600s:ram:1M", "--nbd", &nbd], &folder.path().join("notify"));
+    assert!(hear(&socket).contains("READY=1"));
+    let terminate = |child: &std::process::Child| {
+        let process = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    };
+    terminate(&child);
+    assert!(hear(&socket).contains("finishing what is under way"));
+    let waiting = hear(&socket);
+    assert!(waiting.contains("waiting for delay:"), "{waiting}");
+    terminate(&child);
+    let status = wait(&mut child, PATIENCE).expect("it ends when it is asked again");
+    assert_eq!(status.code(), Some(1));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("again ends at once") && said.contains("may be lost"), "{said}");
+}

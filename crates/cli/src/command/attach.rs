@@ -2,21 +2,27 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgGroup, Args};
-use lunway_block::BlockError;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
+use lunway_block::{BlockDevice, BlockError, PathState};
 use lunway_device::{OpenOptions, Opened};
 use lunway_fuse::Mounted;
 use lunway_nbd::{Address, Export, Server};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::protection::Protection;
 use crate::{device, supervisor, terminal};
+
+/// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than people wait.
+const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Give a device to other programs until Ctrl-C or SIGTERM.
 ///
@@ -69,16 +75,19 @@ impl Attach {
         };
         // A kernel on this machine may write through this process: by a loop device on the file, or by nbd-client.
         Protection::of_attached(&spec).apply();
-        device::run(async {
+        device::run_server(async {
             let mut requests = Requests::new().context("cannot wait for signals")?;
-            let opened = device::open(&spec, &options).await?;
-            let served = match (&self.nbd, &self.fuse) {
-                (Some(address), _) => self.serve_nbd(address, &spec, &opened, &mut requests).await,
-                (None, Some(folder)) => self.mount(folder, &spec, &opened, &mut requests).await,
-                (None, None) => Err(Failure::Usage("say --nbd or --fuse".to_owned())),
+            let opened = tokio::select! {
+                opened = device::open(&spec, &options) => opened?,
+                () = requests.next() => {
+                    return Err(Failure::failed(anyhow::anyhow!("stopped before {spec} was open")));
+                }
             };
-            opened.close().await;
-            served
+            match (&self.nbd, &self.fuse) {
+                (Some(address), _) => self.serve_nbd(address, &spec, opened, &mut requests).await,
+                (None, Some(folder)) => self.mount(folder, &spec, opened, &mut requests).await,
+                (None, None) => Err(Failure::Usage("say --nbd or --fuse".to_owned())),
+            }
         })
     }
 
@@ -86,7 +95,7 @@ impl Attach {
         &self,
         address: &Address,
         spec: &DeviceSpec,
-        opened: &Opened,
+        opened: Opened,
         requests: &mut Requests,
     ) -> Result<(), Failure> {
         let name = self.name.clone().unwrap_or_default();
@@ -98,20 +107,28 @@ impl Attach {
         };
         let server = Server::bind(address, export).await.map_err(Failure::failed)?;
         let uri = server.address().context("where does it listen?")?.uri(&name);
-        self.announce("nbd", &uri, "", spec, opened)?;
+        self.announce("nbd", &uri, "", spec, &opened)?;
         supervisor::ready(&format!("serving {spec} at {uri}"));
-        let stop = async {
-            requests.next().await;
-            supervisor::stopping("finishing what is under way");
-        };
-        server.serve(stop).await.map_err(|error| lost(spec, &error))
+        let (stop, stopped) = oneshot::channel::<()>();
+        let mut served = pin!(server.serve(async {
+            let _ = stopped.await;
+        }));
+        tokio::select! {
+            served = &mut served => {
+                opened.close().await;
+                return served.map_err(|error| lost(spec, &error));
+            }
+            () = requests.next() => drop(stop),
+        }
+        supervisor::stopping("finishing what is under way");
+        end(served, spec, opened, requests).await
     }
 
     async fn mount(
         &self,
         folder: &Path,
         spec: &DeviceSpec,
-        opened: &Opened,
+        opened: Opened,
         requests: &mut Requests,
     ) -> Result<(), Failure> {
         let name = self.name.as_deref().unwrap_or("disk");
@@ -120,7 +137,7 @@ impl Attach {
         }
         let mut mounted = Mounted::mount(opened.device.clone(), folder, name).map_err(Failure::failed)?;
         let file = mounted.file().display().to_string();
-        self.announce("file", &file, &next_steps(&file, folder, opened), spec, opened)?;
+        self.announce("file", &file, &next_steps(&file, folder, &opened), spec, &opened)?;
         supervisor::ready(&format!("{spec} is {file}"));
         tokio::select! {
             () = requests.next() => {}
@@ -132,12 +149,7 @@ impl Attach {
                 "{file} is in use: waiting until it is not; Ctrl-C again leaves at once, and what is not synced is lost"
             );
         };
-        tokio::select! {
-            flushed = mounted.detach(busy) => flushed.map_err(|error| lost(spec, &error)),
-            () = requests.next() => {
-                Err(Failure::failed(anyhow::anyhow!("left {file} while it was in use")))
-            }
-        }
+        end(mounted.detach(busy), spec, opened, requests).await
     }
 
     fn announce(
@@ -168,6 +180,38 @@ impl Attach {
     }
 }
 
+/// Waits for the end of what serves the device, and closes that. Says what it waits for where that takes long; who asks once more
+/// is obeyed at once.
+async fn end(
+    served: impl Future<Output = Result<(), BlockError>>,
+    spec: &DeviceSpec,
+    opened: Opened,
+    requests: &mut Requests,
+) -> Result<(), Failure> {
+    let device = opened.device.clone();
+    let ended = async {
+        let served = served.await;
+        opened.close().await;
+        served.map_err(|error| lost(spec, &error))
+    };
+    let patience = async {
+        tokio::time::sleep(SAID_AFTER).await;
+        let waiting = format!("waiting for {spec}, which has not answered everything{}", ways(&*device));
+        eprintln!(
+            "{waiting}; Ctrl-C or SIGTERM again ends at once, and what is not on the disk by then is lost"
+        );
+        supervisor::stopping(&waiting);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        ended = ended => ended,
+        () = patience => Ok(()),
+        () = requests.next() => Err(Failure::failed(anyhow::anyhow!(
+            "ended before {spec} had answered: what was under way, and what was written and not synced, may be lost"
+        ))),
+    }
+}
+
 /// What people do with the file, as commands.
 fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
     let geometry = opened.device.geometry();
@@ -181,6 +225,20 @@ fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
   mount /dev/loopN /mnt
   umount /mnt && losetup --detach /dev/loopN && umount {folder}   # the end; or Ctrl-C here instead of the last"
     )
+}
+
+/// What is known of the ways to a device, where it has any that are not up.
+fn ways(device: &dyn BlockDevice) -> String {
+    let paths = device.paths();
+    let down: Vec<_> = paths.iter().filter(|path| path.state != PathState::Up).collect();
+    if down.is_empty() {
+        return String::new();
+    }
+    let told = down.iter().map(|path| match &path.last_event {
+        Some(event) => format!("{}: {event}", path.name),
+        None => path.name.clone(),
+    });
+    format!(" ({} of {} paths down: {})", down.len(), paths.len(), told.collect::<Vec<_>>().join("; "))
 }
 
 fn lost(spec: &DeviceSpec, error: &BlockError) -> Failure {
