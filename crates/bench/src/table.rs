@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lunway_report::figure;
+use lunway_report::{figure, response_time};
 
 use crate::outcome::Outcome;
 
@@ -28,8 +28,29 @@ pub struct TableRow {
     pub iops: f64,
     /// Millions of bytes per second.
     pub mb_s: f64,
+    /// I/Os that are in the figures.
+    pub ios: u64,
     /// I/Os that failed.
     pub errors: u64,
+}
+
+/// Fewest I/Os whose mean and rate say something: of times that vary as an exponential distribution does, the mean of ten is a third off.
+const IOS_MIN: u64 = 10;
+
+impl TableRow {
+    /// That there were too few I/Os for what the figures seem to say.
+    pub fn too_short(&self) -> Option<String> {
+        too_short(self.ios)
+    }
+}
+
+/// That so many I/Os are too few for a rate and a mean; `None`: they are not, or there was none.
+pub(crate) fn too_short(ios: u64) -> Option<String> {
+    match ios {
+        0 => None,
+        1 => Some("too short: 1 I/O".to_owned()),
+        ios => (ios < IOS_MIN).then(|| format!("too short: {ios} I/Os")),
+    }
 }
 
 impl Table {
@@ -48,6 +69,7 @@ impl Table {
                 mb: figures.bytes as f64 / 1e6,
                 iops: figures.iops(),
                 mb_s: figures.bytes_per_second() / 1e6,
+                ios: figures.ios,
                 errors: figures.errors,
             })
         });
@@ -58,21 +80,26 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(4);
-        writeln!(f, "{:width$}  {:>13}  {:>9}  {:>9}  {:>8}", "Test", "Response (ms)", "MB", "IOPS", "MB/s")?;
+        writeln!(f, "{:width$}  {:>13}  {:>9}  {:>9}  {:>8}", "Test", "Response", "MB", "IOPS", "MB/s")?;
         for row in &self.rows {
             write!(
                 f,
                 "{:width$}  {:>13}  {:>9}  {:>9}  {:>8}",
                 row.name,
-                figure(row.response_ms),
+                response_time(row.response_ms),
                 figure(row.mb),
                 figure(row.iops),
                 figure(row.mb_s)
             )?;
-            match row.errors {
-                0 => writeln!(f)?,
-                1 => writeln!(f, "  1 error")?,
-                errors => writeln!(f, "  {errors} errors")?,
+            let errors = match row.errors {
+                0 => None,
+                1 => Some("1 error".to_owned()),
+                errors => Some(format!("{errors} errors")),
+            };
+            let remarks: Vec<_> = row.too_short().into_iter().chain(errors).collect();
+            match remarks.is_empty() {
+                true => writeln!(f)?,
+                false => writeln!(f, "  {}", remarks.join(", "))?,
             }
         }
         f.write_str(Self::UNITS)
@@ -92,13 +119,19 @@ mod tests {
             mb: 1234.0,
             iops: 2000.0,
             mb_s: 8.192,
+            ios: 1000,
             errors,
         };
-        let text = Table { rows: vec![row("read 4K", 0), row("read seq 4 MiB", 3)] }.to_string();
+        let short = TableRow { ios: 2, response_ms: 0.00776, ..row("write 4K", 1) };
+        let text = Table { rows: vec![row("read 4K", 0), row("read seq 4 MiB", 3), short] }.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0].len(), lines[1].len());
-        assert_eq!(lines[1], "read 4K                0.5000      1,234      2,000     8.192");
+        assert_eq!(lines[1], "read 4K             0.5000 ms      1,234      2,000     8.192");
         assert!(lines[2].ends_with("  3 errors"));
-        assert!(lines[3].contains("MB = 1,000,000 bytes"));
+        assert!(
+            lines[3].contains("  7.760 µs  ") && lines[3].ends_with("  too short: 2 I/Os, 1 error"),
+            "{text}"
+        );
+        assert!(lines[4].contains("MB = 1,000,000 bytes"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One TCP connection. A read is a request of 48 bytes (an iSCSI header, RFC 7143 §11.2) and an answer of 48 bytes and the data;
 //! a write the reverse. Neither side looks at a byte: they count. Both sides batch: all that arrived is answered with
-//! one write. No target that serves the same requests over one connection with one thread on each side can be faster, so a
+//! one write, and both watch the socket for a moment before they sleep, as our initiator and target do. No target that serves the same requests over one connection with one thread on each side can be faster, so a
 //! result close to this one cannot be improved on the protocol's side.
 
 use std::collections::VecDeque;
@@ -126,7 +126,7 @@ pub(crate) fn answer(line: &mut Line<'_>, request: usize, answer: usize) -> Resu
     let mut requests = Messages { size: request, partial: 0 };
     let mut bytes = 0;
     loop {
-        let piece = line.read(&mut received)?;
+        let piece = line.read_watching(&mut received)?;
         if piece == 0 {
             return Ok(bytes);
         }
@@ -218,7 +218,7 @@ fn exchange(line: &mut Line<'_>, unsent: &mut u64, received: &mut [u8]) -> Resul
         }
         line.keep_waiting(since)?;
     }
-    line.read(received)
+    line.read_watching(received)
 }
 
 #[cfg(test)]

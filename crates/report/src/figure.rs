@@ -12,6 +12,20 @@ pub fn figure(value: f64) -> String {
     }
 }
 
+/// The unit in which values of a unit up to `largest` are written, and what to multiply them by: milliseconds below a tenth are microseconds.
+pub fn readable(unit: &str, largest: f64) -> (f64, &str) {
+    match unit {
+        "ms" if largest.abs() < 0.1 && largest != 0.0 => (1e3, "µs"),
+        unit => (1.0, unit),
+    }
+}
+
+/// A time in milliseconds, with its unit.
+pub fn response_time(ms: f64) -> String {
+    let (factor, unit) = readable("ms", ms);
+    format!("{} {unit}", figure(ms * factor))
+}
+
 /// Rounded, with a comma between thousands; one decimal below a thousand.
 fn thousands(value: f64) -> String {
     if value.abs() < 999.95 {
@@ -74,6 +88,20 @@ pub(crate) fn glued(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_below_a_tenth_of_a_millisecond_are_microseconds() {
+        for (ms, text) in [
+            (0.00062, "0.6200 µs"),
+            (0.00776, "7.760 µs"),
+            (0.0999, "99.90 µs"),
+            (0.1, "0.1000 ms"),
+            (12.5, "12.50 ms"),
+        ] {
+            assert_eq!(response_time(ms), text);
+        }
+        assert_eq!((response_time(f64::NAN), readable("IOPS", 0.01)), ("– ms".to_owned(), (1.0, "IOPS")));
+    }
 
     #[test]
     fn figures_keep_four_digits() {

@@ -27,13 +27,13 @@ mod saved;
 mod shapes;
 mod strips;
 
-pub use difference::{Change, ChangeVerdict, Difference, Why};
+pub use difference::{Change, ChangeVerdict, Difference, Why, runs_needed};
 pub use document::{
     Better, Block, Card, Cell, Column, Document, Fact, Grid, Mark, Measure, Row, Section, Tile, Verdict,
     VerdictTone,
 };
 pub use environment::environment;
-pub use figure::{figure, utc};
+pub use figure::{figure, readable, response_time, utc};
 pub use page::{data, html};
 pub use saved::{FILE_MAX, Saved, SavedError};
 pub use strips::Strips;

@@ -10,7 +10,7 @@ use crate::BenchError;
 use crate::access::{Mix, Pattern};
 use crate::job::Job;
 use crate::outcome::{End, Outcome};
-use lunway_report::figure;
+use lunway_report::{figure, response_time};
 use lunway_stats::median;
 
 use super::runner::Runner;
@@ -241,7 +241,7 @@ impl fmt::Display for Crystal {
         writeln!(
             f,
             "{:width$}  {:>9}  {:>8}  {:>19}  {:>9}  {:>13}  {:>12}",
-            "Test", "MB/s", "spread", "slowest…fastest", "IOPS", "Response (ms)", "best (MB/s)"
+            "Test", "MB/s", "spread", "slowest…fastest", "IOPS", "Response", "best (MB/s)"
         )?;
         for row in &self.rows {
             let (median, (low, high)) = (row.median(), row.range());
@@ -253,7 +253,7 @@ impl fmt::Display for Crystal {
                 row.spread_percent(),
                 format!("{}…{}", figure(low), figure(high)),
                 figure(median.iops),
-                figure(median.response_us / 1e3),
+                response_time(median.response_us / 1e3),
                 figure(row.best().mb_s),
             )?;
         }

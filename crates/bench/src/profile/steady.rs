@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lunway_block::size::HumanSize;
 use lunway_block::{Caching, Geometry};
-use lunway_report::figure;
+use lunway_report::{figure, response_time};
 use lunway_stats::{least_squares, mean};
 use serde_json::{Value, json};
 
@@ -321,7 +321,7 @@ impl Steady {
 
 impl fmt::Display for Steady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:>5}  {:>9}  {:>9}  {:>13}", "Round", "IOPS", "MB/s", "Response (ms)")?;
+        writeln!(f, "{:>5}  {:>9}  {:>9}  {:>13}", "Round", "IOPS", "MB/s", "Response")?;
         for (index, round) in self.rounds.iter().enumerate() {
             let in_window = self.window.as_ref().is_some_and(|window| window.rounds.contains(&index));
             writeln!(
@@ -330,7 +330,7 @@ impl fmt::Display for Steady {
                 index + 1,
                 figure(round.iops),
                 figure(round.mb_s),
-                figure(round.response_us / 1e3),
+                response_time(round.response_us / 1e3),
                 if in_window { "  |" } else { "" }
             )?;
         }

@@ -1,7 +1,7 @@
 //! Results that were read back, as a page.
 
 use lunway_report::chart::{Bar, Curve, SERIES_MAX, Tone, bars, percentile_curves};
-use lunway_report::{Block, Cell, Document, Grid, Mark, Row, Section, figure};
+use lunway_report::{Block, Cell, Document, Grid, Mark, Row, Section, figure, response_time};
 
 use crate::fio::{Did, Imported};
 
@@ -41,7 +41,7 @@ impl<'a> Line<'a> {
 
 fn table(lines: &[Line<'_>]) -> Section {
     let mut grid = Grid::new(columns());
-    let ms = |ns: Option<f64>| ns.map_or("–".into(), |ns| figure(ns / 1e6));
+    let ms = |ns: Option<f64>| ns.map_or("–".into(), |ns| response_time(ns / 1e6));
     for line in lines {
         let Imported { bytes_per_s, seconds, iops, mean_ns, .. } = *line.result;
         let percentile = |percent| ms(line.result.percentile_ns(percent).map(|ns| ns as f64));

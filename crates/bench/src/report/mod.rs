@@ -9,6 +9,7 @@ use lunway_report::chart::{
 };
 use lunway_report::{
     Better, Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, figure,
+    response_time,
 };
 
 use crate::cpu::CpuTime;
@@ -17,7 +18,7 @@ use crate::latency::Latency;
 use crate::outcome::{Direction, End, Outcome};
 use crate::score::{REFERENCE_VERSION, Score};
 use crate::series::Point;
-use crate::table::Table;
+use crate::table::{Table, too_short};
 
 pub use imported::imported;
 
@@ -132,6 +133,11 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
         let (faulty, checked) = (found.faulty, found.checked);
         said.push(format!("{name}: {faulty} of {checked} blocks came back wrong; the first: {first}."));
     }
+    for (direction, figures) in outcome.directions() {
+        if let Some(short) = too_short(figures.ios) {
+            said.push(format!("{name}, {direction}: {short}, which say little."));
+        }
+    }
     match outcome.end {
         End::Limit => {}
         End::Cancelled => {
@@ -151,9 +157,9 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
 fn columns() -> Vec<Column> {
     vec![
         Column::words("Test"),
-        Column::figures("Response", "ms"),
-        Column::figures("p99", "ms").wide_only(),
-        Column::figures("p99.9", "ms").wide_only(),
+        Column::figures("Response", ""),
+        Column::figures("p99", "").wide_only(),
+        Column::figures("p99.9", "").wide_only(),
         Column::figures("MB", ""),
         Column::figures("IOPS", ""),
         Column::figures("MB/s", ""),
@@ -175,9 +181,9 @@ fn figures(lines: &[Line<'_>], outcomes: &[Outcome]) -> Section {
         };
         let cells = [
             Cell::marked(&line.name, mark),
-            figure(line.figures.response.mean() / 1e6).into(),
-            figure(line.figures.response.percentile(99.0) as f64 / 1e6).into(),
-            figure(line.figures.response.percentile(99.9) as f64 / 1e6).into(),
+            response_time(line.figures.response.mean() / 1e6).into(),
+            response_time(line.figures.response.percentile(99.0) as f64 / 1e6).into(),
+            response_time(line.figures.response.percentile(99.9) as f64 / 1e6).into(),
             figure(line.figures.bytes as f64 / 1e6).into(),
             figure(line.figures.iops()).into(),
             figure(line.figures.bytes_per_second() / 1e6).into(),

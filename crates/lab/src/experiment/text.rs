@@ -4,7 +4,7 @@ use std::fmt;
 
 use lunway_block::duration::ExactDuration;
 use lunway_report::chart::short_ns;
-use lunway_report::figure;
+use lunway_report::{figure, response_time};
 
 use super::results::{Cell, Compared, Link, Results, Row};
 
@@ -57,7 +57,7 @@ impl Results {
                 row.topology.clone(),
                 row.policy.clone(),
                 row.rw.to_owned(),
-                figure(row.median(|sample| sample.response_ms)),
+                response_time(row.median(|sample| sample.response_ms)),
                 figure(row.median(|sample| sample.mb)),
                 figure(row.median(|sample| sample.iops)),
                 figure(row.median(|sample| sample.mb_s)),
@@ -65,18 +65,8 @@ impl Results {
                 row.remark(),
             ]
         });
-        let headings = [
-            "Test",
-            "Topology",
-            "Policy",
-            "",
-            "Response (ms)",
-            "MB",
-            "IOPS",
-            "MB/s",
-            "Control deviance (%)",
-            "",
-        ];
+        let headings =
+            ["Test", "Topology", "Policy", "", "Response", "MB", "IOPS", "MB/s", "Control deviance (%)", ""];
         let mut text = table(&headings, &rows.collect::<Vec<_>>(), 4);
         text += "\nMedians of the repeats that count. MB = 1,000,000 bytes.";
         for row in &self.rows {

@@ -16,7 +16,7 @@ const FLEETING: [&str; 1] = ["CPU stolen since boot"];
 ///
 /// Measures are the same if name and unit are. Where both sides have samples enough, the difference is the Hodges–Lehmann estimate of the
 /// ratio, with its 95 % interval, held against a margin; verdicts of a change need Holm's correction over all rows, too. One run is
-/// one sample: with fewer than four on a side there is a difference and no verdict.
+/// one sample: with fewer than [`runs_needed`] on a side there is a difference and no verdict of a change.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// Measures of both, in the new document's order.
@@ -70,8 +70,13 @@ pub enum ChangeVerdict {
 /// Why it cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Too few repeats.
-    FewSamples,
+    /// Too few repeats for a verdict among so many rows.
+    FewSamples {
+        /// How many rows there are.
+        rows: usize,
+        /// How many runs of each side a verdict needs at least.
+        runs: usize,
+    },
     /// The interval reaches over the margin.
     Wide,
     /// A figure of zero or less has no ratio.
@@ -102,15 +107,34 @@ impl ChangeVerdict {
     }
 
     /// Why it cannot be told; `None` where it can.
-    pub fn reason(self) -> Option<&'static str> {
+    pub fn reason(self) -> Option<String> {
         let Self::CannotTell(why) = self else { return None };
         Some(match why {
-            Why::FewSamples => "too few repeats: a verdict needs at least 4 of each",
-            Why::Wide => "the interval reaches over the margin: more repeats would tell",
-            Why::NoRatio => "a figure is zero or less",
-            Why::Chance => "among so many rows this may be chance",
+            Why::FewSamples { rows: 1, runs } => {
+                format!("too few repeats: a verdict needs at least {runs} of each")
+            }
+            Why::FewSamples { rows, runs } => {
+                format!("too few repeats: among {rows} rows a verdict needs at least {runs} of each")
+            }
+            Why::Wide => "the interval reaches over the margin: more repeats would tell".to_owned(),
+            Why::NoRatio => "a figure is zero or less".to_owned(),
+            Why::Chance => "among so many rows this may be chance: more repeats would tell".to_owned(),
         })
     }
+}
+
+/// How many samples of each side can show a change in one of so many rows: four in one row, five in up to six, six in up to 23.
+///
+/// The least p-value of the rank sum of two sides of `n` is 2 / C(2n, n): that of all values of one side above all of the other.
+pub fn runs_needed(rows: usize) -> usize {
+    let (mut runs, mut least) = (1_usize, 1.0);
+    // 17 of each are enough for a hundred million rows.
+    while least * rows.max(1) as f64 > LEVEL && runs < 17 {
+        runs += 1;
+        // C(2n, n) is C(2n - 2, n - 1) times this.
+        least /= (2 * (2 * runs - 1)) as f64 / runs as f64;
+    }
+    runs
 }
 
 impl Difference {
@@ -125,7 +149,9 @@ impl Difference {
             pairs.iter().map(|(old, new)| Ratio::of(&old.samples, &new.samples)).collect();
         let p: Vec<f64> = shifts.iter().map(|shift| shift.as_ref().map_or(1.0, |shift| shift.p)).collect();
         let rows = pairs.iter().zip(&shifts).zip(holm(&p));
-        let rows = rows.map(|((&(old, new), shift), p)| change(old, new, shift.as_ref(), p, margin_percent));
+        let few = Why::FewSamples { rows: pairs.len(), runs: runs_needed(pairs.len()) };
+        let rows =
+            rows.map(|((&(old, new), shift), p)| change(old, new, shift.as_ref(), p, margin_percent, few));
         let missing = |from: &[Measure], to: &[Measure]| -> Vec<Measure> {
             from.iter().filter(|measure| !to.iter().any(|other| other.is_of(measure))).cloned().collect()
         };
@@ -144,7 +170,8 @@ impl Difference {
     }
 }
 
-fn change(old: &Measure, new: &Measure, shift: Option<&Ratio>, p: f64, margin: f64) -> Change {
+fn change(old: &Measure, new: &Measure, shift: Option<&Ratio>, p: f64, margin: f64, few: Why) -> Change {
+    let is_few = |runs| old.samples.len().min(new.samples.len()) < runs;
     let (before, after) =
         (median(&old.samples).unwrap_or(f64::NAN), median(&new.samples).unwrap_or(f64::NAN));
     let percent =
@@ -158,10 +185,13 @@ fn change(old: &Measure, new: &Measure, shift: Option<&Ratio>, p: f64, margin: f
         None if shift.is_none() && !old.samples.is_empty() && !new.samples.is_empty() => {
             ChangeVerdict::CannotTell(Why::NoRatio)
         }
-        None => ChangeVerdict::CannotTell(Why::FewSamples),
+        None => ChangeVerdict::CannotTell(few),
         Some((low, high)) if low >= -margin && high <= margin => ChangeVerdict::Same,
         Some((low, high)) if low <= margin && high >= -margin => ChangeVerdict::CannotTell(Why::Wide),
-        Some(_) if p > LEVEL => ChangeVerdict::CannotTell(Why::Chance),
+        Some(_) if p > LEVEL => ChangeVerdict::CannotTell(match few {
+            Why::FewSamples { runs, .. } if is_few(runs) => few,
+            _ => Why::Chance,
+        }),
         Some((low, _)) if low > margin => above,
         Some(_) => below,
     };
@@ -263,7 +293,7 @@ mod tests {
                 Slower,
                 Same,
                 CannotTell(Why::Wide),
-                CannotTell(Why::FewSamples),
+                CannotTell(Why::FewSamples { rows: 6, runs: 5 }),
                 CannotTell(Why::NoRatio)
             ]
         );
@@ -275,6 +305,31 @@ mod tests {
             |list: &[Measure]| list.iter().map(|m| format!("{} {}", m.name, m.unit)).collect::<Vec<_>>();
         assert_eq!(names(&difference.only_old), ["gone IOPS", "unit IOPS"]);
         assert_eq!(names(&difference.only_new), ["unit MB/s"]);
+    }
+
+    #[test]
+    fn as_many_runs_as_are_asked_for_give_a_verdict_and_one_fewer_says_how_many() {
+        assert_eq!([1, 2, 6, 7, 23, 24].map(runs_needed), [4, 5, 5, 6, 6, 7]);
+        for rows in [1, 2, 6, 7] {
+            let names: Vec<_> = (0..rows).map(|row| format!("row {row}")).collect();
+            let verdicts = |runs: usize| {
+                let samples = |middle: f64| -> Vec<f64> {
+                    (0..runs).map(|run| middle * (1.0 + run as f64 / 1000.0)).collect()
+                };
+                let (old, new) = (samples(1000.0), samples(1200.0));
+                let side = |samples: &[f64]| {
+                    let of = |name| (name, "IOPS", Better::Higher, samples);
+                    saved(&names.iter().map(|name| of(name.as_str())).collect::<Vec<_>>(), &[])
+                };
+                let difference = Difference::of(&side(&old), &side(&new), 3.0);
+                difference.rows.iter().map(|row| row.verdict).collect::<Vec<_>>()
+            };
+            let runs = runs_needed(rows);
+            assert_eq!(verdicts(runs), vec![ChangeVerdict::Faster; rows], "{rows} rows");
+            let few = verdicts(runs - 1);
+            assert_eq!(few, vec![ChangeVerdict::CannotTell(Why::FewSamples { rows, runs }); rows]);
+            assert!(few[0].reason().is_some_and(|why| why.contains(&format!("at least {runs} of each"))));
+        }
     }
 
     #[test]

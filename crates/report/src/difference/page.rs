@@ -40,7 +40,7 @@ impl Difference {
         reasons.sort_unstable();
         reasons.dedup();
         for reason in reasons {
-            let count = untold.iter().filter(|&&other| other == reason).count();
+            let count = untold.iter().filter(|other| **other == reason).count();
             let text = format!("Cannot tell in {}: {reason}.", rows(count));
             verdicts.push(Verdict { text, tone: VerdictTone::Unknown });
         }

@@ -104,7 +104,15 @@ fn said(share: &Share) -> String {
             })
         })
         .collect();
-    format!("{:>5.1} % of the wire ({})", 100.0 * share.share, limits.join("; "))
+    let limits = limits.join("; ");
+    match share.is_plausible() {
+        // What is a little above is the error of both.
+        true => format!("{:>5.1} % of the wire ({limits})", 100.0 * share.share.min(1.0)),
+        false => format!(
+            "share unknown: the wire was slower when it was measured, after the device, than the device before ({limits}); measure \
+             again on a quiet machine"
+        ),
+    }
 }
 
 /// Where a path leads, whose name may say where it begins too.
@@ -221,6 +229,12 @@ mod tests {
                 "  write seq 4 MiB   89.1 % of the wire (112.0 MB/s written as a stream)",
             ]
         );
+        let mut wrong = measured();
+        if let Some(share) = &mut wrong.shares[0] {
+            share.share = 4.89;
+        }
+        let line = &wrong.lines()[1];
+        assert!(line.contains("share unknown") && !line.contains("489"), "{line}");
         let mut document = json!({ "jobs": [{ "lunway": {} }, { "lunway": {} }, { "lunway": {} }] });
         measured().add_to(&mut document);
         assert_eq!(document["jobs"][2]["lunway"]["wire"]["share"], 0.891);
