@@ -12,29 +12,34 @@ use crate::logging::LogFormat;
 
 const DEVICES: &str = "\
 Devices:
-  iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN   a logical unit; the secret may also stand in LUNWAY_CHAP_SECRET,
-                                                   or in a file named with ?secret_file=PATH
+  iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN   a logical unit; the secret may also stand in
+                                                   LUNWAY_CHAP_SECRET, or in ?secret_file=PATH
   iscsi://…?portal=HOST[:PORT]&from=IP&…           the same over several paths; see lunway paths
   paths:FILE  any *paths.toml                      the same, described in a file
   ram:SIZE  null:SIZE                              memory, or a sink
   vhdx:PATH  any *.vhdx, *.avhdx                   a virtual disk with its parents; see lunway disk
-  PATH  raw:PATH                                   raw image or block device; raw: whatever its content looks like
+  PATH  raw:PATH                                   raw image or block device; raw: whatever its
+                                                   content looks like
   delay:TIME:DEVICE  rate:SIZE:DEVICE  fault:SPEC:DEVICE  readonly:DEVICE  stats:DEVICE
                                                    any of these around a device
 
 Sizes: 4K, 1M, 2G, 4TiB (powers of 1024), 100MB (powers of 1000). Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted twice.";
+
+/// Heading of what every command takes, behind its own options.
+const GLOBAL: &str = "Options of every command";
 
 /// Serves block volumes over iSCSI, reaches them, copies them, measures them.
 #[derive(Debug, Parser)]
 #[command(name = "lunway", version, after_help = DEVICES, max_term_width = 110)]
 pub(crate) struct Arguments {
     /// More in the log, on standard error; twice for still more. RUST_LOG says it in detail
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
     /// How the log is written
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         value_enum,
         default_value_t,
         value_name = "FORMAT",

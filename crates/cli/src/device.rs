@@ -5,6 +5,7 @@ use std::future::Future;
 use anyhow::Context;
 use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
+use lunway_multipath::iscsi::PathsFileError;
 
 use crate::failure::Failure;
 
@@ -17,8 +18,17 @@ pub(crate) fn parse(text: &str) -> Result<DeviceSpec, Failure> {
 pub(crate) async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Failure> {
     lunway_device::open(spec, options).await.map_err(|error| match error {
         lunway_device::OpenError::Url { .. } => Failure::Usage(error.to_string()),
+        lunway_device::OpenError::PathsFile(error) => paths_file_failure(*error),
         error => Failure::Failed(error.into()),
     })
+}
+
+/// A `paths.toml` that is not there has failed, one that cannot be meant is wrong usage.
+pub(crate) fn paths_file_failure(error: PathsFileError) -> Failure {
+    match error {
+        PathsFileError::Read { .. } => Failure::failed(error),
+        error => Failure::Usage(error.to_string()),
+    }
 }
 
 /// Runs a server on this thread, as [`run`] does. Whatever still runs when it has ended, such as a device that hangs and was given up,

@@ -57,9 +57,27 @@ pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> 
 /// Rows under headings; `none` if there are no rows. The headings are bold for a person.
 pub(crate) fn table<const N: usize>(headings: [&str; N], rows: &[[String; N]], none: &str) -> String {
     let text = plain_table(headings, rows, none);
+    let text = match width() {
+        Some(width) => text.lines().map(|line| cut(line, width)).collect::<Vec<_>>().join("\n"),
+        None => text,
+    };
     match text.split_once('\n') {
         Some((line, rest)) if !rows.is_empty() => format!("{}\n{rest}", heading(line)),
         _ => text,
+    }
+}
+
+/// Columns of the terminal that standard output is; `None`: it is none.
+fn width() -> Option<usize> {
+    let size = io::stdout().is_terminal().then(|| rustix::termios::tcgetwinsize(io::stdout()).ok())??;
+    Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// A line of at most so many columns: what is cut off is an ellipsis.
+fn cut(line: &str, width: usize) -> String {
+    match line.char_indices().nth(width) {
+        None => line.to_owned(),
+        Some(_) => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
     }
 }
 
@@ -83,6 +101,14 @@ pub(crate) fn plain_table<const N: usize>(headings: [&str; N], rows: &[[String; 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_to_the_terminal() {
+        for (line, width, cut_line) in [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("äöü", 2, "ä…"), ("", 1, "")]
+        {
+            assert_eq!(cut(line, width), cut_line);
+        }
+    }
 
     #[test]
     fn columns_line_up() {

@@ -55,6 +55,79 @@ fn wrong_usage_ends_with_2_and_says_what_is_expected() {
 }
 
 #[test]
+fn a_file_of_settings_that_is_missing_ends_with_1_and_one_that_cannot_be_meant_with_2_in_all_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("paths.toml"), "x = [").unwrap();
+    for words in [
+        &["serve", "-c", "FILE"][..],
+        &["config", "apply", "FILE"],
+        &["lab", "run", "FILE"],
+        &["bench", "ram:1M", "--job", "FILE"],
+        &["compare", "ram:1M", "ram:1M", "--job", "FILE"],
+        &["inspect", "paths:FILE"],
+        &["paths", "paths:FILE"],
+        &["copy", "paths:FILE", "ram:1M"],
+        &["attach", "paths:FILE", "--nbd", "unix:/nonexistent/socket"],
+    ] {
+        for (file, expected) in [(path("missing/paths.toml"), 1), (path("paths.toml"), 2)] {
+            let words: Vec<_> = words.iter().map(|word| word.replace("FILE", &file)).collect();
+            let (code, _, stderr) = outcome(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(code, expected, "{words:?}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn no_key_occurs_twice_in_what_a_command_prints_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    image(&folder.path().join("a.img"), 1 << 20, 1 << 20);
+    let served = Served::start(&["--lun", &format!("0={}", path("a.img"))]);
+    let (url, short) = (served.url(0), ["--time", "20ms", "--ramp", "0ms"]);
+    let [stream, plus, page] = ["stream", "plus.json", "page.html"].map(path);
+    let measured = [
+        &["bench", "ram:1M", "--rw", "randrw", "--mix", "50", "--json", "--stream", &stream][..],
+        &["--json-plus-file", &plus, "--html-file", &page],
+        &short,
+    ]
+    .concat();
+    for words in
+        [
+            &["inspect", &url, "--json"][..],
+            &["inspect", "ram:1M", "--json"],
+            &["discover", &format!("iscsi://{}", served.address), "--json"],
+            &["paths", &url, "--json"],
+            &["copy", "ram:1M", &path("b.img"), "--json"],
+            &measured,
+            &[
+                &[
+                    "compare", "ram:1M", "ram:1M", "--rw", "randread", "--size", "1M", "--json", "--pairs",
+                    "6",
+                ][..],
+                &["--rounds", "1"],
+                &short,
+            ]
+            .concat(),
+            &["report", "show", &page, "--json"],
+            &["report", "diff", &page, &page, "--json"],
+            &["net", "--time", "10ms", "--json"],
+        ]
+    {
+        let printed = succeed(lunway(words));
+        for line in
+            if printed.starts_with("{\"") { printed.lines().collect() } else { vec![printed.as_str()] }
+        {
+            support::json::parse(line).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        }
+    }
+    support::json::parse(&fs::read_to_string(&plus).unwrap()).unwrap();
+    for line in fs::read_to_string(&stream).unwrap().lines() {
+        support::json::parse(line).unwrap();
+    }
+}
+
+#[test]
 fn what_fails_ends_with_1_and_one_sentence_on_standard_error() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing.img").to_str().unwrap().to_owned();

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lunway_foreign::program;
+use serde_json::Value;
 use support::{lunway, succeed};
 
 /// The pages of the book, README among them.
@@ -73,6 +74,15 @@ fn every_command_and_option_is_in_the_page_of_all_commands() {
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     let first = page.lines().zip(written.lines()).find(|(now, then)| now != then);
+    let global = page.split("\n## ").skip(2).filter(|help| help.contains("Options of every command:"));
+    for help in global {
+        let behind = help.split("Options of every command:").nth(1).unwrap();
+        let behind = behind.split("Examples:").next().unwrap();
+        assert!(
+            !behind.contains("--json") && behind.contains("--verbose") && behind.contains("--log-format"),
+            "{help}"
+        );
+    }
     assert!(
         page == written,
         "docs/src/commands.md is not what --help prints: write it anew; first {first:?}"
@@ -128,6 +138,127 @@ fn libvirt_and_multipath_read_what_the_guides_say() {
         for setting in ["group_by_prio", "alua", "1 alua", "service-time 0", "immediate", "12"] {
             assert!(ours.contains(setting), "{setting}: {ours}");
         }
+    }
+}
+
+/// What the fields of the manifests may be, from the Kubernetes API reference, v1.31: PersistentVolumeSpec, ISCSIPersistentVolumeSource,
+/// SecretReference, ObjectMeta, Secret. A dot goes down; `*` is any key.
+const KUBERNETES: &[(&str, &[(&str, &str)])] = &[
+    (
+        "PersistentVolume",
+        &[
+            ("apiVersion", "string"),
+            ("kind", "string"),
+            ("metadata.name", "string"),
+            ("spec.capacity.storage", "quantity"),
+            ("spec.accessModes", "strings"),
+            ("spec.mountOptions", "strings"),
+            ("spec.persistentVolumeReclaimPolicy", "string"),
+            ("spec.storageClassName", "string"),
+            ("spec.volumeMode", "string"),
+            ("spec.iscsi.chapAuthDiscovery", "boolean"),
+            ("spec.iscsi.chapAuthSession", "boolean"),
+            ("spec.iscsi.fsType", "string"),
+            ("spec.iscsi.initiatorName", "string"),
+            ("spec.iscsi.iqn", "string"),
+            ("spec.iscsi.iscsiInterface", "string"),
+            ("spec.iscsi.lun", "integer"),
+            ("spec.iscsi.portals", "strings"),
+            ("spec.iscsi.readOnly", "boolean"),
+            ("spec.iscsi.secretRef.name", "string"),
+            ("spec.iscsi.secretRef.namespace", "string"),
+            ("spec.iscsi.targetPortal", "string"),
+        ],
+    ),
+    (
+        "Secret",
+        &[
+            ("apiVersion", "string"),
+            ("kind", "string"),
+            ("metadata.name", "string"),
+            ("type", "string"),
+            ("stringData.*", "string"),
+        ],
+    ),
+];
+/// Those without which the API refuses them.
+const KUBERNETES_REQUIRED: [&str; 6] = [
+    "metadata.name",
+    "spec.capacity.storage",
+    "spec.accessModes",
+    "spec.iscsi.iqn",
+    "spec.iscsi.lun",
+    "spec.iscsi.targetPortal",
+];
+
+/// What is wrong with a value of this place in a manifest, and with what is below it.
+fn unfit(kind: &str, place: &str, value: &Value) -> Vec<String> {
+    let fields = KUBERNETES.iter().find(|(known, _)| *known == kind).map_or(&[][..], |(_, fields)| fields);
+    let is_folder = fields.iter().any(|(field, _)| field.starts_with(&format!("{place}.")));
+    if place.is_empty() || is_folder && value.is_object() {
+        let object = value.as_object().into_iter().flatten();
+        return object
+            .flat_map(|(key, value)| {
+                let place = if place.is_empty() { key.clone() } else { format!("{place}.{key}") };
+                unfit(kind, &place, value)
+            })
+            .collect();
+    }
+    let any = place.split_once('.').map(|(folder, _)| format!("{folder}.*"));
+    let known = fields.iter().find(|(field, _)| *field == place || Some((*field).to_owned()) == any);
+    let fits = known.is_some_and(|(_, form)| match *form {
+        "boolean" => value.is_boolean(),
+        "integer" => value.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
+        "strings" => {
+            value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_string))
+        }
+        "quantity" => value.as_str().is_some_and(|text| text.ends_with("Gi") || text.ends_with("Ti")),
+        _ => value.is_string(),
+    });
+    if fits { Vec::new() } else { vec![format!("{kind}: {place} is not {known:?}: {value}")] }
+}
+
+#[test]
+fn the_kubernetes_manifests_have_the_documented_fields_with_the_documented_types() {
+    let Some(kubectl) = program("kubectl") else { return };
+    let (_, guide) = documents().into_iter().find(|(path, _)| path.ends_with("clients.md")).unwrap();
+    let text = guide.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    // kubectl reads the YAML; without a cluster it checks no fields.
+    let read = |text: &str| -> Vec<Value> {
+        let path = folder.path().join("manifest.yaml");
+        fs::write(&path, text).unwrap();
+        let mut command = Command::new(&kubectl);
+        command
+            .args(["label", "--local", "-o", "json", "-f"])
+            .arg(&path)
+            .arg("read=yes")
+            .env("HOME", folder.path());
+        let printed = succeed(command);
+        serde_json::Deserializer::from_str(&printed).into_iter().map(Result::unwrap).collect()
+    };
+    let check = |text: &str| -> Vec<String> {
+        let mut wrong = Vec::new();
+        for mut manifest in read(text) {
+            manifest["metadata"].as_object_mut().unwrap().remove("labels");
+            let kind = manifest["kind"].as_str().unwrap().to_owned();
+            wrong.extend(unfit(&kind, "", &manifest));
+            let there = |place: &str| !place.split('.').fold(&manifest, |value, key| &value[key]).is_null();
+            let needed = KUBERNETES_REQUIRED.iter().filter(|_| kind == "PersistentVolume");
+            wrong.extend(needed.filter(|place| !there(place)).map(|place| format!("{kind} has no {place}")));
+        }
+        wrong
+    };
+    assert_eq!(read(text).len(), 2);
+    assert_eq!(check(text), Vec::<String>::new());
+    // It can fail.
+    for (right, wrong) in [
+        ("lun: 0", "lun: \"0\""),
+        ("fsType:", "fstype:"),
+        ("iqn: iqn", "# iqn: iqn"),
+        ("[ReadWriteOnce]", "ReadWriteOnce"),
+    ] {
+        assert!(text.contains(right) && !check(&text.replace(right, wrong)).is_empty(), "{wrong}");
     }
 }
 

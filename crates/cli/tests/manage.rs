@@ -6,6 +6,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -176,9 +177,98 @@ fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
     assert!(daemon.file().contains("ram:1M"));
     daemon.run(&["lun", "resize", IQN, "3", "4M"]);
     daemon.run(&["lun", "resize", IQN, "3", "512K", "--shrink"]);
+    // Another size of the same memory is a resize, whatever asks for it.
+    let file = daemon.file().replace("ram:1M", "ram:512K");
+    for words in [
+        &["lun", "set", IQN, "0", "--device", "ram:512K"][..],
+        &["lun", "add", IQN, "0", "ram:512K", "--replace"],
+        &["config", "apply", "smaller.toml"],
+        &["reload"],
+    ] {
+        if words[0] == "config" {
+            fs::write(daemon.path("smaller.toml"), &file).unwrap();
+        }
+        if words[0] == "reload" {
+            fs::write(daemon.path("lunway.toml"), &file).unwrap();
+        }
+        let said = daemon.refused(words);
+        assert!(said.contains("has 1048576 bytes, and 524288 would lose"), "{words:?}: {said}");
+        assert!(daemon.run(&["lun", "list"]).contains("1 MiB"), "{words:?}");
+    }
+    daemon.run(&["reload", "--shrink"]);
+    daemon.run(&["lun", "set", IQN, "0", "--device", "ram:1M"]);
     daemon.run(&["lun", "resize", IQN, "0", "512K", "--shrink"]);
     assert_eq!(fs::metadata(daemon.path("a.img")).unwrap().len(), 512 << 10);
     assert!(daemon.file().contains("ram:512K"));
+}
+
+#[test]
+fn a_file_is_made_with_its_lun_and_only_with_it() {
+    let daemon = Daemon::start();
+    let plan = daemon.run(&["lun", "add", IQN, "3", "new.img", "--create", "64M", "--dry-run"]);
+    assert!(plan.ends_with("dry run: nothing was changed"), "{plan}");
+    assert!(!daemon.path("new.img").exists(), "a trial leaves no file");
+    daemon.run(&["lun", "add", IQN, "3", "new.img", "--create", "64M"]);
+    let made = fs::metadata(daemon.path("new.img")).unwrap();
+    assert_eq!(
+        (made.len(), made.blocks(), made.mode() & 0o777),
+        (64 << 20, 0, 0o600),
+        "sparse, and ours alone"
+    );
+    assert!(daemon.run(&["inspect", &daemon.url(3)]).contains("64 MiB"));
+    fs::write(daemon.path("old.img"), vec![7; 1 << 20]).unwrap();
+    for (words, part) in [
+        (&["lun", "add", IQN, "4", "old.img", "--create", "1M"][..], "is there already and stays as it is"),
+        (&["lun", "add", IQN, "3", "other.img", "--create", "1M"], "there is lun 3"),
+        (&["lun", "add", IQN, "4", "other.img", "--create", "1000"], "whole sectors"),
+        (&["lun", "add", IQN, "4", "other.img", "--create", "0"], "whole sectors"),
+        (&["lun", "add", IQN, "4", "ram:1M", "--create", "1M"], "raw files only"),
+        (&["lun", "add", IQN, "4", "other.vhdx", "--create", "1M"], "raw files only"),
+        (&["lun", "add", IQN, "4", "none/other.img", "--create", "1M"], "cannot create"),
+        (&["lun", "add", IQN, "4", "other.img", "--create", "1M", "--sector", "17"], "512 and 4096"),
+    ] {
+        let said = daemon.refused(words);
+        assert!(said.contains(part), "{words:?}: {said}");
+        assert!(
+            !daemon.path("other.img").exists() && !daemon.path("other.vhdx").exists(),
+            "{words:?} leaves no file"
+        );
+    }
+    assert_eq!(fs::read(daemon.path("old.img")).unwrap(), vec![7; 1 << 20]);
+}
+
+#[test]
+fn a_secret_file_in_an_address_is_found_from_the_folder_of_the_configuration() {
+    let daemon = Daemon::start();
+    support::secret_file(daemon.folder.path(), "secret", "sesame open now");
+    let (folder, served) = (tempfile::tempdir().unwrap(), daemon.path("secret"));
+    daemon.run(&["target", "set", IQN, "--chap", &format!("host:{}", served.display())]);
+    support::secret_file(folder.path(), "beside", "sesame open now");
+    let device = format!("iscsi://host@{}/{IQN}/0?secret_file=beside", daemon.address);
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{IQN}2\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"{device}\"\n"
+    );
+    fs::write(folder.path().join("lunway.toml"), text).unwrap();
+    let mut second =
+        lunway(&["serve", "-c", folder.path().join("lunway.toml").to_str().unwrap(), "--no-api", "--json"]);
+    second.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut second = second.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(second.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(line.contains("1048576"), "it does not serve: {line}");
+    // From the command line it is found from where that is typed.
+    daemon.run(&["target", "add", &format!("{IQN}3"), "--open"]);
+    let add = ["lun", "add", &format!("{IQN}3"), "1", &device];
+    let mut command = daemon.command(&add);
+    command.current_dir(folder.path());
+    succeed(command);
+    assert!(
+        daemon.file().contains(&format!("?secret_file={}/beside", folder.path().display())),
+        "{}",
+        daemon.file()
+    );
 }
 
 #[test]

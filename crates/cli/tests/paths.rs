@@ -70,6 +70,33 @@ fn paths_shows_the_plan_and_every_lane() {
 }
 
 #[test]
+fn an_address_of_one_portal_is_one_lane_for_paths_and_top_as_for_bench() {
+    let target = TwoPortals::start();
+    let one = format!("127.0.0.1 > {}", target.served.address);
+    let url = target.served.url(0);
+    for command in [&["paths"][..], &["top", "--once", "--interval", "100ms"]] {
+        let words = [command, &[url.as_str(), "--json"]].concat();
+        assert_eq!(names(&json(&words)), [one.as_str()], "{command:?}");
+    }
+    let text = succeed(lunway(&["paths", &target.served.url(0)]));
+    assert!(text.contains("explicit: 1 lane") && text.contains("every command uses this one"), "{text}");
+    let from = format!("{}?from=127.0.0.5", target.served.url(0));
+    assert_eq!(
+        names(&json(&["paths", &from, "--json"])),
+        [one.replace("127.0.0.1 >", "127.0.0.5 >").as_str()]
+    );
+    let all = format!("{}?plan=balanced", target.served.url(0));
+    assert_eq!(names(&json(&["paths", &all, "--json"])).len(), 2);
+    assert_eq!(
+        json(&["paths", &target.served.url(0), "--plan", "balanced", "--json"])["lanes"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[test]
 fn another_plan_or_policy_is_shown_without_opening_the_disk() {
     let target = TwoPortals::start();
     let document = json(&["paths", &target.url(""), "--plan", "mesh", "--json"]);
@@ -119,7 +146,7 @@ fn a_file_of_paths_is_a_device_for_every_command() {
     fs::write(file("bad-paths.toml"), "portal = [\"h\"]\nlun = 0\ntarget = \"iqn.x:y\"\ncolour = 1\n")
         .unwrap();
     let (code, said) = failure(&["paths", &file("bad-paths.toml")]);
-    assert!(code == 1 && said.contains("line 4") && said.contains("colour"), "{code}: {said}");
+    assert!(code == 2 && said.contains("line 4") && said.contains("colour"), "{code}: {said}");
 }
 
 #[test]

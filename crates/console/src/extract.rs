@@ -42,6 +42,10 @@ pub(crate) struct Ask {
     pub(crate) generation: Option<u64>,
     pub(crate) must_exist: bool,
     pub(crate) must_be_new: bool,
+    /// Logical units may get fewer bytes than they have.
+    pub(crate) shrink: bool,
+    /// Make the file behind a new logical unit, with so many bytes.
+    pub(crate) create: Option<u64>,
     /// Where a new access rule is put, counted from 1.
     pub(crate) at: Option<usize>,
 }

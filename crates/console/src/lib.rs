@@ -27,6 +27,7 @@
 
 mod answer;
 mod api;
+mod backing;
 mod client;
 mod console;
 mod document;

@@ -1,5 +1,6 @@
 //! Changes of a running daemon.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use lunway_target::{
 use tokio::sync::{RwLock, watch};
 
 use crate::answer::{Applied, Health, Kind, Line};
+use crate::backing::NewFile;
 use crate::error::ApiError;
 use crate::extract::Ask;
 use crate::source::Source;
@@ -114,10 +116,29 @@ impl Manager {
         ask: Ask,
         edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
     ) -> Result<Applied, ApiError> {
+        self.change_with(ask, None, edit).await
+    }
+
+    /// The same with a new file, of so many bytes, behind a device: it stays only if the change is made.
+    pub(crate) async fn change_with(
+        &self,
+        ask: Ask,
+        make: Option<(PathBuf, u64)>,
+        edit: impl FnMut(&mut Config) -> Result<(), ApiError> + Send + 'static,
+    ) -> Result<Applied, ApiError> {
         let this = self.clone();
         self.to_its_end(async move {
+            // A file system may take its time: not on the thread that answers.
+            let made =
+                make.map(|(path, size)| tokio::task::spawn_blocking(move || NewFile::create(&path, size)));
+            let made = match made {
+                Some(made) => Some(made.await.map_err(|error| ApiError::internal(error.to_string()))??),
+                None => None,
+            };
             let write = |config: &Config| this.source.persist(config);
-            let keep = ChangeOptions { persist: Some(&write), ..ChangeOptions::default() };
+            let keep_file = |_: &Config| made.iter().for_each(NewFile::keep);
+            let keep =
+                ChangeOptions { persist: Some(&write), served: Some(&keep_file), ..ChangeOptions::default() };
             this.apply(ask, edit, keep).await
         })
         .await
@@ -159,10 +180,9 @@ impl Manager {
         shrink: bool,
     ) -> Result<(), ApiError> {
         match self.size(target, lun) {
-            Some(present) if size < present && !shrink => Err(ApiError::conflict(format!(
-                "lun {lun} of target {target} has {present} bytes, and {size} would lose what is behind them: say that fewer are meant, \
-                 with --shrink or \"shrink\": true"
-            ))),
+            Some(present) if size < present && !shrink => {
+                Err(refused(ChangeError::Smaller { target: target.to_string(), lun, present, size }))
+            }
             _ => Ok(()),
         }
     }
@@ -261,7 +281,8 @@ impl Manager {
     ) -> Result<Applied, ApiError> {
         let (mut no, mut kept) = (None, false);
         let source = &self.source;
-        let options = ChangeOptions { dry_run: ask.dry_run, generation: ask.generation, ..keep };
+        let options =
+            ChangeOptions { dry_run: ask.dry_run, generation: ask.generation, shrink: ask.shrink, ..keep };
         let edit = |config: &mut Config| {
             let old = config.clone();
             let edited = edit(config);
@@ -305,7 +326,9 @@ fn of_size(spec: &DeviceSpec, size: u64) -> Option<DeviceName> {
 pub(crate) fn refused(error: ChangeError) -> ApiError {
     let status = match &error {
         ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
-        ChangeError::Generation { .. } | ChangeError::NeedsRestart(_) => StatusCode::CONFLICT,
+        ChangeError::Generation { .. } | ChangeError::NeedsRestart(_) | ChangeError::Smaller { .. } => {
+            StatusCode::CONFLICT
+        }
         ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
             StatusCode::CONFLICT

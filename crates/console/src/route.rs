@@ -58,8 +58,22 @@ pub(crate) const MUST_BE_NEW: Parameter = Parameter {
     kind: "boolean",
     description: "Refuse (409) to change what is there already. What is as the body says is no conflict, so that a creation can be repeated.",
 };
+/// Lets a device lose what is behind a new end.
+pub(crate) const SHRINK: Parameter = Parameter {
+    name: "shrink",
+    kind: "boolean",
+    description: "Logical units of memory may get fewer bytes than they have, and lose what is behind the new end; otherwise that is refused (409).",
+};
+/// Makes the file behind a logical unit.
+pub(crate) const CREATE: Parameter = Parameter {
+    name: "create",
+    kind: "integer",
+    description: "Make the file that the device names, sparse, with so many bytes; one that is there already is refused (409). It is removed again if the change is not made.",
+};
 /// What all changes take.
 pub(crate) const CHANGE: &[Parameter] = &[DRY_RUN, GENERATION];
+/// What all changes take that can give logical units other sizes.
+pub(crate) const RESHAPE: &[Parameter] = &[DRY_RUN, GENERATION, SHRINK];
 /// What a PUT of something with a name takes.
 pub(crate) const CREATION: &[Parameter] = &[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW];
 /// What all removals take.

@@ -1,9 +1,13 @@
 //! `iscsi://` addresses as opaque text with a secret in it.
 
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 const SCHEME: &str = "iscsi://";
 
+/// The keys of files that hold secrets.
+const SECRET_FILES: [&str; 2] = ["secret_file", "target_secret_file"];
 /// The key of the target's secret for mutual CHAP.
 const PASSWORD: &str = "target_password=";
 
@@ -26,6 +30,21 @@ impl IscsiUrl {
         &self.0
     }
 
+    /// The same address with relative files of secrets found from `folder`.
+    #[must_use]
+    pub fn in_folder(&self, folder: &Path) -> Self {
+        // A secret may hold a question mark: the keys are behind the last one.
+        let Some((address, query)) = self.0.rsplit_once('?') else { return self.clone() };
+        let found = |pair: &str| match pair.split_once('=') {
+            Some((key, file)) if SECRET_FILES.contains(&key) && is_relative(file) => {
+                format!("{key}={}/{file}", escaped(folder))
+            }
+            _ => pair.to_owned(),
+        };
+        let query: Vec<_> = query.split('&').map(found).collect();
+        Self(format!("{address}?{}", query.join("&")))
+    }
+
     /// Where the secret stands, bytes. Errs on the side of hiding too much: a secret may hold `/`, `?` and
     /// `@`.
     fn secret(&self) -> Option<std::ops::Range<usize>> {
@@ -46,6 +65,23 @@ impl IscsiUrl {
         };
         Some(SCHEME.len() + percent + 1..SCHEME.len() + end)
     }
+}
+
+/// Whether a file of a query is found from where somebody stands. A slash may be escaped.
+fn is_relative(file: &str) -> bool {
+    let begins =
+        |prefix: &str| file.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix));
+    !file.is_empty() && !begins("/") && !begins("%2f")
+}
+
+/// A folder as it stands in a query: what would end a value, or is no plain character, is escaped.
+fn escaped(folder: &Path) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
+    let escaped = folder.as_os_str().as_bytes().iter().map(|&byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    escaped.collect::<String>().trim_end_matches('/').to_owned()
 }
 
 impl fmt::Display for IscsiUrl {

@@ -301,14 +301,36 @@ impl DeviceSpec {
         self
     }
 
-    /// The same device with the path of its file found from `folder`, where that is relative.
+    /// The same device with the path of its file found from `folder`, where that is relative; of an address, the files with its
+    /// secrets.
     #[must_use]
     pub fn in_folder(mut self, folder: &Path) -> Self {
-        if let Self::File { path, .. } | Self::Vhdx { path } | Self::Paths { path } = self.leaf_mut() {
+        match self.leaf_mut() {
             // An absolute path takes the folder's place.
-            *path = folder.join(&*path);
+            Self::File { path, .. } | Self::Vhdx { path } | Self::Paths { path } => {
+                *path = folder.join(&*path);
+            }
+            Self::Iscsi { url } => *url = url.in_folder(folder),
+            _ => {}
         }
         self
+    }
+
+    /// The text of the same device with relative paths found from `folder`, secrets and all; what has none stays as it is written.
+    pub fn located(text: &str, folder: &Path) -> Result<String, SpecError> {
+        let spec = Self::parse(text)?;
+        let found = spec.clone().in_folder(folder);
+        if found == spec {
+            return Ok(text.to_owned());
+        }
+        // An address is the end of the text, and `Display` would hide its secret.
+        let address = match (spec.leaf(), found.leaf()) {
+            (Self::Iscsi { url: old }, Self::Iscsi { url: new }) => text
+                .strip_suffix(old.expose_secret())
+                .map(|before| format!("{before}{}", new.expose_secret())),
+            _ => None,
+        };
+        Ok(address.unwrap_or_else(|| found.to_string()))
     }
 
     /// A bare path: its end decides.
@@ -536,6 +558,21 @@ mod tests {
         for other in ["/dev/sdb", "ram:1M", "iscsi://h/iqn.a:b/0"] {
             assert_eq!(named(other), other);
         }
+        let located = |text: &str| DeviceSpec::located(text, Path::new("/etc/lun way")).unwrap();
+        assert_eq!(
+            located("stats:iscsi://u@h/iqn.a:b/0?secret_file=a%20b&target_user=t&target_secret_file=../c"),
+            "stats:iscsi://u@h/iqn.a:b/0?secret_file=/etc/lun%20way/a%20b&target_user=t&target_secret_file=/etc/lun%20way/../c"
+        );
+        assert_eq!(
+            located("iscsi://u%hunter2@h/iqn.a:b/0?target_secret_file=c"),
+            "iscsi://u%hunter2@h/iqn.a:b/0?target_secret_file=/etc/lun%20way/c"
+        );
+        for other in
+            ["iscsi://u@h/iqn.a:b/0?secret_file=/s", "iscsi://u@h/iqn.a:b/0?secret_file=%2Fs", "ram:1M"]
+        {
+            assert_eq!(located(other), other);
+        }
+        assert_eq!(located("stats:disk.img"), "stats:/etc/lun way/disk.img");
     }
 
     #[test]

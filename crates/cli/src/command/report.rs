@@ -8,7 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
 use lunway_bench::{fio, report};
-use lunway_report::{Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, utc};
+use lunway_report::{
+    Difference, Document, FILE_MAX, Measure, Saved, SavedError, data, figure, html, readable, utc,
+};
 
 use crate::failure::Failure;
 use crate::output::Files;
@@ -52,13 +54,14 @@ struct Show {
 
 /// Say what changed from one report to another, and what of it is real
 ///
-/// Reads our pages, our JSON and fio's. Measures are matched by name and unit. One run is one sample, and a verdict needs four of each
-/// side: give more runs of the same thing with --old and --new.
+/// Reads our pages, our JSON and fio's. Measures are matched by name and unit. One run is one sample: a verdict on one row needs four of
+/// each side, on up to six rows five, on up to 23 six. Give more runs of the same thing with --old and --new.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway report diff before.html after.html
-  lunway report diff a1.json b1.json --old a2.json --old a3.json --old a4.json --new b2.json --new b3.json --new b4.json
+  lunway report diff a1.json b1.json --old a2.json --old a3.json --old a4.json --old a5.json \\
+      --new b2.json --new b3.json --new b4.json --new b5.json
   lunway report diff fio-old.json fio-new.json --html-file changed.html")]
 struct Diff {
     /// The report from before
@@ -177,11 +180,13 @@ fn shown(saved: &Saved) -> String {
         text.push('\n');
     }
     let rows = saved.measures.iter().map(|measure| {
+        let (factor, unit) = readable(&measure.unit, measure.median());
         let interval = measure.interval();
-        let interval =
-            interval.map_or("-".into(), |(low, high)| format!("{} to {}", figure(low), figure(high)));
+        let interval = interval.map_or("-".into(), |(low, high)| {
+            format!("{} to {}", figure(low * factor), figure(high * factor))
+        });
         let samples = measure.samples.len().to_string();
-        [measure.name.clone(), right(&figure(measure.median())), measure.unit.clone(), interval, samples]
+        [measure.name.clone(), right(&figure(measure.median() * factor)), unit.to_owned(), interval, samples]
     });
     let headings = ["Measure", "    Median", "Unit", "95 % interval", "Samples"];
     text += &format!("\n{}", terminal::table(headings, &rows.collect::<Vec<_>>(), "No measures."));
@@ -199,10 +204,11 @@ fn changed(difference: &Difference) -> String {
         let interval =
             interval.map_or("-".into(), |(low, high)| format!("{} to {}", percent(low), percent(high)));
         let verdict = row.verdict.name().to_owned();
-        let (old, new) = (right(&figure(row.old)), right(&figure(row.new)));
+        let (factor, unit) = readable(&row.unit, row.old.max(row.new));
+        let (old, new) = (right(&figure(row.old * factor)), right(&figure(row.new * factor)));
         [
             row.name.clone(),
-            row.unit.clone(),
+            unit.to_owned(),
             old,
             new,
             format!("{:>7}", percent(row.percent)),

@@ -191,7 +191,8 @@ pub(crate) async fn start(config: Config) -> Result<Server, Failure> {
     })
 }
 
-fn config_failure(error: ConfigError) -> Failure {
+/// A configuration that is not there has failed, one that cannot be meant is wrong usage.
+pub(crate) fn config_failure(error: ConfigError) -> Failure {
     match error {
         ConfigError::Read { .. } => Failure::failed(error),
         error => Failure::Usage(error.to_string()),

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::extract::{Ask, Body};
 use crate::manager::Manager;
 use crate::patch;
-use crate::route::{CHANGE, Route};
+use crate::route::{RESHAPE, Route};
 
 /// The configuration that is served.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -38,7 +38,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Serve this configuration: whatever it does not name gets its default or goes.",
             axum::routing::put(replace),
         )
-        .query(CHANGE)
+        .query(RESHAPE)
         .body::<Config>()
         .answers::<Applied>(),
     ]

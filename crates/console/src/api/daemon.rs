@@ -15,7 +15,7 @@ use crate::answer::{Applied, Health};
 use crate::error::ApiError;
 use crate::extract::Ask;
 use crate::manager::Manager;
-use crate::route::{CHANGE, Route, document};
+use crate::route::{RESHAPE, Route, document};
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
@@ -35,7 +35,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Read the configuration file again, and the files with secrets, and serve what they say.",
             post(reload),
         )
-        .query(CHANGE)
+        .query(RESHAPE)
         .answers::<Applied>(),
         Route::new(
             Method::GET,

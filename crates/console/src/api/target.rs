@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::Method;
 use axum::routing::{delete, get, post, put};
+use lunway_block::spec::DeviceSpec;
 use lunway_target::{
     AccessRule, ChapUser, Config, IscsiName, LunConfig, LunSummary, TargetConfig, TargetSummary,
 };
@@ -13,12 +14,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::answer::{Applied, Tagged};
+use crate::backing::NewFile;
 use crate::error::ApiError;
 use crate::extract::{Ask, Body, Place};
 use crate::manager::Manager;
 use crate::patch::{patched, restore_lun, restore_target};
 use crate::route::{
-    CHANGE, CREATION, DRY_RUN, GENERATION, MUST_BE_NEW, MUST_EXIST, Parameter, REMOVAL, Route,
+    CHANGE, CREATE, CREATION, DRY_RUN, GENERATION, MUST_BE_NEW, MUST_EXIST, Parameter, REMOVAL, Route, SHRINK,
 };
 
 /// Where a new rule goes.
@@ -107,7 +109,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Create a target, or change what the body names of it; null takes a default back. An empty object creates it.",
             put(put_target),
         )
-        .query(CREATION)
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -127,7 +129,7 @@ pub(super) fn routes() -> Vec<Route> {
             "Add a logical unit, for which the body names at least the device, or change what the body names of it.",
             put(put_lun),
         )
-        .query(CREATION)
+        .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, CREATE])
         .body::<Value>()
         .answers::<Applied>(),
         Route::new(
@@ -372,6 +374,15 @@ async fn put_lun(
     Body(patch): Body<Value>,
 ) -> Result<Applied, ApiError> {
     let name = name(&target)?;
+    let make = match ask.create {
+        Some(size) => {
+            let device = patch.get("device").and_then(Value::as_str).unwrap_or_default();
+            let device =
+                DeviceSpec::parse(device).map_err(|error| ApiError::bad_request(error.to_string()))?;
+            Some((NewFile::path_of(&device)?, size))
+        }
+        None => None,
+    };
     let edit = move |config: &mut Config| {
         let target = find_mut(config, &name)?;
         let place_name = format!("target {name}, lun {lun}");
@@ -384,7 +395,7 @@ async fn put_lun(
         place(&mut target.luns, new, None, |old| old.id == lun);
         Ok(())
     };
-    manager.change(ask, edit).await
+    manager.change_with(ask, make, edit).await
 }
 
 async fn delete_lun(
@@ -405,7 +416,7 @@ async fn resize(
 ) -> Result<Applied, ApiError> {
     let target = name(&target)?;
     manager.may_resize(&target, lun, size, shrink)?;
-    manager.resize(ask, target, lun, size).await
+    manager.resize(Ask { shrink, ..ask }, target, lun, size).await
 }
 
 async fn chap(

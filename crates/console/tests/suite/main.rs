@@ -5,6 +5,7 @@
 mod changes;
 mod documented;
 mod keeping;
+mod page;
 mod schema;
 mod sockets;
 mod support;

@@ -49,19 +49,18 @@ impl DeviceName {
         Self { text: written.to_string(), spec }
     }
 
-    /// The same with a relative file found from `folder`; it stays written as it was.
+    /// The same with relative files found from `folder`; it stays written as it was.
     #[must_use]
     pub fn in_folder(&self, folder: &Path) -> Self {
         Self { text: self.text.clone(), spec: self.spec.clone().in_folder(folder) }
     }
 
-    /// The same, written with the file's whole path.
+    /// The same, written with whole paths.
     #[must_use]
     pub fn absolute(&self, folder: &Path) -> Self {
         let spec = self.spec.clone().in_folder(folder);
-        // Only names of files become others, and they hold no secret.
-        let text = if spec == self.spec { self.text.clone() } else { spec.to_string() };
-        Self { text, spec }
+        let located = (spec != self.spec).then(|| DeviceSpec::located(&self.text, folder).ok()).flatten();
+        Self { text: located.unwrap_or_else(|| self.text.clone()), spec }
     }
 
     /// The same without secrets.

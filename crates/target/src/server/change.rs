@@ -48,6 +48,9 @@ pub struct ChangeOptions<'a> {
     pub persist: Option<Persist<'a>>,
     /// Called when the configuration is served, also if it was served already; not for a trial.
     pub served: Option<Served<'a>>,
+    /// Logical units may get fewer bytes than they have, and lose what is behind the new end. Otherwise that is
+    /// [`ChangeError::Smaller`].
+    pub shrink: bool,
 }
 
 /// What a change came to.
@@ -251,6 +254,14 @@ impl Server {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
         let prepared = self.prepare(&transaction.luns, &new)?;
+        let smaller = prepared.resized.iter().find_map(|((target, lun), size)| {
+            let present = transaction.lun(target, *lun)?.device.geometry().size;
+            let smaller = || ChangeError::Smaller { target: target.clone(), lun: *lun, present, size: *size };
+            (*size < present).then(smaller)
+        });
+        if let Some(smaller) = smaller.filter(|_| !options.shrink) {
+            return Err(smaller);
+        }
         let to_open =
             |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();
         let needs: Vec<_> = prepared.new.iter().filter(to_open).cloned().collect();

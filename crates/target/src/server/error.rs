@@ -63,6 +63,21 @@ pub enum ChangeError {
     /// Values that hold for as long as the process runs.
     #[error("{0} can be changed only by a restart of the daemon")]
     NeedsRestart(String),
+    /// A logical unit would lose what is behind its new end, and nobody said that this is meant.
+    #[error(
+        "lun {lun} of target {target} has {present} bytes, and {size} would lose what is behind them: say that fewer are meant, \
+         with --shrink or \"shrink\": true"
+    )]
+    Smaller {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// Bytes that it has.
+        present: u64,
+        /// Bytes that it would have.
+        size: u64,
+    },
     /// A device does not take its new size.
     #[error("target {target}, lun {lun}: cannot resize {device}: {error}")]
     Resize {

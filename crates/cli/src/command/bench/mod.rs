@@ -9,7 +9,7 @@ mod watch;
 mod wire;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,6 +131,14 @@ enum Task {
     Profile(Kind),
 }
 
+/// Reads a job file. One that is not there has failed, one that cannot be meant is wrong usage.
+pub(crate) fn job_file(path: &Path) -> Result<JobFile, Failure> {
+    JobFile::read(path).map_err(|error| match error {
+        JobFileError::Read { .. } => Failure::failed(error),
+        error => Failure::Usage(error.to_string()),
+    })
+}
+
 impl Bench {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
@@ -154,11 +162,7 @@ impl Bench {
             return usage("--distribution needs a random --rw: a sequential one takes block after block");
         }
         match (self.rw, self.profile, &self.job) {
-            (_, _, Some(path)) => match JobFile::read(path) {
-                Ok(file) => Ok(Task::File(Box::new(file))),
-                Err(error @ JobFileError::Read { .. }) => Err(Failure::failed(error)),
-                Err(error) => Err(Failure::Usage(error.to_string())),
-            },
+            (_, _, Some(path)) => Ok(Task::File(Box::new(job_file(path)?))),
             (Some(_), Some(ProfileName(Kind::Steady)), _) => {
                 let others =
                     [self.numjobs.is_some(), self.region.is_some(), self.rate.is_some(), self.verify];

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lunway_bench::fio::JobFile;
 use lunway_bench::profile::{self, Kind, Options};
 use lunway_bench::{Access, Distribution, Job, Limit};
 use lunway_block::Geometry;
@@ -10,6 +9,7 @@ use lunway_block::size::HumanSize;
 
 use super::Compare;
 use crate::command::bench::arguments::AccessName;
+use crate::command::bench::job_file;
 use crate::failure::Failure;
 
 /// A run is this long if nothing else is said: ten rows with ten pairs are then six minutes, and what noise a second has
@@ -42,7 +42,7 @@ impl Compare {
             Options { duration, ramp, region: self.size, destroy, seed, ..Options::of(Kind::Anvil) };
         match (&self.job, self.rw) {
             (Some(path), _) => {
-                let file = JobFile::read(path).map_err(|error| Failure::Usage(error.to_string()))?;
+                let file = job_file(path)?;
                 let schedule =
                     file.schedule(geometry, destroy).map_err(|error| Failure::Usage(error.to_string()))?;
                 let jobs = schedule.stages.into_iter().flatten().map(|entry| self.shortened(entry.job));

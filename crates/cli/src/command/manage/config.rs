@@ -7,7 +7,8 @@ use lunway_console::Method;
 use lunway_target::Config as Configuration;
 use serde_json::Value;
 
-use super::{Changing, Daemon};
+use super::{Changing, Daemon, Shrinking};
+use crate::command::serve::config_failure;
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -32,6 +33,8 @@ enum Verb {
         /// A TOML file
         file: PathBuf,
         #[command(flatten)]
+        shrinking: Shrinking,
+        #[command(flatten)]
         changing: Changing,
     },
 }
@@ -39,19 +42,22 @@ enum Verb {
 /// Let a running daemon read its configuration file and its secrets again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-SIGHUP does the same. A file with an error changes nothing.
+SIGHUP does the same, without --shrink. A file with an error changes nothing.
 
 Examples:
   lunway reload --dry-run
   lunway reload")]
 pub(crate) struct Reload {
     #[command(flatten)]
+    shrinking: Shrinking,
+    #[command(flatten)]
     changing: Changing,
 }
 
 impl Reload {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        self.changing.change(Method::POST, "/v1/reload", None)
+        let query = self.shrinking.query().unwrap_or_default();
+        self.changing.change_at(Method::POST, "/v1/reload", &query, None)
     }
 }
 
@@ -69,10 +75,11 @@ impl Config {
                     })?;
                 terminal::print(config.to_toml().map_err(Failure::failed)?.trim_end())
             }
-            Verb::Apply { file, changing } => {
-                let config = Configuration::from_file(&file).map_err(Failure::failed)?;
+            Verb::Apply { file, shrinking, changing } => {
+                let config = Configuration::from_file(&file).map_err(config_failure)?;
                 let body: Value = serde_json::to_value(&config).map_err(Failure::failed)?;
-                changing.change(Method::PUT, "/v1/config", Some(&body))
+                let query = shrinking.query().unwrap_or_default();
+                changing.change_at(Method::PUT, "/v1/config", &query, Some(&body))
             }
         }
     }

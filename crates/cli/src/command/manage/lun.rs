@@ -5,7 +5,7 @@ use lunway_block::size::HumanSize;
 use lunway_console::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, rows, target, text};
+use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, Shrinking, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -14,6 +14,7 @@ use crate::terminal;
 #[command(after_help = "\
 Examples:
   lunway lun add iqn.2026-11.com.example:disks 3 disk.img --sector 4096
+  lunway lun add iqn.2026-11.com.example:disks 4 /srv/lunway/new.img --create 10G
   lunway lun add iqn.2026-11.com.example:disks 3 other.img --replace
   lunway lun resize iqn.2026-11.com.example:disks 3 200G     # initiators see the new size
   lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
@@ -40,11 +41,16 @@ enum Verb {
         place: Place,
         /// The device; a relative file is found from here
         device: String,
+        /// Make the file, sparse, with this size: 10G. One that is there already is an error
+        #[arg(long, value_name = "SIZE", value_parser = lunway_block::size::parse_size)]
+        create: Option<u64>,
         #[command(flatten)]
         shape: Shape,
         /// Give the number to this device where another has it: initiators see another disk
         #[arg(long)]
         replace: bool,
+        #[command(flatten)]
+        shrinking: Shrinking,
         #[command(flatten)]
         changing: Changing,
     },
@@ -57,6 +63,8 @@ enum Verb {
         device: Option<String>,
         #[command(flatten)]
         shape: Shape,
+        #[command(flatten)]
+        shrinking: Shrinking,
         #[command(flatten)]
         changing: Changing,
     },
@@ -138,16 +146,22 @@ impl Lun {
                     table(&units.collect::<Vec<_>>())
                 })
             }
-            Verb::Add { place, device, shape, replace, changing } => {
+            Verb::Add { place, device, create, shape, replace, shrinking, changing } => {
                 // All of it: what is not said is as it is by default, also where the number was another's.
                 let body = Value::Object(shape.body(Some(&device), &changing.daemon));
-                let query = if replace { "" } else { MUST_BE_NEW };
-                changing.change_at(Method::PUT, &place.path(), query, Some(&body))
+                let new = (!replace).then(|| MUST_BE_NEW.to_owned());
+                let create = create.map(|size| format!("create={size}"));
+                let query =
+                    [new, create, shrinking.query()].into_iter().flatten().collect::<Vec<_>>().join("&");
+                changing.change_at(Method::PUT, &place.path(), &query, Some(&body))
             }
-            Verb::Set { place, device, shape, changing } => {
+            Verb::Set { place, device, shape, shrinking, changing } => {
                 let mut body = shape.body(device.as_deref(), &changing.daemon);
                 body.retain(|_, value| !value.is_null());
-                changing.change_at(Method::PUT, &place.path(), MUST_EXIST, Some(&Value::Object(body)))
+                let shrink = shrinking.query();
+                let query =
+                    [Some(MUST_EXIST.to_owned()), shrink].into_iter().flatten().collect::<Vec<_>>().join("&");
+                changing.change_at(Method::PUT, &place.path(), &query, Some(&Value::Object(body)))
             }
             Verb::Resize { place, size, shrink, changing } => {
                 let path = format!("{}/resize", place.path());

@@ -63,6 +63,20 @@ pub(crate) struct Changing {
     generation: Option<u64>,
 }
 
+/// The word for what a smaller size cuts off.
+#[derive(Debug, Args)]
+pub(crate) struct Shrinking {
+    /// Fewer bytes than a LUN has now are meant: what is behind the new end is lost
+    #[arg(long)]
+    shrink: bool,
+}
+
+impl Shrinking {
+    fn query(&self) -> Option<String> {
+        self.shrink.then(|| "shrink=true".to_owned())
+    }
+}
+
 impl Daemon {
     fn client(&self) -> Result<Client, Failure> {
         let endpoint = match (&self.api, &self.token_file) {
@@ -99,12 +113,8 @@ impl Daemon {
 
     /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
     pub(crate) fn device(&self, text: &str) -> String {
-        let (Ok(spec), Ok(here), None) = (DeviceSpec::parse(text), std::env::current_dir(), &self.api) else {
-            return text.to_owned();
-        };
-        let found = spec.clone().in_folder(&here);
-        // There is no secret in the name of a file.
-        if found == spec { text.to_owned() } else { found.to_string() }
+        let (Ok(here), None) = (std::env::current_dir(), &self.api) else { return text.to_owned() };
+        DeviceSpec::located(text, &here).unwrap_or_else(|_| text.to_owned())
     }
 }
 
@@ -220,6 +230,8 @@ mod tests {
         let here = Daemon { socket: None, api: None, token_file: None, json: false };
         let folder = std::env::current_dir().unwrap();
         assert_eq!(here.device("stats:disk.img"), format!("stats:{}", folder.join("disk.img").display()));
+        let beside = here.device("stats:iscsi://u@h/iqn.a:b/0?secret_file=s");
+        assert_eq!(beside, format!("stats:iscsi://u@h/iqn.a:b/0?secret_file={}/s", folder.display()));
         for text in ["/dev/sdz", "ram:1G", "iscsi://u%secret@h/iqn.a:b/0", "rams:1G"] {
             assert_eq!(here.device(text), text);
         }

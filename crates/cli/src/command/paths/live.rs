@@ -9,8 +9,8 @@ use lunway_device::OpenOptions;
 use lunway_multipath::iscsi::IscsiMultipath;
 use serde_json::json;
 
-use super::address;
 use super::lanes::Lanes;
+use super::opened;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
 use crate::screen::redrawn;
@@ -33,7 +33,7 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
-        let url = address(&spec)?;
+        let url = opened(&spec)?;
         device::run(async {
             let multipath = IscsiMultipath::open(&url, &OpenOptions::default().iscsi)
                 .await

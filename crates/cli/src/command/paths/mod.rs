@@ -4,6 +4,7 @@ mod lanes;
 pub(crate) mod live;
 mod trial;
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
 use clap::Args;
@@ -11,7 +12,8 @@ use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
-use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
+use lunway_initiator::IscsiUrl;
+use lunway_multipath::iscsi::{Address, IscsiMultipath, LaneName, MultipathUrl, PortalName};
 use lunway_multipath::plan::{Plan, PlanKind};
 use lunway_multipath::{Boundaries, Policy};
 use serde_json::{Value, json};
@@ -61,14 +63,9 @@ pub(crate) struct Paths {
 impl Paths {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
-        let url = address(&spec)?;
-        device::run(async {
-            if self.plan.is_some() || self.policy.is_some() {
-                self.trial(url).await
-            } else {
-                self.show(&spec, &url).await
-            }
-        })
+        let trial = self.plan.is_some() || self.policy.is_some();
+        let url = if trial { address(&spec)? } else { opened(&spec)? };
+        device::run(async { if trial { self.trial(url).await } else { self.show(&spec, &url).await } })
     }
 
     /// What would be.
@@ -138,7 +135,12 @@ impl Paths {
                 };
                 let (size, sector) = (HumanSize(geometry.size), geometry.logical_sector);
                 let shape = format!("{size}, sectors of {sector} bytes{cut}");
-                let blocks = [head(&name, plan, policy, Some(shape)), lanes.state_table(), warnings(plan)];
+                let blocks = [
+                    head(&name, plan, policy, Some(shape)),
+                    lanes.state_table(),
+                    single_sentence(spec),
+                    warnings(plan),
+                ];
                 match &screen {
                     Some(screen) => screen.draw(&joined(&blocks)),
                     None => print_blocks(&blocks)?,
@@ -164,7 +166,49 @@ async fn exercise(multipath: &IscsiMultipath) {
     }
 }
 
-/// The address of a disk that has paths. One that names a single path is taken as one of several: that is what is asked for here.
+/// The address of a disk with the paths that every command uses: where it names a single one, that one.
+fn opened(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
+    let url = address(spec)?;
+    match spec.leaf() {
+        DeviceSpec::Iscsi { url: text }
+            if matches!(Address::parse(text.expose_secret()), Ok(Address::One(_))) =>
+        {
+            Ok(single(&url).unwrap_or(url))
+        }
+        _ => Ok(url),
+    }
+}
+
+/// The one lane that a session without a plan is: to the address that the name stands for, from the one that the kernel chooses for it.
+/// `None`: there is no way there, which opening it says.
+fn single(url: &MultipathUrl) -> Option<MultipathUrl> {
+    let IscsiUrl { host, port, from, .. } = &url.base;
+    let lane = |portal: SocketAddr| {
+        let local: IpAddr =
+            if portal.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        // Connecting a datagram socket sends nothing: it asks for the route.
+        let socket = UdpSocket::bind((from.unwrap_or(local), 0)).ok()?;
+        socket.connect(portal).ok()?;
+        let name = PortalName { host: portal.ip().to_string(), port: portal.port(), target: None };
+        Some(LaneName { from: socket.local_addr().ok()?.ip(), portal: name, weight: None, reserve: false })
+    };
+    let lane = (host.as_str(), *port).to_socket_addrs().ok()?.find_map(lane)?;
+    Some(MultipathUrl { lanes: vec![lane], from: Vec::new(), plan: Some(PlanKind::Explicit), ..url.clone() })
+}
+
+/// That a disk is reached over one path, and how it would be over several.
+fn single_sentence(spec: &DeviceSpec) -> String {
+    match spec.leaf() {
+        DeviceSpec::Iscsi { url } if matches!(Address::parse(url.expose_secret()), Ok(Address::One(_))) => {
+            "One path, as the address names one portal and no plan: every command uses this one. ?plan=balanced takes all portals of the \
+             target, and --plan shows what would be."
+                .to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+/// The address of a disk that has paths. One that names a single path is taken as one of several, for trials.
 fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
     match spec.leaf() {
         DeviceSpec::Iscsi { url } => match Address::parse(url.expose_secret()) {
@@ -172,7 +216,7 @@ fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
             Ok(Address::One(url)) => Ok(MultipathUrl::of_one(url)),
             Err(error) => Err(Failure::Usage(error.to_string())),
         },
-        DeviceSpec::Paths { path } => MultipathUrl::from_file(path).map_err(Failure::failed),
+        DeviceSpec::Paths { path } => MultipathUrl::from_file(path).map_err(device::paths_file_failure),
         other => {
             Err(Failure::Usage(format!("{other} has no paths: an iscsi:// address or a paths.toml has them")))
         }
