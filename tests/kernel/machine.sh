@@ -5,10 +5,10 @@
 # is at the end of `unpack`. That takes half a minute where debootstrap and an initramfs generator take three.
 
 packages=(bash coreutils grep sed mawk findutils diffutils util-linux mount iproute2 kmod udev dmsetup busybox-static procps
-    libc-bin base-files base-passwd open-iscsi multipath-tools e2fsprogs xfsprogs fio sg3-utils ddpt lsscsi nftables)
+    libc-bin base-files base-passwd systemd login passwd open-iscsi multipath-tools e2fsprogs xfsprogs fio sg3-utils ddpt lsscsi nftables)
 # Trees of the kernel's modules that are kept; the rest is ten times as much.
-modules=(crypto arch lib block fs/{ext4,jbd2,mbcache.ko,xfs,9p,fscache,netfs,nls,configfs,fuse} net/{9p,core,netfilter,ipv4,sched} drivers/virtio
-    drivers/{scsi,target,uio,md,nvdimm,dax,block/virtio_blk.ko,net/virtio_net.ko,net/net_failover.ko,char/virtio_console.ko,char/hw_random})
+modules=(crypto arch lib block fs/{ext4,jbd2,mbcache.ko,xfs,9p,fscache,netfs,nls,configfs,fuse,autofs} net/{9p,core,netfilter,ipv4,sched} drivers/virtio
+    drivers/{scsi,target,uio,md,nvdimm,dax,block/virtio_blk.ko,block/loop.ko,net/virtio_net.ko,net/net_failover.ko,char/virtio_console.ko,char/hw_random})
 # In the order of their dependences, with those.
 boot_modules=(virtio_pci virtio_blk crc32c_generic ext4)
 
@@ -18,7 +18,7 @@ build_machine() { # CACHE
     package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ { print $2; exit }')
     [[ -n $package ]] || { apt-get update -qq; package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ { print $2; exit }'); }
     machine=$cache/$package
-    made_by=$(cat "$here/tests/kernel/"{machine.sh,init,initramfs} | sha256sum)
+    made_by=$(cat "$here/tests/kernel/"{machine.sh,init,units-init,initramfs} | sha256sum)
     [[ $(cat "$machine/made-by" 2>/dev/null) != "$made_by" ]] || return 0
     echo "building a guest with $package in $machine"
     local root=$cache/root
@@ -72,7 +72,26 @@ unpack() { # CACHE ROOT
     : >"$root/etc/fstab"
     mkdir -p "$root"/{proc,sys,dev,run,tmp,host,mnt} "$root"/etc/{iscsi,multipath} "$root/var/lib/iscsi"
     cp "$here/tests/kernel/init" "$root/usr/sbin/test-init"
-    chmod 755 "$root/usr/sbin/test-init"
+    cp "$here/tests/kernel/units-init" "$root/usr/sbin/units-init"
+    chmod 755 "$root/usr/sbin/test-init" "$root/usr/sbin/units-init"
+    local unit=$root/etc/systemd/system
+    mkdir -p "$unit"/{network-online.target.wants,multi-user.target.wants}
+    printf '%s\n' '[Unit]' DefaultDependencies=no 'After=systemd-udevd.service systemd-udev-trigger.service systemd-remount-fs.service' \
+        'Before=network.target network-online.target' '[Service]' Type=oneshot RemainAfterExit=yes \
+        'ExecStart=/usr/sbin/units-init network' >"$unit/units-network.service"
+    # Last: what is enabled during the test is started at the next boot before it looks.
+    printf '%s\n' '[Unit]' 'Requires=units-network.service' 'After=units-network.service remote-fs.target' '[Service]' Type=simple \
+        'ExecStart=/usr/sbin/units-init test' >"$unit/units-test.service"
+    ln -s ../units-network.service ../units-test.service "$unit/multi-user.target.wants/"
+    ln -s ../units-network.service "$unit/network-online.target.wants/"
+    # As the package's own script does.
+    ln -s /lib/systemd/system/remote-fs.target "$unit/multi-user.target.wants/"
+    local masked
+    for masked in systemd-logind.service getty.target systemd-networkd-wait-online.service systemd-firstboot.service systemd-timesyncd.service \
+        multipathd.service open-iscsi.service iscsid.socket; do
+        ln -sf /dev/null "$unit/$masked"
+    done
+    : >"$root/etc/machine-id"
     chroot "$root" /sbin/ldconfig
 }
 

@@ -1,0 +1,73 @@
+# The shipped systemd units, installed as their first lines say, under a real systemd, over a restart of the machine: what the management interface
+# changed is served again, and a file system on an attached disk is mounted again from fstab. Run twice: before the restart, and after it.
+. /host/tests/guest.sh
+
+lun() { echo "iscsi://127.0.0.1/$IQN/$1"; }
+active() { systemctl is-active --quiet "$1"; }
+# The commands that a unit's first lines give: those that are indented. `$EDITOR` is whoever installs it.
+installed_as_documented() { # UNIT
+    local script
+    script=$(sed -n '/^$/q; s/^#   //p' "/host/tree/contrib/$1" | grep -E '^(install|useradd|systemctl)')
+    grep -q systemctl <<<"$script" && (cd /host/tree && EDITOR=/host/editor bash -exc "$script")
+}
+
+if [[ ! -e /root/before ]]; then
+    cat >/host/lunway.toml <<TOML
+listen = ["$PORTAL_1"]
+[[target]]
+name = "$IQN"
+open = true
+[[target.lun]]
+id = 0
+device = "ram:64M"
+TOML
+    served=1
+    must "the host serves the disk that is attached" host serve
+    # What an administrator writes into the files that the steps open.
+    cat >/host/editor <<EDITOR
+#!/bin/bash
+case \$1 in
+*/lunway.toml) printf 'listen = ["127.0.0.1:3260"]\n[[target]]\nname = "%s"\nopen = true\n' "$IQN" >"\$1" ;;
+*/attach/data) printf 'DEVICE=iscsi://%s/%s/0\nWAY=--fuse /run/lunway-attach/data/mnt\n' "$PORTAL_1" "$IQN" >"\$1" ;;
+esac
+EDITOR
+    chmod 755 /host/editor
+    mkdir -p /usr/local/bin /srv
+    must "the daemon is installed by the lines at the top of its unit" installed_as_documented lunway.service
+    check "systemd has heard that it serves" active lunway.service
+    must "it has a folder for disks" install -d -o lunway -g lunway -m 750 /var/lib/lunway/disks
+    must "a LUN is added and its file made" lunway lun add "$IQN" 3 /var/lib/lunway/disks/disk.img --create 64M
+    check "the file belongs to the daemon's user" [ "$(stat -c %U /var/lib/lunway/disks/disk.img)" = lunway ]
+    check "the change is in the file" grep -q 'id = 3' /etc/lunway/lunway.toml
+    check "the daemon is spared when memory is short" [ "$(cat "/proc/$(systemctl show -P MainPID lunway)/oom_score_adj")" = -500 ]
+    echo "from before" >/tmp/mark && truncate -s 4096 /tmp/mark
+    must "data are written to it" lunway copy /tmp/mark "$(lun 3)" --overwrite
+
+    must "the attachment is installed by the lines at the top of its unit" installed_as_documented lunway-attach@.service
+    must "it is there" active lunway-attach@data.service
+    must "mkfs.ext4" mkfs.ext4 -q /run/lunway-attach/data/mnt/disk
+    # The line of the page "Attach".
+    grep -h '^/run/lunway-attach/data/mnt/disk /srv/data ' /host/tree/docs/src/attach.md >>/etc/fstab
+    mkdir -p /srv/data
+    systemctl daemon-reload
+    must "it is mounted by fstab" mount /srv/data
+    echo "from before" >/srv/data/file
+    ((failures)) && exit 1
+    touch /root/before
+    sync
+    trap - EXIT
+    # Without D-Bus it says that it found nobody to ask first.
+    systemctl reboot 2>/dev/null
+    sleep infinity
+fi
+
+served=1
+must "the daemon runs again" within 30 active lunway.service
+check "it serves what the management interface added" shows ' 3 .*/var/lib/lunway/disks/disk.img' lunway lun list
+check "with the data" eval 'lunway copy "$(lun 3)" /tmp/read && head -c 11 /tmp/read | grep -q "from before"'
+check "the file system is mounted again" within 60 mountpoint -q /srv/data
+check "with its data" grep -q "from before" /srv/data/file
+check "nothing has failed" no systemctl --quiet is-failed lunway.service lunway-attach@data.service srv-data.mount
+journalctl -b -u lunway.service -u lunway-attach@data.service -u srv-data.mount --no-pager -o cat | tail -n $((failures ? 30 : 0))
+umount /srv/data
+systemctl stop lunway-attach@data.service
