@@ -101,8 +101,11 @@ impl TargetConnection {
         } else {
             let (wanted, moved) = if task.write {
                 (completion.wanted_out, completion.wanted_out.min(u64::from(task.expected_length)))
+            } else if completion.status == GOOD {
+                // What the CDB takes and the header does not announce (W=0) has not come: nothing is written, and the initiator is told so.
+                (completion.wanted_in.max(completion.wanted_out), 0)
             } else {
-                (if completion.status == GOOD { completion.wanted_in } else { 0 }, 0)
+                (0, 0)
             };
             let residual = Residual::of(task.expected_length, wanted, moved);
             self.scsi_response(&task, completion.status, &completion.sense, &residual);

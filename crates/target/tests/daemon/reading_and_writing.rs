@@ -141,3 +141,21 @@ fn a_write_under_way_when_the_initiator_logs_out_is_finished_by_the_device() {
     daemon.await_sessions(0);
     assert_eq!(daemon.slow.waiting.load(Ordering::SeqCst), 0);
 }
+
+// shows RFC 7143 [11.4.5.1-1]
+#[test]
+fn a_command_whose_header_announces_no_data_moves_none_and_says_so_by_its_residual() {
+    let daemon = Daemon::start("");
+    let mut client = daemon.log_in().ready();
+    client.write(0, 7, &pattern(2, 1));
+    for (opcode, residual) in [(0x2a, Residual::Over(1024)), (0x28, Residual::Over(1024))] {
+        let completed = client.execute(0, &cdb10(opcode, 7, 2), &[], 0);
+        assert_eq!((completed.status, completed.residual), (0, residual), "{opcode:#x}");
+    }
+    // The bit of the other direction.
+    let completed = client.execute(0, &cdb10(0x2a, 7, 2), &[], 1024);
+    assert_eq!((completed.status, completed.residual), (0, Residual::Under(1024)));
+    let completed = client.execute(0, &cdb10(0x28, 7, 2), &pattern(2, 2), 0);
+    assert_eq!((completed.status, completed.residual), (0, Residual::Under(1024)));
+    assert_eq!(client.read(0, 7, 2), pattern(2, 1), "nothing was written");
+}
