@@ -237,6 +237,7 @@ impl Shared {
             target_portal_group_tag: group,
             target_alias: target.and_then(|target| target.config.alias.clone()),
             auth,
+            refusal: None,
         };
         let status = |refusal| LoginRefusal::from(LoginStatus::from(refusal));
         if ask.tsih == 0 {
@@ -247,9 +248,18 @@ impl Shared {
         }
         // Discovery sessions have one connection.
         let key = key.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?;
-        let session = self.registry.find(&key, ask.tsih, ask.cid).map_err(status)?;
-        let auth = auth.map(|auth| only_for(auth, session.leading().user.as_deref()));
-        Ok(Admission::Join(grant(ask.tsih, auth), session))
+        match self.registry.find(&key, ask.tsih, ask.cid) {
+            Ok(session) => {
+                let auth = auth.map(|auth| only_for(auth, session.leading().user.as_deref()));
+                Ok(Admission::Join(grant(ask.tsih, auth), session))
+            }
+            // Which sessions there are is no news for strangers: they are asked who they are like those that find one.
+            Err(refusal) if auth.is_some() => {
+                let refusal = Some(refusal.into());
+                Ok(Admission::Lead(LoginGrant { refusal, ..grant(ask.tsih, auth) }))
+            }
+            Err(refusal) => Err(status(refusal)),
+        }
     }
 
     /// Turns a connection whose login has succeeded into a session, or one more connection of a session that it `joins`. With

@@ -238,6 +238,7 @@ async fn converse(disk: Arc<Disk>, stream: TcpStream, portal_group: u16) {
                     target_portal_group_tag: portal_group,
                     target_alias: None,
                     auth: None,
+                    refusal: None,
                 }),
                 TargetEvent::LoggedIn(logged_in) => {
                     disk.isids.lock().unwrap().push(logged_in.isid);

@@ -74,8 +74,13 @@ fn log_in(cid: u16, session: Option<&SharedSession>) -> TargetConnection {
         while let Some(event) = target.poll_event() {
             if let TargetEvent::Login(ask) = event {
                 assert_eq!(ask.cid, cid);
-                let grant =
-                    LoginGrant { tsih: 7, target_portal_group_tag: 1, target_alias: None, auth: None };
+                let grant = LoginGrant {
+                    tsih: 7,
+                    target_portal_group_tag: 1,
+                    target_alias: None,
+                    auth: None,
+                    refusal: None,
+                };
                 match session {
                     None => target.grant_login(grant),
                     Some(session) => target.join_login(grant, session),

@@ -226,6 +226,7 @@ impl Pair {
                     target_portal_group_tag: 1,
                     target_alias: None,
                     auth: None,
+                    refusal: None,
                 }),
                 TargetEvent::Proof { .. } => self.target.check_proof(),
                 TargetEvent::LoggedIn(_) => {}

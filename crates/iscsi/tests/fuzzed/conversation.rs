@@ -91,6 +91,7 @@ pub(crate) fn run(input: &[u8]) {
                     target_portal_group_tag: 1,
                     target_alias: None,
                     auth: None,
+                    refusal: None,
                 });
             }
         }

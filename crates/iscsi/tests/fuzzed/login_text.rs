@@ -70,6 +70,7 @@ fn target(choice: u8, records: &[Record<'_>]) {
                     target_portal_group_tag: 1,
                     target_alias: None,
                     auth: auth.clone(),
+                    refusal: None,
                 })
             };
         }

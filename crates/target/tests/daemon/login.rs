@@ -66,6 +66,23 @@ fn a_wrong_secret_and_no_secret_are_authentication_failures() {
     assert_eq!(daemon.server().sessions(), 0);
 }
 
+#[test]
+fn which_sessions_there_are_is_told_only_to_who_has_proven_to_be_a_user() {
+    let (daemon, _files) = daemon_with_chap();
+    let right = InitiatorLoginConfig { chap: chap("sesame open now", None), ..login(1) };
+    let client = Client::log_in(daemon.address, right.clone()).unwrap();
+    let tsih = client.core.logged_in().unwrap().tsih;
+    for tsih in [tsih, tsih + 1] {
+        for chap in [None, chap("open sesame now", None)] {
+            let stranger = InitiatorLoginConfig { tsih, cid: 1, chap, ..login(1) };
+            assert_eq!(refusal(&daemon, stranger), LoginError::AuthenticationFailed, "TSIH {tsih}");
+        }
+    }
+    let user = InitiatorLoginConfig { tsih: tsih + 1, cid: 1, ..right };
+    let refused = refusal(&daemon, user);
+    assert_eq!(refused, LoginError::Refused(LoginStatus::SESSION_DOES_NOT_EXIST));
+}
+
 // shows RFC 7143 [12.1.3-5]
 #[test]
 fn the_target_proves_itself_to_initiators_that_ask() {

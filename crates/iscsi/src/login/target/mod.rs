@@ -147,6 +147,8 @@ pub struct LoginGrant {
     pub target_alias: Option<String>,
     /// Who must prove to be whom; `None` lets anybody in.
     pub auth: Option<ChapAuth>,
+    /// What the login ends with once that is proven: not everybody shall learn it.
+    pub refusal: Option<LoginStatus>,
 }
 
 /// Why somebody may not log in, and where to go instead.
@@ -398,6 +400,11 @@ impl TargetLogin {
             negotiation.declare(&mut out);
             true
         };
+        if let Some(status) =
+            self.grant.as_ref().and_then(|grant| grant.refusal).filter(|_| self.is_admitted())
+        {
+            return Err(status);
+        }
         let transit = self.last.next.filter(|_| done);
         self.outgoing = Some(Outgoing { segments: Segments::new(out, self.segment_len), transit });
         self.send()

@@ -41,7 +41,13 @@ fn chap(mutual: Option<ChapAccount>) -> Option<InitiatorChap> {
 }
 
 fn grant(auth: Option<ChapAuth>) -> LoginGrant {
-    LoginGrant { tsih: 42, target_portal_group_tag: 3, target_alias: Some("the disk".into()), auth }
+    LoginGrant {
+        tsih: 42,
+        target_portal_group_tag: 3,
+        target_alias: Some("the disk".into()),
+        auth,
+        refusal: None,
+    }
 }
 
 fn auth() -> ChapAuth {
