@@ -4,10 +4,11 @@
 //! nor a silent pass: what was left out is printed, and noted in the file that `LUNWAY_NOT_RUN` names, whose lines
 //! `script/test` shows at its end. Where `CI=true` everything must be there that can be installed.
 //!
-//! Two of them need more than finding: [`look`] opens a page in a browser, and [`namespace`] runs a test in a network of its own.
+//! [`written`] compares pages that are written from the code. Two of them need more than finding: [`look`] opens a page in a browser, and [`namespace`] runs a test in a network of its own.
 
 mod browser;
 pub mod namespace;
+pub mod written;
 
 use std::env;
 use std::fs::OpenOptions;

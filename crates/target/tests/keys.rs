@@ -3,8 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
 
 use lunway_target::Config;
 use serde_json::Value;
@@ -101,14 +99,5 @@ fn every_configuration_key_is_in_the_page_of_all_keys() {
         `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-target --test keys` from the types that the file is read into.\n"
         .to_owned();
     tables(&mut page, "Top level", &root, &root);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/keys.md");
-    if std::env::var_os("LUNWAY_WRITE_DOCS").is_some() {
-        fs::write(&path, &page).unwrap();
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    let first = page.lines().zip(written.lines()).find(|(now, then)| now != then);
-    assert!(
-        page == written,
-        "docs/src/keys.md is not what the configuration takes: write it anew; first {first:?}"
-    );
+    lunway_foreign::written::says("docs/src/keys.md", &page, "-p lunway-target --test keys");
 }

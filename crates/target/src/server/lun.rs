@@ -17,7 +17,7 @@ use crate::config::{LunConfig, TargetConfig};
 /// How long commands may take to end after their logical unit is withdrawn.
 const QUIET_TIME: Duration = Duration::from_secs(30);
 /// How long its device may take after that to be flushed, and to be closed.
-const RETIRE_TIME: Duration = Duration::from_secs(30);
+const END_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
@@ -243,9 +243,9 @@ impl Lun {
             tracing::error!(target = %self.target, lun = self.config.id, "what is kept of it stays: {error}");
         }
         let unanswered = self.unanswered();
-        let flushed = tokio::time::timeout(RETIRE_TIME, self.flush()).await;
+        let flushed = tokio::time::timeout(END_TIME, self.flush()).await;
         // Dropping a device waits for nothing: what is under way closes it when it is answered, and others may open it then.
-        let closed = tokio::time::timeout(RETIRE_TIME, self.close()).await;
+        let closed = tokio::time::timeout(END_TIME, self.close()).await;
         if flushed.is_err() || closed.is_err() {
             tracing::error!("{unanswered}");
         }

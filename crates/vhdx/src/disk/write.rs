@@ -47,11 +47,6 @@ impl WritePlan {
     pub fn segments(&self) -> &[WriteSegment] {
         &self.segments
     }
-
-    /// Whether completing it changes metadata, so that a flush costs a log entry.
-    pub fn changes_metadata(&self) -> bool {
-        !self.changes.is_empty()
-    }
 }
 
 /// What becomes of a block when its data is written.
