@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use axum::body::HttpBody;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::header::IF_MATCH;
+use axum::http::header::{EXPECT, IF_MATCH};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
@@ -14,9 +15,8 @@ use crate::error::ApiError;
 
 /// Largest body, bytes: a configuration of ten thousand LUNs.
 const BODY_MAX: usize = 4 << 20;
-/// How much more is read and dropped, so that the client learns what is wrong.
-const DROPPED_MAX: usize = 16 << 20;
-/// How long a client has to send it.
+/// How long a client has to send it. What is beyond the limit is read and dropped for as long, so that the client, which reads when it has sent
+/// everything, learns what is wrong.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// The varying parts of a path.
@@ -101,12 +101,20 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let path = request.uri().path().to_owned();
-        let bytes = match tokio::time::timeout(BODY_TIME, collect(request.into_body())).await {
-            Ok(Ok(Some(bytes))) => bytes,
-            Ok(Ok(None)) => {
-                let sentence = format!("{path}: a body has at most {BODY_MAX} bytes");
-                return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, sentence));
-            }
+        let too_large = || {
+            let sentence = format!("{path}: a body has at most {BODY_MAX} bytes");
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, sentence)
+        };
+        // Who asks before it sends is answered before.
+        let is_told = request.body().size_hint().lower() > BODY_MAX as u64;
+        if is_told && request.headers().contains_key(EXPECT) {
+            return Err(too_large());
+        }
+        let mut is_larger = is_told;
+        let collected = tokio::time::timeout(BODY_TIME, collect(request.into_body(), &mut is_larger)).await;
+        let bytes = match collected {
+            _ if is_larger => return Err(too_large()),
+            Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => {
                 return Err(ApiError::bad_request(format!("{path}: the body broke off: {error}")));
             }
@@ -122,22 +130,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// A body that is not too large.
-async fn collect(mut body: axum::body::Body) -> Result<Option<Vec<u8>>, axum::Error> {
-    let (mut bytes, mut dropped) = (Vec::new(), 0);
+/// A body; of one that `is_larger` than it may be nothing is kept.
+async fn collect(mut body: axum::body::Body, is_larger: &mut bool) -> Result<Vec<u8>, axum::Error> {
+    let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        if bytes.len() + data.len() <= BODY_MAX && dropped == 0 {
+        *is_larger |= bytes.len() + data.len() > BODY_MAX;
+        if *is_larger {
+            bytes = Vec::new();
+        } else {
             bytes.extend_from_slice(&data);
-            continue;
-        }
-        // A client reads the answer only when it has sent everything, within reason.
-        dropped += data.len();
-        if dropped > DROPPED_MAX {
-            break;
         }
     }
-    Ok((dropped == 0).then_some(bytes))
+    Ok(bytes)
 }
 
 /// JSON that does not say what is needed here.

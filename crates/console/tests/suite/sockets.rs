@@ -72,12 +72,21 @@ async fn what_is_too_large_or_no_json_is_refused_and_the_next_request_is_answere
     let path = format!("/v1/targets/{TARGET}");
     let (status, sentence) = daemon.put(&path, json!({ "alias": "x".repeat(5 << 20) })).await.unwrap_err();
     assert_eq!(status, 413, "{sentence}");
+    // Far larger, and of an unknown size.
+    let (status, sentence) = daemon.put(&path, json!({ "alias": "x".repeat(40 << 20) })).await.unwrap_err();
+    assert_eq!(status, 413, "{sentence}");
     let token = "Authorization: Bearer 0123456789abcdef0123456789abcdef";
     let request = format!(
         "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\r\nContent-Length: 5\r\n\r\n{{ no!"
     );
     let answer = say(&daemon, &request).await;
     assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("is no JSON"), "{answer}");
+    // One that asks before it sends need not send.
+    let request = format!(
+        "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n"
+    );
+    let answer = say(&daemon, &request).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n", "x".repeat(64 << 10));
     assert!(!say(&daemon, &long).await.contains(" 200 "));
     assert_eq!(daemon.get("/v1/health").await["status"], "ok");
