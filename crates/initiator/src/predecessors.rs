@@ -104,7 +104,8 @@ impl Predecessors {
         let portals = self.portals();
         tracing::warn!(
             portals,
-            "an earlier process of this host was ended with a session that nothing proves dead: the disk can be used after {}",
+            "an earlier process of this host was ended with a session that nothing proves dead: the disk can be used when it has answered a barrier, \
+             which is sent in {}: that takes as long as it is busy with what it was given before",
             ExactDuration(settle)
         );
         sleep_until(self.found + settle).await;

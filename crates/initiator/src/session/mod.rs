@@ -596,6 +596,20 @@ mod tests {
         assert!(state.slots.get_mut(late).unwrap().is_answered());
     }
 
+    /// A unit that hangs answers neither a barrier nor its abort, over a session that is well.
+    #[test]
+    fn a_barrier_and_its_abort_without_an_answer_are_no_end_of_the_session() {
+        for (effect, ends) in [(Effect::Barrier, false), (Effect::Query, true)] {
+            let mut state = waiting(&OpenOptions::default());
+            let late = state.enter(command(effect)).unwrap();
+            let tick = state.clock.tick;
+            state.slots.get_mut(late).unwrap().stage = Stage::Aborting { since: tick };
+            let past_abort = Instant::now() + Duration::from_secs(20);
+            assert_eq!(state.pass_time(past_abort).is_err(), ends, "{effect:?}");
+            assert_eq!(state.slots.get_mut(late).unwrap().is_answered(), !ends);
+        }
+    }
+
     #[test]
     fn a_spoiled_flush_that_nobody_hears_leaves_its_error_to_the_next() {
         let mut state = waiting(&OpenOptions::default());

@@ -9,7 +9,7 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 use lunway_scsi::operations;
 
 use super::{End, State};
-use crate::slots::{Entry, Stage};
+use crate::slots::{Effect, Entry, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
 fn what(cdb: &Cdb) -> String {
@@ -59,6 +59,7 @@ impl State {
         let (tick, lun) = (self.clock.tick, self.lun.0);
         let mut overdue = Vec::new();
         let mut unanswered = None;
+        let mut hung = Vec::new();
         for (token, entry) in self.slots.iter_unanswered() {
             let late = tick - entry.since > self.clock.patience(entry.effect)
                 || tick - entry.born > self.clock.lifetime_ticks;
@@ -74,6 +75,12 @@ impl State {
                     unanswered = Some((opcode, late));
                     entry.stage = Stage::Aborting { since: tick };
                 }
+                // The unit waits for what it was given before, over whichever session: this one is well.
+                Stage::Aborting { since }
+                    if entry.effect == Effect::Barrier && tick - since > self.clock.abort_ticks =>
+                {
+                    hung.push((token, self.clock.timeout(entry.effect)));
+                }
                 Stage::Aborting { since } if tick - since > self.clock.abort_ticks => {
                     return Err(End::Lost("no answer to ABORT TASK".to_owned()));
                 }
@@ -84,7 +91,7 @@ impl State {
             let silent = if core.awaits_ping() { ", and no answer to a ping" } else { "" };
             self.note_event(format!("{late} to a command {opcode:02X}h, which was aborted{silent}"));
         }
-        for (token, error) in overdue {
+        for (token, error) in overdue.into_iter().chain(hung) {
             self.fail(token, error);
         }
         Ok(())
