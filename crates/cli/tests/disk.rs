@@ -236,8 +236,31 @@ fn a_parent_that_was_moved_is_found_again_and_another_one_is_refused() {
     folder.disk("create wrong.vhdx --size 4M");
     let said = folder.refused("rebase child.avhdx --parent wrong.vhdx");
     assert!(said.contains("--ignore-mismatch") && folder.contents("child.avhdx") == shown, "{said}");
-    // A parent that was written to is not the one that the child was made on.
-    folder.write("moved.vhdx", 0, 9, 512);
+    // A parent is not written: its children are looked for above it, too.
+    let [child, away] = ["child.avhdx", "away"].map(|name| folder.path(name));
+    fs::write(folder.path("source.img"), vec![9; 4 << 20]).unwrap();
+    let onto = || {
+        lunway(&[
+            "copy",
+            &folder.path("source.img"),
+            &format!("vhdx:{}", folder.path("moved.vhdx")),
+            "--overwrite",
+        ])
+    };
+    let refused = finish(onto(), PATIENCE);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("it is the parent of"), "{refused:?}");
+    assert!(folder.contents("child.avhdx") == shown);
+    assert!(folder.refused("rebase moved.vhdx --parent child.avhdx").contains("would be a circle"));
+    assert!(
+        folder
+            .refused("rebase child.avhdx --parent child.avhdx --ignore-mismatch")
+            .contains("would be a circle")
+    );
+    // One that was written to is not the one that the child was made on.
+    fs::create_dir(&away).unwrap();
+    fs::rename(&child, format!("{away}/child.avhdx")).unwrap();
+    succeed(onto());
+    fs::rename(format!("{away}/child.avhdx"), &child).unwrap();
     assert!(folder.refused("check child.avhdx").contains("the parent has changed"));
     folder.disk("rebase child.avhdx --parent moved.vhdx --ignore-mismatch");
     assert!(folder.contents("child.avhdx") == folder.contents("moved.vhdx"));
@@ -325,4 +348,39 @@ fn damage_is_found_named_and_repaired_where_that_is_certain() {
     folder.refused("repair disk.vhdx");
     assert!(fs::read(folder.path("disk.vhdx")).unwrap() == bytes, "left as it was");
     assert!(!Path::new(&folder.path("disk.vhdx.before-repair")).exists());
+}
+
+#[test]
+fn children_are_looked_for_in_the_folders_above_and_parents_never_through_a_link_that_leads_out() {
+    let folder = Folder::new();
+    let path = |name: &str| folder.path(name);
+    fs::create_dir(path("base")).unwrap();
+    fs::create_dir(path("inside")).unwrap();
+    let run = |words: &[&str]| {
+        let output = finish(lunway(&[&["disk"], words].concat()), PATIENCE);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let done = |words: &[&str]| assert!(run(words).0, "{words:?}: {:?}", run(words));
+    let (base, above, beside) = (path("base/p.vhdx"), path("a.avhdx"), path("base/b.avhdx"));
+    done(&["create", &base, "--size", "8M", "--block-size", "1M"]);
+    done(&["create", &above, "--parent", &base]);
+    done(&["create", &beside, "--parent", &base]);
+    for words in [&["merge", &*beside][..], &["resize", &base, "16M"]] {
+        let (succeeded, said) = run(words);
+        assert!(!succeeded && said.contains("a.avhdx"), "{words:?}: {said}");
+    }
+    done(&["check", &above]);
+
+    let (link, child) = (path("inside/p.vhdx"), path("inside/c.avhdx"));
+    fs::copy(&base, &link).unwrap();
+    done(&["create", &child, "--parent", &link]);
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&base, &link).unwrap();
+    let (succeeded, said) = run(&["check", &child]);
+    assert!(!succeeded && said.contains("the parent was not found"), "{said}");
+
+    let odd = path("a\\b.vhdx");
+    done(&["create", &odd, "--size", "8M"]);
+    let (succeeded, said) = run(&["snapshot", &odd, &path("c.avhdx")]);
+    assert!(!succeeded && said.contains("has a backslash"), "{said}");
 }

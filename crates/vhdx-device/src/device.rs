@@ -36,6 +36,7 @@ pub struct OpenError {
 
 /// A VHDX file with its parents.
 ///
+/// - **No parent is written**: a file that others were made on is opened for reading alone.
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
 /// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A write that allocates
 ///   waits for others of the same block alone.
@@ -80,6 +81,16 @@ impl VhdxDevice {
         let mut guids = Some(random_guids().map_err(random)?);
         let guids = || guids.take().unwrap_or_else(|| Box::new(|| lunway_vhdx::format::Guid::ZERO));
         let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
+        if !read_only {
+            let names: Vec<String> = children(&canonical)
+                .unwrap_or_default()
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            if !names.is_empty() {
+                return Err(failed(lunway_vhdx::OpenError::IsParent(names.join(", "))));
+            }
+        }
         let chain = Chain::open_files(&canonical, folder(&canonical), &options, guids).map_err(failed)?;
         Ok(Self { inner: Arc::new(Inner::new(canonical, chain)) })
     }
@@ -189,8 +200,10 @@ impl Inner {
         let options = OpenOptions::writable();
         let none =
             || -> Box<dyn lunway_vhdx::format::GuidSource> { Box::new(|| lunway_vhdx::format::Guid::ZERO) };
-        let opened = Disk::open(file, &options, guids)
-            .and_then(|disk| Chain::with_parents(disk, &self.path, folder(&self.path), &options, none));
+        let opened = Disk::open(file, &options, guids).and_then(|disk| {
+            let paths = std::slice::from_ref(&self.path);
+            Chain::with_parents(vec![disk], paths, folder(&self.path), &options, none)
+        });
         let chain = opened.map_err(|error| BlockError::Gone { why: format!("after a resize: {error}") })?;
         self.size.store(chain.size(), Ordering::Release);
         *place = Some(chain);

@@ -224,9 +224,13 @@ async fn a_parent_is_not_resized() {
         random_guids().unwrap(),
     );
     let linkage = data_write.unwrap().data_write_guid();
-    make(folder.path(), "child.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
     let device = open(&path, false);
+    make(folder.path(), "child.avhdx", Kind::Differencing, 512, Some(("base.vhdx", linkage)));
     let error = device.resize(SIZE).await.unwrap_err().to_string();
     assert!(error.contains("it is the parent of") && error.contains("child.avhdx"), "{error}");
     assert_eq!(device.geometry().size, SIZE * 2);
+    device.close(CLOSE_TIME).await.unwrap();
+    let error = VhdxDevice::open(&path, false).err().unwrap().to_string();
+    assert!(error.contains("it is the parent of") && error.contains("child.avhdx"), "{error}");
+    open(&path, true);
 }

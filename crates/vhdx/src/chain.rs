@@ -42,27 +42,28 @@ impl Chain<File> {
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
         let disk = Disk::open(open_file(path, !options.read_only)?, options, guids())?;
-        Self::with_parents(disk, path, root, options, guids)
+        Self::with_parents(vec![disk], &[path.to_owned()], root, options, guids)
     }
 
-    /// The same for a disk that is open already; `path` is its file's.
+    /// The same where the first disks are open already; `paths` are their files'.
     pub fn with_parents(
-        disk: Disk<File>,
-        path: &Path,
+        mut disks: Vec<Disk<File>>,
+        paths: &[PathBuf],
         root: &Path,
         options: &OpenOptions,
         mut guids: impl FnMut() -> Box<dyn GuidSource>,
     ) -> Result<Self, OpenError> {
         let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
-        let mut path = canonical(path)?;
         let root = canonical(root)?;
-        let mut paths = vec![path.clone()];
-        let mut disks = vec![disk];
+        let mut paths = paths.iter().map(|path| canonical(path)).collect::<Result<Vec<_>, _>>()?;
+        let mut path = paths.last().cloned().unwrap_or_default();
         while let Some(locator) = disks.last().and_then(|disk| disk.parameters().locator.clone()) {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let candidates = locator.candidates(folder, &root);
             let found = candidates.iter().filter_map(|candidate| candidate.canonicalize().ok());
-            let Some(parent) = found.into_iter().find(|found| found.is_file()) else {
+            // Where a symbolic link leads out of the root, nothing is found: who sent the file may have sent the link.
+            let mut found = found.filter(|found| found.starts_with(&root));
+            let Some(parent) = found.find(|found| found.is_file()) else {
                 return Err(OpenError::NoParent(join(&candidates)));
             };
             if paths.contains(&parent) {

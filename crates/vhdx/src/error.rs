@@ -74,6 +74,19 @@ pub enum OpenError {
         /// What is needed.
         problem: String,
     },
+    /// The log changes payload, which the standard forbids, and which a replay in memory cannot show.
+    #[error(
+        "the log changes data at byte {offset}: it must be replayed onto the file first, as lunway disk repair does"
+    )]
+    PayloadInLog {
+        /// Where in the file, bytes.
+        offset: u64,
+    },
+    /// The file is another's parent, and was to be written.
+    #[error(
+        "it is the parent of {0}, which could not be opened any more: write to that one, or open this one for reading alone"
+    )]
+    IsParent(String),
     /// The writer of the file has marked it as incomplete.
     #[error("the file is marked as incomplete: whatever was filling it has not finished")]
     Incomplete,

@@ -2,12 +2,14 @@
 //!
 //! # Order of writes
 //!
+//! Level by level from the top; of each:
+//!
 //! ```text
-//!   1  lowest child    parent_linkage2: the DataWriteGuid that the base is going to have        (one transaction)
+//!   1  child           parent_linkage2: the DataWriteGuid that the base is going to have        (one transaction)
 //!   2  base            grown to the top's size, where that is larger                             (one transaction)
 //!   3  base            the upper files' data and zeroes; its DataWriteGuid changes with the first write
 //!   4  base            flushed, closed; cut to the top's size, where that is smaller             (one transaction)
-//!   5  lowest child    parent_linkage: the base's new DataWriteGuid                              (one transaction)
+//!   5  child           parent_linkage: the base's new DataWriteGuid                              (one transaction)
 //! ```
 //!
 //! The chain shows the same disk at every moment: what step 3 writes into the base is what the upper files show there. So a merge that
@@ -21,7 +23,7 @@ use crate::chain::Chain;
 use crate::disk::{Disk, Source};
 use crate::edit::{Resize, resize, set_linkage2, set_parent};
 use crate::error::{DiskError, EditError, OpenError};
-use crate::format::{Guid, GuidSource};
+use crate::format::{Guid, GuidSource, HEADER_SECTION};
 use crate::locator::Locator;
 use crate::open::{self, OpenOptions};
 use crate::storage::{Storage, open_file};
@@ -53,7 +55,7 @@ pub enum Go {
 /// How a merge ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The base shows what the chain has shown. These files, the top first, are needed no longer.
+    /// The base shows what the chain has shown. These files, the top first, were needed no longer.
     Merged(Vec<PathBuf>),
     /// Stopped on request.
     Stopped,
@@ -108,7 +110,9 @@ pub fn copy<U: Storage, B: Storage>(
     Ok(Go::On)
 }
 
-/// Merges the file at `top`, and all between, into `base`, one of its parents. The files stay: which may be removed, the answer says.
+/// Merges the file at `top`, and all between, into `base`, one of its parents, one level after another: a file that is done shows what the
+/// top shows, so that none is ever left that shows something else. Removes the files that are needed no longer, unless they are to be kept.
+/// All of them are locked until then.
 ///
 /// Parents are looked for in `root` and below.
 ///
@@ -119,59 +123,121 @@ pub fn merge_files(
     top: &Path,
     base: &Path,
     root: &Path,
+    keep: bool,
     mut guids: impl FnMut() -> Box<dyn GuidSource>,
     each: &mut dyn FnMut(Progress) -> Go,
 ) -> Result<Outcome, EditError> {
     let canonical = |path: &Path| path.canonicalize().map_err(OpenError::access("looking for the file"));
     let (top, base) = (canonical(top)?, canonical(base)?);
-    let reading = OpenOptions::read_only();
-    let chain = Chain::open_files(&top, root, &reading, &mut guids)?;
+    let chain = Chain::open_files(&top, root, &OpenOptions::read_only(), &mut guids)?;
     let level = chain.paths().iter().position(|path| *path == base);
     let level = level
         .filter(|level| *level > 0)
         .ok_or_else(|| EditError::Refused(format!("{} is no parent of {}", base.display(), top.display())))?;
-    let merged = chain.paths()[..level].to_vec();
-    let lowest = merged[level - 1].clone();
-    let (size, base_size) = (chain.size(), chain.disks()[level].parameters().disk_size);
-    let below = chain.disks().get(level + 1).map(|disk| disk.parameters().disk_size);
-    let now = chain.disks()[level].data_write_guid();
-    let locator = chain.disks()[level - 1].parameters().locator.clone();
+    let paths = chain.paths()[..=level].to_vec();
+    drop(chain);
+    let files = paths.iter().map(|path| open_file(path, true)).collect::<Result<Vec<_>, _>>()?;
+    for child in 0..level {
+        if merge_one(&files[child..], &paths[child..], root, &mut guids, each)? == Go::Stop {
+            return Ok(Outcome::Stopped);
+        }
+    }
+    if !keep {
+        for (path, file) in paths.iter().zip(&files).take(level) {
+            remove(path, file)?;
+        }
+    }
+    Ok(Outcome::Merged(paths[..level].to_vec()))
+}
+
+/// Removes a file that is open and locked, unless another one has its name by now.
+fn remove(path: &Path, file: &File) -> Result<(), EditError> {
+    use std::os::unix::fs::MetadataExt;
+
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let is_it = || Ok(identity(fs::symlink_metadata(path)?) == identity(file.metadata()?));
+    let removed = is_it().and_then(|it| match it {
+        true => fs::remove_file(path),
+        false => Err(std::io::Error::other("another file has that name now")),
+    });
+    removed.map_err(|error| {
+        EditError::Refused(format!(
+            "everything is merged, but {} cannot be removed ({error}): remove it by hand",
+            path.display()
+        ))
+    })
+}
+
+/// Another handle of an open file, which shares its lock.
+fn clone(file: &File) -> Result<File, OpenError> {
+    file.try_clone().map_err(OpenError::access("opening the file"))
+}
+
+/// The chain of files that are open and locked already, the first one with `options`, and of the parents below them.
+fn stack(
+    files: &[File],
+    paths: &[PathBuf],
+    root: &Path,
+    options: &OpenOptions,
+    guids: &mut impl FnMut() -> Box<dyn GuidSource>,
+) -> Result<Chain<File>, OpenError> {
+    let reading = OpenOptions::read_only();
+    let mut disks = Vec::new();
+    for (number, file) in files.iter().enumerate() {
+        let options = if number == 0 { options } else { &reading };
+        disks.push(Disk::open(clone(file)?, options, guids())?);
+    }
+    Chain::with_parents(disks, paths, root, options, guids)
+}
+
+/// Merges the first file into the second one; all are locked.
+fn merge_one(
+    files: &[File],
+    paths: &[PathBuf],
+    root: &Path,
+    guids: &mut impl FnMut() -> Box<dyn GuidSource>,
+    each: &mut dyn FnMut(Progress) -> Go,
+) -> Result<Go, EditError> {
+    let reading = OpenOptions::read_only();
+    let chain = stack(files, paths, root, &reading, guids)?;
+    let parameters = |level: usize| chain.disks().get(level).map(Disk::parameters);
+    let size = chain.size();
+    let base_size = parameters(1).map_or(0, |base| base.disk_size);
+    let below = parameters(2).map(|below| below.disk_size);
+    let locator = parameters(0).and_then(|child| child.locator.clone());
     let mut locator = locator.ok_or_else(|| EditError::Refused("the chain ends above the base".into()))?;
+    let now = chain.disks().get(1).map_or(Guid::ZERO, Disk::data_write_guid);
     drop(chain);
 
     // A merge that was interrupted has told the child already.
     let next = if locator.linkage() == now { guids().next() } else { now };
     if next != now {
-        let file = open_file(&lowest, true)?;
-        set_linkage2(&file, next, guids().as_mut())?;
+        set_linkage2(&files[0], next, guids().as_mut())?;
     }
     let resized = |size| Resize { size, parent_size: below, data_write: Some(next) };
     if size > base_size {
-        resize(&open_file(&base, true)?, &resized(size), guids().as_mut())?;
+        resize(&files[1], &resized(size), guids().as_mut())?;
     }
-    let go = {
-        let disks = merged.iter().map(|path| Disk::open(open_file(path, false)?, &reading, guids()));
-        let upper = Chain::upper(disks.collect::<Result<Vec<_>, _>>()?)?;
-        let writing = OpenOptions { data_write: Some(next), ..OpenOptions::writable() };
-        let below = Chain::open_files(&base, root, &writing, &mut guids)?;
-        let go = copy(&upper, &below, each)?;
-        below.flush()?;
-        below.close()?;
-        go
-    };
+    let upper = Chain::upper(vec![Disk::open(clone(&files[0])?, &reading, guids())?])?;
+    let writing = OpenOptions { data_write: Some(next), ..OpenOptions::writable() };
+    let base = stack(&files[1..], &paths[1..], root, &writing, guids)?;
+    let go = copy(&upper, &base, each)?;
+    base.flush()?;
+    base.close()?;
     if go == Go::Stop {
-        return Ok(Outcome::Stopped);
+        return Ok(Go::Stop);
     }
     if size < base_size {
-        resize(&open_file(&base, true)?, &resized(size), guids().as_mut())?;
+        resize(&files[1], &resized(size), guids().as_mut())?;
     }
     locator.set(Locator::LINKAGE, &format!("{{{next}}}"));
     locator.set(Locator::LINKAGE2, &format!("{{{}}}", Guid::ZERO));
-    set_parent(&open_file(&lowest, true)?, &locator, guids().as_mut())?;
-    Ok(Outcome::Merged(merged))
+    set_parent(&files[0], &locator, guids().as_mut())?;
+    Ok(Go::On)
 }
 
-/// The files in the folder of `parent` that were made on it, as their locators say. Files that cannot be read are left out.
+/// The files that were made on `parent`, as their locators say: in its folder and those above, since parents are looked for in the folder of
+/// a child and below. Files and folders that cannot be read are left out.
 ///
 /// # Errors
 ///
@@ -181,17 +247,24 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let parent = parent.canonicalize().map_err(looking())?;
     let file = File::open(&parent).map_err(OpenError::access("opening the file"))?;
     let data_write = open::read(&file)?.headers.current.data_write;
-    let folder = parent.parent().unwrap_or(Path::new("/"));
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(looking())?.flatten() {
-        let path = entry.path();
-        if path == parent || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            continue;
-        }
-        let Ok(file) = File::open(&path) else { continue };
-        let Ok(opened) = open::read(&file) else { continue };
-        if opened.parameters.locator.is_some_and(|locator| locator.matches(data_write)) {
-            found.push(path);
+    for (above, folder) in parent.ancestors().skip(1).enumerate() {
+        let entries = match fs::read_dir(folder) {
+            Err(error) if above == 0 => return Err(looking()(error)),
+            entries => entries.into_iter().flatten().flatten(),
+        };
+        for entry in entries {
+            let path = entry.path();
+            // What is shorter than the first structures is no VHDX file.
+            let large = |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() >= HEADER_SECTION;
+            if path == parent || !entry.metadata().is_ok_and(large) {
+                continue;
+            }
+            let Ok(file) = File::open(&path) else { continue };
+            let Ok(opened) = open::read(&file) else { continue };
+            if opened.parameters.locator.is_some_and(|locator| locator.matches(data_write)) {
+                found.push(path);
+            }
         }
     }
     found.sort();

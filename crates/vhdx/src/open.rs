@@ -65,21 +65,13 @@ impl<S: Storage> Disk<S> {
         let mut opened = read(&storage)?;
         let view = View { storage: &storage, overlay: opened.overlay.as_ref() };
         let overlay = opened.overlay.as_ref();
-        let counts = scan(
-            &view,
-            opened.regions.bat,
-            &opened.geometry,
-            &mut opened.space,
-            refuse_damage,
-            |block| match overlay.is_some_and(|overlay| overlay.touches(block)) {
-                true => {
-                    let problem =
-                        "it changes payload, which only a replay onto the file can: open it for writing once";
-                    Err(OpenError::unsupported(Place::Log, block.offset, problem))
+        let counts =
+            scan(&view, opened.regions.bat, &opened.geometry, &mut opened.space, refuse_damage, |block| {
+                match overlay.is_some_and(|overlay| overlay.touches(block)) {
+                    true => Err(OpenError::PayloadInLog { offset: block.offset }),
+                    false => Ok(()),
                 }
-                false => Ok(()),
-            },
-        )?;
+            })?;
         Ok(Self::assemble(storage, options, guids, opened, counts))
     }
 

@@ -332,6 +332,7 @@ fn merging_several_levels_shows_the_same_however_often_it_is_interrupted() {
                     &paths[3],
                     &paths[level],
                     folder.path(),
+                    true,
                     || {
                         guid += 1;
                         guids(seed * 1000 + guid)
@@ -426,4 +427,24 @@ fn what_no_rule_decides_is_not_repaired() {
         assert!(matches!(refused, EditError::Open(_)), "{what}: {refused}");
         assert!(file.to_bytes() == before, "{what}: the file is as it was");
     }
+}
+
+#[test]
+fn files_that_are_merged_are_locked_until_they_are_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (paths, shown) = files(folder.path(), &[4 * MIB, 4 * MIB, 4 * MIB], 9);
+    let mut asked = false;
+    let outcome = merge::merge_files(&paths[2], &paths[0], folder.path(), false, || guids(7), &mut |_| {
+        for path in paths.iter().filter(|_| !asked) {
+            let locked = open_file(path, true).expect_err("locked").to_string();
+            assert!(locked.contains("in use"), "{locked}");
+        }
+        asked = true;
+        Go::On
+    });
+    assert!(asked);
+    let merged = outcome.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(merged, Outcome::Merged(vec![paths[2].clone(), paths[1].clone()]));
+    assert!(!paths[1].exists() && !paths[2].exists());
+    assert!(contents(&whole(folder.path(), &paths[0], false)) == shown);
 }

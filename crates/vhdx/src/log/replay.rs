@@ -153,6 +153,8 @@ pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result
     let entries = find(storage, ring, log)?;
     let mut len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
     let last = check_length(&entries, ring.span, len)?;
+    // Behind this, whatever the length, everything is zero already: a descriptor of terabytes of zeroes costs nothing there.
+    let mut stored = len;
     each_update(storage, ring, log, &entries, |offset, change| {
         let size = match change {
             Change::Data(_) => PAGE_U64,
@@ -165,8 +167,17 @@ pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result
             len = offset + size;
         }
         match change {
-            Change::Data(page) => storage.write_at(offset, page),
-            Change::Zero(size) => storage.zero(offset, size),
+            Change::Data(page) => {
+                stored = stored.max(offset + PAGE_U64);
+                storage.write_at(offset, page)
+            }
+            Change::Zero(size) => match (offset + size).min(stored).saturating_sub(offset) {
+                0 => Ok(()),
+                size => match storage.punch(offset, size) {
+                    Ok(false) => storage.zero(offset, size),
+                    other => other.map(drop),
+                },
+            },
         }
         .map_err(OpenError::storage("replaying the log", offset))
     })?;
@@ -237,5 +248,28 @@ mod tests {
         assert_eq!(firsts[16..], [0; 4], "behind the end of the file");
         let touches = |offset, len| overlay.touches(Span { offset, len });
         assert!(touches(0x3FFF, 1) && touches(0x4FFF, 2) && touches(0x3800, 8) && !touches(0x4000, 0x1000));
+    }
+
+    #[test]
+    fn zeroes_behind_the_end_of_the_file_are_not_written() {
+        use crate::log::write::{EntryContent, LogWriter};
+
+        const LOG: Guid = Guid::from_digits(3);
+        let storage = MemoryStorage::of_len(5 << 20);
+        let ring = Ring { span: Span { offset: 1 << 20, len: 1 << 20 } };
+        storage.write_at((4 << 20) + PAGE_U64, &[7; PAGE]).expect("memory");
+        let content = EntryContent {
+            zeroes: &[Span { offset: 4 << 20, len: 1 << 32 }],
+            pages: &[],
+            flushed_file_offset: 5 << 20,
+            last_file_offset: 5 << 20,
+        };
+        LogWriter::new(ring, LOG, 1).write(&storage, &content).expect("memory");
+        let before = storage.allocated();
+        onto_file(&storage, ring, LOG).expect("a replay");
+        assert!(storage.allocated() <= before + (1 << 20), "{} bytes", storage.allocated());
+        let mut page = [1; PAGE];
+        storage.read_at((4 << 20) + PAGE_U64, &mut page).expect("memory");
+        assert_eq!(page, [0; PAGE]);
     }
 }

@@ -38,7 +38,8 @@ struct Found {
     report: Report,
     file_bytes: u64,
     allocated: u64,
-    in_use: bool,
+    /// How another process has it open.
+    in_use: Option<&'static str>,
     children: Vec<PathBuf>,
     /// The files of the chain, this one first, or why it is not whole.
     chain: Result<Vec<PathBuf>, String>,
@@ -59,14 +60,19 @@ fn read(path: &Path) -> anyhow::Result<Found> {
     // Not locked: a disk that is in use can be looked at as well.
     let file = File::open(path)?;
     let metadata = file.metadata()?;
-    let in_use = matches!(file.try_lock(), Err(std::fs::TryLockError::WouldBlock));
+    let blocked = |locked| matches!(locked, Err(std::fs::TryLockError::WouldBlock));
+    let in_use = match () {
+        () if blocked(file.try_lock_shared()) => Some("for writing: the figures are of a moment"),
+        () if blocked(file.try_lock()) => Some("for reading"),
+        () => None,
+    };
     drop(file.unlock());
     let report = check(&file);
     let disk = Disk::open(file, &OpenOptions::read_only(), guids()?())?;
     let parameters = disk.parameters().clone();
-    let chain = match (&parameters.locator, in_use) {
-        (None, _) => Ok(vec![path.canonicalize()?]),
-        (Some(_), _) => Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?)
+    let chain = match &parameters.locator {
+        None => Ok(vec![path.canonicalize()?]),
+        Some(_) => Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?)
             .map(|chain| chain.paths().to_vec())
             .map_err(|error| error.to_string()),
     };
@@ -138,11 +144,8 @@ impl Found {
             "empty"
         };
         rows.push(("log", log.to_owned()));
-        if self.in_use {
-            rows.push((
-                "in use",
-                "another process has it open for writing: the figures are of a moment".to_owned(),
-            ));
+        if let Some(how) = self.in_use {
+            rows.push(("in use", format!("another process has it open {how}")));
         }
         rows
     }
@@ -168,7 +171,7 @@ impl Found {
             "chain_problem": self.chain.as_ref().err(),
             "children": self.children.iter().map(text).collect::<Vec<_>>(),
             "log_dirty": self.report.log_in_use,
-            "in_use": self.in_use,
+            "in_use": self.in_use.is_some(),
             "fragmentation_percent": self.fragmentation(),
             "blocks": {
                 "data": counts.present,

@@ -1,6 +1,5 @@
 //! `lunway disk merge`.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
@@ -14,7 +13,8 @@ use crate::{interrupt, progress, terminal};
 
 /// Merge a differencing disk, and all between, into one of its parents, and remove the files that are needed no longer.
 ///
-/// The disk shows the same at every moment, whatever is interrupted: the same command goes on. Other children of that parent are lost by
+/// The disk shows the same at every moment, whatever is interrupted: the same command goes on. Several levels are merged one after
+/// another, so that each file that is left shows what the first one shows. Other children of that parent are lost by
 /// it, and the merge is refused where its folder has any.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -28,7 +28,7 @@ pub(super) struct Merge {
     /// The parent that is to hold everything [default: the next one]
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
-    /// Keep the files that were merged
+    /// Keep the files that were merged: all of them show then what the first one shows
     #[arg(long)]
     keep: bool,
     /// Merge although the parent, or a disk between, has other children, which cannot be opened any more then
@@ -72,7 +72,7 @@ impl Merge {
         let cancel = interrupt::watch();
         let bar = progress::bytes("merging", size);
         let mut written = 0;
-        let outcome = merge_files(path, &into, &folder(path), guids()?, &mut |now| {
+        let outcome = merge_files(path, &into, &folder(path), self.keep, guids()?, &mut |now| {
             bar.set_position(now.done);
             written = now.written;
             if cancel.is_cancelled() { Go::Stop } else { Go::On }
@@ -88,13 +88,6 @@ impl Merge {
                 )));
             }
         };
-        if !self.keep {
-            // The top first: whatever is left after a failure is a chain.
-            for file in &merged {
-                let removed = fs::remove_file(file);
-                removed.with_context(|| format!("merged, but cannot remove {}", file.display()))?;
-            }
-        }
         let text = |path: &PathBuf| path.display().to_string();
         match self.json {
             true => terminal::print_json(&json!({

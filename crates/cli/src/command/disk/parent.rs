@@ -8,7 +8,7 @@ use clap::Args;
 use lunway_vhdx::{Disk, Locator, OpenOptions, open_file, set_parent};
 use serde_json::json;
 
-use super::{folder, guids, open_to_change};
+use super::{folder, guids, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -39,6 +39,17 @@ impl Rebase {
     pub(super) fn run(self) -> Result<(), Failure> {
         let (path, parent_path) = (&self.file, &self.parent);
         let cannot = || format!("cannot rebase {}", path.display());
+        if open_chain(parent_path)
+            .with_context(cannot)?
+            .paths()
+            .contains(&path.canonicalize().unwrap_or_default())
+        {
+            return Err(Failure::failed(anyhow!(
+                "{} lies on {} itself, or is the same file: that would be a circle",
+                parent_path.display(),
+                path.display()
+            )));
+        }
         let parent = open_parent(parent_path).with_context(cannot)?;
         let file = Arc::new(open_to_change(path)?);
         let disk =
@@ -114,5 +125,12 @@ pub(super) fn relative(child: &Path, parent: &Path) -> anyhow::Result<String> {
         )
     })?;
     let text = inside.to_str().ok_or_else(|| anyhow!("the name of {} is not UTF-8", parent.display()))?;
+    // The format's own separator: it would lead elsewhere.
+    if text.contains('\\') {
+        return Err(anyhow!(
+            "the name of {} has a backslash, which separates folders in a VHDX file: rename it",
+            parent.display()
+        ));
+    }
     Ok(format!("./{text}"))
 }
