@@ -20,6 +20,9 @@ const LARGEST: usize = 16 << 20;
 const CLASSES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 /// What one class of one thread may keep, bytes (at least one buffer): 64 requests of 256 KiB, a full window of most initiators.
 const CLASS_BYTES_MAX: usize = 16 << 20;
+/// What all classes of one thread may keep, bytes: two full ones, since initiators keep to one or two sizes at a time. What a flood of other
+/// sizes has left goes back to the allocator, the largest first.
+const THREAD_BYTES_MAX: usize = 2 * CLASS_BYTES_MAX;
 
 struct Mem {
     raw: Vec<u8>,
@@ -36,7 +39,38 @@ impl Mem {
 }
 
 thread_local! {
-    static POOL: RefCell<[Vec<Arc<Mem>>; CLASSES]> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool { lists: [const { Vec::new() }; CLASSES], bytes: 0 }) };
+}
+
+/// The free memory of a thread.
+struct Pool {
+    lists: [Vec<Arc<Mem>>; CLASSES],
+    /// Bytes of all lists.
+    bytes: usize,
+}
+
+impl Pool {
+    fn take(&mut self, class: usize) -> Option<Arc<Mem>> {
+        let mem = self.lists[class].pop()?;
+        self.bytes -= mem.capacity;
+        Some(mem)
+    }
+
+    fn keep(&mut self, class: usize, mem: Arc<Mem>) {
+        let (capacity, kept) = (mem.capacity, self.lists[class].len());
+        if kept > 0 && (kept + 1) * capacity > CLASS_BYTES_MAX {
+            return;
+        }
+        while self.bytes + capacity > THREAD_BYTES_MAX {
+            let Some(larger) = (class + 1..CLASSES).rev().find(|larger| !self.lists[*larger].is_empty())
+            else {
+                return;
+            };
+            drop(self.take(larger));
+        }
+        self.bytes += capacity;
+        self.lists[class].push(mem);
+    }
 }
 
 fn class_of(len: usize) -> Option<usize> {
@@ -46,7 +80,7 @@ fn class_of(len: usize) -> Option<usize> {
 
 fn take(len: usize) -> Arc<Mem> {
     let Some(class) = class_of(len) else { return Arc::new(Mem::new(len)) };
-    let pooled = POOL.try_with(|pool| pool.borrow_mut()[class].pop()).ok().flatten();
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten();
     pooled.unwrap_or_else(|| Arc::new(Mem::new(SMALLEST << class)))
 }
 
@@ -59,12 +93,7 @@ fn give_back(mut mem: Arc<Mem>) {
     let Some(class) = class_of(mem.capacity).filter(|class| SMALLEST << class == mem.capacity) else {
         return;
     };
-    let _ = POOL.try_with(|pool| {
-        let list = &mut pool.borrow_mut()[class];
-        if list.is_empty() || (list.len() + 1) * mem.capacity <= CLASS_BYTES_MAX {
-            list.push(mem);
-        }
-    });
+    let _ = POOL.try_with(|pool| pool.borrow_mut().keep(class, mem));
 }
 
 /// Unique, aligned, pooled memory of a fixed length.
@@ -249,9 +278,18 @@ mod tests {
         let bufs: Vec<_> = (0..40).map(|_| Buf::for_overwrite(1 << 20)).collect();
         drop(bufs);
         let class = class_of(1 << 20).unwrap();
-        let kept = POOL.with(|pool| pool.borrow()[class].len());
-        assert_eq!(kept << 20, CLASS_BYTES_MAX);
+        let kept = |class: usize| POOL.with(|pool| pool.borrow().lists[class].len());
+        assert_eq!(kept(class) << 20, CLASS_BYTES_MAX);
         drop(Buf::for_overwrite(LARGEST + 1));
+
+        // A flood of every size, and then the usual one: what is too much of the flood goes.
+        for class in (0..CLASSES).rev() {
+            drop((0..64).map(|_| Buf::for_overwrite(SMALLEST << class)).collect::<Vec<_>>());
+        }
+        let bytes = POOL.with(|pool| pool.borrow().bytes);
+        let listed: usize = (0..CLASSES).map(|class| kept(class) * (SMALLEST << class)).sum();
+        assert!(bytes == listed && bytes <= THREAD_BYTES_MAX, "{bytes} counted, {listed} listed");
+        assert_eq!(kept(0), 64, "the smallest find room beside what larger ones have left");
     }
 
     #[test]
