@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use crate::sandbox::{self, STAGE};
+use crate::sandbox::{self, STAGE, TIE};
 
 /// A network namespace: it lives as long as this handle, a thread that is in it, a process that was started in it, or a socket
 /// that was made in it. It has no name, so nothing keeps it when those are gone.
@@ -54,7 +54,7 @@ impl Namespace {
 
     /// Starts a program in it. The program is not told that it is in a sandbox.
     pub(crate) fn spawn(&self, mut command: Command) -> io::Result<Child> {
-        command.env_remove(STAGE);
+        command.env_remove(STAGE).env_remove(TIE);
         self.run(move || command.spawn())?
     }
 }

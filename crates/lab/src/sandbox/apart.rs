@@ -4,14 +4,17 @@
     reason = "what is done between fork and exec, and leaving a namespace: see at each for why it is sound"
 )]
 
+use std::env;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{self, Child, Command};
+use std::thread;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Signal, getegid, geteuid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -43,25 +46,48 @@ impl Start {
     }
 }
 
+/// Names the tie to the child: the number of a descriptor.
+pub(crate) const TIE: &str = "LUNWAY_SANDBOX_TIE";
+
 fn tied(command: &mut Command) -> io::Result<Child> {
-    // Nobody writes to it. Its end is at hand when this process has died, also before the child could ask to be killed with it.
-    // This process's end of it is held by `command`.
+    // Nobody writes to it. Its end is at hand when this process has died. This process's end of it is held by `command`.
+    //
+    // The signal alone is not enough: a thread of a dying process that has handed its children on to the machine's first process leaves
+    // that process's other threads with the pipe for a moment, and a child that asks just then sees a parent that lives and is never told
+    // of its death. So the child goes on watching the pipe: see `end_with_parent`.
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    command.env(TIE, read.as_raw_fd().to_string());
     let mut write = Some(write);
     let tie = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         drop(write.take());
-        let mut fds = [PollFd::new(&read, PollFlags::IN)];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        if fds[0].revents().contains(PollFlags::HUP) {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        Ok(())
+        Ok(fcntl_setfd(&read, FdFlags::empty())?)
     };
     // SAFETY: as above; closing a descriptor is a system call.
     unsafe { command.pre_exec(tie) };
     command.spawn()
 }
+
+/// Ends this process when its parent has ended, by a thread that watches the tie. `None`: there is none.
+pub(super) fn end_with_parent() -> Option<()> {
+    let number = env::var(TIE).ok()?.parse().ok()?;
+    // SAFETY: the parent has left the descriptor open for this, under this number, and nothing else here knows of it.
+    let tie = unsafe { OwnedFd::from_raw_fd(number) };
+    fcntl_setfd(&tie, FdFlags::CLOEXEC).ok()?;
+    thread::spawn(move || {
+        loop {
+            let mut fds = [PollFd::new(&tie, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                _ => process::exit(KILLED),
+            }
+        }
+    });
+    Some(())
+}
+
+/// What shells say of a process that was killed.
+const KILLED: i32 = 137;
 
 /// This user as root of the new namespace: the texts of the kernel's files.
 struct Maps {

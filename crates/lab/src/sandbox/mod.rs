@@ -4,7 +4,7 @@ mod apart;
 mod supervise;
 
 use apart::Start;
-pub(crate) use apart::{enter_network, new_network};
+pub(crate) use apart::{TIE, enter_network, new_network};
 
 use std::env;
 use std::ffi::OsStr;
@@ -35,8 +35,8 @@ static ENTERED: OnceLock<()> = OnceLock::new();
 ///   inner    process 1 of the namespace: where `enter` returns `Side::Inside`
 /// ```
 ///
-/// **Nothing is left behind, whatever happens.** Each is killed by the kernel when the one above it ends, by any means; when the
-/// inner one ends, the kernel kills everything else in its process namespace; when the last process is gone, so are the network
+/// **Nothing is left behind, whatever happens.** Each is killed by the kernel when the one above it ends, by any means, and watches a
+/// pipe from it for the moments that the kernel misses; when the inner one ends, the kernel kills everything else in its process namespace; when the last process is gone, so are the network
 /// namespaces and all that is in them, and the mounts. Nothing has a name in a file system that would keep it.
 ///
 /// The three are in a process group apart from the shell's, so that Ctrl-C reaches the inner process once, through the outer one, and
@@ -94,10 +94,13 @@ impl Sandbox {
         match stage.as_deref().and_then(OsStr::to_str) {
             None => supervise::run(Start::Apart, this_program(arguments, KEEPER)).map(Side::Outside),
             Some(KEEPER) => {
+                // Before there is a process namespace for children: then threads are no longer possible.
+                apart::end_with_parent().ok_or(SandboxError::Marked)?;
                 let code = supervise::run(Start::First, this_program(arguments, INSIDE))?;
                 process::exit(code.into())
             }
             Some(INSIDE) if process::id() == 1 => {
+                apart::end_with_parent().ok_or(SandboxError::Marked)?;
                 own_mounts().map_err(|errno| SandboxError::Mounts(errno.into()))?;
                 let _ = ENTERED.set(());
                 Ok(Side::Inside(Self(())))
