@@ -102,7 +102,7 @@ impl<S: Storage> Disk<S> {
     }
 }
 
-pub(crate) fn refuse_damage(finding: Finding) -> Result<(), OpenError> {
+fn refuse_damage(finding: Finding) -> Result<(), OpenError> {
     match finding.severity {
         Severity::Note => Ok(()),
         Severity::Damage => Err(OpenError::corrupt(finding.place, finding.offset, finding.problem)),
@@ -125,7 +125,8 @@ fn check_identity(storage: &impl Storage) -> Result<u64, OpenError> {
     Ok(len)
 }
 
-fn ring_of(headers: &Headers) -> Ring {
+/// Where the log lies.
+pub(crate) fn ring_of(headers: &Headers) -> Ring {
     let header = &headers.current;
     Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
 }
@@ -145,6 +146,14 @@ pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) ->
     headers.update(storage, |header| header.file_write = guids.next()).map_err(writing)?;
     replay::onto_file(storage, ring_of(&headers), log)?;
     headers.update(storage, |header| header.log = Guid::ZERO).map_err(writing)
+}
+
+/// Reads everything of a file whose log is empty, and refuses any damage.
+pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
+    let mut opened = read(storage)?;
+    let (bat, geometry) = (opened.regions.bat, opened.geometry);
+    scan(storage, bat, &geometry, &mut opened.space, refuse_damage, |_| Ok(()))?;
+    Ok(opened)
 }
 
 /// Reads everything but the block table.

@@ -19,8 +19,8 @@ use std::io;
 use super::{Committer, Disk, Unapplied};
 use crate::error::DiskError;
 use crate::format::{MIB, PAGE, PAGE_U64};
-use crate::log::ring::Ring;
 use crate::log::write::{EntryContent, LogWriter, Page};
+use crate::open::ring_of;
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -124,9 +124,7 @@ impl<S: Storage> Disk<S> {
         }
         // The first entry is there before the header names its GUID: a header that does so without an entry is a corrupt file (2.3.3). It
         // overwrites nothing that counts, since LogGuid is zero until then in both headers.
-        let current = &committer.headers.current;
-        let span = Span { offset: current.log_offset.get(), len: u64::from(current.log_length.get()) };
-        let mut writer = LogWriter::new(Ring { span }, log, LogWriter::first_sequence(log));
+        let mut writer = LogWriter::new(ring_of(&committer.headers), log, LogWriter::first_sequence(log));
         let content = EntryContent {
             zeroes: &[],
             pages: &[],

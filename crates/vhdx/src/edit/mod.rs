@@ -12,12 +12,9 @@ pub use resize::{Resize, resize};
 
 use crate::error::{DiskError, EditError};
 use crate::format::{Guid, GuidSource, MIB, PAGE, PAGE_U64, REGION_TABLE_OFFSETS};
-use crate::log::replay::View;
-use crate::log::ring::Ring;
 use crate::log::write::{EntryContent, LogWriter, Page};
 use crate::open::{self, Opened};
 use crate::region::{Regions, Span};
-use crate::scan::scan;
 use crate::storage::Storage;
 
 /// A transaction on a file that nobody has open.
@@ -56,11 +53,7 @@ impl<'a, S: Storage> Edit<'a, S> {
     /// Replays the log, and refuses a file with any damage.
     fn open(storage: &'a S, guids: &'a mut dyn GuidSource) -> Result<Self, EditError> {
         open::replay_onto(storage, guids)?;
-        let mut opened = open::read(storage)?;
-        let view = View { storage, overlay: None };
-        let (bat, geometry) = (opened.regions.bat, opened.geometry);
-        scan(&view, bat, &geometry, &mut opened.space, open::refuse_damage, |_| Ok(()))?;
-        Ok(Self { storage, opened, guids, pages: BTreeMap::new() })
+        Ok(Self { storage, opened: open::read_sound(storage)?, guids, pages: BTreeMap::new() })
     }
 
     /// Takes free space for `len` bytes, a multiple of 1 MiB, and lengthens the file where there is no hole. What is there is undefined.
@@ -125,9 +118,7 @@ impl<'a, S: Storage> Edit<'a, S> {
         if pages.is_empty() {
             return Ok(());
         }
-        let header = opened.headers.current;
-        let ring =
-            Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } };
+        let ring = open::ring_of(&opened.headers);
         let length = LogWriter::length(0, pages.len());
         if length > ring.len() {
             return Err(EditError::Refused(format!(
@@ -167,10 +158,7 @@ impl<'a, S: Storage> Edit<'a, S> {
 
 /// Cuts off what is free at the end of a closed file. A storage of fixed length stays as it is.
 fn trim_end(storage: &impl Storage) -> Result<(), EditError> {
-    let mut opened = open::read(storage)?;
-    let view = View { storage, overlay: None };
-    let (bat, geometry) = (opened.regions.bat, opened.geometry);
-    scan(&view, bat, &geometry, &mut opened.space, open::refuse_damage, |_| Ok(()))?;
+    let opened = open::read_sound(storage)?;
     if opened.space.end() < opened.file_len && storage.set_len(opened.space.end()).is_ok() {
         storage.flush().map_err(DiskError::storage("flushing"))?;
     }

@@ -3,7 +3,8 @@
 use super::{Changes, Edit};
 use crate::error::{DiskError, EditError};
 use crate::format::{
-    BatEntry, BlockState, GuidSource, HEADER_OFFSETS, Header, PAGE, PAGE_U64, REGION_TABLE_OFFSETS,
+    BatEntry, BlockState, GuidSource, HEADER_OFFSETS, HEADER_SECTION, Header, PAGE, PAGE_U64,
+    REGION_TABLE_OFFSETS,
 };
 use crate::geometry::{Geometry, Slot};
 use crate::log::write::LogWriter;
@@ -45,10 +46,8 @@ impl Repairs {
 /// As for [`repair`].
 pub fn repaired_parts(storage: &impl Storage) -> Result<Vec<Span>, EditError> {
     let opened = open::read(storage)?;
-    let header = &opened.headers.current;
-    let log = Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) };
-    let sections = Span { offset: 0, len: crate::format::HEADER_SECTION };
-    Ok(vec![sections, log, opened.regions.bat, opened.regions.metadata])
+    let sections = Span { offset: 0, len: HEADER_SECTION };
+    Ok(vec![sections, open::ring_of(&opened.headers).span, opened.regions.bat, opened.regions.metadata])
 }
 
 /// Repairs a file: replays the log, renews a damaged header and a stale copy of the region table, lengthens a file that was cut within
@@ -101,10 +100,10 @@ impl<S: Storage> Edit<'_, S> {
     /// Puts corrected entries, as many as a log entry holds, and says whether there are more.
     fn correct_entries(&mut self) -> Result<(u64, bool), EditError> {
         let (bat, geometry) = (self.opened.regions.bat, self.opened.geometry);
-        let header = &self.opened.headers.current;
+        let log = open::ring_of(&self.opened.headers).len();
         // Half of the log, as commits of an open disk; the region tables have room beside that.
-        let pages_max = (u64::from(header.log_length.get()) / 2 / PAGE_U64) as usize;
-        debug_assert!(LogWriter::length(0, pages_max) <= u64::from(header.log_length.get()), "it fits");
+        let pages_max = (log / 2 / PAGE_U64) as usize;
+        debug_assert!(LogWriter::length(0, pages_max) <= log, "it fits");
         let mut bytes = vec![0; STEP as usize];
         let (mut index, mut corrected) = (0, 0);
         while index < geometry.entries() {
