@@ -38,15 +38,8 @@ pub(crate) struct Copy {
     /// The device to write
     #[arg(value_name = "DST")]
     destination: String,
-    /// Afterwards, read both again and compare
-    #[arg(long)]
-    verify: bool,
-    /// Overwrite a destination that holds data
-    #[arg(long)]
-    overwrite: bool,
-    /// Go on with a copy that was interrupted: writes what differs
-    #[arg(long, conflicts_with = "overwrite")]
-    resume: bool,
+    #[command(flatten)]
+    how: How,
     /// Open files past the page cache (O_DIRECT)
     #[arg(long)]
     direct: bool,
@@ -56,6 +49,20 @@ pub(crate) struct Copy {
     /// How a VHDX file is made that is not there yet.
     #[arg(skip)]
     layout: NewVhdx,
+}
+
+/// What a copy does with its destination, before and after.
+#[derive(Debug, Default, Args)]
+pub(super) struct How {
+    /// Afterwards, read both again and compare
+    #[arg(long)]
+    pub(super) verify: bool,
+    /// Overwrite a destination that holds data
+    #[arg(long)]
+    pub(super) overwrite: bool,
+    /// Go on with a copy that was interrupted: writes what differs
+    #[arg(long, conflicts_with = "overwrite")]
+    pub(super) resume: bool,
 }
 
 /// Where a copy is written.
@@ -68,15 +75,15 @@ struct Destination {
 }
 
 impl Copy {
-    /// A copy that makes a VHDX file as `layout` says; `how`: verify, overwrite, resume.
+    /// A copy that makes a VHDX file as `layout` says.
     pub(super) fn to_vhdx(
         source: String,
         destination: String,
         layout: NewVhdx,
-        [verify, overwrite, resume]: [bool; 3],
+        how: How,
         json: bool,
     ) -> Self {
-        Self { source, destination, verify, overwrite, resume, direct: false, json, layout }
+        Self { source, destination, how, direct: false, json, layout }
     }
 
     pub(crate) fn run(self) -> Result<(), Failure> {
@@ -119,14 +126,14 @@ impl Copy {
 
     /// Decides what is written: a file that is not there yet has another name until it is complete.
     fn destination(&self, spec: &DeviceSpec, size: u64, sector: u32) -> Result<Destination, Failure> {
-        let before = if self.resume { Before::Unfinished } else { Before::Unknown };
+        let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
         let there = Destination { spec: spec.clone(), before, complete: None };
         let Some(path) = missing_file(spec) else { return Ok(there) };
         let unfinished = partial(path);
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
         let before = match fs::metadata(&unfinished) {
-            Ok(file) if self.resume => match disk_size(&spec, file.len())? {
+            Ok(file) if self.how.resume => match disk_size(&spec, file.len())? {
                 there if there == size => Before::Unfinished,
                 there => {
                     return Err(Failure::failed(anyhow!(
@@ -134,7 +141,7 @@ impl Copy {
                     )));
                 }
             },
-            Ok(_) if !self.overwrite => {
+            Ok(_) if !self.how.overwrite => {
                 return Err(Failure::failed(anyhow!(
                     "{name} is left from an interrupted copy: --resume goes on with it, --overwrite starts anew"
                 )));
@@ -157,7 +164,7 @@ impl Copy {
     /// Refuses a destination that holds data, unless the user said what is to become of it.
     async fn may_write(&self, transfer: &Transfer<'_>, into: &Destination) -> anyhow::Result<()> {
         transfer.check()?;
-        if into.complete.is_some() || self.overwrite || self.resume {
+        if into.complete.is_some() || self.how.overwrite || self.how.resume {
             return Ok(());
         }
         let region = Region { offset: 0, len: transfer.source.geometry().size };
@@ -193,7 +200,7 @@ impl Copy {
         if !copied.complete {
             return Err(anyhow!("interrupted after {} of {size} bytes: {}", copied.done, remains()));
         }
-        let compared = if self.verify { Some(compare(transfer, size).await?) } else { None };
+        let compared = if self.how.verify { Some(compare(transfer, size).await?) } else { None };
         Ok(self.summary(copied, compared, elapsed))
     }
 

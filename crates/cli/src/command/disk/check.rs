@@ -36,10 +36,9 @@ impl Check {
     pub(super) fn run(self) -> Result<(), Failure> {
         let path = &self.file;
         let cannot = || format!("cannot open {}", path.display());
-        let chain = match open_file(path, false).with_context(cannot) {
-            Ok(_) => Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?),
-            Err(error) => return Err(error.into()),
-        };
+        // One that cannot be read, or is in use, is not told as a broken chain.
+        drop(open_file(path, false).with_context(cannot)?);
+        let chain = Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?);
         let (paths, broken) = match chain {
             Ok(chain) => (chain.paths().to_vec(), None),
             // Its own findings say it better than the reason why it was not opened.

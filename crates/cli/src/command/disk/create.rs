@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::parent::{open_parent, relative};
 use super::{guids, kind_name};
-use crate::command::copy::Copy;
+use crate::command::copy::{Copy, How};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -85,15 +85,8 @@ pub(super) struct Convert {
     /// The device to write
     #[arg(value_name = "DST")]
     destination: String,
-    /// Afterwards, read both again and compare
-    #[arg(long)]
-    verify: bool,
-    /// Overwrite a destination that holds data
-    #[arg(long)]
-    overwrite: bool,
-    /// Go on with a conversion that was interrupted
-    #[arg(long, conflicts_with = "overwrite")]
-    resume: bool,
+    #[command(flatten)]
+    how: How,
     #[command(flatten)]
     layout: NewVhdx,
     /// Print the result as JSON
@@ -128,8 +121,8 @@ impl Create {
         if let Some(source) = self.from {
             refuse_existing(path)?;
             let destination = format!("vhdx:{}", path.display());
-            return Copy::to_vhdx(source, destination, self.layout, [self.verify, false, false], self.json)
-                .run();
+            let how = How { verify: self.verify, ..How::default() };
+            return Copy::to_vhdx(source, destination, self.layout, how, self.json).run();
         }
         let made = match &self.parent {
             Some(parent) => make_child(path, parent, self.size, &self.layout)?,
@@ -141,8 +134,7 @@ impl Create {
 
 impl Convert {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let how = [self.verify, self.overwrite, self.resume];
-        Copy::to_vhdx(self.source, self.destination, self.layout, how, self.json).run()
+        Copy::to_vhdx(self.source, self.destination, self.layout, self.how, self.json).run()
     }
 }
 
