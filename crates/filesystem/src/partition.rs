@@ -2,8 +2,8 @@
 
 use crc_fast::CrcAlgorithm;
 
-/// How many bytes from the start of a disk hold any table that is read here: protective MBR, GPT header and 16 KiB of entries fit many
-/// times, with sectors of 4096 bytes too.
+/// How many bytes from the start of a disk hold any table that is read here: protective MBR, GPT header and 16 KiB of
+/// entries fit many times, with sectors of 4096 bytes too.
 pub const HEAD: usize = 1 << 20;
 
 /// The table of a disk.
@@ -87,8 +87,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 impl Table {
-    /// Reads the table from the first bytes of a disk, [`HEAD`] of them where it has so many. `None` where there is none, or none that
-    /// is whole: a file system may begin at sector 0.
+    /// Reads the table from the first bytes of a disk, [`HEAD`] of them where it has so many. `None` where there is
+    /// none, or none that is whole: a file system may begin at sector 0.
     pub fn read(head: &[u8], sector: u32, disk_size: u64) -> Option<Self> {
         if head.get(510..512)? != [0x55, 0xAA] {
             return None;
@@ -189,8 +189,8 @@ impl Gpt {
         (self.entries_sectors() + 1) * self.sector
     }
 
-    /// What to write so that the table is right on a disk of `size` bytes: first the copy at its end, then, when that is durable, the
-    /// primary header and the protective MBR. Entries at the start stay as they are.
+    /// What to write so that the table is right on a disk of `size` bytes: first the copy at its end, then, when that
+    /// is durable, the primary header and the protective MBR. Entries at the start stay as they are.
     pub fn on_disk_of(&self, size: u64) -> [Vec<Write>; 2] {
         let last = size / self.sector - 1;
         let backup_entries = last - self.entries_sectors();

@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 
 use crate::sandbox::{self, STAGE, TIE};
 
-/// A network namespace: it lives as long as this handle, a thread that is in it, a process that was started in it, or a socket
-/// that was made in it. It has no name, so nothing keeps it when those are gone.
+/// A network namespace: it lives as long as this handle, a thread that is in it, a process that was started in it, or a
+/// socket that was made in it. It has no name, so nothing keeps it when those are gone.
 ///
 /// A thread that enters never leaves; work is done on threads made for it.
 #[derive(Clone, Debug)]

@@ -18,10 +18,11 @@ use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, EditError, Kind, OpenOpti
 
 use crate::random_guids;
 
-/// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks change their state.
+/// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
+/// change their state.
 const UNMAP_GRANULARITY: u32 = 4096;
-/// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it bounds time and memory
-/// for hostile files.
+/// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it
+/// bounds time and memory for hostile files.
 const EXTENTS_MAX: usize = 65_536;
 
 /// Why a VHDX file could not be opened.
@@ -38,14 +39,16 @@ pub struct OpenError {
 ///
 /// - **No parent is written**: a file that others were made on is opened for reading alone.
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
-/// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A write that allocates
-///   waits for others of the same block alone.
+/// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A
+///   write that allocates waits for others of the same block alone.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
-/// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not resized.
-/// - **Closed by [`close`](Self::close)**, which leaves an empty log. Dropped, it is closed on a thread; killed, it is replayed when it is
-///   opened next.
+/// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not
+///   resized.
+/// - **Closed by [`close`](Self::close)**, which leaves an empty log. Dropped, it is closed on a thread; killed, it is
+///   replayed when it is opened next.
 ///
-/// After a flush of the host has failed, writes and flushes fail until the file is opened again: see [`lunway_vhdx::Disk`].
+/// After a flush of the host has failed, writes and flushes fail until the file is opened again: see
+/// [`lunway_vhdx::Disk`].
 pub struct VhdxDevice {
     inner: Arc<Inner>,
 }
@@ -105,8 +108,8 @@ impl VhdxDevice {
             .map(|chain| chain.disks().len())
     }
 
-    /// Ends the device: waits for operations under way, flushes, empties the log. Later operations fail as [`BlockError::Gone`]. If that
-    /// takes longer than `time` it goes on, and the answer is [`BlockError::Timeout`].
+    /// Ends the device: waits for operations under way, flushes, empties the log. Later operations fail as
+    /// [`BlockError::Gone`]. If that takes longer than `time` it goes on, and the answer is [`BlockError::Timeout`].
     pub fn close(&self, time: Duration) -> Io<Result<(), BlockError>> {
         self.on(
             |workers| &workers.upkeep,
@@ -166,8 +169,8 @@ impl Inner {
         Geometry { size: self.size.load(Ordering::Acquire), ..self.geometry }
     }
 
-    /// Closes the disk, changes its size, and opens it again; the file stays locked. An error leaves it as it was, unless it cannot be
-    /// opened again.
+    /// Closes the disk, changes its size, and opens it again; the file stays locked. An error leaves it as it was,
+    /// unless it cannot be opened again.
     fn resize(&self, size: u64) -> Result<(), BlockError> {
         let refused = |why: String| BlockError::Size { why };
         let random = |error: getrandom::Error| refused(error.to_string());

@@ -4,8 +4,9 @@
 //!   read, write, unmap …  ──▶  a thread of the device's own  ──▶  lunway_vhdx::Chain  ──▶  pread, pwrite, fallocate, fdatasync
 //! ```
 //!
-//! The engine says which metadata an operation needs and where its payload lies; both are blocking system calls here, on threads of the
-//! device's own as a file's are (`lunway_file::Lane`): no core waits for them, no other device does, and what waits is bounded.
+//! The engine says which metadata an operation needs and where its payload lies; both are blocking system calls here,
+//! on threads of the device's own as a file's are (`lunway_file::Lane`): no core waits for them, no other device does,
+//! and what waits is bounded.
 //!
 //! | part | is |
 //! |---|---|

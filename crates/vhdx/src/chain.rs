@@ -34,7 +34,8 @@ pub struct MapSegment {
 }
 
 impl Chain<File> {
-    /// Opens a file and, for reading, all its parents by their locators. The search leaves neither the parent's relative path nor `root`.
+    /// Opens a file and, for reading, all its parents by their locators. The search leaves neither the parent's
+    /// relative path nor `root`.
     pub fn open_files(
         path: &Path,
         root: &Path,

@@ -3,7 +3,8 @@
 use crate::format::{BatEntry, CHUNK_SECTORS, MIB, PAGE_U64};
 use crate::metadata::{Kind, Parameters};
 
-/// Sizes and counts that follow from a file's parameters. Block and sector sizes are powers of two: all divisions are shifts.
+/// Sizes and counts that follow from a file's parameters. Block and sector sizes are powers of two: all divisions are
+/// shifts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(crate) disk_size: u64,
@@ -28,7 +29,8 @@ impl Geometry {
         }
     }
 
-    /// Entries of the table: a differencing disk's ends with a sector bitmap entry, others' with the last payload block.
+    /// Entries of the table: a differencing disk's ends with a sector bitmap entry, others' with the last payload
+    /// block.
     pub(crate) fn entries(&self) -> u64 {
         match self.kind {
             Kind::Differencing => self.chunks() * (self.chunk_ratio + 1),

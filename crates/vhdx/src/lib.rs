@@ -1,5 +1,5 @@
-//! The VHDX format (MS-VHDX) as an engine that knows no runtime: what a virtual disk's bytes are in a file, and how the file changes
-//! without ever losing one.
+//! The VHDX format (MS-VHDX) as an engine that knows no runtime: what a virtual disk's bytes are in a file, and how the
+//! file changes without ever losing one.
 //!
 //! ```text
 //!        caller: a LUN, NBD, a tool
@@ -12,26 +12,26 @@
 //!
 //! # I/O model
 //!
-//! Payload never passes through this crate: [`Disk::resolve_read`] and [`Disk::begin_write`] turn ranges of the disk into ranges of the
-//! file, and the caller moves the bytes as it likes (io_uring, O_DIRECT, straight from a socket). What a write allocates becomes visible
-//! when the caller says that the bytes are there.
+//! Payload never passes through this crate: [`Disk::resolve_read`] and [`Disk::begin_write`] turn ranges of the disk
+//! into ranges of the file, and the caller moves the bytes as it likes (io_uring, O_DIRECT, straight from a socket).
+//! What a write allocates becomes visible when the caller says that the bytes are there.
 //!
-//! Metadata goes through [`Storage`], a trait of blocking calls, and not through the project's `BlockDevice`: a file grows and shrinks,
-//! which no device does; the order of writes is what keeps a file whole, and it can be read from top to bottom only in straight code; and
-//! a test must see each write and flush, to rebuild what a power cut leaves of them. Nothing of it is on the way of an I/O whose metadata
-//! is in memory: resolving never blocks, and says what it needs ([`Need`]) where it would. A device that must not block gives that to a
-//! thread of its own.
+//! Metadata goes through [`Storage`], a trait of blocking calls, and not through the project's `BlockDevice`: a file
+//! grows and shrinks, which no device does; the order of writes is what keeps a file whole, and it can be read from top
+//! to bottom only in straight code; and a test must see each write and flush, to rebuild what a power cut leaves of
+//! them. Nothing of it is on the way of an I/O whose metadata is in memory: resolving never blocks, and says what it
+//! needs ([`Need`]) where it would. A device that must not block gives that to a thread of its own.
 //!
 //! # Order of writes
 //!
-//! `disk/commit.rs` has it and says why: payload, flush, log, flush, then in place. A flush costs two flushes of the storage however many
-//! blocks were allocated since the last one, and one where none were.
+//! `disk/commit.rs` has it and says why: payload, flush, log, flush, then in place. A flush costs two flushes of the
+//! storage however many blocks were allocated since the last one, and one where none were.
 //!
 //! # Errors
 //!
-//! [`OpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate panic, loop, or take
-//! memory beyond stated bounds. [`DiskError`] tells a full host ([`DiskError::NoSpace`]: nothing has changed, try again) from a storage
-//! that failed. [`check`](check::check) reports what opening tolerates too.
+//! [`OpenError`] says which structure is wrong, where, and how; nothing that a file can contain makes this crate panic,
+//! loop, or take memory beyond stated bounds. [`DiskError`] tells a full host ([`DiskError::NoSpace`]: nothing has
+//! changed, try again) from a storage that failed. [`check`](check::check) reports what opening tolerates too.
 //!
 //! # Parts
 //!

@@ -25,7 +25,8 @@ impl Locator {
     /// The path with a drive letter or a share.
     pub const ABSOLUTE: &str = "absolute_win32_path";
 
-    /// A locator for a parent at `relative` from the child's folder (with `/` or `\`), and its absolute path if that is to be kept too.
+    /// A locator for a parent at `relative` from the child's folder (with `/` or `\`), and its absolute path if that is
+    /// to be kept too.
     pub fn new(linkage: Guid, relative: &str, absolute: Option<&str>) -> Self {
         let mut entries = vec![
             (Self::LINKAGE.into(), format!("{{{linkage}}}")),
@@ -65,9 +66,9 @@ impl Locator {
         self.get(Self::LINKAGE).and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// Paths where the parent may be, in the order of 2.6.2.6.3 (relative, volume, absolute), for a child in `folder`. The locator is
-    /// untrusted: an absolute path is taken by its file name alone, and looked for in the child's folder; a relative one must not
-    /// leave `root`.
+    /// Paths where the parent may be, in the order of 2.6.2.6.3 (relative, volume, absolute), for a child in `folder`.
+    /// The locator is untrusted: an absolute path is taken by its file name alone, and looked for in the child's
+    /// folder; a relative one must not leave `root`.
     pub fn candidates(&self, folder: &Path, root: &Path) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         if let Some(relative) = self.get(Self::RELATIVE) {

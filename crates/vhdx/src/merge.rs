@@ -12,9 +12,9 @@
 //!   5  child           parent_linkage: the base's new DataWriteGuid                              (one transaction)
 //! ```
 //!
-//! The chain shows the same disk at every moment: what step 3 writes into the base is what the upper files show there. So a merge that
-//! was interrupted is simply done again, and nothing is removed before step 5 is durable. Other children of the base are lost by any
-//! merge: [`children`] finds those in its folder.
+//! The chain shows the same disk at every moment: what step 3 writes into the base is what the upper files show there.
+//! So a merge that was interrupted is simply done again, and nothing is removed before step 5 is durable. Other
+//! children of the base are lost by any merge: [`children`] finds those in its folder and above.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -110,9 +110,9 @@ pub fn copy<U: Storage, B: Storage>(
     Ok(Go::On)
 }
 
-/// Merges the file at `top`, and all between, into `base`, one of its parents, one level after another: a file that is done shows what the
-/// top shows, so that none is ever left that shows something else. Removes the files that are needed no longer, unless they are to be kept.
-/// All of them are locked until then.
+/// Merges the file at `top`, and all between, into `base`, one of its parents, one level after another: a file that is
+/// done shows what the top shows, so that none is ever left that shows something else. Removes the files that are
+/// needed no longer, unless they are to be kept. All of them are locked until then.
 ///
 /// Parents are looked for in `root` and below.
 ///
@@ -236,8 +236,8 @@ fn merge_one(
     Ok(Go::On)
 }
 
-/// The files that were made on `parent`, as their locators say: in its folder and those above, since parents are looked for in the folder of
-/// a child and below. Files and folders that cannot be read are left out.
+/// The files that were made on `parent`, as their locators say: in its folder and those above, since parents are looked
+/// for in the folder of a child and below. Files and folders that cannot be read are left out.
 ///
 /// # Errors
 ///

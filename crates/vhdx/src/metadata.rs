@@ -63,7 +63,8 @@ impl Item {
 }
 
 impl Parameters {
-    /// Reads the table and the known items. Memory: the table, and the items that are known, each of which the standard limits to 1 MiB.
+    /// Reads the table and the known items. Memory: the table, and the items that are known, each of which the standard
+    /// limits to 1 MiB.
     pub(crate) fn read(storage: &impl Storage, region: Span) -> Result<Self, OpenError> {
         let corrupt = |problem: String| OpenError::corrupt(Place::Metadata, region.offset, problem);
         let entries = read_table(storage, region)?;

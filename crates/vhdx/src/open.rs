@@ -17,7 +17,8 @@ use crate::storage::Storage;
 pub struct OpenOptions {
     /// Not a bit of the file is changed: a log is replayed in memory.
     pub read_only: bool,
-    /// How many 4 KiB pages of metadata are kept in memory, beside those that are changed. One holds the entries of 512 blocks.
+    /// How many 4 KiB pages of metadata are kept in memory, beside those that are changed. One holds the entries of 512
+    /// blocks.
     pub cached_pages: usize,
     /// The DataWriteGuid that the first change writes, where a child was told it beforehand; otherwise a new one.
     pub data_write: Option<Guid>,
@@ -52,8 +53,8 @@ pub(crate) struct Opened {
 impl<S: Storage> Disk<S> {
     /// Opens a file. A parent is another disk: [`Chain`](crate::Chain) puts them together.
     ///
-    /// A log that is not empty is replayed: onto the file, or in memory where `options` ask for reading alone. Otherwise nothing is changed
-    /// before the first write. `guids` are taken when the file is changed.
+    /// A log that is not empty is replayed: onto the file, or in memory where `options` ask for reading alone.
+    /// Otherwise nothing is changed before the first write. `guids` are taken when the file is changed.
     pub fn open(
         storage: S,
         options: &OpenOptions,
@@ -82,7 +83,8 @@ impl<S: Storage> Disk<S> {
         opened: Opened,
         counts: Counts,
     ) -> Self {
-        // What a caller reads lies on the storage itself: behind its end there is nothing, whatever the log makes of its length.
+        // What a caller reads lies on the storage itself: behind its end there is nothing, whatever the log makes of
+        // its length.
         let file_len = storage.len().unwrap_or(opened.file_len).min(opened.file_len);
         Self::from_parts(Parts {
             storage,
@@ -131,8 +133,8 @@ pub(crate) fn ring_of(headers: &Headers) -> Ring {
     Ring { span: Span { offset: header.log_offset.get(), len: u64::from(header.log_length.get()) } }
 }
 
-/// Replays a log that is not empty, and empties it. FileWriteGuid changes before, since the file does; DataWriteGuid does not: a read of
-/// the disk sees nothing new, and children name it.
+/// Replays a log that is not empty, and empties it. FileWriteGuid changes before, since the file does; DataWriteGuid
+/// does not: a read of the disk sees nothing new, and children name it.
 pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) -> Result<(), OpenError> {
     check_identity(storage)?;
     let mut headers = Headers::read(storage)?;

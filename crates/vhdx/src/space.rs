@@ -5,9 +5,10 @@ use crate::region::Span;
 
 /// A map of the file with two bits for each mebibyte: taken, and known to read as zeroes.
 ///
-/// Holes are reused from the lowest on, so that the file's tail becomes free; the file grows only where no hole is long enough. A freed
-/// range comes back through [`release`](Self::release) only when the change that freed it is durable **and** no I/O that was resolved
-/// before can still reach it: that is the [`Disk`](crate::Disk)'s part. Until then it stays taken here.
+/// Holes are reused from the lowest on, so that the file's tail becomes free; the file grows only where no hole is long
+/// enough. A freed range comes back through [`release`](Self::release) only when the change that freed it is durable
+/// **and** no I/O that was resolved before can still reach it: that is the [`Disk`](crate::Disk)'s part. Until then it
+/// stays taken here.
 pub(crate) struct Space {
     taken: Bits,
     zero: Bits,

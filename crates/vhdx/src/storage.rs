@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// - Writes are durable after a later `flush` returns, until then in any order, torn anywhere at 512 bytes, or lost.
 /// - What lies beyond the end of a read is an error of kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 /// - A storage of fixed length refuses another one in `set_len` as a full host does.
-/// - A full host is an error of kind [`StorageFull`](io::ErrorKind::StorageFull), [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) or
-///   [`FileTooLarge`](io::ErrorKind::FileTooLarge).
+/// - A full host is an error of kind [`StorageFull`](io::ErrorKind::StorageFull),
+///   [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) or [`FileTooLarge`](io::ErrorKind::FileTooLarge).
 pub trait Storage: Send + Sync {
     /// Length, bytes.
     fn len(&self) -> io::Result<u64>;
@@ -36,7 +36,8 @@ pub trait Storage: Send + Sync {
     /// Changes the length; what is added reads as zeroes.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Gives the space behind a range within the length back if that is cheap. `true`: it reads as zeroes now; `false`: nothing happened.
+    /// Gives the space behind a range within the length back if that is cheap. `true`: it reads as zeroes now; `false`:
+    /// nothing happened.
     fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
         let _ = (offset, len);
         Ok(false)
@@ -116,12 +117,14 @@ impl<S: Storage + ?Sized> Storage for Arc<S> {
     }
 }
 
-/// How often a lock is tried, and how long between: a process that another thread is starting shares this one's locks until it runs its
-/// program, so that a file closed a moment ago is still locked; on a busy machine for some milliseconds.
+/// How often a lock is tried, and how long between: a process that another thread is starting shares this one's locks
+/// until it runs its program, so that a file closed a moment ago is still locked; on a busy machine for some
+/// milliseconds.
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Opens a file and locks it: shared for reading, alone for writing. The lock is advisory (`flock`) and ends with the file.
+/// Opens a file and locks it: shared for reading, alone for writing. The lock is advisory (`flock`) and ends with the
+/// file.
 pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
     let file = File::options()
         .read(true)

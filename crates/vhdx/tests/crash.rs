@@ -1,5 +1,5 @@
-//! Power cuts: after every prefix of writes and flushes, with what was not flushed lost, torn or out of order, the file opens, is sound,
-//! and holds every byte that a flush has acknowledged.
+//! Power cuts: after every prefix of writes and flushes, with what was not flushed lost, torn or out of order, the file
+//! opens, is sound, and holds every byte that a flush has acknowledged.
 
 mod support;
 
@@ -18,7 +18,8 @@ static FILLS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
 struct History {
     /// Contents by their fill byte, with the number of operations before the change, in order. 0 is zero.
     values: Vec<(usize, u8)>,
-    /// How many of them were complete at each acknowledged flush: operations at the acknowledgement, length of `values`.
+    /// How many of them were complete at each acknowledged flush: operations at the acknowledgement, length of
+    /// `values`.
     floors: Vec<(usize, usize)>,
 }
 

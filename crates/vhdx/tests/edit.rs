@@ -273,7 +273,8 @@ fn a_power_cut_while_a_child_is_merged_leaves_a_chain_that_shows_the_same() {
     assert!(bytes_of(recorder.now()) == shown, "the parent shows it alone");
 }
 
-/// Files of a chain in a folder: `count` of them, each with some data; returns their names, the base first, and what the top shows.
+/// Files of a chain in a folder: `count` of them, each with some data; returns their names, the base first, and what
+/// the top shows.
 fn files(folder: &std::path::Path, sizes: &[u64], seed: u64) -> (Vec<std::path::PathBuf>, Vec<u8>) {
     let mut rng = Random::new(seed);
     let mut paths: Vec<std::path::PathBuf> = Vec::new();

@@ -1,6 +1,7 @@
 //! Files that other programs have written, and other programs' view of ours.
 //!
-//! Windows' files are looked for in the folder that `LUNWAY_VHDX_SAMPLES` names (`*.vhdx.gz`, from the tests of LTRData/DiscUtils).
+//! Windows' files are looked for in the folder that `LUNWAY_VHDX_SAMPLES` names (`*.vhdx.gz`, from the tests of
+//! LTRData/DiscUtils).
 
 mod support;
 

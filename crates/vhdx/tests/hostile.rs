@@ -144,7 +144,8 @@ fn a_file_against_the_standard_is_refused_with_what_is_wrong_and_where() {
 
 #[test]
 fn habits_of_other_writers_are_tolerated() {
-    // A block without data that has an offset; UNMAPPED as version 0.95 numbered it; a bitmap in a disk without a parent.
+    // A block without data that has an offset; UNMAPPED as version 0.95 numbered it; a bitmap in a disk without a
+    // parent.
     let said = refused(Kind::Dynamic, |file| {
         file.set_len(8 << 20).expect("memory");
         put(file, 3 << 20, &(5u64 << 20 | 2).to_le_bytes());

@@ -253,7 +253,8 @@ fn compared_text(compared: &Compared) -> String {
     text
 }
 
-/// Rows under headings: the first `words` columns and the last one, where it has no heading, to the left, figures to the right.
+/// Rows under headings: the first `words` columns and the last one, where it has no heading, to the left, figures to
+/// the right.
 pub(super) fn table<R: AsRef<[String]>>(headings: &[&str], rows: &[R], words: usize) -> String {
     let count = headings.len();
     let width = |column: usize| {

@@ -50,11 +50,13 @@ impl Start {
 pub(crate) const TIE: &str = "LUNWAY_SANDBOX_TIE";
 
 fn tied(command: &mut Command) -> io::Result<Child> {
-    // Nobody writes to it. Its end is at hand when this process has died. This process's end of it is held by `command`.
+    // Nobody writes to it. Its end is at hand when this process has died. This process's end of it is held by
+    // `command`.
     //
-    // The signal alone is not enough: a thread of a dying process that has handed its children on to the machine's first process leaves
-    // that process's other threads with the pipe for a moment, and a child that asks just then sees a parent that lives and is never told
-    // of its death. So the child goes on watching the pipe: see `end_with_parent`.
+    // The signal alone is not enough: a thread of a dying process that has handed its children on to the machine's
+    // first process leaves that process's other threads with the pipe for a moment, and a child that asks just then
+    // sees a parent that lives and is never told of its death. So the child goes on watching the pipe: see
+    // `end_with_parent`.
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     command.env(TIE, read.as_raw_fd().to_string());
     let mut write = Some(write);

@@ -24,10 +24,11 @@ const INSIDE: &str = "inside";
 /// Set where this process is inside.
 static ENTERED: OnceLock<()> = OnceLock::new();
 
-/// Proof that this process runs in a sandbox: a user, network, mount and process namespace of its own, made without root.
+/// Proof that this process runs in a sandbox: a user, network, mount and process namespace of its own, made without
+/// root.
 ///
-/// [`enter`](Self::enter) is called first thing by a command that builds networks, before it has done anything that must not be
-/// done twice. It starts this same program again, inside:
+/// [`enter`](Self::enter) is called first thing by a command that builds networks, before it has done anything that
+/// must not be done twice. It starts this same program again, inside:
 ///
 /// ```text
 ///   outer    the process that the user started: passes signals in, and the exit code out
@@ -35,13 +36,14 @@ static ENTERED: OnceLock<()> = OnceLock::new();
 ///   inner    process 1 of the namespace: where `enter` returns `Side::Inside`
 /// ```
 ///
-/// **Nothing is left behind, whatever happens.** Each is killed by the kernel when the one above it ends, by any means, and watches a
-/// pipe from it for the moments that the kernel misses; when the inner one ends, the kernel kills everything else in its process namespace; when the last process is gone, so are the network
-/// namespaces and all that is in them, and the mounts. Nothing has a name in a file system that would keep it.
+/// **Nothing is left behind, whatever happens.** Each is killed by the kernel when the one above it ends, by any means,
+/// and watches a pipe from it for the moments that the kernel misses; when the inner one ends, the kernel kills
+/// everything else in its process namespace; when the last process is gone, so are the network namespaces and all that
+/// is in them, and the mounts. Nothing has a name in a file system that would keep it.
 ///
-/// The three are in a process group apart from the shell's, so that Ctrl-C reaches the inner process once, through the outer one, and
-/// targets that run inside not at all: it is the inner process that ends them in order. SIGINT, SIGTERM, SIGHUP and SIGQUIT
-/// are passed on.
+/// The three are in a process group apart from the shell's, so that Ctrl-C reaches the inner process once, through the
+/// outer one, and targets that run inside not at all: it is the inner process that ends them in order. SIGINT, SIGTERM,
+/// SIGHUP and SIGQUIT are passed on.
 ///
 /// Inside, the user is root of namespaces that have nothing but what is made there. Files are seen as before, with the
 /// rights of the user who started it.
@@ -83,8 +85,8 @@ pub enum SandboxError {
 }
 
 impl Sandbox {
-    /// Runs this program again inside, with `arguments`, and returns there as [`Side::Inside`], here with its exit code. The calling
-    /// thread waits; its end would end the sandbox.
+    /// Runs this program again inside, with `arguments`, and returns there as [`Side::Inside`], here with its exit
+    /// code. The calling thread waits; its end would end the sandbox.
     ///
     /// # Errors
     ///
@@ -125,8 +127,8 @@ fn this_program<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, stage: 
     command
 }
 
-/// Keeps mounts apart, and shows the processes of this namespace in `/proc`. In containers that hide parts of `/proc` the second
-/// is refused, and nothing here depends on it.
+/// Keeps mounts apart, and shows the processes of this namespace in `/proc`. In containers that hide parts of `/proc`
+/// the second is refused, and nothing here depends on it.
 fn own_mounts() -> rustix::io::Result<()> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! - Data before table (1 before 2): no entry ever leads to space that still holds what another block wrote.
-//! - A commit may be more than one entry, and a crash between them leaves the first ones. Therefore the order in step 2: a partially
-//!   present block needs its bitmap block, whose entry lies behind its own, and the bits themselves.
-//! - Freed space is not used before step 3 (otherwise an older table would lead to another block's data), nor while an I/O may reach it.
-//!   Space of metadata is never freed: an entry of the log could still be replayed onto it.
+//! - A commit may be more than one entry, and a crash between them leaves the first ones. Therefore the order in step
+//!   2: a partially present block needs its bitmap block, whose entry lies behind its own, and the bits themselves.
+//! - Freed space is not used before step 3 (otherwise an older table would lead to another block's data), nor while an
+//!   I/O may reach it. Space of metadata is never freed: an entry of the log could still be replayed onto it.
 //! - Many changes share one commit: they cost two flushes together.
 
 use std::io;
@@ -36,7 +36,8 @@ struct Batch {
 }
 
 impl<S: Storage> Disk<S> {
-    /// Makes everything durable that was completed before the call. Costs one flush of the storage, two where metadata has changed.
+    /// Makes everything durable that was completed before the call. Costs one flush of the storage, two where metadata
+    /// has changed.
     pub fn flush(&self) -> Result<(), DiskError> {
         // Of flushes that wait for the same commit, one does it for all that called before it began.
         let enough = self.state().commits_begun + 1;
@@ -55,8 +56,8 @@ impl<S: Storage> Disk<S> {
         }
     }
 
-    /// Flushes, empties the log and cuts off what is free at the end of the file. All I/O must have ended. After an error the file is
-    /// whole: its log is replayed when it is opened next.
+    /// Flushes, empties the log and cuts off what is free at the end of the file. All I/O must have ended. After an
+    /// error the file is whole: its log is replayed when it is opened next.
     pub fn close(self) -> Result<(), DiskError> {
         let mut committer = self.committer();
         self.state().check_alive()?;
@@ -122,8 +123,8 @@ impl<S: Storage> Disk<S> {
             self.storage.set_len(end).map_err(DiskError::storage("extending the file"))?;
             file_len = end;
         }
-        // The first entry is there before the header names its GUID: a header that does so without an entry is a corrupt file (2.3.3). It
-        // overwrites nothing that counts, since LogGuid is zero until then in both headers.
+        // The first entry is there before the header names its GUID: a header that does so without an entry is a
+        // corrupt file (2.3.3). It overwrites nothing that counts, since LogGuid is zero until then in both headers.
         let mut writer = LogWriter::new(ring_of(&committer.headers), log, LogWriter::first_sequence(log));
         let content = EntryContent {
             zeroes: &[],
@@ -194,7 +195,8 @@ impl<S: Storage> Disk<S> {
     /// Flushes the storage. Everything that was put in place before is durable then, and its log entries are free.
     fn barrier(&self, committer: &mut Committer) -> Result<(), DiskError> {
         if let Err(error) = self.storage.flush() {
-            // The kernel reports a lost write once, and takes the pages for clean afterwards: nothing can be known any more.
+            // The kernel reports a lost write once, and takes the pages for clean afterwards: nothing can be known any
+            // more.
             self.state().failed = Some(format!("a flush failed: {error}"));
             return Err(DiskError::storage("flushing")(error));
         }

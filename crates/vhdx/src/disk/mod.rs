@@ -29,27 +29,29 @@ use crate::storage::Storage;
 /// # Order of calls
 ///
 /// Reading: [`resolve_read`](Self::resolve_read) says where the bytes of a range are, the caller reads them, and
-/// [`end_read`](Self::end_read) ends it. Writing: [`begin_write`](Self::begin_write) says where bytes and zeroes go, the caller writes
-/// them, and [`complete`](Self::complete) makes what was allocated visible, or [`abort`](Self::abort) takes it back.
-/// [`begin_discard`](Self::begin_discard) is the same for unmapping and zeroes. [`flush`](Self::flush) makes everything completed durable.
-/// [`close`](Self::close) leaves an empty log; a disk that is dropped instead is replayed when it is opened next.
+/// [`end_read`](Self::end_read) ends it. Writing: [`begin_write`](Self::begin_write) says where bytes and zeroes go,
+/// the caller writes them, and [`complete`](Self::complete) makes what was allocated visible, or [`abort`](Self::abort)
+/// takes it back. [`begin_discard`](Self::begin_discard) is the same for unmapping and zeroes. [`flush`](Self::flush)
+/// makes everything completed durable. [`close`](Self::close) leaves an empty log; a disk that is dropped instead is
+/// replayed when it is opened next.
 ///
-/// Resolving never does I/O: where it needs some, it answers [`Stop::Needs`], and is called again after [`provide`](Self::provide), which
-/// blocks. So a caller on a core knows beforehand what takes time.
+/// Resolving never does I/O: where it needs some, it answers [`Stop::Needs`], and is called again after
+/// [`provide`](Self::provide), which blocks. So a caller on a core knows beforehand what takes time.
 ///
 /// # Promises
 ///
 /// - What was completed before [`flush`](Self::flush) was called is there after any crash that follows its success.
-/// - After a crash, each sector that was written since the last flush has its old or its new contents. No sector ever shows what another
-///   block held.
-/// - A failed operation for want of space changes nothing, and works again when there is space. After a failed flush of the storage the
-///   disk refuses everything but reads: what the storage has is not known, and the log decides at the next open.
+/// - After a crash, each sector that was written since the last flush has its old or its new contents. No sector ever
+///   shows what another block held.
+/// - A failed operation for want of space changes nothing, and works again when there is space. After a failed flush of
+///   the storage the disk refuses everything but reads: what the storage has is not known, and the log decides at the
+///   next open.
 ///
 /// # Concurrency
 ///
-/// All methods take `&self`. One lock guards the state, for as long as a lookup takes; no I/O is done with it held. One more is held
-/// during a commit. Operations on different blocks do not wait for each other; of two writes that would allocate the same block, the
-/// second waits until the first is complete.
+/// All methods take `&self`. One lock guards the state, for as long as a lookup takes; no I/O is done with it held. One
+/// more is held during a commit. Operations on different blocks do not wait for each other; of two writes that would
+/// allocate the same block, the second waits until the first is complete.
 pub struct Disk<S> {
     pub(crate) storage: S,
     pub(crate) parameters: Parameters,
@@ -129,7 +131,8 @@ struct Committer {
     headers: Headers,
     guids: Box<dyn GuidSource>,
     log: Option<LogWriter>,
-    /// Pages that are in the log and not in their places, because the storage refused them. Newer entries follow older ones.
+    /// Pages that are in the log and not in their places, because the storage refused them. Newer entries follow older
+    /// ones.
     unapplied: Vec<Unapplied>,
     /// The length of the file that a flush has made durable.
     stable_len: u64,
@@ -267,7 +270,8 @@ impl<S: Storage> Disk<S> {
             let mut page = Box::new([0; PAGE]);
             self.view().read_at(offset, page.as_mut()).map_err(DiskError::storage("reading metadata"))?;
             let mut state = self.state();
-            // Meanwhile it may have been read, changed, written and evicted elsewhere: what was read here would be older.
+            // Meanwhile it may have been read, changed, written and evicted elsewhere: what was read here would be
+            // older.
             if state.pages.evictions == evictions && !state.is_fresh(offset) {
                 state.pages.insert(offset, page);
                 return Ok(());
@@ -275,8 +279,8 @@ impl<S: Storage> Disk<S> {
         }
     }
 
-    /// Lengthens the file by a step: room for a block at least, 32 MiB at most where blocks are smaller, so that small blocks do not change
-    /// the length each time.
+    /// Lengthens the file by a step: room for a block at least, 32 MiB at most where blocks are smaller, so that small
+    /// blocks do not change the length each time.
     fn extend(&self) -> Result<(), DiskError> {
         const STEP: u64 = 32 << 20;
         let _alone = self.committer();

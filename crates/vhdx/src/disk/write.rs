@@ -116,8 +116,8 @@ impl<S: Storage> Disk<S> {
         self.begin(offset, len, plan, Self::write_part)
     }
 
-    /// Gives a range up. What concerns whole blocks has happened when this returns; what is to be zeroed in the file is in `plan`, and
-    /// [`complete`](Self::complete) or [`abort`](Self::abort) must follow.
+    /// Gives a range up. What concerns whole blocks has happened when this returns; what is to be zeroed in the file is
+    /// in `plan`, and [`complete`](Self::complete) or [`abort`](Self::abort) must follow.
     pub fn begin_discard(
         &self,
         offset: u64,
@@ -128,7 +128,8 @@ impl<S: Storage> Disk<S> {
         self.begin(offset, len, plan, |disk, state, part, plan| disk.discard_part(state, part, mode, plan))
     }
 
-    /// The pieces of a plan are written: what they allocated becomes visible. It is durable after [`flush`](Self::flush).
+    /// The pieces of a plan are written: what they allocated becomes visible. It is durable after
+    /// [`flush`](Self::flush).
     pub fn complete(&self, plan: &mut WritePlan) {
         let mut state = self.state();
         for change in plan.changes.drain(..) {
@@ -156,8 +157,8 @@ impl<S: Storage> Disk<S> {
         self.end(&mut state, plan);
     }
 
-    /// The pieces of a plan were not written, or not all of them: what was allocated for them is free again. Sectors that were in the file
-    /// before may have old or new contents.
+    /// The pieces of a plan were not written, or not all of them: what was allocated for them is free again. Sectors
+    /// that were in the file before may have old or new contents.
     pub fn abort(&self, plan: &mut WritePlan) {
         self.undo(&mut self.state(), plan);
     }
@@ -329,8 +330,8 @@ impl<S: Storage> Disk<S> {
             }
         };
         let (from, until) = (part.within, part.within + part.len);
-        // What is not written must not show what the space held before: all of it becomes zero, also behind the end of the disk, which may
-        // grow. Of a partially present block the bitmap hides it.
+        // What is not written must not show what the space held before: all of it becomes zero, also behind the end of
+        // the disk, which may grow. Of a partially present block the bitmap hides it.
         let all = !zero && to != BlockState::PartiallyPresent;
         if all {
             push(0, from, Fill::Zeroes);

@@ -56,7 +56,8 @@ impl<'a, S: Storage> Edit<'a, S> {
         Ok(Self { storage, opened: open::read_sound(storage)?, guids, pages: BTreeMap::new() })
     }
 
-    /// Takes free space for `len` bytes, a multiple of 1 MiB, and lengthens the file where there is no hole. What is there is undefined.
+    /// Takes free space for `len` bytes, a multiple of 1 MiB, and lengthens the file where there is no hole. What is
+    /// there is undefined.
     fn allocate(&mut self, len: u64) -> Result<Span, EditError> {
         let space = &mut self.opened.space;
         if let Some(span) = space.allocate(len) {

@@ -8,8 +8,8 @@ use crate::metadata::{build, item_place, read_items};
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// Gives a differencing disk another locator. What the disk shows changes with the parent; the file's own data do not, so DataWriteGuid
-/// stays and children of this disk still know it.
+/// Gives a differencing disk another locator. What the disk shows changes with the parent; the file's own data do not,
+/// so DataWriteGuid stays and children of this disk still know it.
 pub fn set_parent(
     storage: &impl Storage,
     locator: &Locator,
@@ -46,8 +46,8 @@ pub fn set_parent(
     edit.commit(Changes::File)
 }
 
-/// Announces the next DataWriteGuid of the parent: from now on the child knows its parent by either, so that the parent may be changed
-/// and the chain is whole at every moment.
+/// Announces the next DataWriteGuid of the parent: from now on the child knows its parent by either, so that the parent
+/// may be changed and the chain is whole at every moment.
 pub fn set_linkage2(storage: &impl Storage, next: Guid, guids: &mut dyn GuidSource) -> Result<(), EditError> {
     let locator = crate::open::read(storage)?.parameters.locator;
     let Some(mut locator) = locator else {

@@ -1,4 +1,5 @@
-//! Repairs of what is provably safe: what two copies or an entry's own state decide. Nothing that holds data is changed.
+//! Repairs of what is provably safe: what two copies or an entry's own state decide. Nothing that holds data is
+//! changed.
 
 use super::{Changes, Edit};
 use crate::error::{DiskError, EditError};
@@ -39,7 +40,8 @@ impl Repairs {
     }
 }
 
-/// The parts of a file that a repair may change: headers, region tables, log, block table, metadata. A copy of them undoes it.
+/// The parts of a file that a repair may change: headers, region tables, log, block table, metadata. A copy of them
+/// undoes it.
 ///
 /// # Errors
 ///
@@ -50,8 +52,9 @@ pub fn repaired_parts(storage: &impl Storage) -> Result<Vec<Span>, EditError> {
     Ok(vec![sections, open::ring_of(&opened.headers).span, opened.regions.bat, opened.regions.metadata])
 }
 
-/// Repairs a file: replays the log, renews a damaged header and a stale copy of the region table, lengthens a file that was cut within
-/// its last block, and corrects entries of the block table whose meaning is certain. A file with damage beyond that is refused.
+/// Repairs a file: replays the log, renews a damaged header and a stale copy of the region table, lengthens a file that
+/// was cut within its last block, and corrects entries of the block table whose meaning is certain. A file with damage
+/// beyond that is refused.
 ///
 /// # Errors
 ///

@@ -22,7 +22,8 @@ pub struct Resize {
     pub data_write: Option<Guid>,
 }
 
-/// Makes the virtual disk larger or smaller, at once or not at all. What is added reads as zeroes; what lies behind a smaller size is lost.
+/// Makes the virtual disk larger or smaller, at once or not at all. What is added reads as zeroes; what lies behind a
+/// smaller size is lost.
 ///
 /// DataWriteGuid changes: a disk that has children may not be resized, and whether it has any only the caller can know.
 ///

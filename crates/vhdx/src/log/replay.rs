@@ -145,7 +145,8 @@ pub(crate) fn in_memory(storage: &impl Storage, ring: Ring, log: Guid) -> Result
     Ok(overlay)
 }
 
-/// How many ranges of zeroes a replay in memory keeps, a few MiB: sector bitmap blocks are what they are for, 16,384 of which are the most.
+/// How many ranges of zeroes a replay in memory keeps, a few MiB: sector bitmap blocks are what they are for, 16,384 of
+/// which are the most.
 const ZERO_RANGES_MAX: usize = 1 << 16;
 
 /// Replays onto the file and flushes it. The log stays as it is: whoever calls clears the header's LogGuid afterwards.
@@ -153,7 +154,8 @@ pub(crate) fn onto_file(storage: &impl Storage, ring: Ring, log: Guid) -> Result
     let entries = find(storage, ring, log)?;
     let mut len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
     let last = check_length(&entries, ring.span, len)?;
-    // Behind this, whatever the length, everything is zero already: a descriptor of terabytes of zeroes costs nothing there.
+    // Behind this, whatever the length, everything is zero already: a descriptor of terabytes of zeroes costs nothing
+    // there.
     let mut stored = len;
     each_update(storage, ring, log, &entries, |offset, change| {
         let size = match change {

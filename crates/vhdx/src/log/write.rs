@@ -14,9 +14,9 @@ pub(crate) type Page = (u64, Box<[u8; PAGE]>);
 
 /// The writing end of the ring.
 ///
-/// Entries between `tail` and `head` may still be needed: their updates are not known to be durable in their places. An entry is durable
-/// after a flush of the storage that follows [`write`](Self::write); one that was not written to its end fails its checksum, and the
-/// next one takes its place and number.
+/// Entries between `tail` and `head` may still be needed: their updates are not known to be durable in their places. An
+/// entry is durable after a flush of the storage that follows [`write`](Self::write); one that was not written to its
+/// end fails its checksum, and the next one takes its place and number.
 pub(crate) struct LogWriter {
     ring: Ring,
     log: Guid,
@@ -45,8 +45,8 @@ impl LogWriter {
         log.as_bytes()[..7].iter().fold(1, |number: u64, byte| (number << 8) | u64::from(*byte))
     }
 
-    /// The longest entry, in pages of data: half a ring, so that one is written while another is still needed, and not more than one
-    /// descriptor sector describes.
+    /// The longest entry, in pages of data: half a ring, so that one is written while another is still needed, and not
+    /// more than one descriptor sector describes.
     pub(crate) fn pages_max(&self) -> usize {
         (self.ring.len() / 2 / PAGE_U64 - 1).min(LogEntryHeader::DESCRIPTORS_FIRST as u64 - 16) as usize
     }
