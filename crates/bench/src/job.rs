@@ -191,7 +191,7 @@ pub enum Rate {
 /// How due times are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// At equal distances.
+    /// At equal intervals
     Even,
     /// At random, each independent of the others: what many clients that know nothing of each other make together (fio's
     /// `rate_process=poisson`). Bursts come with it, and a queue before a device that keeps up on average.

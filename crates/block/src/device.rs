@@ -1,6 +1,6 @@
 //! The trait.
 
-use crate::{BlockError, Buf, Caching, Extent, ExtentKind, Geometry, Io, PathSample, SharedBuf};
+use crate::{BlockError, Buf, Caching, Extent, ExtentKind, Geometry, Identity, Io, PathSample, SharedBuf};
 
 /// When a write may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ pub type CacheCallback = Box<dyn Fn(CacheNews) + Send + Sync>;
 /// - No method waits for a disk, a server or a lock that is held while one is waited for, nor does dropping the device: each is called on
 ///   threads that serve other devices as well. What takes time is a pending [`Io`]; what has no [`Io`] is known already.
 /// - Dropping a pending [`Io`] abandons the answer, not the operation: it may still happen.
+/// - A device around another is a [`Layer`](crate::Layer), which passes on what it does not change.
 /// - A flush error is sticky: once `flush` has failed, every flush fails until the failure was reported once.
 ///   Where a device has several users, [`Openers`](crate::decorate::Openers) has it reported once to each.
 pub trait BlockDevice: Send + Sync + 'static {
@@ -88,7 +89,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn flush(&self) -> Io<Result<(), BlockError>>;
 
     /// Tells the device that the range is no longer needed. Afterwards it reads as zeroes if
-    /// `geometry().unmap_zeroes`, else as anything. May do less than asked.
+    /// [`Geometry::unmap`] says so, else as anything. May do less than asked.
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
         Io::Ready(self.geometry().check(offset, len))
     }
@@ -112,6 +113,22 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         let _ = size;
         Io::err(BlockError::Unsupported)
+    }
+
+    /// Ends the device for all who use it: waits for what is under way, gives up what others wait for (sessions, locks), and leaves
+    /// behind what the next start finds in order. Later operations are refused as [`BlockError::Gone`] where there is something to
+    /// give up. It takes as long as it takes: a caller that waits no longer drops the [`Io`], and the end goes on.
+    ///
+    /// An error says that something that was acknowledged may be lost, or that the next start has something to repair; the
+    /// device is closed all the same. A flush comes before it: closing alone makes nothing durable. Once closed, further calls
+    /// succeed. A device that has nothing to give up answers at once.
+    fn close(&self) -> Io<Result<(), BlockError>> {
+        Io::ok(())
+    }
+
+    /// Which disk this is. What has no names is never known to be the same as another.
+    fn identity(&self) -> Identity {
+        Identity::default()
     }
 
     /// What the backing store holds and has left; `None` where that is not known. Never waits for the store: the answer is what is

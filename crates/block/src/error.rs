@@ -1,6 +1,22 @@
 //! What can go wrong, as meanings: mapped to SCSI sense in crate `scsi` and to a sentence for people by `Display`.
 
 use std::io;
+use std::time::Duration;
+
+/// What became of an operation that failed: stated where it is known, by the part that ends the session or the wait.
+///
+/// On it rests whether a write is sent again, and when: an error's kind says why something failed, and nothing of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fate {
+    /// It was not carried out: it may be sent again at once, over any way.
+    NotDone,
+    /// It may have been carried out, wholly or in part, and nothing of it happens any more: it may be sent again at once.
+    Over,
+    /// The disk itself answered: every other way would bring the same answer.
+    Answered,
+    /// It may have been carried out, or may yet be: a write waits until the session that it went into is known to be dead.
+    Unknown,
+}
 
 /// Why an operation on a device failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,21 +66,28 @@ pub enum BlockError {
     /// The device cannot take the operation now; later it may.
     #[error("the device is busy")]
     Busy,
-    /// The device went away and will not come back as the same one.
+    /// The device, or the way to it, is not there.
     #[error("the device is gone: {why}")]
     Gone {
         /// What happened.
         why: String,
+        /// What became of the operation.
+        fate: Fate,
     },
-    /// No answer in time; whether the operation happened is not known.
+    /// No answer in time.
     #[error("no answer within {millis} ms")]
     Timeout {
         /// How long was waited, milliseconds.
         millis: u64,
+        /// What became of the operation.
+        fate: Fate,
     },
-    /// The operation was given up, by request or because its path was reset; whether it happened is not known.
+    /// The operation was given up, by request or because its path was reset.
     #[error("the operation was aborted")]
-    Aborted,
+    Aborted {
+        /// What became of the operation.
+        fate: Fate,
+    },
     /// A flush cannot vouch for what was written before it: the storage may have lost its volatile cache.
     #[error("{}", unflushed_lost(*.reported))]
     UnflushedLost {
@@ -83,6 +106,32 @@ pub enum BlockError {
         /// What it said.
         message: String,
     },
+}
+
+impl BlockError {
+    /// The device is not there, and the operation was not carried out.
+    pub fn gone(why: impl Into<String>) -> Self {
+        Self::Gone { why: why.into(), fate: Fate::NotDone }
+    }
+
+    /// The operation was given up, and nothing is known of it.
+    pub fn lost() -> Self {
+        Self::Aborted { fate: Fate::Unknown }
+    }
+
+    /// The wait was given up, and nothing is known of the operation.
+    pub fn late(waited: Duration) -> Self {
+        Self::Timeout { millis: waited.as_millis() as u64, fate: Fate::Unknown }
+    }
+
+    /// What became of the operation.
+    pub fn fate(&self) -> Fate {
+        match self {
+            Self::Gone { fate, .. } | Self::Timeout { fate, .. } | Self::Aborted { fate } => *fate,
+            Self::Busy => Fate::NotDone,
+            _ => Fate::Answered,
+        }
+    }
 }
 
 fn unflushed_lost(reported: bool) -> &'static str {

@@ -7,7 +7,7 @@ pub enum ExtentKind {
     Data,
     /// Allocated, and known to read as zeroes.
     Zero,
-    /// Nothing: no space behind it. Reads as zeroes where the device says `unmap_zeroes`.
+    /// Nothing: no space behind it. Reads as zeroes where the device says so (`Unmap::zeroes`).
     Unallocated,
 }
 

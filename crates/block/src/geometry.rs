@@ -2,6 +2,64 @@
 
 use crate::BlockError;
 
+/// What becomes of the space behind a range that is unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmap {
+    /// All space is the device's from the beginning, and stays: `unmap` does nothing.
+    Never,
+    /// The same, and what has no space behind it reads as zeroes: a sparse file that is only read.
+    Holes,
+    /// Space is allocated when written, and stays: `unmap` does nothing.
+    Ignored,
+    /// Space is allocated when written; `unmap` gives whole units of `granularity` bytes back. What was unmapped reads as anything.
+    Frees {
+        /// Not 0.
+        granularity: u32,
+    },
+    /// The same, and all of the range that was unmapped reads as zeroes.
+    Zeroes {
+        /// Not 0.
+        granularity: u32,
+    },
+}
+
+impl Unmap {
+    /// Space is allocated when written.
+    pub fn is_thin(self) -> bool {
+        !matches!(self, Self::Never | Self::Holes)
+    }
+
+    /// Whether `unmap` gives something back.
+    pub fn frees(self) -> bool {
+        matches!(self, Self::Frees { .. } | Self::Zeroes { .. })
+    }
+
+    /// What has no space behind it, because it was unmapped or never written, reads as zeroes.
+    pub fn zeroes(self) -> bool {
+        matches!(self, Self::Zeroes { .. } | Self::Holes)
+    }
+
+    /// The unit in which space is given back, bytes; 0 where none is.
+    pub fn granularity(self) -> u32 {
+        match self {
+            Self::Frees { granularity } | Self::Zeroes { granularity } => granularity,
+            Self::Never | Self::Holes | Self::Ignored => 0,
+        }
+    }
+
+    /// What holds of both: of two ways to one disk that do not tell the same.
+    pub fn both(self, other: Self) -> Self {
+        let granularity = self.granularity().max(other.granularity());
+        match (self, other) {
+            (Self::Zeroes { .. }, Self::Zeroes { .. }) => Self::Zeroes { granularity },
+            _ if self.frees() || other.frees() => Self::Frees { granularity },
+            _ if self.zeroes() && other.zeroes() => Self::Holes,
+            _ if !self.is_thin() && !other.is_thin() => Self::Never,
+            _ => Self::Ignored,
+        }
+    }
+}
+
 /// What a device is shaped like. All figures are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
@@ -20,12 +78,8 @@ pub struct Geometry {
     pub first_aligned: u32,
     /// Callers should not exceed this in one operation; 0: no limit.
     pub max_transfer: u32,
-    /// Space is allocated when written, and `unmap` gives it back.
-    pub thin: bool,
-    /// `unmap` frees whole units of this size; 0 where `unmap` does nothing.
-    pub unmap_granularity: u32,
-    /// Unmapped ranges read as zeroes.
-    pub unmap_zeroes: bool,
+    /// Whether space is allocated when written, and what `unmap` does.
+    pub unmap: Unmap,
     /// Writes are refused.
     pub read_only: bool,
     /// Completed writes may be lost in a power cut until flushed.
@@ -45,9 +99,7 @@ impl Geometry {
             transfer_granularity: 0,
             first_aligned: 0,
             max_transfer: 0,
-            thin: false,
-            unmap_granularity: 0,
-            unmap_zeroes: false,
+            unmap: Unmap::Never,
             read_only: false,
             volatile_cache: false,
             rotational: false,

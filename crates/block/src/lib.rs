@@ -22,36 +22,48 @@
 //! | part | is |
 //! |---|---|
 //! | [`BlockDevice`] | the trait |
-//! | [`Geometry`] | size, sectors, limits |
-//! | [`BlockError`] | what can go wrong, as meanings |
+//! | [`Layer`] | a device around a device: what it does not change is passed on |
+//! | [`Identity`] | which disk a device is |
+//! | [`Geometry`], [`Unmap`] | size, sectors, limits, and what unmapping does |
+//! | [`BlockError`], [`Fate`] | what can go wrong, as meanings, and what became of the operation |
 //! | [`Buf`], [`SharedBuf`] | pooled, aligned memory: unique to fill, shared to send |
 //! | [`Io`] | a result that may be ready already |
+//! | [`Bytes`] | a device of sectors, addressed by bytes |
 //! | [`Extent`] | data, zeroes or nothing |
 //! | [`Caching`] | where answers may come from instead of the medium |
 //! | [`PathSample`] | a way to a device, and what has gone over it |
 //! | [`decorate`] | devices around devices: faults, delays, limits, counters |
-//! | [`pass_on!`] | what a device around a device does not change |
 //! | [`spec`] | the grammar that names devices |
+//! | `conformance` | the contract as a test suite for every device (feature `conformance`) |
 //! | [`size`], [`duration`] | figures as people write them |
 
 mod buf;
+mod bytes;
 mod caching;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod decorate;
 mod device;
 pub mod duration;
 mod error;
 mod extent;
 mod geometry;
+mod identity;
 mod io;
+mod layer;
 mod path;
 pub mod size;
 pub mod spec;
+mod turn;
 
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
+pub use bytes::Bytes;
 pub use caching::Caching;
 pub use device::{BlockDevice, CacheCallback, CacheNews, Durability, ResizeCallback, Space, Zeroing};
-pub use error::BlockError;
+pub use error::{BlockError, Fate};
 pub use extent::{Extent, ExtentKind};
-pub use geometry::Geometry;
+pub use geometry::{Geometry, Unmap};
+pub use identity::Identity;
 pub use io::{Io, IoFuture};
+pub use layer::Layer;
 pub use path::{PathSample, PathState};

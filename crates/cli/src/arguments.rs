@@ -12,30 +12,44 @@ use crate::logging::LogFormat;
 
 const DEVICES: &str = "\
 Devices:
-  iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN   a logical unit; the secret may also stand in
-                                                   LUNWAY_CHAP_SECRET, or in ?secret_file=PATH
-  iscsi://…?portal=HOST[:PORT]&from=IP&…           the same over several paths; see lunway paths
-  paths:FILE  any *paths.toml                      the same, described in a file
-  ram:SIZE  null:SIZE                              memory, or a sink
-  vhdx:PATH  any *.vhdx, *.avhdx                   a virtual disk with its parents; see lunway disk
-  PATH  raw:PATH                                   raw image or block device; raw: whatever its
-                                                   content looks like
-  delay:TIME:DEVICE  rate:SIZE:DEVICE  fault:SPEC:DEVICE  readonly:DEVICE  stats:DEVICE
-                                                   any of these around a device
+  PATH, raw:PATH        raw image or block device; raw: skips the check for
+                        other formats (VMDK, VDI, gzip …)
+  *.vhdx, *.avhdx, vhdx:PATH
+                        virtual disk with its parents (lunway disk)
+  *.vhd, *.qcow2, vhd:PATH, qcow2:PATH
+                        image of another format with its parents, read-only
+  ram:SIZE              memory
+  null:SIZE             discards writes, reads as zeroes
+  iscsi://[USER@]HOST[:PORT]/TARGET/LUN
+                        logical unit; the CHAP secret in LUNWAY_CHAP_SECRET, or
+                        in a file: ?secret_file=PATH
+  iscsi://…?portal=HOST[:PORT]
+                        the same over several paths (lunway paths)
+  *paths.toml, paths:PATH
+                        the same, described in a file
+  delay:TIME:DEVICE, rate:SIZE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,
+  stats:DEVICE          a device with a delay, a limited rate, errors …
 
-Sizes: 4K, 1M, 2G, 4TiB (powers of 1024), 100MB (powers of 1000). Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted twice.";
+Sizes: 4K, 1M, 2G, 4TiB (powers of 1024); 100MB (powers of 1000).
+Times: 500us, 10ms, 30s, 2m.
+
+Exit codes:
+  0    done
+  1    failed
+  2    wrong usage, or a configuration that is not valid
+  130  ended by a second Ctrl-C";
 
 /// Heading of what every command takes, behind its own options.
 const GLOBAL: &str = "Options of every command";
 
-/// Serves block volumes over iSCSI, reaches them, copies them, measures them.
+/// A software SAN: serves block volumes over iSCSI, connects to them, copies and measures them
 #[derive(Debug, Parser)]
 #[command(name = "lunway", version, after_help = DEVICES, max_term_width = 110)]
 pub(crate) struct Arguments {
-    /// More in the log, on standard error; twice for still more. RUST_LOG says it in detail
+    /// Log more, to standard error; repeat it to log still more. RUST_LOG sets levels for each module
     #[arg(short, long, global = true, help_heading = GLOBAL, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// How the log is written
+    /// Format of the log
     #[arg(
         long,
         global = true,

@@ -1,6 +1,6 @@
 //! A device from the command line.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 
 use anyhow::Context;
 use lunway_block::spec::DeviceSpec;
@@ -44,6 +44,21 @@ pub(crate) fn run_server<T>(server: impl Future<Output = Result<T, Failure>>) ->
 /// change of threads for each of them.
 pub(crate) fn run<T>(command: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     runtime()?.block_on(command)
+}
+
+/// A runtime for code that is not asynchronous: what it opens lives on between two calls of [`wait`](Self::wait), and
+/// moves only in them.
+pub(crate) struct Waiter(tokio::runtime::Runtime);
+
+impl Waiter {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        runtime().map(Self)
+    }
+
+    /// Runs until this has come.
+    pub(crate) fn wait<T>(&self, future: impl IntoFuture<Output = T>) -> T {
+        self.0.block_on(future.into_future())
+    }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {

@@ -10,10 +10,10 @@ use crate::terminal;
 /// The form of a line of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Lines of text
     #[default]
     Text,
-    /// One JSON object a line, with the fields of the event beside its message.
+    /// One JSON object per line, with the fields of each event
     Json,
 }
 

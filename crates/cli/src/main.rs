@@ -1,13 +1,12 @@
 //! `lunway`: a software SAN in one binary.
 //!
 //! This crate is what people and scripts touch: arguments, printing, exit codes. What the commands do is in the crates
-//! they call; the one engine here is [`transfer`], which copies between any two devices.
+//! they call.
 //!
 //! | part | is |
 //! |---|---|
 //! | `arguments` | the command line |
 //! | `command` | one file per command |
-//! | `transfer` | device to device: sparse, verified |
 //! | `device` | a device from the command line, open while something is done with it |
 //! | `failure` | what goes wrong, and the exit code for it |
 //! | `output` | results as text, JSON and pages, and where they go |
@@ -31,7 +30,6 @@ mod screen;
 mod secret;
 mod supervisor;
 mod terminal;
-mod transfer;
 
 use std::process::ExitCode;
 

@@ -23,16 +23,16 @@ pub(crate) struct Output<'a> {
 /// The places that every command with results can write them to.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Files {
-    /// Print the results as JSON, in place of the table
+    /// Print the results as JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Write the results as JSON
+    /// Write the results to this file as JSON
     #[arg(long, value_name = "FILE")]
     json_file: Option<PathBuf>,
-    /// Write a page with tables and charts; - is standard output, in place of the table
+    /// Write a page with tables and charts to this file; - is standard output, instead of text
     #[arg(long, value_name = "FILE", visible_alias = "html")]
     html_file: Option<PathBuf>,
-    /// Replace files that are not reports of lunway's
+    /// Replace files that are not lunway reports
     #[arg(long)]
     force: bool,
 }

@@ -9,7 +9,7 @@ const STEPS: u64 = 10_000;
 
 /// A bar for bytes, with rate and time left; nothing at all where nobody watches.
 pub(crate) fn bytes(what: &'static str, total: u64) -> ProgressBar {
-    bar(total, "{prefix:9} {wide_bar} {percent:>3} %  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left")
+    bar(total, "{prefix:9} {wide_bar} {percent:>3} %  {binary_bytes} of {binary_total_bytes}  {decimal_bytes_per_sec}  {eta} left")
         .with_prefix(what)
 }
 

@@ -110,7 +110,7 @@ impl<'a> ReportFile<'a> {
         if self.force || metadata.len() == 0 || is_report(self.path, &metadata) {
             return Ok(Existing::Replaceable);
         }
-        Err(refusal(&format!("{name} exists and is not a report of lunway's")))
+        Err(refusal(&format!("{name} exists and is not a lunway report")))
     }
 
     /// The folder of the file itself, behind symbolic links.
@@ -182,7 +182,10 @@ fn is_report(path: &Path, metadata: &Metadata) -> bool {
 /// The file or block device that a device is made of, whatever is around it.
 fn file_of(device: &DeviceSpec) -> Option<&Path> {
     match device.leaf() {
-        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path } => Some(path),
+        DeviceSpec::File { path, .. }
+        | DeviceSpec::Vhdx { path }
+        | DeviceSpec::Image { path, .. }
+        | DeviceSpec::Paths { path } => Some(path),
         _ => None,
     }
 }
@@ -209,7 +212,7 @@ mod tests {
         let disk = folder.path().join("disk.img");
         fs::write(&disk, [7; 4096]).unwrap();
         let refused = format!("{:?}", report(&disk).check(&[]).unwrap_err());
-        assert!(refused.contains("disk.img exists and is not a report of lunway's"), "{refused}");
+        assert!(refused.contains("disk.img exists and is not a lunway report"), "{refused}");
         assert!(report(&disk).write("{}").is_err(), "also where it came into being meanwhile");
         assert_eq!(fs::read(&disk).unwrap(), [7; 4096]);
         ReportFile::new(&disk, true).check(&[]).unwrap();

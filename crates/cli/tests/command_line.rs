@@ -33,9 +33,9 @@ fn wrong_usage_ends_with_2_and_says_what_is_expected() {
     for (arguments, part) in [
         (&["frobnicate"][..], "unrecognized subcommand"),
         (&["copy", "ram:1M"], "<DST>"),
-        (&["inspect", "rams:1M"], "no kind of device"),
+        (&["inspect", "rams:1M"], "not a kind of device"),
         (&["inspect", "ram:1X"], "is not a size"),
-        (&["inspect", "iscsi://127.0.0.1/no-name/0"], "no iSCSI name"),
+        (&["inspect", "iscsi://127.0.0.1/no-name/0"], "not an iSCSI name"),
         (&["discover", "http://127.0.0.1"], "iscsi://"),
         (&["bench", "ram:1M", "--rw", "sideways"], "sideways"),
         (&["bench", "ram:1M", "--bs", "4K"], "--rw"),
@@ -44,7 +44,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_expected() {
         (&["bench", "ram:1M", "--rw", "read", "--time", "5"], "`5` is not a duration"),
         (&["serve"], "--lun"),
         (&["serve", "--lun", "ram:1M"], "0=ram:1G"),
-        (&["serve", "--lun", "0=rams:1M"], "no kind of device"),
+        (&["serve", "--lun", "0=rams:1M"], "not a kind of device"),
         (&["serve", "--lun", "0=ram:1M", "--lun", "0=ram:2M"], "two LUNs"),
         (&["serve", "--lun", "0=ram:1M", "--listen", "no/where"], "no/where"),
     ] {
@@ -208,7 +208,10 @@ fn one_line_serves_at_once_and_says_that_anybody_may_write_unless_that_is_meant(
         assert!(discovered.1.contains(IQN), "{discovered:?}");
         shown.join("\n")
     };
-    assert!(says(&[]).contains("open: anybody who reaches it may read and write; --chap"));
+    assert!(
+        says(&[])
+            .contains("open: every initiator that can reach it may read and write; restrict it with --chap")
+    );
     assert!(!says(&["--open"]).contains("anybody"));
     assert!(!says(&["--chap", &chap]).contains("anybody"));
 }

@@ -121,6 +121,7 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
         ("disk create", "--from") => {
             vec![vec!["disk", "create", &made, "--from", device]]
         }
+        ("disk inside", "DEVICE") => vec![vec!["disk", "inside", device]],
         ("inspect", "DEVICE") => vec![vec!["inspect", device]],
         ("attach", "DEVICE") => vec![vec!["attach", device, "--nbd", &nbd]],
         ("serve", "--lun") => vec![vec!["serve", "--listen", "127.0.0.1:0", "--no-api", "--lun", &lun]],
@@ -137,12 +138,8 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
 fn device_places() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for command in commands() {
-        let text = help(&command);
-        let devices = places(&text).into_iter().filter(|place| {
-            ["DEVICE", "SRC", "DST"].iter().any(|name| place.starts_with(name))
-                || ["--lun", "--device", "--from"].contains(&place.as_str())
-        });
-        found.extend(devices.map(|place| (command.join(" "), place)));
+        let devices = places(&help(&command)).into_iter().filter(|(_, is_device)| *is_device);
+        found.extend(devices.map(|(place, _)| (command.join(" "), place)));
     }
     assert!(found.len() >= 9, "{found:?}");
     found

@@ -25,30 +25,47 @@ enum Role {
     Copy,
     /// A virtual disk that is made there.
     NewDisk,
-    /// A socket, a folder or a configuration: made by its owner's own rules, tested there.
-    Elsewhere,
+    /// A VHDX file that is read or changed.
+    Vhdx,
+    /// A configuration that is made there.
+    NewFile,
+    /// A socket that is made there.
+    Socket,
+    /// A folder on which something is mounted.
+    Folder,
+    /// The socket of a daemon that is asked.
+    Asks,
 }
 
-/// Every option and argument whose value is a place. `*` stands for every command.
+/// Every option and argument whose value is a place. `*` stands for every command; the first that fits counts.
 const ROLES: &[(&str, &str, Role)] = &[
     ("*", "--json-file", Role::Report),
     ("*", "--html-file", Role::Report),
     ("bench", "--json-plus-file", Role::Report),
     ("bench", "--stream", Role::Report),
-    ("copy", "SRC", Role::Reads),
-    ("copy", "DST", Role::Copy),
-    ("disk convert", "SRC", Role::Reads),
-    ("disk convert", "DST", Role::Copy),
+    ("*", "SRC", Role::Reads),
+    ("*", "DST", Role::Copy),
     ("disk create", "--from", Role::Reads),
-    ("disk create", "--parent", Role::Reads),
-    ("disk rebase", "--parent", Role::Reads),
+    ("disk create", "--parent", Role::Vhdx),
     ("disk create", "FILE", Role::NewDisk),
     ("disk snapshot", "CHILD", Role::NewDisk),
-    // Tested with the disks of a chain, in `disk.rs`.
-    ("disk merge", "--into", Role::Elsewhere),
+    ("disk rebase", "--parent", Role::Vhdx),
+    ("disk merge", "--into", Role::Vhdx),
+    ("disk info", "FILE", Role::Vhdx),
+    ("disk map", "FILE", Role::Vhdx),
+    ("disk check", "FILE", Role::Vhdx),
+    ("disk repair", "FILE", Role::Vhdx),
+    ("disk resize", "FILE", Role::Vhdx),
+    ("disk snapshot", "FILE", Role::Vhdx),
+    ("disk merge", "FILE", Role::Vhdx),
+    ("disk rebase", "FILE", Role::Vhdx),
+    ("disk compact", "FILE", Role::Vhdx),
+    ("disk set", "FILE", Role::Vhdx),
+    ("disk mount", "FILE", Role::Vhdx),
     ("*", "DEVICE", Role::Reads),
     ("*", "--job", Role::Reads),
-    ("*", "FILE", Role::Reads),
+    ("report show", "FILE", Role::Reads),
+    ("config apply", "FILE", Role::Reads),
     ("report diff", "OLD", Role::Reads),
     ("report diff", "NEW", Role::Reads),
     ("report diff", "--old", Role::Reads),
@@ -56,27 +73,25 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("*", "NAME|FILE.toml", Role::Reads),
     ("*", "--chap", Role::Reads),
     ("*", "--mutual-chap", Role::Reads),
-    ("*", "--secret-file", Role::Reads),
-    ("*", "--api-token", Role::Reads),
     ("*", "--token-file", Role::Reads),
     ("*", "--device", Role::Reads),
     ("*", "--lun", Role::Reads),
-    ("*", "--config", Role::Elsewhere),
-    ("*", "--socket", Role::Elsewhere),
-    ("*", "--api", Role::Elsewhere),
-    ("*", "--state-dir", Role::Elsewhere),
-    ("*", "--state", Role::Elsewhere),
-    // It must not be there yet.
-    ("serve", "--save", Role::Elsewhere),
-    ("attach", "--fuse", Role::Elsewhere),
-    ("attach", "--nbd", Role::Elsewhere),
+    ("serve", "--config", Role::Reads),
+    ("serve", "--save", Role::NewFile),
+    ("serve", "--socket", Role::Socket),
+    ("attach", "--nbd", Role::Socket),
+    ("attach", "--fuse", Role::Folder),
+    ("disk mount", "--nbd", Role::Socket),
+    ("disk mount", "--fuse", Role::Folder),
+    ("*", "--socket", Role::Asks),
 ];
 
-fn role(command: &str, place: &str) -> Option<Role> {
-    let fits = |(of, name, _): &&(&str, &str, Role)| {
+/// The number of the row in [`ROLES`].
+fn row(command: &str, place: &str) -> Option<usize> {
+    let fits = |(of, name, _): &(&str, &str, Role)| {
         (*of == "*" || *of == command) && (*name == place || place.starts_with(&format!("{name}[")))
     };
-    ROLES.iter().find(fits).map(|row| row.2)
+    ROLES.iter().position(fits)
 }
 
 /// The command with what it must have beside the option, so that it would write results within a moment.
@@ -91,6 +106,7 @@ fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
         "net" => vec!["net", "--time", "10ms"],
         "lab run" => vec!["lab", "run", "two-lanes"],
         "demo" => vec!["demo"],
+        "disk inside" => vec!["disk", "inside", "ram:1M"],
         "report show" => vec!["report", "show", &saved],
         "report diff" => vec!["report", "diff", &saved, &saved],
         _ => return None,
@@ -104,19 +120,82 @@ fn reports() -> Vec<(String, String)> {
 
 /// Commands and their places of a role.
 fn places_of(wanted: Role) -> Vec<(String, String)> {
-    let (mut found, mut unknown) = (Vec::new(), Vec::new());
+    let (mut found, mut unknown, mut rows) = (Vec::new(), Vec::new(), vec![false; ROLES.len()]);
     for command in commands() {
         let name = command.join(" ");
-        for place in places(&help(&command)) {
-            match role(&name, &place) {
-                Some(role) if role == wanted => found.push((name.clone(), place)),
-                Some(_) => {}
-                None => unknown.push((name.clone(), place)),
+        for (place, _) in places(&help(&command)) {
+            let Some(row) = row(&name, &place) else {
+                unknown.push((name.clone(), place));
+                continue;
+            };
+            rows[row] = true;
+            if ROLES[row].2 == wanted {
+                found.push((name.clone(), place));
             }
         }
     }
     assert!(unknown.is_empty(), "give these a role: {unknown:#?}");
+    let unused: Vec<_> = ROLES.iter().zip(rows).filter(|(_, used)| !used).map(|(row, _)| row).collect();
+    assert!(unused.is_empty(), "no command has these: {unused:#?}");
+    assert!(!found.is_empty(), "nothing is {wanted:?}");
     found
+}
+
+/// Makes a disk image of 1 MiB without a zero in it.
+fn data(path: &Path) {
+    fs::write(path, vec![0xa5; 1 << 20]).unwrap();
+}
+
+/// What may stand where something is to be written, all with data in it.
+struct Taken {
+    folder: tempfile::TempDir,
+    files: Vec<(String, Vec<u8>)>,
+    link: String,
+}
+
+impl Taken {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let [disk, report, vhdx, inside, link] =
+            ["disk.img", "report.json", "base.vhdx", "full/inside", "link"].map(path);
+        data(Path::new(&disk));
+        succeed(lunway(&["bench", "ram:1M", "--rw", "read", "--size", "64K", "--json-file", &report]));
+        succeed(lunway(&["disk", "create", &vhdx, "--from", &disk]));
+        fs::create_dir(path("full")).unwrap();
+        fs::write(&inside, "inside").unwrap();
+        symlink(&disk, &link).unwrap();
+        let files = [disk, report, vhdx, inside].map(|file| (file.clone(), fs::read(&file).unwrap()));
+        Self { files: files.into(), link, folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The places, one by one.
+    fn places(&self) -> Vec<String> {
+        let files = self.files[..3].iter().map(|(file, _)| file.clone());
+        files.chain([self.link.clone(), self.path("full")]).collect()
+    }
+
+    /// Runs each command, which must fail, say something of the place, and leave everything as it was.
+    fn survives(&self, place: &str, commands: Vec<Vec<&str>>) {
+        for words in commands {
+            let output = finish(lunway(&words), PATIENCE);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{words:?}: {said}");
+            // Of a link some say where it leads.
+            let names =
+                [place, "disk.img"].map(|name| Path::new(name).file_name().unwrap().to_str().unwrap());
+            let told = format!("{said}{}", String::from_utf8_lossy(&output.stdout));
+            assert!(names.iter().any(|name| told.contains(name)), "{words:?}: {told}");
+            for (file, before) in &self.files {
+                assert!(fs::read(file).is_ok_and(|now| now == *before), "{words:?} changed {file}");
+            }
+            assert!(Path::new(&self.link).is_symlink(), "{words:?}");
+        }
+    }
 }
 
 #[test]
@@ -134,7 +213,7 @@ fn no_option_that_names_a_place_for_results_destroys_what_stands_there() {
         path("saved.html").to_str().unwrap(),
     ]));
     let (disk, link) = (path("disk.img"), path("link"));
-    image(&disk, 1 << 20, 1 << 20);
+    data(&disk);
     symlink(&disk, &link).unwrap();
     let before = fs::read(&disk).unwrap();
     let rows = reports();
@@ -143,8 +222,8 @@ fn no_option_that_names_a_place_for_results_destroys_what_stands_there() {
         let words =
             working(command, folder.path()).unwrap_or_else(|| panic!("`{command}` has no row in working()"));
         for (place, sentence) in [
-            (disk.to_str().unwrap(), "is not a report of lunway's"),
-            (link.to_str().unwrap(), "is not a report of lunway's"),
+            (disk.to_str().unwrap(), "is not a lunway report"),
+            (link.to_str().unwrap(), "is not a lunway report"),
             (folder.path().to_str().unwrap(), "it is a directory"),
             ("/proc/result", "cannot write /proc/result"),
         ] {
@@ -164,7 +243,7 @@ fn a_new_disk_takes_no_place_that_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (disk, link, base) = (path("disk.img"), path("link"), path("base.vhdx"));
-    image(Path::new(&disk), 1 << 20, 1 << 20);
+    data(Path::new(&disk));
     symlink(&disk, &link).unwrap();
     succeed(lunway(&["disk", "create", &base, "--size", "4M"]));
     let before = [&disk, &base].map(|file| fs::read(file).unwrap());
@@ -186,7 +265,7 @@ fn a_new_disk_takes_no_place_that_is_taken() {
                 let output = finish(lunway(&words), PATIENCE);
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
-                assert!(said.contains("is there already"), "{words:?}: {said}");
+                assert!(said.contains("already exists"), "{words:?}: {said}");
             }
         }
     }
@@ -202,7 +281,7 @@ fn a_block_device_takes_no_results_without_force() {
     }
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("disk.img");
-    image(&disk, 1 << 20, 1 << 20);
+    data(&disk);
     let attached = Command::new(&losetup).args(["--find", "--show"]).arg(&disk).output().unwrap();
     if !attached.status.success() {
         return lunway_foreign::not_run("loop devices (this machine has none)");
@@ -225,7 +304,7 @@ fn an_older_report_is_replaced_and_a_device_that_is_measured_is_not_even_by_forc
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (disk, report) = (path("disk.img"), path("a.json"));
-    image(Path::new(&disk), 1 << 20, 1 << 20);
+    data(Path::new(&disk));
     let before = fs::read(&disk).unwrap();
     for _ in 0..2 {
         succeed(lunway(&["bench", &disk, "--rw", "read", "--size", "64K", "--json-file", &report]));
@@ -243,6 +322,60 @@ fn an_older_report_is_replaced_and_a_device_that_is_measured_is_not_even_by_forc
     let _ = finish(lunway(&slip), PATIENCE);
     assert!(fs::read(&b).unwrap() == before && fs::read(&c).unwrap() == before);
     assert!(fs::read(&disk).unwrap() == before);
+}
+
+#[test]
+fn no_copy_destroys_what_stands_at_its_destination() {
+    let taken = Taken::new();
+    let source = taken.path("source");
+    // Other data than those of the disk image, but the same size.
+    fs::write(&source, vec![0x5a; 1 << 20]).unwrap();
+    for (command, _) in places_of(Role::Copy) {
+        for place in taken.places() {
+            let words: Vec<&str> = command.split(' ').chain([source.as_str(), &place]).collect();
+            taken.survives(&place, vec![words.clone(), [&words[..], &["--resume"]].concat()]);
+        }
+    }
+}
+
+#[test]
+fn no_other_command_destroys_what_stands_where_it_makes_or_changes_something() {
+    let taken = Taken::new();
+    let (good, child) = (taken.path("good.vhdx"), taken.path("new.avhdx"));
+    let socket = format!("unix:{}", taken.path("socket"));
+    succeed(lunway(&["disk", "create", &good, "--size", "4M"]));
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--open", "--lun", "0=ram:1M"];
+    let places: Vec<String> = taken.places();
+    for (role, without) in
+        [(Role::NewFile, ""), (Role::Socket, ""), (Role::Folder, ""), (Role::Vhdx, "base.vhdx")]
+    {
+        for (command, option) in places_of(role) {
+            for place in places.iter().filter(|place| without.is_empty() || !place.ends_with(without)) {
+                let unix = format!("unix:{place}");
+                let with = |words: &[&'static str]| [words, &[place.as_str()]].concat();
+                let words = match (command.as_str(), option.as_str()) {
+                    ("serve", "--save") => [&serve[..], &["--no-api", "--save", place]].concat(),
+                    ("serve", "--socket") => [&serve[..], &["--socket", place]].concat(),
+                    ("attach", "--nbd") => vec!["attach", "ram:1M", "--nbd", &unix],
+                    ("attach", "--fuse") => with(&["attach", "ram:1M", "--fuse"]),
+                    ("disk create", "--parent") => vec!["disk", "create", &child, "--parent", place],
+                    ("disk rebase", "--parent") => vec!["disk", "rebase", &good, "--parent", place],
+                    ("disk merge", "--into") => vec!["disk", "merge", &good, "--into", place],
+                    ("disk mount", "--nbd") => vec!["disk", "mount", &good, "--nbd", &unix],
+                    ("disk mount", "--fuse") => vec!["disk", "mount", &good, "--fuse", place],
+                    ("disk mount", "FILE") => vec!["disk", "mount", place, "--nbd", &socket],
+                    ("disk set", "FILE") => vec!["disk", "set", place, "--new-id"],
+                    ("disk rebase", "FILE") => vec!["disk", "rebase", place, "--parent", &good],
+                    ("disk snapshot", "FILE") => vec!["disk", "snapshot", place, &child],
+                    ("disk resize", "FILE") => vec!["disk", "resize", place, "512K", "--shrink", "--force"],
+                    (command, "FILE") => command.split(' ').chain([place.as_str()]).collect(),
+                    other => panic!("{other:?} has no row here"),
+                };
+                taken.survives(place, vec![words]);
+                assert!(!Path::new(&child).exists(), "{command} {option} {place}");
+            }
+        }
+    }
 }
 
 #[test]

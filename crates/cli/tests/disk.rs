@@ -63,7 +63,7 @@ impl Folder {
         bytes[offset as usize..offset as usize + len].fill(value);
         fs::write(self.path("written"), bytes).unwrap();
         let [from, to] = [format!("raw:{}", self.path("written")), format!("vhdx:{}", self.path(name))];
-        succeed(lunway(&["copy", &from, &to, "--resume"]));
+        succeed(lunway(&["copy", &from, &to, "--resume", "--overwrite"]));
     }
 
     /// QEMU finds nothing wrong with a file.
@@ -120,7 +120,7 @@ fn a_new_disk_is_what_was_asked_for_and_qemu_reads_it() {
             let allocated = fs::metadata(folder.path("new.vhdx")).unwrap().blocks() * 512;
             assert!(allocated >= 20 * MIB, "{words}: {allocated} bytes are reserved");
         }
-        assert!(folder.refused(&format!("create new.vhdx {words}")).contains("is there already"));
+        assert!(folder.refused(&format!("create new.vhdx {words}")).contains("already exists"));
         fs::remove_file(folder.path("new.vhdx")).unwrap();
     }
     for (words, why) in [
@@ -323,16 +323,16 @@ fn damage_is_found_named_and_repaired_where_that_is_certain() {
     folder.disk("convert disk.img disk.vhdx --block-size 1M");
     let whole = fs::read(folder.path("disk.vhdx")).unwrap();
     let data = folder.contents("disk.vhdx");
-    assert!(folder.disk("check disk.vhdx").contains("sound"));
+    assert!(folder.disk("check disk.vhdx").contains("no errors"));
     assert!(folder.disk("repair disk.vhdx").contains("nothing to repair"));
 
     let mut bytes = whole.clone();
     bytes[64 << 10] ^= 1;
     fs::write(folder.path("disk.vhdx"), &bytes).unwrap();
-    assert!(folder.disk("check disk.vhdx").contains("sound, with notes"));
+    assert!(folder.disk("check disk.vhdx").contains("no errors, with notes"));
     let repaired = folder.json("repair disk.vhdx");
     assert_eq!(repaired["headers"], 1);
-    assert!(folder.disk("check disk.vhdx").trim_end().ends_with("sound"));
+    assert!(folder.disk("check disk.vhdx").trim_end().ends_with("no errors"));
     assert!(folder.contents("disk.vhdx") == data);
     let kept = fs::read(folder.path("disk.vhdx.before-repair")).unwrap();
     assert!(kept[..MIB as usize] == bytes[..MIB as usize], "the headers as they were");
@@ -383,4 +383,60 @@ fn children_are_looked_for_in_the_folders_above_and_parents_never_through_a_link
     done(&["create", &odd, "--size", "8M"]);
     let (succeeded, said) = run(&["snapshot", &odd, &path("c.avhdx")]);
     assert!(!succeeded && said.contains("has a backslash"), "{said}");
+}
+
+#[test]
+fn a_copy_gets_an_identity_of_its_own_and_another_physical_sector() {
+    let folder = Folder::new();
+    let bytes = image(&folder.path("disk.img"), 4 * MIB);
+    folder.disk("convert disk.img disk.vhdx --block-size 1M");
+    fs::copy(folder.path("disk.vhdx"), folder.path("copy.vhdx")).unwrap();
+    let before = folder.json("info disk.vhdx");
+    let set = folder.json("set copy.vhdx --new-id --physical-sector 512");
+    let (info, original) = (folder.json("info copy.vhdx"), folder.json("info disk.vhdx"));
+    assert_eq!((&info["disk_id"], &info["physical_sector"]), (&set["disk_id"], &512.into()));
+    assert_eq!(before["disk_id"], original["disk_id"]);
+    assert_ne!(info["disk_id"], original["disk_id"]);
+    assert_ne!(info["data_write_id"], original["data_write_id"], "it is another disk now");
+    assert!(folder.contents("copy.vhdx") == bytes);
+    folder.disk("check copy.vhdx");
+    folder.qemu_equal("copy.vhdx", "disk.img");
+    folder.disk("set copy.vhdx --physical-sector 4096");
+    let again = folder.json("info copy.vhdx");
+    assert_eq!((&again["disk_id"], &again["physical_sector"]), (&info["disk_id"], &4096.into()));
+    assert!(folder.refused("set copy.vhdx --physical-sector 1024").contains("512 or 4096"));
+    folder.disk("create wide.vhdx --size 4M --sector 4096");
+    folder.refused("set wide.vhdx --physical-sector 512");
+    folder.disk("snapshot disk.vhdx child.avhdx");
+    assert!(folder.refused("set disk.vhdx --new-id").contains("is the parent of child.avhdx"));
+    folder.disk("check child.avhdx");
+}
+
+#[test]
+fn a_disk_is_mounted_and_a_parent_for_reading_alone() {
+    let Some(qemu) = program("qemu-img") else { return };
+    let folder = Folder::new();
+    image(&folder.path("disk.img"), 4 * MIB);
+    folder.disk("convert disk.img disk.vhdx");
+    folder.disk("snapshot disk.vhdx child.avhdx");
+    for (name, read_only) in [("disk.vhdx", true), ("child.avhdx", false)] {
+        let socket = folder.path("nbd");
+        let address = format!("unix:{socket}");
+        let running =
+            support::Running::start(lunway(&["disk", "mount", &folder.path(name), "--nbd", &address]));
+        support::until(|| Path::new(&socket).exists());
+        let uri = format!("nbd+unix:///?socket={socket}");
+        let compare = Command::new(&qemu).args(["compare", &uri, &folder.path("disk.img")]).output().unwrap();
+        assert!(compare.status.success(), "{name}: {compare:?}");
+        if let Some(qemu_io) = program("qemu-io") {
+            let write =
+                Command::new(qemu_io).args(["-f", "raw", "-c", "write -P 1 0 512", &uri]).output().unwrap();
+            assert_eq!(write.status.success(), !read_only, "{name}: {write:?}");
+        }
+        running.signal(rustix::process::Signal::TERM);
+        let output = running.end(PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("mounted read-only"), read_only, "{said}");
+    }
 }

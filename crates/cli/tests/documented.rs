@@ -27,11 +27,33 @@ fn documents() -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// Manual pages by name.
-fn manual() -> BTreeMap<String, String> {
+/// Manual pages of a section, by their names.
+fn manual(section: u8) -> BTreeMap<String, String> {
     let names = succeed(lunway(&["man", "--list"]));
-    names.lines().map(|name| (name.to_owned(), succeed(lunway(&["man", name])))).collect()
+    let end = format!(".{section}");
+    let names = names.lines().filter_map(|name| name.strip_suffix(&end));
+    names.map(|name| (name.to_owned(), succeed(lunway(&["man", name])))).collect()
 }
+
+/// What `--help` of the command of a manual page prints where `columns` are free.
+fn help(page: &str, columns: usize) -> String {
+    let words: Vec<&str> = page.split('-').skip(1).chain(["--help"]).collect();
+    let mut help = lunway(&words);
+    help.env_remove("LUNWAY_LOG_FORMAT").env_remove("LUNWAY_SOCKET").env("COLUMNS", columns.to_string());
+    let lines: Vec<String> = succeed(help).lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+/// Columns of a terminal that nobody has made wider.
+const COLUMNS: usize = 80;
+
+/// What stands behind the options of every command: notes and examples.
+fn notes(help: &str) -> &str {
+    help.split_once(GLOBAL).and_then(|(_, rest)| rest.split_once("[default: text]")).expect(help).1
+}
+
+/// The heading of the options of every command.
+const GLOBAL: &str = "Options of every command:";
 
 /// Long options in a text, without their dashes. In the source of a manual page a dash is `\-`, and `\f` changes the font.
 fn options(text: &str) -> BTreeSet<String> {
@@ -52,42 +74,167 @@ fn options(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The page of all commands: what `--help` prints of each.
+/// The page of all commands: what `--help` prints of each. The options of every command are said once.
 fn page_of_all_commands() -> String {
-    let mut page = "# All commands\n\nWhat `--help` prints. Written by `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-cli --test documented`.\n".to_owned();
-    for name in succeed(lunway(&["man", "--list"])).lines() {
-        let words: Vec<&str> = name.split('-').skip(1).chain(["--help"]).collect();
-        let mut help = lunway(&words);
-        help.env_remove("LUNWAY_LOG_FORMAT").env_remove("LUNWAY_SOCKET").env_remove("COLUMNS");
-        let help: Vec<String> = succeed(help).lines().map(|line| line.trim_end().to_owned()).collect();
-        page += &format!("\n## {}\n\n```text\n{}\n```\n", name.replace('-', " "), help.join("\n"));
+    let mut page = "# All commands\n\nWhat `--help` prints. Written by `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-cli --test documented`. `-v, --verbose` and \
+        `--log-format` are options of every command; they are described once, under `lunway`.\n"
+        .to_owned();
+    for name in manual(1).keys() {
+        let text = help(name, 100);
+        let text = match text.split_once(GLOBAL) {
+            Some((before, _)) if name != "lunway" => {
+                format!("{}\n\n{}", before.trim_end(), notes(&text).trim_start())
+            }
+            _ => text,
+        };
+        page += &format!("\n## {}\n\n```text\n{}\n```\n", name.replace('-', " "), text.trim_end());
     }
     page
 }
 
 #[test]
 fn every_command_and_option_is_in_the_page_of_all_commands() {
-    let page = page_of_all_commands();
-    lunway_foreign::written::says("docs/src/commands.md", &page, "-p lunway-cli --test documented");
-    let global = page.split("\n## ").skip(2).filter(|help| help.contains("Options of every command:"));
-    for help in global {
-        let behind = help.split("Options of every command:").nth(1).unwrap();
-        let behind = behind.split("Examples:").next().unwrap();
-        assert!(
-            !behind.contains("--json") && behind.contains("--verbose") && behind.contains("--log-format"),
-            "{help}"
-        );
-    }
+    lunway_foreign::written::says(
+        "docs/src/commands.md",
+        &page_of_all_commands(),
+        "-p lunway-cli --test documented",
+    );
     // What help shows the manual has.
-    for (name, text) in manual() {
-        let words: Vec<&str> = name.split('-').skip(1).chain(["--help"]).collect();
-        let help = succeed(lunway(&words));
+    for (name, text) in manual(1) {
+        let help = help(&name, 100);
         // The manual has each option under one name.
         let mut parts = help.split("[alias");
         let first = parts.next().unwrap().to_owned();
         let help = parts.fold(first, |help, part| help + part.split_once(']').map_or("", |(_, rest)| rest));
         assert_eq!(options(&text), options(&help), "{name}: manual page and help");
     }
+}
+
+#[test]
+fn help_has_the_options_of_every_command_last_and_fits_a_terminal() {
+    let mut examples = 0;
+    for page in manual(1).keys() {
+        let wide = help(page, 110);
+        let (own, global) = wide.split_once(GLOBAL).unwrap_or_else(|| panic!("{page}: {wide}"));
+        let global = &global[..global.len() - notes(&wide).len()];
+        assert_eq!(options(global), ["log-format", "verbose"].map(str::to_owned).into(), "{page}");
+        assert!(!options(own).contains("verbose") && own.contains("--help"), "{page}: {own}");
+        for columns in [COLUMNS, 100] {
+            let narrow = help(page, columns);
+            let widest = narrow.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(columns), "{page}: {widest:?} of {columns} columns");
+            assert_eq!(notes(&narrow), notes(&wide), "{page}: a line is wrapped at {columns} columns");
+        }
+        let too_long = notes(&wide).lines().find(|line| line.chars().count() > COLUMNS);
+        assert_eq!(too_long, None, "{page}");
+        examples += usize::from(notes(&wide).contains("Examples:\n  "));
+    }
+    assert!(examples > 30, "{examples} commands have examples");
+}
+
+#[test]
+fn tables_are_cut_to_the_terminal() {
+    let Some(script) = program("script") else { return };
+    let run = |columns: usize| {
+        let program = env!("CARGO_BIN_EXE_lunway");
+        let command = format!("stty cols {columns}; {program} lab list");
+        let mut command_line = Command::new(&script);
+        command_line.args(["--quiet", "--command", &command, "/dev/null"]).env("TERM", "dumb");
+        succeed(command_line)
+    };
+    let width =
+        |text: &str| text.lines().map(|line| line.trim_end().chars().count()).max().unwrap_or_default();
+    let whole = succeed(lunway(&["lab", "list"]));
+    assert!(width(&whole) > 50, "{whole}");
+    let cut = run(50);
+    assert!(width(&cut) <= 50 && cut.contains('…'), "{cut}");
+    assert_eq!(cut.lines().count(), whole.lines().count());
+}
+
+/// The first column of the tables of a page of the book: keys, parameters, fields and values, each with the heading above it.
+fn names_in_the_book(page: &str) -> BTreeSet<String> {
+    let (_, text) = documents().into_iter().find(|(path, _)| path.ends_with(page)).unwrap();
+    let mut heading = "";
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        if let Some(next) = line.strip_prefix("## ") {
+            heading = next;
+        } else if let Some(name) = line.strip_prefix("| `").and_then(|row| row.split_once('`')) {
+            found.insert(format!("{}: {}", heading.replace('`', ""), name.0));
+        }
+    }
+    found
+}
+
+/// The same of a manual page.
+fn names_in_the_manual(page: &str) -> BTreeSet<String> {
+    let text = succeed(lunway(&["man", page])).replace("\\-", "-").replace("\\&", "");
+    let (mut heading, mut found, mut is_name) = (String::new(), BTreeSet::new(), false);
+    for line in text.lines() {
+        if let Some(next) = line.strip_prefix(".SS ") {
+            heading = next.trim_matches('"').to_owned();
+        } else if is_name {
+            let name = line.strip_prefix("\\fB").and_then(|rest| rest.split_once("\\fR"));
+            found.insert(format!("{heading}: {}", name.expect(line).0.replace("\\(dq", "\"")));
+        }
+        is_name = line == ".TP";
+    }
+    found
+}
+
+/// The keys of a file as its schema has them, with the heading of their table.
+fn keys_of(schema: &Value, types: &Value, heading: &str, path: &str, found: &mut BTreeSet<String>) {
+    let leads = |schema: &Value| -> Value {
+        let of = schema["anyOf"].as_array().map_or(schema, |choices| &choices[0]);
+        let name = of["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
+        name.map_or_else(|| of.clone(), |name| types[name].clone())
+    };
+    for (key, value) in leads(schema)["properties"].as_object().into_iter().flatten() {
+        found.insert(format!("{heading}: {key}"));
+        let path = format!("{path}{key}");
+        keys_of(value, types, &format!("[{path}]"), &format!("{path}."), found);
+        if value["items"].is_object() {
+            keys_of(&value["items"], types, &format!("[[{path}]]"), &format!("{path}."), found);
+        }
+    }
+}
+
+#[test]
+fn every_configuration_key_and_field_of_the_interface_is_in_the_book_and_the_manual_and_nothing_else_is() {
+    let document: Value = serde_json::from_str(include_str!("../../../docs/openapi.json")).unwrap();
+    let types = &document["components"]["schemas"];
+    let mut configuration = BTreeSet::new();
+    keys_of(&types["Config"], types, "Top level", "", &mut configuration);
+    let mut interface = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                if parameter["in"] == "query" {
+                    let name = parameter["name"].as_str().unwrap();
+                    interface.insert(format!("{} {path}: {name}", method.to_uppercase()));
+                }
+            }
+        }
+    }
+    for (name, schema) in types.as_object().unwrap() {
+        let fields = schema["properties"].as_object().into_iter().flatten();
+        interface.extend(fields.map(|(field, _)| format!("{name}: {field}")));
+        let values = schema["oneOf"].as_array().into_iter().flatten();
+        interface.extend(values.filter_map(|value| Some(format!("{name}: {}", value.get("const")?))));
+    }
+    assert!(configuration.len() > 60 && interface.len() > 200, "{} {}", configuration.len(), interface.len());
+    for (expected, book, manual) in
+        [(&configuration, "keys.md", "lunway.toml"), (&interface, "api.md", "lunway-api")]
+    {
+        assert_eq!(&names_in_the_book(book), expected, "{book}");
+        assert_eq!(&names_in_the_manual(manual), expected, "{manual}");
+    }
+    // Its schema is in another crate, whose test compares it with the book.
+    let paths = names_in_the_book("paths.md");
+    assert!(
+        paths.contains("Top level: portal") && paths == names_in_the_manual("lunway-paths.toml"),
+        "{paths:?}"
+    );
 }
 
 #[test]
@@ -255,7 +402,7 @@ fn the_kubernetes_manifests_have_the_documented_fields_with_the_documented_types
 
 #[test]
 fn commands_in_the_documentation_have_only_options_that_exist() {
-    let pages = manual();
+    let pages = manual(1);
     let known: BTreeMap<&str, BTreeSet<String>> =
         pages.iter().map(|(page, text)| (page.as_str(), options(text))).collect();
     let mut wrong = Vec::new();
@@ -296,9 +443,15 @@ fn manual_pages_pass_mandocs_lint() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut said = String::new();
-    for (name, text) in manual() {
-        let path = folder.path().join(format!("{name}.1"));
-        fs::write(&path, text).unwrap();
+    let names = succeed(lunway(&["man", "--list"]));
+    assert!(
+        ["lunway.1", "lunway.toml.5", "lunway-api.7"]
+            .iter()
+            .all(|name| names.lines().any(|has| has == *name))
+    );
+    for name in names.lines() {
+        let path = folder.path().join(name);
+        fs::write(&path, succeed(lunway(&["man", name]))).unwrap();
         let output =
             Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(&path).output().unwrap();
         said += &String::from_utf8_lossy(&output.stdout);

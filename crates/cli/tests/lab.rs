@@ -383,6 +383,20 @@ fn an_interrupt_leaves_valid_results_and_nothing_else() {
     if !lunway_in_a_sandbox() {
         return;
     }
+    // A busy machine takes its time to calibrate the link, before which there is nothing to keep.
+    let kept = [3, 10, 30].into_iter().find_map(|seconds| {
+        let results = interrupted_after(Duration::from_secs(seconds));
+        results["links"].get(0).is_some().then_some(results)
+    });
+    let results = kept.expect("the link is calibrated within half a minute");
+    assert_eq!(results["links"][0]["name"], "lane1");
+    for row in results["rows"].as_array().unwrap() {
+        assert!(number(&row["mb_s"]) > 0.0);
+    }
+}
+
+/// What an experiment leaves that is interrupted a while after all its processes have begun; whatever that is, it says so.
+fn interrupted_after(time: Duration) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let (json, page) = (folder.path().join("partial.json"), folder.path().join("partial.html"));
     let mark = format!("LUNWAY_TEST_MARK={}", folder.path().display());
@@ -406,16 +420,12 @@ fn an_interrupt_leaves_valid_results_and_nothing_else() {
     while marked(&mark) < 4 && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(50));
     }
-    thread::sleep(Duration::from_secs(3));
+    thread::sleep(time);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let status = wait(&mut child, PATIENCE).expect("it ends when it is asked");
     assert_eq!(status.code(), Some(1));
     let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(results["interrupted"], true);
-    assert_eq!(results["links"][0]["name"], "lane1");
-    for row in results["rows"].as_array().unwrap() {
-        assert!(number(&row["mb_s"]) > 0.0);
-    }
     assert!(fs::read_to_string(&page).unwrap().contains("It was interrupted"));
     // The kernel takes a moment to end a namespace.
     let ended = Instant::now();
@@ -423,6 +433,7 @@ fn an_interrupt_leaves_valid_results_and_nothing_else() {
         thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(marked(&mark), 0, "no process is left");
+    results
 }
 
 fn lunway_in_a_sandbox() -> bool {

@@ -154,7 +154,7 @@ fn what_cannot_be_meant_is_exit_code_2_and_what_does_not_work_1() {
     let (code, said) = failure(&["paths", "ram:1M"]);
     assert!(code == 2 && said.contains("ram:1M has no paths"), "{code}: {said}");
     let (code, said) = failure(&["paths", "iscsi://127.0.0.1/iqn.x:y/0?plan=best"]);
-    assert!(code == 2 && said.contains("`best` is no plan"), "{code}: {said}");
+    assert!(code == 2 && said.contains("`best` is not a plan"), "{code}: {said}");
     let (code, said) = failure(&["paths", "iscsi://127.0.0.1/iqn.x:y/0", "--plan", "best"]);
     assert!(code == 2 && said.contains("best"), "{code}: {said}");
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

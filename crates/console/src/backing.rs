@@ -46,7 +46,7 @@ impl NewFile {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => ApiError::conflict(format!(
-                "{name} is there already and stays as it is: without create (--create) it is served as it is"
+                "{name} already exists and was not changed; omit create (--create) to serve it as it is"
             )),
             _ => ApiError::unprocessable(format!("cannot create {name}: {error}")),
         })?;

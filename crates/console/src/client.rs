@@ -57,7 +57,7 @@ pub enum Endpoint {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not an address.
-    #[error("{0:?} is no address of an API: write it like http://192.0.2.10:3290")]
+    #[error("{0:?} is not the address of an API: write it as http://192.0.2.10:3290")]
     Address(String),
     /// Nobody there.
     #[error(

@@ -45,7 +45,7 @@ pub enum ListenError {
     )]
     Taken(PathBuf),
     /// Something else is there.
-    #[error("{} is there and is no socket: remove it, or choose another path for the API's socket", .0.display())]
+    #[error("{} exists and is not a socket: remove it, or choose another path for the API's socket", .0.display())]
     NoSocket(PathBuf),
     /// The socket.
     #[error("cannot listen on {}: {source}; check that its folder exists and may be written", path.display())]

@@ -38,8 +38,11 @@ pub(crate) struct Parameter {
 }
 
 /// Says what changes would be made, and makes none.
-pub(crate) const DRY_RUN: Parameter =
-    Parameter { name: "dry_run", kind: "boolean", description: "Say what would change, and change nothing." };
+pub(crate) const DRY_RUN: Parameter = Parameter {
+    name: "dry_run",
+    kind: "boolean",
+    description: "Report what would change, without changing it.",
+};
 /// Guards against others' changes.
 pub(crate) const GENERATION: Parameter = Parameter {
     name: "generation",
@@ -50,13 +53,13 @@ pub(crate) const GENERATION: Parameter = Parameter {
 pub(crate) const MUST_EXIST: Parameter = Parameter {
     name: "must_exist",
     kind: "boolean",
-    description: "Refuse (404) what is not there, which otherwise PUT creates and DELETE takes for removed.",
+    description: "Refuse (404) if it does not exist; otherwise PUT creates it, and DELETE succeeds.",
 };
 /// Makes a PUT a mere creation.
 pub(crate) const MUST_BE_NEW: Parameter = Parameter {
     name: "must_be_new",
     kind: "boolean",
-    description: "Refuse (409) to change what is there already. What is as the body says is no conflict, so that a creation can be repeated.",
+    description: "Refuse (409) to change something that already exists, unless it is as in the body: a creation can be repeated.",
 };
 /// Lets a device lose what is behind a new end.
 pub(crate) const SHRINK: Parameter = Parameter {
@@ -68,7 +71,7 @@ pub(crate) const SHRINK: Parameter = Parameter {
 pub(crate) const CREATE: Parameter = Parameter {
     name: "create",
     kind: "integer",
-    description: "Make the file that the device names, sparse, with so many bytes; one that is there already is refused (409). It is removed again if the change is not made.",
+    description: "Create the file of the device, sparse, with this many bytes. An existing file is refused (409). The file is removed again if the change fails.",
 };
 /// What all changes take.
 pub(crate) const CHANGE: &[Parameter] = &[DRY_RUN, GENERATION];

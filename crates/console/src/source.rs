@@ -59,7 +59,7 @@ impl Source {
     pub fn saving_to(file: &Path, flags: Flags) -> Result<(Self, Config), ConfigError> {
         let config = Config::default().with_flags(&flags)?;
         if file.exists() {
-            let why = "it is there already: serve it with -c, or remove it".to_owned();
+            let why = "it already exists: serve it with -c, or remove it".to_owned();
             let (key, value) = ("--save".to_owned(), file.display().to_string());
             return Err(ConfigError::Value { origin: config.origin, key, value, why });
         }

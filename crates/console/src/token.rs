@@ -52,7 +52,7 @@ impl Token {
         match read_token(&self.file) {
             Ok(token) => token.as_bytes().ct_eq(given).into(),
             Err(error) => {
-                tracing::error!("nobody is let in to the API on TCP: {error}");
+                tracing::error!("the API on TCP refuses all requests: {error}");
                 false
             }
         }

@@ -9,7 +9,7 @@
 //!
 //! let opened = open(&"readonly:ram:1M".parse()?, &OpenOptions::default()).await?;
 //! assert!(opened.device.geometry().read_only);
-//! opened.close().await;
+//! opened.close().await?;
 //! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
@@ -18,4 +18,4 @@ mod opened;
 
 pub use lunway_block::BlockDevice;
 pub use open_error::OpenError;
-pub use opened::{OpenOptions, Opened, create_file, open};
+pub use opened::{OpenOptions, Opened, create_file, image_format, open, open_new_vhd};

@@ -15,9 +15,20 @@ pub enum OpenError {
     /// A VHDX file, or one of its parents.
     #[error(transparent)]
     Vhdx(#[from] lunway_vhdx_device::OpenError),
-    /// A VHDX file past the page cache.
+    /// A device on which no VHDX lies, or one that cannot be used.
+    #[error("cannot open the VHDX on {device}: {source}")]
+    VhdxOn {
+        /// The device, without secrets.
+        device: String,
+        /// What is wrong with it.
+        source: lunway_vhdx::OpenError,
+    },
+    /// A VHD or qcow2 file, or one of its parents.
+    #[error(transparent)]
+    Image(#[from] lunway_image_device::OpenError),
+    /// A VHDX, VHD or qcow2 file past the page cache.
     #[error("cannot open {} past the page cache: that is possible for raw images alone; leave --direct out", .path.display())]
-    VhdxDirect {
+    ContainerDirect {
         /// The file.
         path: PathBuf,
     },

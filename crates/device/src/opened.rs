@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::BlockDevice;
 use lunway_block::decorate::{Delay, Fault, Rate, ReadOnly, Stats};
-use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, IscsiUrl};
+use lunway_block::spec::{DeviceSpec, FileCache, FileFormat, ImageFormat, IscsiUrl};
+use lunway_block::{BlockDevice, BlockError};
 use lunway_file::{Closed, FileDevice, Workers};
+use lunway_image::Format;
+use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
 use lunway_memory::{NullDisk, RamDisk};
 use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
@@ -42,57 +44,78 @@ impl Default for OpenOptions {
     }
 }
 
-/// An open device, and what must be told when it is no longer needed.
+/// An open device, and what it is beside a [`BlockDevice`].
 ///
 /// The device may be used as long as the runtime lives that it was opened on. Dropped without [`close`](Self::close), an
 /// iSCSI session ends without a logout if the runtime ends at once.
 pub struct Opened {
     /// The device, with its decorators around it.
     pub device: Arc<dyn BlockDevice>,
-    session: Option<Arc<IscsiDevice>>,
-    multipath: Option<Arc<IscsiMultipath>>,
-    file: Option<Closed>,
-    vhdx: Option<Arc<VhdxDevice>>,
+    innermost: Innermost,
     counters: Vec<(String, Arc<Stats>)>,
 }
 
+/// The device inside all layers, where more can be asked of it than the trait has.
+enum Innermost {
+    /// Nothing more.
+    Plain,
+    /// A file; it tells when its descriptors are closed, once nothing uses it any more.
+    File(Option<Closed>),
+    /// An iSCSI session.
+    Session(Arc<IscsiDevice>),
+    /// A disk over several of them.
+    Multipath(Arc<IscsiMultipath>),
+}
+
 impl Opened {
-    /// Logs out where there are sessions, once what is under way is answered, and logs what `stats:` has counted. A file is closed
-    /// when nothing uses it any more, which is waited for some seconds: then another may open it.
-    pub async fn close(self) {
-        if let Some(session) = self.session {
-            session.close().await;
-        }
-        if let Some(multipath) = self.multipath {
-            multipath.close().await;
-        }
+    /// Ends the device, once what is under way is answered, and logs what `stats:` has counted. A file is closed when nothing uses
+    /// it any more, which is waited for some seconds: then another may open it.
+    ///
+    /// # Errors
+    ///
+    /// What [`BlockDevice::close`] says.
+    pub async fn close(self) -> Result<(), BlockError> {
+        let closed = self.device.close().await;
         for (device, counter) in self.counters {
             let counted = counter.snapshot();
             tracing::info!(target: "lunway::stats", device, ?counted, "counted");
         }
         drop(self.device);
-        if let Some(vhdx) = self.vhdx
-            && let Err(error) = vhdx.close(CLOSE_TIME).await
-        {
-            tracing::error!(%error, "a VHDX file was not closed: its log is replayed when it is opened next");
-        }
-        if let Some(file) = self.file {
+        if let Innermost::File(Some(file)) = self.innermost {
             file.within(CLOSE_TIME).await;
+        }
+        closed
+    }
+
+    /// [`close`](Self::close) for callers whose work is done whatever its end brings: an error is logged.
+    pub async fn close_or_log(self) {
+        if let Err(error) = self.close().await {
+            tracing::error!(%error, "a device was not closed in order");
         }
     }
 
     /// The iSCSI session, where the device is one, whatever is around it.
     pub fn session(&self) -> Option<&Arc<IscsiDevice>> {
-        self.session.as_ref()
+        match &self.innermost {
+            Innermost::Session(session) => Some(session),
+            _ => None,
+        }
     }
 
     /// The lanes, where the device is a disk over several paths, whatever is around it.
     pub fn multipath(&self) -> Option<&Arc<IscsiMultipath>> {
-        self.multipath.as_ref()
+        match &self.innermost {
+            Innermost::Multipath(multipath) => Some(multipath),
+            _ => None,
+        }
+    }
+
+    fn new(device: Arc<dyn BlockDevice>, innermost: Innermost) -> Self {
+        Self { device, innermost, counters: Vec::new() }
     }
 
     fn plain(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device, session: None, multipath: None, file: None, vhdx: None, counters: Vec::new() }
+        Self::new(device, Innermost::Plain)
     }
 
     fn wrap(&mut self, wrapper: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>) {
@@ -113,7 +136,11 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
     }
     // A file that nobody may write through need not be writable itself.
     let protected = decorators.iter().any(|spec| matches!(spec, DeviceSpec::ReadOnly { .. }));
-    let mut opened = open_leaf(leaf, options, options.read_only || protected).await?;
+    let read_only = options.read_only || protected;
+    // Of a VHDX on a device it is the VHDX that has sectors of its own.
+    let within = decorators.iter().any(|spec| matches!(spec, DeviceSpec::VhdxOn { .. }));
+    let of_leaf = OpenOptions { sector: options.sector.filter(|_| !within), ..options.clone() };
+    let mut opened = open_leaf(leaf, &of_leaf, read_only).await?;
     for &decorator in decorators.iter().rev() {
         match decorator {
             DeviceSpec::Delay { time, .. } => opened.wrap(|inner| Arc::new(Delay::new(inner, *time))),
@@ -127,8 +154,18 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
                 opened.counters.push((inner.to_string(), counter.clone()));
                 opened.device = counter;
             }
+            DeviceSpec::VhdxOn { inner } => match open_vhdx_on(&opened.device, inner, read_only).await {
+                Ok(device) => opened.device = device,
+                Err(error) => {
+                    opened.close_or_log().await;
+                    return Err(error);
+                }
+            },
             _ => {}
         }
+    }
+    if within {
+        opened = with_sector(opened, spec.to_string(), options).await?;
     }
     if options.read_only && !opened.device.geometry().read_only {
         opened.wrap(|inner| Arc::new(ReadOnly::new(inner)));
@@ -153,11 +190,17 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
             // On a thread: the caller may carry other devices, and the file system may not answer.
             let device = FileDevice::open_on_thread(path.clone(), file).await?;
             let closed = device.closed();
-            Opened { file: closed, ..Opened::plain(Arc::new(device)) }
+            Opened::new(Arc::new(device), Innermost::File(closed))
         }
         DeviceSpec::Vhdx { path } => {
             let opened = open_vhdx(path, options, read_only).await?;
             return with_sector(opened, leaf.to_string(), options).await;
+        }
+        DeviceSpec::Image { path, format } => {
+            refuse_direct(path, options)?;
+            let format = image_format(*format);
+            let device = on_thread(path, move |path| ImageDevice::open(path, format)).await??;
+            return with_sector(Opened::plain(Arc::new(device)), leaf.to_string(), options).await;
         }
         DeviceSpec::Iscsi { url } => open_iscsi(url, options).await?,
         DeviceSpec::Paths { path } => {
@@ -168,21 +211,64 @@ async fn open_leaf(leaf: &DeviceSpec, options: &OpenOptions, read_only: bool) ->
         | DeviceSpec::Rate { .. }
         | DeviceSpec::Fault { .. }
         | DeviceSpec::ReadOnly { .. }
+        | DeviceSpec::VhdxOn { .. }
         | DeviceSpec::Stats { .. } => unreachable!("decorators were peeled off"),
     })
 }
 
-/// A VHDX file and its parents, on a thread: the caller may carry other devices.
+/// A VHDX file and its parents.
 async fn open_vhdx(path: &Path, options: &OpenOptions, read_only: bool) -> Result<Opened, OpenError> {
-    if options.direct {
-        return Err(OpenError::VhdxDirect { path: path.to_owned() });
+    refuse_direct(path, options)?;
+    let device = on_thread(path, move |path| VhdxDevice::open(path, read_only)).await??;
+    Ok(Opened::plain(Arc::new(device)))
+}
+
+/// Opens a VHD that [`lunway_image::vhd::Writer`] has made, to fill it. The grammar names none: VHD is not a format to
+/// work on.
+pub async fn open_new_vhd(path: &Path) -> Result<Opened, OpenError> {
+    let device = on_thread(path, NewVhd::open).await??;
+    Ok(Opened::plain(Arc::new(device)))
+}
+
+/// What the grammar names, to the crate that reads it.
+pub fn image_format(format: ImageFormat) -> Format {
+    match format {
+        ImageFormat::Vhd => Format::Vhd,
+        ImageFormat::Qcow2 => Format::Qcow2,
     }
+}
+
+fn refuse_direct(path: &Path, options: &OpenOptions) -> Result<(), OpenError> {
+    match options.direct {
+        true => Err(OpenError::ContainerDirect { path: path.to_owned() }),
+        false => Ok(()),
+    }
+}
+
+/// Opens a file on a thread: the caller may carry other devices.
+async fn on_thread<T: Send + Unpin + 'static>(
+    path: &Path,
+    open: impl FnOnce(&Path) -> T + Send + 'static,
+) -> Result<T, OpenError> {
     let workers = Workers::new();
     let file = path.to_owned();
-    let opening = workers.upkeep.io(move || Ok(VhdxDevice::open(&file, read_only)));
-    let opened = opening.await.map_err(|source| OpenError::NoThread { path: path.to_owned(), source })?;
-    let device = Arc::new(opened?);
-    Ok(Opened { vhdx: Some(device.clone()), ..Opened::plain(device) })
+    let opening = workers.upkeep.io(move || Ok(open(&file)));
+    opening.await.map_err(|source| OpenError::NoThread { path: path.to_owned(), source })
+}
+
+/// A VHDX on a device, on a thread that waits for it.
+async fn open_vhdx_on(
+    device: &Arc<dyn BlockDevice>,
+    inner: &DeviceSpec,
+    read_only: bool,
+) -> Result<Arc<dyn BlockDevice>, OpenError> {
+    let (workers, device, name) = (Workers::new(), device.clone(), inner.to_string());
+    let opening = workers.upkeep.io(move || Ok(VhdxDevice::open_on(device, read_only)));
+    match opening.await {
+        Ok(Ok(opened)) => Ok(Arc::new(opened)),
+        Ok(Err(source)) => Err(OpenError::VhdxOn { device: name, source }),
+        Err(source) => Err(OpenError::NoThread { path: name.into(), source }),
+    }
 }
 
 async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, OpenError> {
@@ -199,7 +285,7 @@ async fn open_iscsi(url: &IscsiUrl, options: &OpenOptions) -> Result<Opened, Ope
         .map_err(|source| OpenError::Iscsi { device: device(), source })?;
     let session = Arc::new(session);
     let retained = retaining(session.clone(), keep_unflushed, options);
-    let opened = Opened { session: Some(session), ..Opened::plain(retained) };
+    let opened = Opened::new(retained, Innermost::Session(session));
     with_sector(opened, device(), options).await
 }
 
@@ -214,8 +300,8 @@ async fn open_multipath(
     let multipath = Arc::new(multipath);
     let shared = if url.key.is_some() { 0 } else { UNFLUSHED_MAX };
     let keep_unflushed = url.base.keep_unflushed.unwrap_or(shared);
-    let retained = retaining(multipath.device().clone(), keep_unflushed, options);
-    let opened = Opened { multipath: Some(multipath), ..Opened::plain(retained) };
+    let retained = retaining(multipath.clone(), keep_unflushed, options);
+    let opened = Opened::new(retained, Innermost::Multipath(multipath));
     with_sector(opened, device, options).await
 }
 
@@ -233,7 +319,7 @@ async fn with_sector(opened: Opened, device: String, options: &OpenOptions) -> R
     let found = opened.device.geometry().logical_sector;
     match options.sector {
         Some(wanted) if wanted != found => {
-            opened.close().await;
+            opened.close_or_log().await;
             Err(OpenError::Sector { device, wanted, found })
         }
         _ => Ok(opened),

@@ -33,7 +33,7 @@ async fn a_file_is_created_once_and_keeps_what_is_written() {
     let text = format!("file:{}", path.display());
     let disk = opened(&text, &OpenOptions::default()).await.unwrap();
     disk.device.write(4096, Buf::copy_of(&[7; 512]).freeze(), Durability::Stable).await.unwrap();
-    disk.close().await;
+    disk.close().await.unwrap();
     let disk = opened(&text, &OpenOptions::default()).await.unwrap();
     assert_eq!(disk.device.geometry().size, 1 << 20);
     assert_eq!(&disk.device.read(4096, Buf::zeroed(512)).await.unwrap()[..], [7; 512]);
@@ -96,7 +96,7 @@ async fn several_paths_are_refused_in_sentences_without_secrets() {
     let options = OpenOptions::default();
     let message =
         refusal("iscsi://u%hunter2@127.0.0.1/iqn.2026-11.com.example:disk/0?plan=best", &options).await;
-    assert!(message.contains("`best` is no plan") && !message.contains("hunter2"), "{message}");
+    assert!(message.contains("`best` is not a plan") && !message.contains("hunter2"), "{message}");
     let message = refusal("paths:/nonexistent/san.toml", &options).await;
     assert!(message.contains("cannot read /nonexistent/san.toml"), "{message}");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

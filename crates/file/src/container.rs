@@ -106,7 +106,9 @@ impl Container {
         let raw = format!("raw:{path} opens its bytes as they are");
         match self {
             Self::Vhdx => format!("vhdx:{path} opens it as VHDX, {raw}"),
-            Self::Qcow2 | Self::Qed | Self::Vmdk | Self::Vhd | Self::Vdi => {
+            Self::Vhd => format!("vhd:{path} reads it as VHD, {raw}"),
+            Self::Qcow2 => format!("qcow2:{path} reads it as qcow2, {raw}"),
+            Self::Qed | Self::Vmdk | Self::Vdi => {
                 format!("`qemu-img convert -O raw` makes a raw image of it, {raw}")
             }
             Self::Gzip | Self::Xz | Self::Zstd | Self::Bzip2 | Self::Lz4 => {

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Io, ResizeCallback, SharedBuf,
-    Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Identity, Io, ResizeCallback,
+    SharedBuf, Space, Zeroing,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::flush::FlushState;
 use crate::handle::{Closed, Handle, Placement};
 use crate::open::{FileOptions, OpenError, Opened, open_file, open_on_thread};
+use crate::place::place;
 use crate::ring::Ring;
 use crate::size::{Loss, Size};
 use crate::space;
@@ -67,6 +68,7 @@ struct Inner {
     /// Shared with operations on the ring.
     file: Arc<Handle>,
     id: u64,
+    identity: Identity,
     path: PathBuf,
     size: Size,
     /// All but the size.
@@ -110,9 +112,11 @@ impl FileDevice {
             open_file(path, options)?;
         let file = Arc::new(file);
         let placement = file.placement();
+        let identity = Identity { content: None, place: place(&file) };
         let cached = placement != Placement::Memory && !options.direct && !options.read_only;
         let inner = Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            identity,
             path: path.to_owned(),
             size: Size::new(geometry.size, regular),
             shape: geometry,
@@ -171,7 +175,7 @@ impl FileDevice {
             let (inner, len) = (Arc::clone(&self.inner), buf.len());
             let answer = ring.read(self.inner.id, Arc::clone(&self.inner.file), offset, buf, done);
             return Io::pending(async move {
-                let result = answer.await.unwrap_or(Err(BlockError::Aborted));
+                let result = answer.await.unwrap_or(Err(BlockError::lost()));
                 // The caller must not ask a server how long the file is.
                 let may_ask = inner.file.placement() != Placement::Remote;
                 inner.was_read(offset, len, may_ask, result)
@@ -205,7 +209,7 @@ impl FileDevice {
             }
             let answer = ring.write(inner.id, Arc::clone(&inner.file), offset, data, done, durability);
             return Io::pending(async move {
-                let result = answer.await.unwrap_or(Err(BlockError::Aborted));
+                let result = answer.await.unwrap_or(Err(BlockError::lost()));
                 inner.written(offset, len, durability, result).await
             });
         }
@@ -507,13 +511,13 @@ impl BlockDevice for FileDevice {
         Io::pending(async move {
             let ran = synced.await;
             inner.flush.tell(ticket)?;
-            ran.ok_or(BlockError::Aborted)
+            ran.ok_or(BlockError::lost())
         })
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
         match self.inner.geometry().check_write(offset, len) {
-            Ok(()) if len > 0 && self.inner.shape.thin => self.zero(offset, len, Zeroing::MayUnmap),
+            Ok(()) if len > 0 && self.inner.shape.unmap.frees() => self.zero(offset, len, Zeroing::MayUnmap),
             checked => Io::Ready(checked),
         }
     }
@@ -541,6 +545,10 @@ impl BlockDevice for FileDevice {
 
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         self.on(|workers| &workers.upkeep, move |inner| inner.size.change(inner.fd(), &inner.shape, size))
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity.clone()
     }
 
     fn space(&self) -> Option<Space> {

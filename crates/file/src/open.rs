@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use lunway_block::{Buf, Geometry};
+use lunway_block::{Buf, Geometry, Unmap};
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
     ioctl_blksszget, major, minor, open, seek,
@@ -337,9 +337,7 @@ fn geometry(
         let granularity = u32::try_from(queue.number("discard_granularity")).unwrap_or(0).max(sector);
         return Geometry {
             physical_sector: ioctl_blkpbszget(file).unwrap_or(sector).max(sector),
-            thin,
-            unmap_granularity: if thin { granularity } else { 0 },
-            unmap_zeroes: thin,
+            unmap: if thin { Unmap::Zeroes { granularity } } else { Unmap::Never },
             rotational: queue.number("rotational") > 0,
             ..plain
         };
@@ -349,9 +347,12 @@ fn geometry(
     let thin = !read_only && can_punch(file, size);
     Geometry {
         physical_sector: block,
-        thin,
-        unmap_granularity: if thin { block } else { 0 },
-        unmap_zeroes: thin,
+        unmap: match read_only {
+            _ if thin => Unmap::Zeroes { granularity: block },
+            // A hole reads as zeroes in any file. In one that cannot be punched, an unmap does nothing: that must not be promised.
+            true => Unmap::Holes,
+            false => Unmap::Never,
+        },
         rotational: Queue::of(stat.st_dev).number("rotational") > 0,
         ..plain
     }

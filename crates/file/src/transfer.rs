@@ -25,7 +25,7 @@ pub(crate) fn meaning(errno: Errno, offset: u64) -> BlockError {
             BlockError::Medium { offset }
         }
         Errno::NODEV | Errno::NXIO | Errno::STALE | Errno::NOMEDIUM => {
-            BlockError::Gone { why: std::io::Error::from(errno).to_string() }
+            BlockError::gone(std::io::Error::from(errno).to_string())
         }
         errno => std::io::Error::from(errno).into(),
     }

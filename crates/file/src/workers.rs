@@ -144,7 +144,7 @@ impl Lane {
         job: impl FnOnce() -> Result<T, BlockError> + Send + 'static,
     ) -> Io<Result<T, BlockError>> {
         match self.run(job) {
-            Ok(answer) => Io::pending(async move { answer.await.unwrap_or(Err(BlockError::Aborted)) }),
+            Ok(answer) => Io::pending(async move { answer.await.unwrap_or(Err(BlockError::lost())) }),
             Err(Refused) => Io::err(BlockError::Busy),
         }
     }

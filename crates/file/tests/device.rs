@@ -1,4 +1,5 @@
-//! The file device against a plain vector, the file itself, and other openers of the same file.
+//! The file device against the file itself, and other openers of the same file. That it is a plain vector of sectors is shown
+//! with all devices (`crates/device/tests/waist`).
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs;
@@ -8,7 +9,6 @@ use std::sync::{Arc, Mutex};
 
 use lunway_block::{BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Io, Zeroing};
 use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
-use proptest::prelude::*;
 use tempfile::{NamedTempFile, TempDir};
 
 fn image(size: u64) -> NamedTempFile {
@@ -45,106 +45,6 @@ fn write(device: &FileDevice, offset: u64, bytes: &[u8]) -> Result<(), BlockErro
 
 fn read(device: &FileDevice, offset: u64, len: usize) -> Result<Buf, BlockError> {
     wait(device.read(offset, Buf::copy_of(&vec![0xaa; len])))
-}
-
-/// Pages of the model; an operation is in whole pages, so that it suits every engine.
-const PAGE: u64 = 4096;
-const PAGES: u64 = 64;
-
-#[derive(Clone, Debug)]
-enum Op {
-    Write { byte: u8, durability: Durability },
-    Read,
-    Unmap,
-    Zero(Zeroing),
-    Extents,
-    Flush,
-}
-
-fn any_op() -> impl Strategy<Value = (Op, u64, u64)> {
-    let durability = prop_oneof![9 => Just(Durability::Volatile), 1 => Just(Durability::Stable)];
-    let op = prop_oneof![
-        4 => (1_u8.., durability).prop_map(|(byte, durability)| Op::Write { byte, durability }),
-        4 => Just(Op::Read),
-        1 => Just(Op::Unmap),
-        1 => Just(Op::Zero(Zeroing::MayUnmap)),
-        1 => Just(Op::Zero(Zeroing::KeepAllocated)),
-        2 => Just(Op::Extents),
-        1 => Just(Op::Flush),
-    ];
-    (op, 0..=PAGES, 0..=PAGES / 2).prop_map(|(op, at, len)| (op, at * PAGE, len * PAGE))
-}
-
-fn run(device: &FileDevice, ops: &[(Op, u64, u64)]) {
-    let mut model = vec![0; (PAGES * PAGE) as usize];
-    for &(ref op, at, len) in ops {
-        let fits = at + len <= PAGES * PAGE;
-        let range = at as usize..(at + if fits { len } else { 0 }) as usize;
-        let ok = match *op {
-            Op::Write { byte, durability } => {
-                let data = Buf::copy_of(&vec![byte; len as usize]).freeze();
-                model[range].fill(byte);
-                wait(device.write(at, data, durability)).is_ok()
-            }
-            Op::Read => {
-                let answer = read(device, at, len as usize);
-                answer.as_ref().is_ok_and(|buf| {
-                    assert!(buf[..] == model[range], "{at}+{len}");
-                    true
-                })
-            }
-            Op::Unmap => {
-                model[range].fill(0);
-                wait(device.unmap(at, len)).is_ok()
-            }
-            Op::Zero(zeroing) => {
-                model[range].fill(0);
-                wait(device.write_zeroes(at, len, zeroing)).is_ok()
-            }
-            Op::Extents => {
-                let answer = wait(device.extents(at, len));
-                let mut next = at;
-                for extent in answer.iter().flatten() {
-                    assert!(extent.offset == next && extent.len > 0, "{extent:?}");
-                    next = extent.end();
-                    let zeroes = model[extent.offset as usize..next as usize].iter().all(|&byte| byte == 0);
-                    assert!(zeroes || extent.kind == ExtentKind::Data, "{extent:?} hides data");
-                }
-                assert!(answer.is_err() || next == at + len);
-                answer.is_ok()
-            }
-            Op::Flush => {
-                wait(device.flush()).unwrap();
-                continue;
-            }
-        };
-        assert_eq!(ok, fits, "{op:?} {at}+{len}");
-    }
-    assert!(read(device, 0, model.len()).unwrap()[..] == model);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
-
-    #[test]
-    fn a_file_is_a_vector(ops in proptest::collection::vec(any_op(), 1..30)) {
-        run(&open(image(PAGES * PAGE).path()), &ops);
-    }
-
-    #[test]
-    fn a_file_in_memory_is_a_vector(ops in proptest::collection::vec(any_op(), 1..30)) {
-        let file = NamedTempFile::new_in("/dev/shm").unwrap();
-        file.as_file().set_len(PAGES * PAGE).unwrap();
-        run(&open(file.path()), &ops);
-    }
-
-    #[test]
-    fn a_file_past_the_page_cache_is_a_vector(ops in proptest::collection::vec(any_op(), 1..20)) {
-        for engine in [Engine::Threads, Engine::Uring] {
-            let file = image(PAGES * PAGE);
-            open_direct(file.path(), engine).iter().for_each(|device| run(device, &ops));
-        }
-    }
 }
 
 #[test]
@@ -263,7 +163,7 @@ fn unmapping_makes_holes_and_extents_show_them() {
     let before = fs::metadata(file.path()).unwrap().blocks();
     wait(device.unmap(256 << 10, 512 << 10)).unwrap();
     let buf = read(&device, 0, 1 << 20).unwrap();
-    if !device.geometry().thin {
+    if !device.geometry().unmap.is_thin() {
         return eprintln!("not run: this file system does not punch holes");
     }
     assert!(fs::metadata(file.path()).unwrap().blocks() < before);

@@ -56,9 +56,11 @@ pub fn machine_lacks(what: &str) {
     note(&what);
 }
 
-/// Adds a line to the file of notes, if there is one.
+/// Adds a line to the file of notes, if there is one. A foreign program's message of several lines becomes one, because
+/// `script/test` judges line by line.
 fn note(what: &str) {
     let Some(file) = env::var_os("LUNWAY_NOT_RUN") else { return };
+    let what = what.split_whitespace().collect::<Vec<_>>().join(" ");
     let file = OpenOptions::new().create(true).append(true).open(file);
     file.and_then(|mut file| writeln!(file, "{what}"))
         .expect("LUNWAY_NOT_RUN names a file that can be written");

@@ -2,7 +2,8 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use crate::{not_run, program};
 
@@ -34,10 +35,17 @@ pub fn inside(test: &str) -> bool {
     }
     let this = env::current_exe().expect("a test knows its program");
     let mut inside = apart(this.as_os_str());
-    inside.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
-    let output = inside.output().expect("what started `true` starts this program");
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    inside.args(["--exact", test, "--nocapture", "--include-ignored"]).env(INSIDE, "1");
+    let mut child = inside.stdout(Stdio::piped()).spawn().expect("what started `true` starts this program");
+    let said = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let mut passed = false;
+    // By the lines, and at once: it may take minutes.
+    for line in said.lines().map_while(Result::ok) {
+        passed |= line.contains("1 passed");
+        println!("{line}");
+    }
+    let status = child.wait().expect("it was started");
+    assert!(status.success() && passed, "inside of a namespace: {status}");
     false
 }
 

@@ -10,11 +10,10 @@ use fuser::{
     InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use lunway_block::{BlockDevice, BlockError, Durability, ExtentKind, Io, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Bytes, Durability, ExtentKind, Io, Zeroing};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::bytes::Bytes;
 use crate::handles::Handles;
 
 /// The file.
@@ -319,12 +318,12 @@ impl Filesystem for Disk {
         let prepare = |bytes: &Bytes| match mode & !FALLOC_FL_KEEP_SIZE {
             _ if geometry.read_only => Io::err(BlockError::ReadOnly),
             // Elsewhere a hole would be zeroes that are written, and an `fstrim` would fill the disk with them.
-            FALLOC_FL_PUNCH_HOLE if geometry.unmap_zeroes => bytes.zero(offset, length, Zeroing::MayUnmap),
+            FALLOC_FL_PUNCH_HOLE if geometry.unmap.zeroes() => bytes.zero(offset, length, Zeroing::MayUnmap),
             FALLOC_FL_PUNCH_HOLE => Io::err(BlockError::Unsupported),
             _ if beyond => Io::err(BlockError::NoSpace),
             FALLOC_FL_ZERO_RANGE => bytes.zero(offset, length, Zeroing::KeepAllocated),
             // A promise of space that only a device can keep which has it all.
-            0 if !geometry.thin => Io::ok(()),
+            0 if !geometry.unmap.is_thin() => Io::ok(()),
             _ => Io::err(BlockError::Unsupported),
         };
         self.answer_empty(prepare, reply);
@@ -399,7 +398,7 @@ async fn seek(
     let wanted = |kind| match kind {
         ExtentKind::Data => want_data,
         ExtentKind::Zero => !want_data,
-        ExtentKind::Unallocated => geometry.unmap_zeroes != want_data,
+        ExtentKind::Unallocated => geometry.unmap.zeroes() != want_data,
     };
     let (mut at, mut look) = (from / sector * sector, LOOK_MIN);
     while at < size {

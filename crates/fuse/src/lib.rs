@@ -11,9 +11,7 @@
 //! |---|---|
 //! | `mount.rs` | [`Mounted`]: mounting, and the end |
 //! | `disk.rs` | the directory with one file, as the kernel asks for it |
-//! | `bytes.rs` | a device of sectors, addressed by bytes |
 
-mod bytes;
 mod disk;
 mod handles;
 mod mount;

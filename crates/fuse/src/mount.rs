@@ -10,13 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use fuser::{Config, MountOption, Session};
-use lunway_block::{BlockDevice, BlockError};
+use lunway_block::{BlockDevice, BlockError, Bytes};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::bytes::Bytes;
 use crate::disk::Disk;
 
 /// Threads that hear of requests. What they do not answer at once goes to the device's runtime.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lunway_block::BlockError;
+use lunway_block::{BlockError, Fate};
 
 use crate::OpenOptions;
 use crate::slots::Effect;
@@ -53,8 +53,9 @@ impl Clock {
         self.command_ticks * (1 + u64::from(effect.is_slow()))
     }
 
-    pub(crate) fn timeout(&self, effect: Effect) -> BlockError {
+    /// The error of a command that had all its time.
+    pub(crate) fn timeout(&self, effect: Effect, fate: Fate) -> BlockError {
         let time = self.command_timeout * (1 + u32::from(effect.is_slow()));
-        BlockError::Timeout { millis: time.as_millis() as u64 }
+        BlockError::Timeout { millis: time.as_millis() as u64, fate }
     }
 }

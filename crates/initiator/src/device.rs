@@ -115,14 +115,7 @@ impl IscsiDevice {
 
     /// Logs out, once what is under way is answered, and waits for the end of it. Later operations fail.
     pub async fn close(&self) {
-        self.session.close();
-        loop {
-            let ended = self.session.ended.notified();
-            if self.session.lock().driver_ended {
-                return;
-            }
-            ended.await;
-        }
+        self.session.end().await;
     }
 
     /// The number of the session there is, or of the last one there was.
@@ -373,7 +366,7 @@ impl BlockDevice for IscsiDevice {
         let shape = self.unit.shape();
         match shape.geometry.check_write(offset, len) {
             Err(error) => Io::err(error),
-            Ok(()) if len == 0 || shape.geometry.unmap_granularity == 0 => Io::ok(()),
+            Ok(()) if len == 0 || !shape.geometry.unmap.frees() => Io::ok(()),
             Ok(()) => Io::pending(self.handle_of_session().unmap(shape, offset..offset + len)),
         }
     }
@@ -409,6 +402,19 @@ impl BlockDevice for IscsiDevice {
         let why =
             format!("{size} bytes were asked for, and its target says that it has {actual}: resize it there");
         Io::err(BlockError::Size { why })
+    }
+
+    fn close(&self) -> Io<Result<(), BlockError>> {
+        let session = self.session.clone();
+        Io::pending(async move {
+            session.end().await;
+            Ok(())
+        })
+    }
+
+    fn identity(&self) -> lunway_block::Identity {
+        let place = self.unit.identity().best_name();
+        lunway_block::Identity { content: None, place }
     }
 
     fn caching(&self) -> Caching {

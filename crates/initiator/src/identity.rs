@@ -32,6 +32,17 @@ impl Identity {
         }
     }
 
+    /// The name that is unique for most disks, the same over every way: NAA before EUI-64 before the others, then the serial number.
+    pub(crate) fn best_name(&self) -> Option<String> {
+        let rank = |designator: &&Designator| match designator.kind {
+            DesignatorType::NAA => 0,
+            DesignatorType::EUI_64 => 1,
+            _ => 2,
+        };
+        let best = self.designators.iter().min_by_key(|designator| (rank(designator), &designator.bytes));
+        best.map(Designator::text).or_else(|| self.serial.clone()).map(|name| format!("logical unit {name}"))
+    }
+
     /// Whether both are certainly the same disk: they have a name in common. What has no names is never certain.
     pub fn same_disk(&self, other: &Self) -> bool {
         let is_named = !self.designators.is_empty() && !other.designators.is_empty();

@@ -96,7 +96,7 @@ pub enum OpenError {
         lun: u16,
     },
     /// The logical unit is a tape, a changer, …
-    #[error("logical unit {lun} at {portal} is no disk, but of device type {device_type:#04x}")]
+    #[error("logical unit {lun} at {portal} is not a disk: its device type is {device_type:#04x}")]
     NotADisk {
         /// Where.
         portal: String,

@@ -207,7 +207,7 @@ impl Handle {
 
     pub(crate) async fn unmap(self, shape: Shape, range: Range<u64>) -> Result<(), BlockError> {
         // UNMAP is a hint; only WRITE SAME promises zeroes also where nothing could be freed (SBC-3 4.7.3.4).
-        if shape.geometry.unmap_zeroes {
+        if shape.geometry.unmap.zeroes() {
             return self.write_same(&shape, range, true).await;
         }
         let command = |lba, blocks| {
@@ -306,13 +306,7 @@ async fn to_the_end<F: Future<Output = Result<(), BlockError>>>(
 
 /// Of two errors the one that says less about what may have happened, or may happen yet.
 fn less_certain(one: BlockError, other: BlockError) -> BlockError {
-    let doubt = |error: &BlockError| match error {
-        BlockError::Gone { .. } | BlockError::Busy => 0,
-        BlockError::Timeout { .. } => 1,
-        BlockError::Aborted => 3,
-        _ => 2,
-    };
-    if doubt(&other) > doubt(&one) { other } else { one }
+    if other.fate() > one.fate() { other } else { one }
 }
 
 impl Shape {
@@ -352,6 +346,8 @@ fn pieces(
 
 #[cfg(test)]
 mod tests {
+    use lunway_block::Fate;
+
     use super::*;
 
     #[test]
@@ -375,8 +371,9 @@ mod tests {
 
     #[test]
     fn an_operation_is_as_uncertain_as_its_most_uncertain_piece() {
-        let gone = BlockError::Gone { why: "lost".to_owned() };
-        let results = [Err(gone), Err(BlockError::Aborted), Err(BlockError::Timeout { millis: 1 }), Ok(())];
+        let gone = BlockError::gone("lost");
+        let over = BlockError::Timeout { millis: 1, fate: Fate::Over };
+        let results = [Err(gone), Err(BlockError::lost()), Err(over), Ok(())];
         let ended = std::cell::Cell::new(0);
         let (results, ended) = (&results, &ended);
         let all = to_the_end(pieces(0..4, 1, (1, 0)), |range| async move {
@@ -384,7 +381,7 @@ mod tests {
             results[range.start as usize].clone()
         });
         let result = futures_util::FutureExt::now_or_never(all).unwrap();
-        assert_eq!((result, ended.get()), (Err(BlockError::Aborted), 4));
+        assert_eq!((result, ended.get()), (Err(BlockError::lost()), 4));
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl Recovery {
         let waited = self.options.replacement_timeout;
         let why = format!("no session with {} for {} ms: {last}", self.portal(), waited.as_millis());
         tracing::error!("{why}");
-        session.change(|state| state.give_up(&BlockError::Gone { why }, waited));
+        session.change(|state| state.give_up(&BlockError::gone(why), waited));
     }
 
     async fn try_on(&self, session: &Session, loss: &Loss) -> (Nexus, Unit) {

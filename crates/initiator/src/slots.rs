@@ -239,7 +239,7 @@ mod tests {
         assert!(slots.remove(old).is_some());
         let new = slots.insert(entry());
         assert_eq!(old as u32, new as u32, "the slot is used again");
-        assert!(slots.answer(old, Outcome::Failed(BlockError::Aborted)).is_none());
+        assert!(slots.answer(old, Outcome::Failed(BlockError::lost())).is_none());
         assert!(slots.get_mut(old).is_none() && slots.remove(old).is_none());
         assert!(!slots.get_mut(new).unwrap().is_answered());
         assert_eq!(slots.unanswered(), 1);
@@ -249,13 +249,13 @@ mod tests {
     fn the_first_answer_counts_and_the_number_of_waiters_with_it() {
         let mut slots = Slots::default();
         let tokens = [slots.insert(entry()), slots.insert(entry())];
-        slots.answer(tokens[0], Outcome::Failed(BlockError::Aborted));
+        slots.answer(tokens[0], Outcome::Failed(BlockError::lost()));
         slots.answer(tokens[0], Outcome::Failed(BlockError::Busy));
         assert_eq!(slots.unanswered(), 1);
         let Stage::Answered(Outcome::Failed(error)) = slots.remove(tokens[0]).unwrap().stage else {
             panic!()
         };
-        assert_eq!(error, BlockError::Aborted);
+        assert_eq!(error, BlockError::lost());
         assert_eq!(slots.iter_unanswered().map(|(token, _)| token).collect::<Vec<_>>(), [tokens[1]]);
         slots.remove(tokens[1]);
         assert_eq!(slots.unanswered(), 0);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use lunway_block::{Buf, ExtentKind, Geometry, ResizeCallback};
+use lunway_block::{Buf, ExtentKind, Geometry, ResizeCallback, Unmap};
 use lunway_iscsi::Cdb;
 use lunway_scsi::block_error::Request;
 use lunway_scsi::cdb::{self, TransferFlags};
@@ -117,7 +117,7 @@ impl Shape {
     pub(crate) fn extent_kind(&self, provisioning: Provisioning) -> ExtentKind {
         match provisioning {
             // What callers may take for zeroes depends on `unmap_zeroes`, which promises more than LBPRZ.
-            Provisioning::DEALLOCATED if self.geometry.unmap_zeroes || !self.unallocated_is_zero => {
+            Provisioning::DEALLOCATED if self.geometry.unmap.zeroes() || !self.unallocated_is_zero => {
                 ExtentKind::Unallocated
             }
             Provisioning::DEALLOCATED => ExtentKind::Zero,
@@ -390,7 +390,7 @@ impl Facts {
         // Without page B2h (SBC-3 before revision 20), limits for UNMAP mean that it is there.
         let by_unmap = thin && unmap_limit > 0 && self.provisioning.as_ref().is_none_or(|page| page.unmap);
         let unmap_zeroes = by_write_same && capacity.unmapped_zeroes;
-        let granularity = limits.map_or(1, |limits| limits.unmap_granularity.max(1));
+        let granularity = bytes(limits.map_or(1, |limits| limits.unmap_granularity.max(1)));
         let cap = |blocks: u64, bytes_max: u64| blocks.min(bytes_max / u64::from(sector)) as u32;
         let write_same_limit =
             limits.map(|limits| limits.write_same_max).filter(|&blocks| blocks > 0).unwrap_or(u64::MAX);
@@ -404,9 +404,12 @@ impl Facts {
             transfer_granularity: limits.map_or(0, |limits| bytes(limits.optimal_granularity.into())),
             first_aligned: bytes(capacity.lowest_aligned.into()),
             max_transfer: transfer_max,
-            thin,
-            unmap_granularity: if by_unmap || unmap_zeroes { bytes(granularity) } else { 0 },
-            unmap_zeroes,
+            unmap: match thin {
+                false => Unmap::Never,
+                true if unmap_zeroes => Unmap::Zeroes { granularity },
+                true if by_unmap => Unmap::Frees { granularity },
+                true => Unmap::Ignored,
+            },
             read_only: self.mode.as_ref().is_some_and(|mode| mode.write_protected),
             // Unknown counts as volatile: a flush too many is cheap.
             volatile_cache: write_cache.unwrap_or(true),
@@ -692,8 +695,8 @@ mod tests {
         assert_eq!((shape.geometry.size, shape.geometry.physical_sector), (4096 * 512, 4096));
         assert_eq!(shape.write_cache, None);
         assert!(shape.geometry.volatile_cache && !shape.fua && !shape.geometry.rotational);
-        assert_eq!((shape.transfer_max, shape.geometry.unmap_granularity), (4 << 20, 0));
-        assert!(shape.geometry.thin && !shape.geometry.unmap_zeroes, "LBPRZ alone promises nothing of UNMAP");
+        assert_eq!(shape.transfer_max, 4 << 20);
+        assert_eq!(shape.geometry.unmap, Unmap::Ignored, "LBPRZ alone promises nothing of UNMAP");
     }
 
     #[test]
@@ -723,11 +726,11 @@ mod tests {
         let provisioning = LogicalBlockProvisioning::parse(&[0, 0xB2, 0, 4, 0, 0x80, 0, 0]).unwrap();
         facts.provisioning = Some(provisioning);
         let shape = facts.shape().unwrap();
-        assert_eq!((shape.geometry.unmap_granularity, shape.geometry.unmap_zeroes), (4096, false));
+        assert_eq!(shape.geometry.unmap, Unmap::Frees { granularity: 4096 });
         assert_eq!(shape.extent_kind(Provisioning::DEALLOCATED), ExtentKind::Zero);
         facts.provisioning = Some(LogicalBlockProvisioning { write_same_16: true, ..provisioning });
         let shape = facts.shape().unwrap();
-        assert!(shape.geometry.unmap_zeroes && shape.write_same_unmaps);
+        assert!(shape.geometry.unmap.zeroes() && shape.write_same_unmaps);
         assert_eq!(shape.extent_kind(Provisioning::DEALLOCATED), ExtentKind::Unallocated);
     }
 

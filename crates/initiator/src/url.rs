@@ -95,16 +95,20 @@ pub enum UrlError {
     #[error("`{0}` is not an IPv6 address in brackets, as in iscsi://[2001:db8::10]:3260/iqn…/0")]
     Bracket(String),
     /// Several colons without brackets, or characters that no host has.
-    #[error("`{0}` is no host; an IPv6 address stands in brackets, as in iscsi://[2001:db8::10]:3260/iqn…/0")]
+    #[error(
+        "`{0}` is not a host; an IPv6 address stands in brackets, as in iscsi://[2001:db8::10]:3260/iqn…/0"
+    )]
     Host(String),
     /// Not a TCP port.
-    #[error("`{0}` is no port: it should be a number from 1 to 65535, as in iscsi://192.0.2.10:3260/…")]
+    #[error("`{0}` is not a port: it is a number from 1 to 65535, as in iscsi://192.0.2.10:3260/…")]
     Port(String),
     /// Not an iSCSI name.
-    #[error("`{0}` is no iSCSI name; it begins with iqn., eui. or naa., as in iqn.2004-01.org.example:disk")]
+    #[error(
+        "`{0}` is not an iSCSI name; it begins with iqn., eui. or naa., as in iqn.2004-01.org.example:disk"
+    )]
     Name(String),
     /// Not a logical unit number.
-    #[error("`{0}` is no logical unit number: it should be 0 to {LUN_MAX}, after the target, as in …:disk/0")]
+    #[error("`{0}` is not a logical unit number: it is 0 to {LUN_MAX}, after the target, as in …:disk/0")]
     Lun(String),
     /// More than target and lun.
     #[error("`{0}` follows the logical unit; an address ends there, as in iscsi://192.0.2.10/iqn…:disk/0")]
@@ -114,7 +118,7 @@ pub enum UrlError {
     Percent(&'static str),
     /// A key that is not in the table, or has no value.
     #[error(
-        "`{0}` is no key of an iSCSI address; there are secret_file, target_user, target_password, \
+        "`{0}` is not a key of an iSCSI address; keys are secret_file, target_user, target_password, \
          target_secret_file, header_digest, data_digest, initiator, from, command_timeout, replacement_timeout, \
          keep_unflushed, each written as key=value"
     )]
@@ -128,7 +132,7 @@ pub enum UrlError {
         value: String,
     },
     /// Not an IP address.
-    #[error("`{0}` is no local IP address, as in ?from=192.0.2.20")]
+    #[error("`{0}` is not a local IP address, as in ?from=192.0.2.20")]
     From(String),
     /// Not a time that can be set.
     #[error(

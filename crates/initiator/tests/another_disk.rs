@@ -32,7 +32,7 @@ async fn closed_for_good(device: &IscsiDevice) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         match device.read(0, Buf::zeroed(SECTOR)).await {
-            Err(BlockError::Gone { why }) if why.contains("another disk") => return,
+            Err(BlockError::Gone { why, .. }) if why.contains("another disk") => return,
             other => assert!(Instant::now() < until, "{other:?}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -52,6 +52,26 @@ async fn a_unit_attention_that_may_mean_another_disk_is_looked_into_before_anyth
             disk.once(WRITE, Act::Sense(6, asc, ascq));
             let first = device.write(0, ones(), Durability::Volatile).await.unwrap_err();
             assert!(!matches!(first, BlockError::Timeout { .. }), "it has not been carried out: {first}");
+            for _ in 0..4 {
+                device.write(0, ones(), Durability::Volatile).await.unwrap_err();
+            }
+            closed_for_good(&device).await;
+            assert_eq!(disk.count(WRITE), 0, "{asc:02x}/{ascq:02x}");
+        }
+    }
+}
+
+/// What LIO answers for LUN 0 where there is none any more (a small read-only unit of its own does), and what others do.
+const ABSENCES: [(u8, u8, u8); 3] = [(5, 0x21, 0x00), (7, 0x27, 0x00), (5, 0x25, 0x00)];
+
+#[tokio::test]
+async fn an_error_that_the_disk_cannot_have_given_is_looked_into_before_anything_is_written() {
+    for options in [quick(), OpenOptions::fail_fast()] {
+        for (key, asc, ascq) in ABSENCES {
+            let disk = Disk::new(64, 8);
+            let device = open(&disk, options.clone()).await;
+            *disk.identity.lock().unwrap() = [0x60, 9, 9, 9, 9, 9, 9, 9];
+            disk.once(WRITE, Act::Sense(key, asc, ascq));
             for _ in 0..4 {
                 device.write(0, ones(), Durability::Volatile).await.unwrap_err();
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 
 use support::quick;
@@ -75,7 +75,11 @@ async fn a_write_that_the_target_knows_no_more_and_never_answered_is_sent_again_
     assert_eq!((disk.logins.load(Ordering::Relaxed), disk.count(WRITE)), (2, 1));
     disk.script(|cdb| if cdb[0] == WRITE { Act::Ignore } else { Act::Execute });
     let error = device.write(0, data(512), Durability::Volatile).await.unwrap_err();
-    assert_eq!(error, BlockError::Timeout { millis: 500 }, "a target that loses its commands itself");
+    assert_eq!(
+        error,
+        BlockError::Timeout { millis: 500, fate: Fate::Over },
+        "a target that loses its commands itself"
+    );
 }
 
 #[tokio::test]

@@ -123,7 +123,7 @@ async fn space_comes_and_goes() {
     let device = open(&format!("iscsi://{address}/{NAME}/3")).await.unwrap();
     let geometry = device.geometry();
     assert_eq!((geometry.logical_sector, geometry.size), (4096, 32 << 20));
-    assert!(geometry.thin && geometry.unmap_zeroes && geometry.unmap_granularity > 0);
+    assert!(geometry.unmap.zeroes());
     let all = device.extents(0, geometry.size).await.unwrap();
     assert!(all.iter().all(|extent| extent.kind == ExtentKind::Unallocated), "{all:?}");
 

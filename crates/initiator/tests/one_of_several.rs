@@ -59,14 +59,14 @@ async fn at_a_loss_what_was_sent_is_unknown_and_what_was_not_has_not_happened() 
     await_command(&disk, WRITE).await;
     line.refuse(true);
     line.cut();
-    assert_eq!(sent.await.unwrap_err(), BlockError::Aborted);
+    assert_eq!(sent.await.unwrap_err(), BlockError::lost());
     assert!(matches!(waiting.await.unwrap_err(), BlockError::Gone { .. }));
     // A machine whose time is taken may be late by itself: the quickest counts.
     let mut quickest = Duration::MAX;
     for _ in 0..8 {
         let start = Instant::now();
         let new = device.read(0, Buf::zeroed(512)).await.unwrap_err();
-        assert!(matches!(&new, BlockError::Gone { why } if !why.is_empty()), "{new}");
+        assert!(matches!(&new, BlockError::Gone { why, .. } if !why.is_empty()), "{new}");
         quickest = quickest.min(start.elapsed());
     }
     assert!(quickest < Duration::from_millis(100), "at once: {quickest:?}");
@@ -117,7 +117,7 @@ async fn events_explain_what_follows_them() {
     while !events.lock().unwrap().contains(&SessionEvent::Up { epoch: 2 }) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!(reader.join().unwrap().unwrap_err(), BlockError::Aborted);
+    assert_eq!(reader.join().unwrap().unwrap_err(), BlockError::lost());
     assert_eq!(device.epoch(), 2);
     device.close().await;
     let expected = [
@@ -155,7 +155,7 @@ async fn a_barrier_is_an_ordered_command_that_is_sent_until_it_has_had_its_turn(
     let lost = device.barrier();
     await_command(&disk, TEST_UNIT_READY).await;
     line.cut();
-    assert_eq!(lost.await.unwrap_err(), BlockError::Aborted, "no answer is no answer");
+    assert_eq!(lost.await.unwrap_err(), BlockError::lost(), "no answer is no answer");
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn an_operation_of_several_commands_is_unknown_if_one_of_them_is() {
     // The first is executed and never answered; the others were not even sent.
     disk.once(WRITE, Act::ExecuteAndHangUp);
     let error = device.write(0, sectors(64), Durability::Volatile).await.unwrap_err();
-    assert_eq!(error, BlockError::Aborted);
+    assert_eq!(error, BlockError::lost());
     recorder.when("the next session", is_up(2)).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(disk.count(WRITE), 1, "no piece of it follows in another session");
@@ -551,7 +551,7 @@ async fn a_logout_that_the_target_asked_for_settles_nothing_while_commands_are_u
         assert_eq!(disk.logouts.load(Ordering::Relaxed), 1);
         assert_eq!(settled_before_the_login.load(Ordering::Relaxed), !under_way);
         if let Some(write) = write {
-            assert_eq!(write.await.unwrap_err(), BlockError::Aborted, "nobody knows");
+            assert_eq!(write.await.unwrap_err(), BlockError::lost(), "nobody knows");
         }
     }
 }

@@ -73,7 +73,7 @@ async fn where_another_path_may_do_it_a_rejected_command_fails_as_not_done() {
         let (_disk, rejecting, device) = open(reason, OpenOptions::fail_fast()).await;
         rejecting.left.store(usize::MAX, Ordering::SeqCst);
         let error = device.write(0, ones(), Durability::Volatile).await.unwrap_err();
-        assert!(matches!(&error, BlockError::Gone { why } if why.contains("rejected")), "{error}");
+        assert!(matches!(&error, BlockError::Gone { why, .. } if why.contains("rejected")), "{error}");
     }
 }
 

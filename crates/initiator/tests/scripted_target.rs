@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, OpenOptions};
 
 use support::scripted::{Act, Disk, NAME, SECTOR};
@@ -241,7 +241,7 @@ async fn a_command_without_answer_is_aborted_and_times_out() {
     let device = open(&disk, OpenOptions { command_timeout: Duration::from_millis(200), ..quick() }).await;
     disk.once(READ, Act::Ignore);
     let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
-    assert_eq!(error, BlockError::Timeout { millis: 200 });
+    assert_eq!(error, BlockError::Timeout { millis: 200, fate: Fate::Over });
     let known = device.paths().remove(0).last_event.unwrap();
     assert!(known.contains("no answer within 200 ms to a command 88h"), "{known}");
     assert_eq!((disk.aborts.load(Ordering::Relaxed), disk.logins.load(Ordering::Relaxed)), (1, 1));
@@ -270,7 +270,7 @@ async fn where_the_abort_is_not_answered_either_a_new_session_ends_the_old_one()
     disk.once(WRITE, Act::Ignore);
     let start = Instant::now();
     let error = device.write(0, pattern(6, 512), Durability::Volatile).await.unwrap_err();
-    assert_eq!(error, BlockError::Timeout { millis: 200 });
+    assert_eq!(error, BlockError::Timeout { millis: 200, fate: Fate::Over });
     assert!(start.elapsed() < Duration::from_secs(3));
     assert_eq!(disk.logins.load(Ordering::Relaxed), 2, "it fails once the old session is dead");
     assert!(disk.data.lock().unwrap()[..512].iter().all(|&byte| byte == 0), "and is not sent again");
@@ -303,7 +303,7 @@ async fn a_command_that_is_not_known_to_be_idempotent_is_not_sent_twice() {
     cdb[13] = 1;
     disk.once(WRITE, Act::ExecuteAndHangUp);
     let result = device.execute(&cdb, pattern(7, 512), Buf::empty(), false).await;
-    assert_eq!(result.unwrap_err(), BlockError::Aborted);
+    assert_eq!(result.unwrap_err(), BlockError::lost());
     device.read(0, Buf::zeroed(512)).await.unwrap();
     assert_eq!(disk.count(WRITE), 1);
 }
@@ -414,7 +414,7 @@ async fn another_disk_under_the_old_address_is_refused() {
     let error = device.write(0, pattern(1, 512), Durability::Volatile).await.unwrap_err();
     assert!(matches!(error, BlockError::Timeout { .. } | BlockError::Gone { .. }), "{error}");
     let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
-    assert!(matches!(&error, BlockError::Gone { why } if why.contains("another disk")), "{error}");
+    assert!(matches!(&error, BlockError::Gone { why, .. } if why.contains("another disk")), "{error}");
     assert_eq!(disk.count(WRITE), 1);
 }
 

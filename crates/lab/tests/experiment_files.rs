@@ -148,7 +148,7 @@ fn paths_have_options_for_the_policies_that_know_them() {
     assert_eq!((path.reserve, path.weight, path.throughput), (true, Some(5), Some(20)));
     assert_eq!(path.to_string(), "lane2 > port2");
     let sentence = refused("paths = \"lane1\"", "paths = \"lane1, fast\"");
-    assert!(sentence.contains("`fast` is no option of a path: there is reserve"), "{sentence}");
+    assert!(sentence.contains("`fast` is not an option of a path; options are reserve"), "{sentence}");
     let sentence = refused("\"lane2 > port2\"]", "\"lane2 > port2, reserve\"]");
     assert!(sentence.contains("a plan says itself"), "{sentence}");
 }
@@ -275,5 +275,5 @@ fn neither_a_name_nor_a_file_is_answered_with_what_there_is() {
 #[test]
 fn text_that_is_no_file_at_all_is_refused() {
     assert!(parse("").is_err() && parse("[[run]]").is_err() && parse("\u{0}\u{ff}").is_err());
-    assert!(parse(&"#".repeat((1 << 20) + 1)).unwrap_err().contains("no experiment"));
+    assert!(parse(&"#".repeat((1 << 20) + 1)).unwrap_err().contains("is not an experiment"));
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
-    SharedBuf, Zeroing,
+    SharedBuf, Unmap, Zeroing,
 };
 
 use crate::ShapeError;
@@ -32,9 +32,7 @@ impl NullDisk {
     pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
         ShapeError::check(size, logical_sector)?;
         let shape = Geometry {
-            thin: true,
-            unmap_granularity: logical_sector,
-            unmap_zeroes: true,
+            unmap: Unmap::Zeroes { granularity: logical_sector },
             ..Geometry::plain(size).with_sector(logical_sector)
         };
         Ok(Self { size: AtomicU64::new(size), shape, callbacks: Mutex::default() })

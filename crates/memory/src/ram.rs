@@ -1,12 +1,14 @@
 //! A sparse disk of memory.
 
 use std::ops::Range;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
-    SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
+    ResizeCallback, SharedBuf, Space, Unmap, Zeroing,
 };
 
 use crate::ShapeError;
@@ -25,7 +27,8 @@ use crate::table::{SIZE_MAX, Table};
 ///   space leaves holes holes: they have none to keep.
 /// - **Parallel.** Each chunk has its own lock. Operations on other chunks do not meet; reads of the same one
 ///   go together. A transfer is atomic per chunk, hence per sector, and not as a whole.
-/// - **Inline.** Every answer is ready: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2
+/// - **Inline.** Every answer is ready, but for reads above 1 MiB, which are copied in pieces so that others on the core have
+///   their turns in between: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2
 ///   GiB: 4 KiB in 120 ns where the caches have it and 550–700 ns where memory must be asked (a bare copy:
 ///   480–560 ns), 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
 /// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache
@@ -40,6 +43,12 @@ pub struct RamDisk {
     /// Held while the size changes, so that callbacks see sizes in their order.
     callbacks: Mutex<Vec<ResizeCallback>>,
 }
+
+/// The longest read that is copied at once: it takes the core that it is on 0.1 ms (see [`RamDisk`]), as with files.
+const AT_ONCE_MAX: usize = 1 << 20;
+
+/// What a longer read copies before others on its core have their turn: 30 µs.
+const TURN: usize = 256 << 10;
 
 /// The part of a range that lies in one chunk.
 struct Piece {
@@ -66,6 +75,47 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
+/// Reads what a checked range holds.
+fn copy_out(table: &Table, offset: u64, bytes: &mut [u8]) {
+    for piece in pieces(offset, bytes.len()) {
+        let target = &mut bytes[piece.outside];
+        let chunk = table.get(piece.chunk).map(Chunk::read);
+        match chunk.as_ref().and_then(ReadGuard::bytes) {
+            Some(bytes) => target.copy_from_slice(&bytes[piece.inside]),
+            None => target.fill(0),
+        }
+    }
+}
+
+/// A read of more than [`AT_ONCE_MAX`]: each poll copies a [`TURN`], and asks for the next.
+struct LongRead {
+    table: Arc<Table>,
+    offset: u64,
+    done: usize,
+    /// `None` when it was answered.
+    buf: Option<Buf>,
+}
+
+impl Future for LongRead {
+    type Output = Result<Buf, BlockError>;
+
+    /// # Panics
+    ///
+    /// Like most futures, when polled again after it was ready.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { table, offset, done, buf } = self.get_mut();
+        let bytes = &mut buf.as_mut().expect("polled after it was ready")[*done..];
+        let turn = bytes.len().min(TURN);
+        copy_out(table, *offset + *done as u64, &mut bytes[..turn]);
+        *done += turn;
+        if turn < bytes.len() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(buf.take().expect("it was there above")))
+    }
+}
+
 impl RamDisk {
     /// A disk of `size` bytes in sectors of `logical_sector` bytes, 512 or 4096. Takes a few KiB of memory
     /// whatever the size.
@@ -77,9 +127,7 @@ impl RamDisk {
     pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
         check_shape(size, logical_sector)?;
         let shape = Geometry {
-            thin: true,
-            unmap_granularity: CHUNK as u32,
-            unmap_zeroes: true,
+            unmap: Unmap::Zeroes { granularity: CHUNK as u32 },
             ..Geometry::plain(size).with_sector(logical_sector)
         };
         Ok(Self {
@@ -171,14 +219,11 @@ impl BlockDevice for RamDisk {
         }
         // Borrowed once: each look at a `Buf` as bytes proves again that it is unique.
         let bytes = &mut buf[..];
-        for piece in pieces(offset, bytes.len()) {
-            let target = &mut bytes[piece.outside];
-            let chunk = self.table.get(piece.chunk).map(Chunk::read);
-            match chunk.as_ref().and_then(ReadGuard::bytes) {
-                Some(bytes) => target.copy_from_slice(&bytes[piece.inside]),
-                None => target.fill(0),
-            }
+        if bytes.len() > AT_ONCE_MAX {
+            let reading = LongRead { table: self.table.clone(), offset, done: 0, buf: Some(buf) };
+            return Io::pending(reading);
         }
+        copy_out(&self.table, offset, bytes);
         Io::ok(buf)
     }
 
@@ -238,6 +283,14 @@ impl BlockDevice for RamDisk {
         Io::Ready(self.change_size(size))
     }
 
+    fn identity(&self) -> Identity {
+        Identity::of_place(format!(
+            "memory at {:p} of process {}",
+            Arc::as_ptr(&self.table),
+            std::process::id()
+        ))
+    }
+
     fn space(&self) -> Option<Space> {
         let allocated = self.allocated();
         Some(Space { allocated, used: allocated, available: self.size().saturating_sub(allocated) })
@@ -290,6 +343,27 @@ mod tests {
         assert_eq!(disk.space(), Some(space));
         ready(disk.unmap(0, SIZE_MAX)).unwrap();
         assert_eq!(disk.allocated(), 0);
+    }
+
+    #[test]
+    fn a_read_of_eight_mebibytes_gives_others_their_turns() {
+        const LEN: usize = 8 << 20;
+        let disk = RamDisk::new(LEN as u64 + 512, 512).unwrap();
+        let data: Vec<u8> = (0..LEN).map(|n| (n / 512 % 251) as u8).collect();
+        ready(disk.write(512, Buf::copy_of(&data).freeze(), Durability::Volatile)).unwrap();
+        let Io::Pending(mut reading) = disk.read(512, Buf::copy_of(&vec![0xaa; LEN])) else {
+            panic!("it has the core to itself")
+        };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut turns = 1;
+        let read = loop {
+            match reading.as_mut().poll(&mut context) {
+                Poll::Ready(read) => break read.unwrap(),
+                Poll::Pending => turns += 1,
+            }
+        };
+        assert_eq!(turns, LEN / TURN);
+        assert!(read[..] == data[..]);
     }
 
     #[test]

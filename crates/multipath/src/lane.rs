@@ -8,7 +8,7 @@ use lunway_block::{BlockDevice, BlockError, Io};
 /// One path to the disk: a session from one local port to one port of the storage.
 ///
 /// How it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not wait when its connection is
-/// lost: what is under way over it fails at once, and the error says what is known ([`Fate`](crate::Fate)).
+/// lost: what is under way over it fails at once, and the error says what is known ([`Fate`](lunway_block::Fate)).
 ///
 /// # Sessions
 ///
@@ -55,7 +55,7 @@ pub enum LaneEvent {
         /// Which one.
         epoch: u64,
     },
-    /// The session is lost, and its connection cut off: what was sent and has not arrived is not sent again. Operations that wait in it fail with [`Fate::Unknown`](crate::Fate::Unknown) or [`Fate::NotDone`](crate::Fate::NotDone) after this.
+    /// The session is lost, and its connection cut off: what was sent and has not arrived is not sent again. Operations that wait in it fail with [`Fate::Unknown`](lunway_block::Fate::Unknown) or [`Fate::NotDone`](lunway_block::Fate::NotDone) after this.
     Lost {
         /// Which one.
         epoch: u64,

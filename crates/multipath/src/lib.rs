@@ -17,14 +17,13 @@
 //! | part | is |
 //! |---|---|
 //! | [`MultipathDevice`] | the disk: what is sent where, and sent again |
-//! | [`Lane`], [`Fate`] | a path, and what became of what it did not finish |
+//! | [`Lane`] | a path; what became of what it did not finish is in its error ([`Fate`](lunway_block::Fate)) |
 //! | [`Scheduler`], [`Policy`] | which lane an operation takes, or which lanes |
 //! | [`LaneState`], [`Flap`], [`Failback`] | what each lane is good for |
 //! | [`plan`] | from ports and portals to lanes, with reasons and warnings |
 //! | [`iscsi`] | from an address to a disk over sessions |
 
 mod device;
-mod fate;
 mod health;
 pub mod iscsi;
 mod lane;
@@ -35,7 +34,6 @@ pub use device::{
     BUSY_TIME, LaneStatus, MultipathDevice, Options, QUEUE_BYTES, QUEUE_FOREVER, QUEUE_TIME, SETTLE_TIME,
     SettingError, Unproven, WhenNone,
 };
-pub use fate::Fate;
 pub use health::{Failback, Flap, LaneState};
 pub use lane::{Access, Lane, LaneEvent, LaneListener};
 pub use scheduler::{

@@ -42,7 +42,7 @@ pub enum Address {
 
 /// Why a text is no [`Address`].
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("“{0}” is no address: write unix:PATH, or tcp:ADDRESS[:PORT]")]
+#[error("“{0}” is not an address: write unix:PATH, or tcp:ADDRESS[:PORT]")]
 pub struct AddressError(String);
 
 impl FromStr for Address {
@@ -104,7 +104,7 @@ pub enum BindError {
     #[error("another program listens on {}: stop it, or choose another path", .0.display())]
     Taken(PathBuf),
     /// Something else is there, which is not ours to remove.
-    #[error("{} is there and is no socket: choose another path", .0.display())]
+    #[error("{} exists and is not a socket: choose another path", .0.display())]
     NoSocket(PathBuf),
 }
 

@@ -497,7 +497,7 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
         command::BLOCK_STATUS if length == 0 => refuse(Errno::Inval, "block status of nothing"),
         command::BLOCK_STATUS => {
             let one = flags & flag::REQ_ONE != 0;
-            let reads_zeroes = geometry.unmap_zeroes;
+            let reads_zeroes = geometry.unmap.zeroes();
             device.extents(offset, length.into()).map(move |result| {
                 result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
             })

@@ -284,7 +284,7 @@ async fn a_socket_is_taken_over_from_the_dead_and_left_to_the_living() {
     let file = folder.path().join("file");
     std::fs::write(&file, "precious").unwrap();
     let error = Server::bind(&Address::Unix(file.clone()), export()).await.err().unwrap().to_string();
-    assert!(error.contains("is no socket"), "{error}");
+    assert!(error.contains("is not a socket"), "{error}");
     assert_eq!(std::fs::read(file).unwrap(), b"precious");
 }
 

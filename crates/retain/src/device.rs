@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use lunway_block::{BlockDevice, BlockError, Buf, CacheNews, Durability, Io, SharedBuf, Zeroing, pass_on};
+use lunway_block::{
+    BlockDevice, BlockError, Buf, CacheCallback, CacheNews, Durability, Fate, Io, SharedBuf, Zeroing,
+};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -255,13 +257,14 @@ impl Shared {
                 Ok(()) if stable => state.writes.superseded(offset, len),
                 Ok(())
                 | Err(
-                    BlockError::Timeout { .. }
-                    | BlockError::Aborted
-                    | BlockError::UnflushedLost { .. }
-                    | BlockError::Io { kind: io::ErrorKind::TimedOut, .. },
+                    BlockError::UnflushedLost { .. } | BlockError::Io { kind: io::ErrorKind::TimedOut, .. },
                 ) => discarded = state.writes.retain(offset, len, change),
                 Err(BlockError::ReservationConflict) => discarded = state.writes.give_up(),
-                Err(_) => {}
+                Err(error) => {
+                    if matches!(error.fate(), Fate::Over | Fate::Unknown) {
+                        discarded = state.writes.retain(offset, len, change);
+                    }
+                }
             }
             self.note_retained(&state);
             let due = state.writes.pending() >= self.flush_from || !state.writes.is_complete();
@@ -283,9 +286,7 @@ impl Shared {
         match result {
             Ok(()) => state.flushing = false,
             // The device cannot be reached. A later flush covers the same.
-            Err(
-                BlockError::Gone { .. } | BlockError::Timeout { .. } | BlockError::Aborted | BlockError::Busy,
-            ) => state.flushing = false,
+            Err(error) if error.fate() != Fate::Answered => state.flushing = false,
             Err(error) => {
                 tracing::warn!("a flush in the background failed: {error}");
                 state.failure.add(error);
@@ -336,7 +337,7 @@ impl Shared {
             drop(discarded);
             return Ok(());
         }
-        Err(BlockError::Aborted)
+        Err(BlockError::lost())
     }
 
     fn begin_flush(&self) -> Flush {
@@ -419,7 +420,7 @@ impl Future for ChangeFlight {
         }
         match &mut self.cold {
             Some(cold) => cold.as_mut().poll(cx),
-            None => Poll::Ready(Err(BlockError::Aborted)),
+            None => Poll::Ready(Err(BlockError::lost())),
         }
     }
 }
@@ -428,7 +429,7 @@ impl Drop for ChangeFlight {
     /// It may still happen: its outcome is not known.
     fn drop(&mut self) {
         if let Some(change) = self.change.take() {
-            self.shared.landed(change, &Err(BlockError::Aborted));
+            self.shared.landed(change, &Err(BlockError::lost()));
         }
     }
 }
@@ -466,8 +467,10 @@ impl Shared {
     }
 }
 
-impl BlockDevice for RetainingDevice {
-    pass_on!(below: geometry, extents, resize, space, paths, caching, on_resize);
+impl lunway_block::Layer for RetainingDevice {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.below
+    }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let shared = &self.shared;
@@ -520,6 +523,11 @@ impl BlockDevice for RetainingDevice {
 
     fn write_zeroes(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
         self.change(Planned { offset, len, change: Change::Zero(zeroing), stable: false })
+    }
+
+    /// A loss is mended here: whoever is above hears of one that cannot be mended by a flush that fails.
+    fn on_cache_news(&self, callback: CacheCallback) {
+        drop(callback);
     }
 }
 

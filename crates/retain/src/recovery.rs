@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lunway_block::{BlockError, CacheNews, Durability};
+use lunway_block::{BlockError, CacheNews, Durability, Fate};
 
 use crate::device::{Shared, State};
 use crate::writes::{Change, Retained};
@@ -27,11 +27,8 @@ enum Unresolved {
 impl Unresolved {
     fn of(error: BlockError) -> Self {
         match error {
-            BlockError::Gone { .. }
-            | BlockError::Timeout { .. }
-            | BlockError::Aborted
-            | BlockError::Busy
-            | BlockError::Io { kind: std::io::ErrorKind::TimedOut, .. } => Self::Later(error),
+            BlockError::Io { kind: std::io::ErrorKind::TimedOut, .. } => Self::Later(error),
+            _ if error.fate() != Fate::Answered => Self::Later(error),
             _ => Self::Final(error),
         }
     }
@@ -189,7 +186,7 @@ impl Shared {
                 Err(error) => return Err(self.stopped_by(error)),
             }
         }
-        Err(Unresolved::Later(BlockError::Aborted))
+        Err(Unresolved::Later(BlockError::lost()))
     }
 
     fn stopped_by(&self, error: BlockError) -> Unresolved {

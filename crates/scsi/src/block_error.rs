@@ -2,7 +2,7 @@
 
 use std::io;
 
-use lunway_block::BlockError;
+use lunway_block::{BlockError, Fate};
 
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
@@ -74,7 +74,7 @@ pub fn response_of(error: &BlockError, step: Step, sector: u32) -> Response {
         BlockError::Timeout { .. } => {
             Sense::new(SenseKey::ABORTED_COMMAND, Code::LOGICAL_UNIT_COMMUNICATION_TIMEOUT).into()
         }
-        BlockError::Aborted => Sense::new(SenseKey::ABORTED_COMMAND, Code::NONE).into(),
+        BlockError::Aborted { .. } => Sense::new(SenseKey::ABORTED_COMMAND, Code::NONE).into(),
         BlockError::Unsupported => Sense::illegal(Code::INVALID_COMMAND_OPERATION_CODE).into(),
         _ => Sense::new(SenseKey::HARDWARE_ERROR, Code::INTERNAL_TARGET_FAILURE).into(),
     }
@@ -100,7 +100,7 @@ pub fn result_of(status: Status, sense: Option<&Sense>, request: Request) -> Res
         Status::GOOD | Status::CONDITION_MET => Ok(()),
         Status::BUSY | Status::TASK_SET_FULL | Status::ACA_ACTIVE => Err(BlockError::Busy),
         Status::RESERVATION_CONFLICT => Err(BlockError::ReservationConflict),
-        Status::TASK_ABORTED => Err(BlockError::Aborted),
+        Status::TASK_ABORTED => Err(BlockError::Aborted { fate: Fate::Over }),
         Status::CHECK_CONDITION => match sense {
             Some(sense) if sense.key == SenseKey::NO_SENSE || sense.key == SenseKey::RECOVERED_ERROR => {
                 Ok(())
@@ -120,7 +120,7 @@ fn error_of(sense: &Sense, request: Request) -> BlockError {
         (SenseKey::NOT_READY, Code::ASYMMETRIC_ACCESS_TRANSITION) => BlockError::Busy,
         _ if sense.becomes_ready() => BlockError::Busy,
         (SenseKey::NOT_READY, _) | (_, Code::LOGICAL_UNIT_NOT_SUPPORTED) => {
-            BlockError::Gone { why: sense.to_string() }
+            BlockError::gone(sense.to_string())
         }
         (_, Code::SPACE_ALLOCATION_FAILED) => BlockError::NoSpace,
         (SenseKey::DATA_PROTECT, _) => BlockError::ReadOnly,
@@ -132,7 +132,7 @@ fn error_of(sense: &Sense, request: Request) -> BlockError {
             let inside = block.filter(|&at| at >= offset && at - offset < len);
             BlockError::Medium { offset: inside.unwrap_or(offset) }
         }
-        (SenseKey::ABORTED_COMMAND, _) => BlockError::Aborted,
+        (SenseKey::ABORTED_COMMAND, _) => BlockError::Aborted { fate: Fate::Over },
         _ => failed(sense.to_string()),
     }
 }
@@ -156,7 +156,7 @@ mod tests {
             BlockError::Medium { offset: 5120 },
             BlockError::NoSpace,
             BlockError::ReadOnly,
-            BlockError::Aborted,
+            BlockError::Aborted { fate: Fate::Over },
             BlockError::Unsupported,
         ] {
             let step = Step::Read { offset: REQUEST.offset, len: REQUEST.len };

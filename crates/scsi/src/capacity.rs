@@ -33,8 +33,8 @@ impl ReadCapacity {
             block_len: geometry.logical_sector,
             physical_exponent: per_physical.ilog2().min(15) as u8,
             lowest_aligned: (geometry.first_aligned / geometry.logical_sector.max(1)).min(0x3FFF) as u16,
-            provisioning_managed: geometry.thin,
-            unmapped_zeroes: geometry.thin && geometry.unmap_zeroes,
+            provisioning_managed: geometry.unmap.is_thin(),
+            unmapped_zeroes: geometry.unmap.is_thin() && geometry.unmap.zeroes(),
             protected: false,
         }
     }
@@ -94,12 +94,17 @@ impl ReadCapacity {
 
 #[cfg(test)]
 mod tests {
+    use lunway_block::Unmap;
+
     use super::*;
 
     #[test]
     fn a_thin_512e_disk_comes_back() {
-        let geometry =
-            Geometry { physical_sector: 4096, thin: true, unmap_zeroes: true, ..Geometry::plain(1 << 20) };
+        let geometry = Geometry {
+            physical_sector: 4096,
+            unmap: Unmap::Zeroes { granularity: 4096 },
+            ..Geometry::plain(1 << 20)
+        };
         let capacity = ReadCapacity::of(&geometry);
         assert_eq!(ReadCapacity::parse(&capacity.build_16()), Some(capacity));
         assert_eq!((capacity.last_lba, capacity.physical_exponent), (2047, 3));

@@ -198,7 +198,7 @@ impl Operation {
     pub fn is_offered_by(&self, unit: &LogicalUnit) -> bool {
         match self.offered {
             Offered::Always => true,
-            Offered::Thin => unit.geometry().thin,
+            Offered::Thin => unit.geometry().unmap.is_thin(),
             Offered::AtomicWrites => unit.atomic_writes(),
         }
     }

@@ -16,7 +16,7 @@ impl LogicalUnit {
     /// Used and available LBA mapping resources; `None` where the device is not thin, or cannot tell.
     pub(crate) fn mapping_resources(&self) -> Option<(u32, u32)> {
         let geometry = self.geometry();
-        let space = self.device().space().filter(|_| geometry.thin)?;
+        let space = self.device().space().filter(|_| geometry.unmap.is_thin())?;
         let sector = geometry.logical_sector;
         Some((units(space.allocated, sector), units(space.available, sector)))
     }
@@ -25,7 +25,7 @@ impl LogicalUnit {
     pub(crate) fn threshold(&self) -> Option<u32> {
         let percent = u64::from(self.threshold_percent()?.min(100));
         let geometry = self.geometry();
-        let space = self.device().space().filter(|_| geometry.thin)?;
+        let space = self.device().space().filter(|_| geometry.unmap.is_thin())?;
         let total = u128::from(space.used) + u128::from(space.available);
         let left = total * u128::from(100 - percent) / 100;
         Some(units(u64::try_from(left).unwrap_or(u64::MAX), geometry.logical_sector))
@@ -36,7 +36,7 @@ impl LogicalUnit {
     /// waits for nothing.
     pub fn check_space(&self) {
         let Some(percent) = self.threshold_percent() else { return };
-        let Some(space) = self.device().space().filter(|_| self.geometry().thin) else { return };
+        let Some(space) = self.device().space().filter(|_| self.geometry().unmap.is_thin()) else { return };
         let total = u128::from(space.used) + u128::from(space.available);
         let reached = u128::from(space.used) * 100 >= total * u128::from(percent) && total != 0;
         if reached && !self.threshold_told().swap(true, Ordering::AcqRel) {

@@ -1,6 +1,5 @@
 //! The device.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -9,18 +8,21 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Io, ResizeCallback,
-    SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
+    ResizeCallback, SharedBuf, Unmap, Zeroing,
 };
 use lunway_file::{Lane, Workers};
 use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, EditError, Kind, OpenOptions, Resize, Source};
 
+use crate::backing::Backing;
 use crate::random_guids;
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
 /// change their state.
 const UNMAP_GRANULARITY: u32 = 4096;
+/// How long the end is waited for: it is there at once, unless the host's disk does not answer, and then it may never come.
+const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it
 /// bounds time and memory for hostile files.
 const EXTENTS_MAX: usize = 65_536;
@@ -54,12 +56,16 @@ pub struct VhdxDevice {
 }
 
 struct Inner {
-    path: PathBuf,
+    /// `None`: it lies on a device.
+    path: Option<PathBuf>,
+    /// The device that it lies on.
+    device: Option<Arc<dyn BlockDevice>>,
     /// `None` once it is closed. Operations share it, on their threads.
-    chain: RwLock<Option<Chain<File>>>,
+    chain: RwLock<Option<Chain<Backing>>>,
     /// All but the size, which may change.
     geometry: Geometry,
     size: AtomicU64,
+    identity: Identity,
     /// Who is told of another size.
     on_resize: Mutex<Vec<ResizeCallback>>,
     /// How a guest's unmap is carried out.
@@ -82,7 +88,7 @@ impl VhdxDevice {
         };
         // The first one is for the file. Its parents are only read, and take none.
         let mut guids = Some(random_guids().map_err(random)?);
-        let guids = || guids.take().unwrap_or_else(|| Box::new(|| lunway_vhdx::format::Guid::ZERO));
+        let mut guids = || guids.take().unwrap_or_else(|| Box::new(|| lunway_vhdx::format::Guid::ZERO));
         let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
         if !read_only {
             let names: Vec<String> = children(&canonical)
@@ -94,8 +100,28 @@ impl VhdxDevice {
                 return Err(failed(lunway_vhdx::OpenError::IsParent(names.join(", "))));
             }
         }
-        let chain = Chain::open_files(&canonical, folder(&canonical), &options, guids).map_err(failed)?;
-        Ok(Self { inner: Arc::new(Inner::new(canonical, chain)) })
+        let opened = lunway_vhdx::open_file(&canonical, !read_only).and_then(|file| {
+            let disk = Disk::open(Backing::File(file), &options, guids())?;
+            Chain::of_disks(vec![disk], std::slice::from_ref(&canonical), folder(&canonical), &options, guids)
+        });
+        Ok(Self { inner: Arc::new(Inner::new(Some(canonical), opened.map_err(failed)?)) })
+    }
+
+    /// Opens the VHDX that lies on a device, from its first byte on. It has no parents, does not change its size, and takes space
+    /// up to the end of the device. Blocks: the device must be carried by another thread.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn open_on(device: Arc<dyn BlockDevice>, read_only: bool) -> Result<Self, lunway_vhdx::OpenError> {
+        let read_only = read_only || device.geometry().read_only;
+        let options = if read_only { OpenOptions::read_only() } else { OpenOptions::writable() };
+        let guids = random_guids().map_err(|error| lunway_vhdx::OpenError::Access {
+            what: "asking for random numbers",
+            source: std::io::Error::other(error.to_string()),
+        })?;
+        let disk = Disk::open(Backing::device(device), &options, guids)?;
+        Ok(Self { inner: Arc::new(Inner::new(None, Chain::new(vec![disk])?)) })
     }
 
     /// The disks of the chain, the one that is written first: their parameters, for people. `None` once it is closed.
@@ -119,7 +145,7 @@ impl VhdxDevice {
                     let _ = told.send(inner.close());
                 });
                 closing.map_err(BlockError::from)?;
-                let timeout = BlockError::Timeout { millis: time.as_millis() as u64 };
+                let timeout = BlockError::late(time);
                 heard.recv_timeout(time).unwrap_or(Err(timeout))
             },
         )
@@ -136,15 +162,15 @@ impl VhdxDevice {
 }
 
 impl Inner {
-    fn new(path: PathBuf, chain: Chain<File>) -> Self {
+    fn new(path: Option<PathBuf>, chain: Chain<Backing>) -> Self {
         let disk = &chain.disks()[0];
         let parameters = disk.parameters();
-        let thin = parameters.kind != Kind::Fixed;
         let geometry = Geometry {
             physical_sector: parameters.physical_sector.max(parameters.logical_sector),
-            thin,
-            unmap_granularity: if thin { UNMAP_GRANULARITY } else { 0 },
-            unmap_zeroes: thin,
+            unmap: match parameters.kind {
+                Kind::Fixed => Unmap::Never,
+                Kind::Dynamic | Kind::Differencing => Unmap::Zeroes { granularity: UNMAP_GRANULARITY },
+            },
             read_only: disk.is_read_only(),
             volatile_cache: !disk.is_read_only(),
             ..Geometry::plain(parameters.disk_size).with_sector(parameters.logical_sector)
@@ -154,8 +180,22 @@ impl Inner {
             // An unmap of a part of a block would leave what the parent has there.
             Kind::Differencing => DiscardMode::Zero,
         };
+        // A copy of the file has the same GUID, and lies elsewhere.
+        let identity = Identity {
+            content: Some(format!("virtual disk {}", parameters.disk_id)),
+            place: match disk.storage() {
+                Backing::File(file) => lunway_file::place(file),
+                Backing::Device(bytes) => bytes.device().identity().place,
+            },
+        };
+        let device = match disk.storage() {
+            Backing::File(_) => None,
+            Backing::Device(bytes) => Some(Arc::clone(bytes.device())),
+        };
         Self {
             path,
+            device,
+            identity,
             chain: RwLock::new(Some(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
@@ -177,9 +217,12 @@ impl Inner {
         // Waits for operations under way, and holds back those that come.
         let mut place = self.chain.write().unwrap_or_else(PoisonError::into_inner);
         let Some(chain) = place.as_ref() else {
-            return Err(BlockError::Gone { why: "the VHDX file was closed".to_owned() });
+            return Err(BlockError::gone("the VHDX file was closed"));
         };
-        match children(&self.path).as_deref() {
+        let (Some(path), Backing::File(file)) = (&self.path, chain.disks()[0].storage()) else {
+            return Err(BlockError::Unsupported);
+        };
+        match children(path).as_deref() {
             Ok([]) => {}
             Ok([child, ..]) => {
                 return Err(refused(format!(
@@ -193,7 +236,7 @@ impl Inner {
         chain.flush().map_err(meaning)?;
         let parent_size = chain.disks().get(1).map(|parent| parent.parameters().disk_size);
         // Another handle of the same open file: the lock is not given up.
-        let file = chain.disks()[0].storage().try_clone().map_err(BlockError::from)?;
+        let file = file.try_clone().map_err(BlockError::from)?;
         let mut guids = random_guids().map_err(random)?;
         if let Some(chain) = place.take() {
             chain.close().map_err(meaning)?;
@@ -203,11 +246,10 @@ impl Inner {
         let options = OpenOptions::writable();
         let none =
             || -> Box<dyn lunway_vhdx::format::GuidSource> { Box::new(|| lunway_vhdx::format::Guid::ZERO) };
-        let opened = Disk::open(file, &options, guids).and_then(|disk| {
-            let paths = std::slice::from_ref(&self.path);
-            Chain::with_parents(vec![disk], paths, folder(&self.path), &options, none)
+        let opened = Disk::open(Backing::File(file), &options, guids).and_then(|disk| {
+            Chain::of_disks(vec![disk], std::slice::from_ref(path), folder(path), &options, none)
         });
-        let chain = opened.map_err(|error| BlockError::Gone { why: format!("after a resize: {error}") })?;
+        let chain = opened.map_err(|error| BlockError::gone(format!("after a resize: {error}")))?;
         self.size.store(chain.size(), Ordering::Release);
         *place = Some(chain);
         drop(place);
@@ -222,10 +264,10 @@ impl Inner {
     }
 
     /// Uses the chain, unless it is closed.
-    fn with<T>(&self, job: impl FnOnce(&Chain<File>) -> Result<T, DiskError>) -> Result<T, BlockError> {
+    fn with<T>(&self, job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>) -> Result<T, BlockError> {
         match &*self.chain.read().unwrap_or_else(PoisonError::into_inner) {
             Some(chain) => job(chain).map_err(meaning),
-            None => Err(BlockError::Gone { why: "the VHDX file was closed".to_owned() }),
+            None => Err(BlockError::gone("the VHDX file was closed")),
         }
     }
 
@@ -327,7 +369,7 @@ impl BlockDevice for VhdxDevice {
 
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
         match self.inner.geometry().check_write(offset, len) {
-            Ok(()) if len > 0 && self.inner.geometry.thin => self.on(
+            Ok(()) if len > 0 && self.inner.geometry.unmap.frees() => self.on(
                 |workers| &workers.writes,
                 move |inner| inner.with(|chain| chain.discard(offset, len, inner.unmap)),
             ),
@@ -366,6 +408,18 @@ impl BlockDevice for VhdxDevice {
 
     fn on_resize(&self, callback: ResizeCallback) {
         self.inner.on_resize.lock().unwrap_or_else(PoisonError::into_inner).push(callback);
+    }
+
+    fn close(&self) -> Io<Result<(), BlockError>> {
+        let closed = VhdxDevice::close(self, CLOSE_TIME);
+        match self.inner.device.clone() {
+            Some(device) => closed.then(move |closed| device.close().map(move |below| closed.and(below))),
+            None => closed,
+        }
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity.clone()
     }
 
     fn caching(&self) -> Caching {

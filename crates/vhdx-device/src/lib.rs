@@ -1,4 +1,4 @@
-//! A VHDX file, with its parents, as a [`BlockDevice`](lunway_block::BlockDevice).
+//! A VHDX file with its parents, or a VHDX on another device, as a [`BlockDevice`](lunway_block::BlockDevice).
 //!
 //! ```text
 //!   read, write, unmap …  ──▶  a thread of the device's own  ──▶  lunway_vhdx::Chain  ──▶  pread, pwrite, fallocate, fdatasync
@@ -11,9 +11,11 @@
 //! | part | is |
 //! |---|---|
 //! | [`VhdxDevice`] | the device |
+//! | `backing` | what it lies on: a file, or another device |
 //! | [`OpenError`] | why a file is not one |
 //! | `guids` | random GUIDs for the engine |
 
+mod backing;
 mod device;
 mod guids;
 

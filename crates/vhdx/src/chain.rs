@@ -48,7 +48,20 @@ impl Chain<File> {
 
     /// The same where the first disks are open already; `paths` are their files'.
     pub fn with_parents(
-        mut disks: Vec<Disk<File>>,
+        disks: Vec<Disk<File>>,
+        paths: &[PathBuf],
+        root: &Path,
+        options: &OpenOptions,
+        guids: impl FnMut() -> Box<dyn GuidSource>,
+    ) -> Result<Self, OpenError> {
+        Self::of_disks(disks, paths, root, options, guids)
+    }
+}
+
+impl<S: Storage + From<File>> Chain<S> {
+    /// [`Chain::with_parents`] for a storage that a file is one kind of.
+    pub fn of_disks(
+        mut disks: Vec<Disk<S>>,
         paths: &[PathBuf],
         root: &Path,
         options: &OpenOptions,
@@ -74,7 +87,7 @@ impl Chain<File> {
                 return Err(OpenError::Chain(format!("has more than {DEPTH_MAX} files")));
             }
             let options = OpenOptions { cached_pages: options.cached_pages, ..OpenOptions::read_only() };
-            disks.push(Disk::open(open_file(&parent, false)?, &options, guids())?);
+            disks.push(Disk::open(open_file(&parent, false)?.into(), &options, guids())?);
             path = parent;
             paths.push(path.clone());
         }

@@ -47,9 +47,10 @@
 //! | `scan`, [`check`] | every entry of the table looked at: by opening, by people |
 //! | [`Disk`] | an open file: resolving, completing, committing |
 //! | [`create`], `open` | from nothing to a disk |
+//! | [`pack`](mod@pack) | blocks moved from the file's end into its holes |
 //! | `edit` | a closed file's size or parent changed, in one transaction |
 //! | [`Chain`] | a disk with its parents, blocking |
-//! | [`crash`] | the test kit: every state that a power cut can leave |
+//! | [`crash`] | the crash kit (`lunway_crash`) as a [`Storage`] |
 
 mod bitmap;
 mod chain;
@@ -67,6 +68,7 @@ mod log;
 pub mod merge;
 mod metadata;
 mod open;
+pub mod pack;
 mod pages;
 mod pins;
 mod region;
@@ -77,8 +79,13 @@ mod transition;
 
 pub use chain::{Chain, MapSegment};
 pub use create::{CreateOptions, create};
-pub use disk::{Disk, Fill, Need, ReadPlan, ReadSegment, Source, Stop, WritePlan, WriteSegment};
-pub use edit::{Repairs, Resize, repair, repaired_parts, resize, set_linkage2, set_parent};
+pub use disk::{
+    Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, Source, Stop, WritePlan, WriteSegment,
+};
+pub use edit::{
+    Identity, Repairs, Resize, pack_metadata, repair, repaired_parts, resize, set_identity, set_linkage2,
+    set_parent,
+};
 pub use error::{CreateError, DiskError, EditError, OpenError, Place};
 pub use locator::Locator;
 pub use metadata::{Item, Kind, Parameters};

@@ -125,10 +125,14 @@ impl Space {
         self.high * MIB
     }
 
+    /// Bytes that are taken: the length of the file if there were no holes.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() * MIB
+    }
+
     /// Free mebibytes within the file.
     pub(crate) fn free(&self) -> u64 {
-        let taken: u64 = self.taken.words.iter().map(|word| u64::from(word.count_ones())).sum();
-        self.len.saturating_sub(taken)
+        self.len.saturating_sub(self.taken() / MIB)
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Plan {
     pub pairs: u32,
     /// How often that many pairs are measured for rows that are not decided, 1 to [`ROUNDS_MAX`].
     pub rounds: u32,
-    /// Differences up to this do not matter, per cent.
+    /// Differences up to this percentage count as none
     pub margin_percent: f64,
     /// Blocks that are run first and dropped: connections, caches and clocks warm up in them.
     pub warm_up: u32,

@@ -85,15 +85,15 @@ impl Kind {
     pub fn about(self) -> &'static str {
         match self {
             Self::H2bench => {
-                "The whole device: maximum, zones, access times, application mixes with an index, integrity"
+                "The whole device: maximum rate, zones, access times, application mixes with an index, integrity"
             }
             Self::Anvil => {
-                "Sequential 4 MiB, random 4K at depth 1, 4 and 16, both ways; 32K and 128K reads; a score"
+                "Sequential 4 MiB, random 4K at depth 1, 4 and 16, read and write; 32K and 128K reads; a score"
             }
             Self::Crystal => {
                 "Sequential 1 MiB and random 4K at two depths; read, write and mixed; the median of several runs"
             }
-            Self::Steady => "Random 4K writes in rounds until they are steady by both of SNIA's criteria",
+            Self::Steady => "Random 4K writes in rounds until they are steady by both SNIA criteria",
             Self::Atto => "Transfer sizes from 512 bytes to 64 MiB at depth 4, read and write",
         }
     }

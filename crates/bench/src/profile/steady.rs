@@ -141,7 +141,7 @@ impl Plan {
         let round = job("round", load.pattern, load.mix, load.block_size, load.queue_depth, region, options);
         Self {
             region,
-            unmaps: geometry.unmap_granularity > 0,
+            unmaps: geometry.unmap.frees(),
             preconditioning: Job {
                 limit: Limit::Bytes(region.len.saturating_mul(PRECONDITIONING)),
                 ..sequential

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Delayed, Memory};
 use lunway_bench::{Arrivals, BenchError, Cancel, Job, Latency, Limit, Outcome, Rate, run};
-use lunway_block::{BlockDevice, BlockError, Buf, Io, pass_on};
+use lunway_block::{BlockDevice, BlockError, Buf, Io};
 
 fn job(change: impl FnOnce(&mut Job)) -> Job {
     let mut job = Job::new("test");
@@ -36,8 +36,10 @@ struct Stalling {
     stall: Duration,
 }
 
-impl BlockDevice for Stalling {
-    pass_on!(memory: geometry, write, flush, write_zeroes);
+impl lunway_block::Layer for Stalling {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.memory
+    }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let first = *self.first_read.lock().unwrap().get_or_insert_with(Instant::now);

@@ -9,7 +9,7 @@ use lunway_bench::{
     BenchError, BlockSizes, Cancel, Direction, End, FaultKind, Job, Limit, Mix, Outcome, Pattern, Rate,
     Region, Share, Tick, run,
 };
-use lunway_block::{BlockDevice, BlockError, Buf, Io, pass_on};
+use lunway_block::{BlockDevice, BlockError, Buf, Io};
 
 fn job(change: impl FnOnce(&mut Job)) -> Job {
     let mut job = Job::new("test");
@@ -221,8 +221,10 @@ struct CancelAtRead {
     cancel: Cancel,
 }
 
-impl BlockDevice for CancelAtRead {
-    pass_on!(inner: geometry, write, flush, write_zeroes);
+impl lunway_block::Layer for CancelAtRead {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         if self.reads.fetch_add(1, Ordering::SeqCst) == 100 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::spec::{FaultOp, FaultRule, FaultSpec};
-use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing, pass_on};
+use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing};
 
 /// How often the switch file is looked for: often enough for a person and a script, rarely enough (a system
 /// call of about 1 µs) not to be seen in a measurement.
@@ -67,8 +67,10 @@ fn first_hit(rule: &FaultRule, offset: u64, len: u64) -> Option<u64> {
     }
 }
 
-impl BlockDevice for Fault {
-    pass_on!(inner: geometry, extents, resize, space, paths, caching, on_resize, on_cache_news);
+impl crate::Layer for Fault {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         let len = buf.len() as u64;
@@ -170,7 +172,7 @@ impl Switch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decorate::test_device::{TestDevice, passes_everything_on};
+    use crate::decorate::test_device::TestDevice;
 
     fn fault(spec: &str) -> Fault {
         Fault::new(TestDevice::new(8192).shared(), spec.parse().unwrap())
@@ -250,10 +252,5 @@ mod tests {
         assert!(while_there.is_err());
         std::thread::sleep(2 * SWITCH_PERIOD);
         assert!(read(&device, 0).is_ok());
-    }
-
-    #[tokio::test]
-    async fn the_rest_is_passed_on() {
-        passes_everything_on(|inner| Arc::new(Fault::new(inner, "read@1T-".parse().unwrap()))).await;
     }
 }

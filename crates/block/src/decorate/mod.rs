@@ -9,8 +9,7 @@
 //! | [`Openers`], [`Opener`] | a failed flush is heard by each user of a device, once |
 //! | [`Stats`] | counts operations, bytes, errors and time |
 //!
-//! Each wraps an `Arc<dyn BlockDevice>`, is one itself, and passes on what it does not change, resizes
-//! included: [`pass_on!`](crate::pass_on). None needs a runtime: what waits, waits on one timer thread of the
+//! Each is a [`Layer`](crate::Layer) around an `Arc<dyn BlockDevice>` and passes on what it does not change. None needs a runtime: what waits, waits on one timer thread of the
 //! process, started at the first wait. A thread rather than a timer trait that callers implement, because a
 //! device must work the same under every front end and in a test without a runtime, and a decorator that
 //! waits is never on the fast path.
@@ -18,7 +17,6 @@
 mod delay;
 mod fault;
 mod opener;
-mod pass_on;
 mod rate;
 mod read_only;
 mod stats;
@@ -30,6 +28,8 @@ pub use opener::{Opener, Openers};
 pub use rate::Rate;
 pub use read_only::ReadOnly;
 pub use stats::{OpStats, Stats, StatsSnapshot};
+#[cfg(any(test, feature = "conformance"))]
+pub(crate) use timer::sleep_until;
 
 #[cfg(test)]
 mod test_device;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{BlockDevice, BlockError, Io, pass_on};
+use crate::{BlockDevice, BlockError, Io};
 
 /// A device that several use who know nothing of each other: connections, file handles, initiators.
 ///
@@ -50,8 +50,10 @@ impl Openers {
     }
 }
 
-impl BlockDevice for Opener {
-    pass_on!(inner: geometry, read, write, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize, on_cache_news);
+impl crate::Layer for Opener {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
         let (failures, heard) = (self.failures.clone(), self.heard.clone());
@@ -102,8 +104,10 @@ mod tests {
         later: bool,
     }
 
-    impl BlockDevice for Scripted {
-        pass_on!(inner: geometry, read, write, unmap, write_zeroes, caching);
+    impl crate::Layer for Scripted {
+        fn inner(&self) -> &dyn BlockDevice {
+            &*self.inner
+        }
 
         fn flush(&self) -> Io<Result<(), BlockError>> {
             let answer = self.flushes.lock().unwrap().pop().unwrap_or(Ok(()));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{BlockDevice, BlockError, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing, pass_on};
+use crate::{BlockDevice, BlockError, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing};
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
 ///
@@ -22,8 +22,10 @@ impl ReadOnly {
     }
 }
 
-impl BlockDevice for ReadOnly {
-    pass_on!(inner: read, flush, extents, space, paths, caching, on_cache_news);
+impl crate::Layer for ReadOnly {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
 
     fn geometry(&self) -> Geometry {
         protected(self.inner.geometry())

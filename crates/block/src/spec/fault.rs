@@ -110,9 +110,9 @@ impl FaultError {
             Self::Medium => BlockError::Medium { offset },
             Self::NoSpace => BlockError::NoSpace,
             Self::Busy => BlockError::Busy,
-            Self::Gone => BlockError::Gone { why: "injected fault".to_owned() },
-            Self::Timeout => BlockError::Timeout { millis: 0 },
-            Self::Aborted => BlockError::Aborted,
+            Self::Gone => BlockError::gone("injected fault"),
+            Self::Timeout => BlockError::late(std::time::Duration::ZERO),
+            Self::Aborted => BlockError::lost(),
         }
     }
 }
@@ -129,13 +129,13 @@ pub enum FaultSpecError {
     #[error("more than {RULES_MAX} faults are named")]
     TooManyRules,
     /// A word that means nothing.
-    #[error("`{item}` is no fault: expected read, write, flush, unmap, corrupt, error=, file= or seed=")]
+    #[error("`{item}` is not a fault: expected read, write, flush, unmap, corrupt, error=, file= or seed=")]
     UnknownItem {
         /// The word.
         item: String,
     },
     /// A rate outside 0 to 1, or no number.
-    #[error("`{rate}` is no rate: expected a probability from 0 to 1, such as 0.01")]
+    #[error("`{rate}` is not a rate: expected a probability from 0 to 1, such as 0.01")]
     Rate {
         /// What was written.
         rate: String,
@@ -152,7 +152,7 @@ pub enum FaultSpecError {
     #[error("in a range: {0}")]
     Size(#[from] SizeError),
     /// An error that does not exist.
-    #[error("`{error}` is no error: expected medium, nospace, busy, gone, timeout or aborted")]
+    #[error("`{error}` is not an error: expected medium, nospace, busy, gone, timeout or aborted")]
     Error {
         /// What was written.
         error: String,
@@ -161,7 +161,7 @@ pub enum FaultSpecError {
     #[error("`file=` needs a path behind it")]
     EmptyFile,
     /// A seed that is no number.
-    #[error("`{seed}` is no seed: expected a whole number")]
+    #[error("`{seed}` is not a seed: expected a whole number")]
     Seed {
         /// What was written.
         seed: String,
@@ -287,16 +287,16 @@ mod tests {
         for (text, part) in [
             ("", "no fault is named"),
             ("seed=1", "no fault is named"),
-            ("reed", "`reed` is no fault"),
-            ("read=2", "`2` is no rate"),
-            ("read=NaN", "`NaN` is no rate"),
-            ("read=", "`` is no rate"),
+            ("reed", "`reed` is not a fault"),
+            ("read=2", "`2` is not a rate"),
+            ("read=NaN", "`NaN` is not a rate"),
+            ("read=", "`` is not a rate"),
             ("read@1M", "`@1M` is no range"),
             ("read@2M-1M", "`@2M-1M` is no range"),
             ("read@x-1M", "`x` is not a size"),
-            ("read,error=bad", "`bad` is no error"),
+            ("read,error=bad", "`bad` is not an error"),
             ("read,file=", "needs a path"),
-            ("read,seed=x", "`x` is no seed"),
+            ("read,seed=x", "`x` is not a seed"),
             (
                 "read,read,read,read,read,read,read,read,read,read,read,read,read,read,read,read,read",
                 "more than 16",

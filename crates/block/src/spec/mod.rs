@@ -9,6 +9,9 @@
 //! | `PATH`, `file:PATH` | the same, refused where its content is a container (qcow2, VMDK, gzip …) when it is first opened |
 //! | `PATH?cache=none` | the same past the page cache; `?cache=writeback` is how it is without |
 //! | `vhdx:PATH`, any `*.vhdx`, `*.avhdx` | VHDX |
+//! | `vhd:PATH`, any `*.vhd`, `*.avhd` | VHD, for reading |
+//! | `qcow2:PATH`, any `*.qcow2` | qcow2, for reading |
+//! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
 //! | `rate:SIZE:DEVICE` | at most `SIZE` bytes per second |
 //! | `fault:SPEC:DEVICE` | errors or corruption, see [`FaultSpec`] |
@@ -37,8 +40,7 @@ use crate::size::{ExactSize, SizeError, parse_size};
 /// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
 pub const DEPTH_MAX: usize = 16;
 
-const KINDS: &str =
-    "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, delay:, rate:, fault:, readonly:, stats:";
+const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -69,6 +71,18 @@ pub enum DeviceSpec {
     Vhdx {
         /// The VHDX file.
         path: PathBuf,
+    },
+    /// `vhd:PATH`, `qcow2:PATH`, or a path that ends so.
+    Image {
+        /// The image.
+        path: PathBuf,
+        /// What it is.
+        format: ImageFormat,
+    },
+    /// `vhdx:DEVICE`: a VHDX that lies on another device.
+    VhdxOn {
+        /// What it lies on.
+        inner: Box<DeviceSpec>,
     },
     /// `iscsi://…`.
     Iscsi {
@@ -113,6 +127,25 @@ pub enum DeviceSpec {
     },
 }
 
+/// A format of other programs, which is only read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// VHD.
+    Vhd,
+    /// qcow2.
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// What stands before its path.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Vhd => "vhd",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+}
+
 /// Whether a file was named as raw data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileFormat {
@@ -145,9 +178,9 @@ pub enum SpecError {
         /// The decorator before it; empty at the start.
         after: String,
     },
-    /// A word before a colon that is no kind of device.
+    /// A word before a colon that is not a kind of device.
     #[error(
-        "`{kind}:` is no kind of device: expected a path or one of {KINDS}; a file of that name is written ./{kind}:…"
+        "`{kind}:` is not a kind of device: expected a path or one of {KINDS}; a file of that name is written ./{kind}:…"
     )]
     UnknownKind {
         /// The word.
@@ -173,7 +206,7 @@ pub enum SpecError {
     /// `fault:` without a usable spec.
     #[error("in `fault:SPEC:DEVICE`: {0}")]
     Fault(#[from] FaultSpecError),
-    /// `raw:`, `file:`, `vhdx:` or `paths:` without a path.
+    /// `raw:`, `vhdx:`, `paths:` and the like without a path.
     #[error("`{kind}:` needs a path behind it")]
     EmptyPath {
         /// The kind of device.
@@ -222,11 +255,13 @@ impl DeviceSpec {
             | Self::Rate { inner, .. }
             | Self::Fault { inner, .. }
             | Self::ReadOnly { inner }
+            | Self::VhdxOn { inner }
             | Self::Stats { inner } => Some(inner),
             Self::Ram { .. }
             | Self::Null { .. }
             | Self::File { .. }
             | Self::Vhdx { .. }
+            | Self::Image { .. }
             | Self::Paths { .. }
             | Self::Iscsi { .. } => None,
         }
@@ -244,6 +279,7 @@ impl DeviceSpec {
             | Self::Rate { inner, .. }
             | Self::Fault { inner, .. }
             | Self::ReadOnly { inner }
+            | Self::VhdxOn { inner }
             | Self::Stats { inner } => inner.leaf_mut(),
             leaf => leaf,
         }
@@ -265,7 +301,12 @@ impl DeviceSpec {
             "null" => Self::Null { size: size("null", rest)?.get() },
             "file" => Self::file("file", rest, FileFormat::Unsaid)?,
             "raw" => Self::file("raw", rest, FileFormat::Raw)?,
+            "vhdx" if split_kind(rest).is_some_and(|(kind, _)| is_kind(kind)) => {
+                Self::VhdxOn { inner: inner(rest)? }
+            }
             "vhdx" => Self::Vhdx { path: path("vhdx", rest)? },
+            "vhd" => Self::Image { path: path("vhd", rest)?, format: ImageFormat::Vhd },
+            "qcow2" => Self::Image { path: path("qcow2", rest)?, format: ImageFormat::Qcow2 },
             "paths" => Self::Paths { path: path("paths", rest)? },
             "iscsi" => Self::Iscsi { url: IscsiUrl::new(text).ok_or(SpecError::IscsiForm)? },
             "delay" => {
@@ -307,7 +348,10 @@ impl DeviceSpec {
     pub fn in_folder(mut self, folder: &Path) -> Self {
         match self.leaf_mut() {
             // An absolute path takes the folder's place.
-            Self::File { path, .. } | Self::Vhdx { path } | Self::Paths { path } => {
+            Self::File { path, .. }
+            | Self::Vhdx { path }
+            | Self::Image { path, .. }
+            | Self::Paths { path } => {
                 *path = folder.join(&*path);
             }
             Self::Iscsi { url } => *url = url.in_folder(folder),
@@ -337,11 +381,7 @@ impl DeviceSpec {
     fn of_path(text: &str) -> Result<Self, SpecError> {
         let (text, cache) = file_cache(text)?;
         let path = path("file", text)?;
-        let other = if is_vhdx(&path) {
-            Self::Vhdx { path }
-        } else if text.ends_with("paths.toml") {
-            Self::Paths { path }
-        } else {
+        let Some(other) = by_end(&path) else {
             return Ok(Self::File { path, format: FileFormat::Unsaid, cache: cache.unwrap_or_default() });
         };
         match cache {
@@ -358,7 +398,7 @@ fn is_bare(text: &str, spec: &DeviceSpec) -> bool {
     }
     let plain = match spec {
         DeviceSpec::File { path, format, .. } => {
-            return *format == FileFormat::Unsaid && !is_vhdx(path) && !text.ends_with("paths.toml");
+            return *format == FileFormat::Unsaid && by_end(path).is_none();
         }
         other => other,
     };
@@ -377,9 +417,22 @@ fn file_cache(text: &str) -> Result<(&str, Option<FileCache>), SpecError> {
     }
 }
 
-fn is_vhdx(path: &Path) -> bool {
+/// Whether this is what stands before a device, so that a path behind `vhdx:` is none.
+fn is_kind(word: &str) -> bool {
+    KINDS.split(", ").any(|kind| kind.trim_end_matches("//").strip_suffix(':') == Some(word))
+}
+
+/// What the end of a path says of its format, where it does.
+fn by_end(path: &Path) -> Option<DeviceSpec> {
+    let (text, path) = (path.to_string_lossy(), path.to_owned());
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
-    extension.eq_ignore_ascii_case("vhdx") || extension.eq_ignore_ascii_case("avhdx")
+    Some(match extension.to_ascii_lowercase().as_str() {
+        "vhdx" | "avhdx" => DeviceSpec::Vhdx { path },
+        "vhd" | "avhd" => DeviceSpec::Image { path, format: ImageFormat::Vhd },
+        "qcow2" => DeviceSpec::Image { path, format: ImageFormat::Qcow2 },
+        _ if text.ends_with("paths.toml") => DeviceSpec::Paths { path },
+        _ => return None,
+    })
 }
 
 /// Splits `kind:rest` where something like a kind stands before the first colon: a word without a slash or a
@@ -430,12 +483,25 @@ impl fmt::Display for DeviceSpec {
                 };
                 write!(f, "{kind}{}{mode}", path.display())
             }
-            Self::Vhdx { path } | Self::Paths { path }
+            Self::Vhdx { path } | Self::Image { path, .. } | Self::Paths { path }
                 if path.to_str().is_some_and(|text| is_bare(text, self)) =>
             {
                 write!(f, "{}", path.display())
             }
             Self::Vhdx { path } => write!(f, "vhdx:{}", path.display()),
+            Self::Image { path, format } => write!(f, "{}:{}", format.kind(), path.display()),
+            Self::VhdxOn { inner } => {
+                let text = inner.to_string();
+                let kind = match &**inner {
+                    _ if split_kind(&text).is_some_and(|(kind, _)| is_kind(kind)) => "",
+                    Self::Vhdx { .. } => "vhdx:",
+                    Self::Paths { .. } => "paths:",
+                    Self::Image { format: ImageFormat::Vhd, .. } => "vhd:",
+                    Self::Image { format: ImageFormat::Qcow2, .. } => "qcow2:",
+                    _ => "file:",
+                };
+                write!(f, "vhdx:{kind}{text}")
+            }
             Self::Paths { path } => write!(f, "paths:{}", path.display()),
             Self::Iscsi { url } => write!(f, "{url}"),
             Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
@@ -478,6 +544,17 @@ mod tests {
             "disk.VHDX",
             "child.avhdx",
             "vhdx:no-extension",
+            "disk.vhd",
+            "child.avhd",
+            "vhd:no-extension",
+            "disk.qcow2",
+            "qcow2:disk.vhd",
+            "vhd:disk.qcow2",
+            "vhdx:iscsi://san.example/iqn.2026-11.com.example:disk/3",
+            "vhdx:readonly:ram:1G",
+            "vhdx:file:plain.img",
+            "vhdx:vhdx:disk.vhdx",
+            "vhdx:a/b:c",
             "san/paths.toml",
             "disk7-paths.toml",
             "paths:disk7.toml",
@@ -508,8 +585,8 @@ mod tests {
             ("", "a device is missing: expected a path or one of iscsi://"),
             ("readonly:", "a device is missing behind `readonly:`"),
             ("delay:5ms", "a device is missing behind `delay:`"),
-            ("rams:4G", "`rams:` is no kind of device"),
-            ("http://u%s@host/", "`http:` is no kind"),
+            ("rams:4G", "`rams:` is not a kind of device"),
+            ("http://u%s@host/", "`http:` is not a kind"),
             ("ram:", "in `ram:SIZE`: `` is not a size"),
             ("ram:4X", "`4X` is not a size"),
             ("null:0", "must not be 0"),
@@ -522,6 +599,8 @@ mod tests {
             ("?cache=none", "`file:` needs a path"),
             ("a.img?cache=nine", "none or writeback is expected"),
             ("a.vhdx?cache=none", "which a.vhdx is not"),
+            ("a.qcow2?cache=none", "which a.qcow2 is not"),
+            ("vhd:", "`vhd:` needs a path"),
             ("iscsi:host", "iscsi://[user"),
         ] {
             let error = DeviceSpec::parse(text).unwrap_err().to_string();
@@ -606,6 +685,10 @@ mod tests {
                 }
             ),
             "[a-z./:]{1,12}(\\.vhdx)?".prop_map(|path| DeviceSpec::Vhdx { path: path.into() }),
+            ("[a-z./:]{1,12}(\\.vhd|\\.qcow2)?", any::<bool>()).prop_map(|(path, vhd)| DeviceSpec::Image {
+                path: path.into(),
+                format: if vhd { ImageFormat::Vhd } else { ImageFormat::Qcow2 },
+            }),
         ];
         leaf.prop_recursive(6, 7, 1, |inner| {
             let inner = inner.prop_map(Box::new);

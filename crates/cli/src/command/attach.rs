@@ -24,39 +24,42 @@ use crate::{device, supervisor, terminal};
 /// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than people wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
-/// Give a device to other programs until Ctrl-C or SIGTERM.
+/// Make a device available to other programs, over NBD or as a file, until Ctrl-C or SIGTERM.
 ///
-/// NBD is spoken by QEMU, libnbd, fio, nbd-client and the kernel behind it. It has no authentication: a Unix socket is for
-/// this user alone, but whoever reaches a TCP port has the disk. FUSE makes it a file, for programs that know only files and
-/// for loop devices.
+/// QEMU, libnbd, fio and the kernel (with nbd-client) use NBD. It has no authentication: a Unix socket is accessible
+/// to this user only, but anybody who reaches a TCP port can read and write the disk. FUSE makes the device a file,
+/// for other programs and for loop devices.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("way").required(true).args(["nbd", "fuse"]), after_help = "\
+#[command(override_usage = "\
+lunway attach [OPTIONS] --nbd <unix:PATH|tcp:ADDRESS[:PORT]> <DEVICE>
+       lunway attach [OPTIONS] --fuse <DIR> <DEVICE>", group = ArgGroup::new("way").required(true).args(["nbd", "fuse"]), after_help = "\
 Examples:
-  lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --nbd unix:/run/user/1000/disk.sock
-  lunway attach disk.img --nbd tcp:127.0.0.1 --name disk
+  lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 \\
+      --nbd unix:/run/user/1000/disk.sock
   qemu-img info 'nbd+unix:///?socket=/run/user/1000/disk.sock'
-  lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --fuse /mnt/disk
+  lunway attach disk.img --nbd tcp:127.0.0.1 --name disk
+  lunway attach disk.img --fuse /mnt/disk
   losetup --find --show --direct-io=on /mnt/disk/disk")]
 pub(crate) struct Attach {
     /// The device to attach
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Serve it over NBD on a Unix socket, or on TCP (port 10809 unless said otherwise; 0 lets the system choose)
+    /// Serve it over NBD on a Unix socket, or on TCP (default port 10809; port 0 lets the system choose)
     #[arg(long, value_name = "unix:PATH|tcp:ADDRESS[:PORT]")]
     nbd: Option<Address>,
-    /// Mount it on this empty directory, as a file in it
+    /// Mount a file system with the device as a file on this empty directory
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
-    /// Name of the NBD export, where clients that ask for the empty name get it too [default: that one], or of the file [default: disk]
+    /// Name of the NBD export [default: the empty name, which always works too], or of the file [default: disk]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// Logical sector of the device, where it can have any: 512 or 4096
+    /// Logical sector size, for devices that have no fixed one: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
-    /// Open files past the page cache (O_DIRECT)
+    /// Bypass the page cache for files (O_DIRECT)
     #[arg(long)]
     direct: bool,
     /// Print what is attached as one line of JSON
@@ -65,6 +68,17 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
+    /// A file that another command attaches.
+    pub(super) fn of_file(
+        device: String,
+        nbd: Option<Address>,
+        fuse: Option<PathBuf>,
+        read_only: bool,
+        json: bool,
+    ) -> Self {
+        Self { device, nbd, fuse, name: None, read_only, sector: None, direct: false, json }
+    }
+
     pub(crate) fn run(self) -> Result<(), Failure> {
         let spec = device::parse(&self.device)?;
         let options = OpenOptions {
@@ -115,8 +129,8 @@ impl Attach {
         }));
         tokio::select! {
             served = &mut served => {
-                opened.close().await;
-                return served.map_err(|error| lost(spec, &error));
+                let closed = opened.close().await;
+                return served.and(closed).map_err(|error| lost(spec, &error));
             }
             () = requests.next() => drop(stop),
         }
@@ -191,8 +205,8 @@ async fn end(
     let device = opened.device.clone();
     let ended = async {
         let served = served.await;
-        opened.close().await;
-        served.map_err(|error| lost(spec, &error))
+        let closed = opened.close().await;
+        served.and(closed).map_err(|error| lost(spec, &error))
     };
     let patience = async {
         tokio::time::sleep(SAID_AFTER).await;

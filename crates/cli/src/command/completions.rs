@@ -7,7 +7,7 @@ use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Print a script that completes the command line in a shell.
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -10,27 +10,29 @@ use indicatif::ProgressBar;
 use lunway_bench::{Region, holds_data};
 use lunway_block::BlockDevice;
 use lunway_block::size::HumanSize;
-use lunway_block::spec::{DeviceSpec, FileFormat};
-use lunway_device::{OpenOptions, create_file};
+use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
+use lunway_copy::{Before, Compared, Copied, Foreign, Transfer, of_paths};
+use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
+use lunway_image::vhd::Writer;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
-use super::disk::NewVhdx;
+use super::disk::NewDisk;
 use crate::failure::Failure;
-use crate::transfer::{Before, Compared, Copied, Transfer, of_paths};
 use crate::{device, interrupt, progress, terminal};
 
-/// Copy a device onto another.
+/// Copy one device to another.
 ///
-/// Only data is moved: holes and zeroes stay holes and zeroes. A destination that is a file and not there yet is made, as large
-/// as the source, and has the name DST.partial until it is complete. One that is there must be large enough, and asks for --overwrite
-/// where it holds data.
+/// Only data is transferred: holes and zeroes stay unallocated. A destination file that does not exist is created
+/// with the size of the source, and is called DST.partial until it is complete. An existing destination must be large
+/// enough; if it holds data, --overwrite is required.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway copy disk.img iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --verify
-  lunway copy iscsi://user@192.0.2.10/iqn.2026-11.io.lunway:disk/0 backup.img
-  lunway copy iscsi://user@192.0.2.10/iqn.2026-11.io.lunway:disk/0 backup.img --resume   # after an interrupt")]
+  lunway copy disk.img iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 --verify
+  lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 c.img
+  # After an interrupt:
+  lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 c.img --resume")]
 pub(crate) struct Copy {
     /// The device to read
     #[arg(value_name = "SRC")]
@@ -40,28 +42,28 @@ pub(crate) struct Copy {
     destination: String,
     #[command(flatten)]
     how: How,
-    /// Open files past the page cache (O_DIRECT)
+    /// Bypass the page cache for files (O_DIRECT)
     #[arg(long)]
     direct: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
-    /// How a VHDX file is made that is not there yet.
+    /// How a VHDX or VHD file is made that is not there yet.
     #[arg(skip)]
-    layout: NewVhdx,
+    layout: NewDisk,
 }
 
 /// What a copy does with its destination, before and after.
 #[derive(Debug, Default, Args)]
 pub(super) struct How {
-    /// Afterwards, read both again and compare
+    /// Read both again afterwards, and compare them
     #[arg(long)]
     pub(super) verify: bool,
     /// Overwrite a destination that holds data
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// Go on with a copy that was interrupted: writes what differs
-    #[arg(long, conflicts_with = "overwrite")]
+    /// Complete an interrupted copy: write only what differs. With --overwrite if the destination held data before
+    #[arg(long)]
     pub(super) resume: bool,
 }
 
@@ -74,12 +76,24 @@ struct Destination {
     complete: Option<PathBuf>,
 }
 
+impl Destination {
+    async fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
+        match &self.spec {
+            // The grammar's is only read; this one is new.
+            DeviceSpec::Image { path, .. } if self.complete.is_some() => {
+                open_new_vhd(path).await.map_err(Failure::failed)
+            }
+            spec => device::open(spec, options).await,
+        }
+    }
+}
+
 impl Copy {
-    /// A copy that makes a VHDX file as `layout` says.
-    pub(super) fn to_vhdx(
+    /// A copy that makes a VHDX or VHD file as `layout` says.
+    pub(super) fn to_disk(
         source: String,
         destination: String,
-        layout: NewVhdx,
+        layout: NewDisk,
         how: How,
         json: bool,
     ) -> Self {
@@ -100,22 +114,23 @@ impl Copy {
         whole(source_spec, size)?;
         let sector = source.device.geometry().logical_sector;
         let into = self.destination(destination_spec, size, sector)?;
-        let destination = device::open(&into.spec, &options).await?;
+        let destination = into.open(&options).await?;
 
         let cancel = interrupt::watch();
         let transfer = Transfer {
             source: &*source.device,
             destination: &*destination.device,
             before: into.before,
-            cancel: &cancel,
+            is_cancelled: &|| cancel.is_cancelled(),
         };
         let result = match self.may_write(&transfer, &into).await {
             Ok(()) => self.transfer(&transfer, size, &into).await,
             Err(error) => Err(error),
         };
-        source.close().await;
-        destination.close().await;
+        source.close_or_log().await;
+        let closed = destination.close().await.context("closing the destination");
         let text = result
+            .and_then(|text| closed.map(|()| text))
             .with_context(|| format!("copying {source_spec} to {destination_spec}"))
             .map_err(Failure::Failed)?;
         if let Some(complete) = &into.complete {
@@ -128,7 +143,7 @@ impl Copy {
     fn destination(&self, spec: &DeviceSpec, size: u64, sector: u32) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
         let there = Destination { spec: spec.clone(), before, complete: None };
-        let Some(path) = missing_file(spec) else { return Ok(there) };
+        let Some(path) = missing_file(spec)? else { return Ok(there) };
         let unfinished = partial(path);
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
@@ -155,6 +170,7 @@ impl Copy {
         if before == Before::Blank {
             match &spec {
                 DeviceSpec::Vhdx { path } => drop(self.layout.make(path, size, sector)?),
+                DeviceSpec::Image { path, .. } => drop(self.layout.make_vhd(path, size, sector)?),
                 _ => create_file(&unfinished, size).map_err(Failure::failed)?,
             }
         }
@@ -164,8 +180,11 @@ impl Copy {
     /// Refuses a destination that holds data, unless the user said what is to become of it.
     async fn may_write(&self, transfer: &Transfer<'_>, into: &Destination) -> anyhow::Result<()> {
         transfer.check()?;
-        if into.complete.is_some() || self.how.overwrite || self.how.resume {
+        if into.complete.is_some() || self.how.overwrite {
             return Ok(());
+        }
+        if self.how.resume {
+            return may_go_on(transfer).await;
         }
         let region = Region { offset: 0, len: transfer.source.geometry().size };
         let held = holds_data(transfer.destination, region).await;
@@ -192,6 +211,9 @@ impl Copy {
         let remains = || match &into.complete {
             Some(complete) => {
                 format!("{} is incomplete; --resume goes on with it", partial(complete).display())
+            }
+            None if self.how.overwrite => {
+                "the destination is incomplete; --resume --overwrite completes it".to_owned()
             }
             None => "the destination is incomplete; --resume completes it".to_owned(),
         };
@@ -224,6 +246,20 @@ impl Copy {
             HumanSize(written),
             rate / 1e6
         )
+    }
+}
+
+/// Refuses to go on with what an interrupted copy to an empty destination cannot have left.
+async fn may_go_on(transfer: &Transfer<'_>) -> anyhow::Result<()> {
+    let bar = progress::bytes("comparing", transfer.source.geometry().size);
+    let found = transfer.foreign_data(&mut |done| bar.set_position(done)).await;
+    finish(&bar);
+    match found.context("cannot look whether the destination holds other data")? {
+        Foreign::None => Ok(()),
+        Foreign::At(offset) => Err(anyhow!(
+            "the destination holds data that are not the source's, first seen at offset {offset}: --resume --overwrite replaces them"
+        )),
+        Foreign::Cancelled => Err(anyhow!("interrupted before anything was written")),
     }
 }
 
@@ -283,13 +319,20 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::File::open(folder).and_then(|folder| folder.sync_all()).with_context(failed).map_err(Failure::Failed)
 }
 
-/// The path of a file, raw or VHDX, that does not exist.
-fn missing_file(spec: &DeviceSpec) -> Option<&Path> {
+/// The path of a file, raw, VHDX or VHD, that does not exist.
+fn missing_file(spec: &DeviceSpec) -> Result<Option<&Path>, Failure> {
+    let missing = |path: &Path| !path.try_exists().unwrap_or(true);
     match spec {
-        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => {
-            (!path.try_exists().unwrap_or(true)).then_some(path)
+        DeviceSpec::Image { path, format: ImageFormat::Qcow2 } if missing(path) => {
+            Err(Failure::failed(anyhow!(
+                "qcow2 files are only read, not made: raw:{0} makes a raw image of that name, {0}.vhdx a VHDX",
+                path.display()
+            )))
         }
-        _ => None,
+        DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Image { path, .. } => {
+            Ok(missing(path).then_some(path))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -297,14 +340,20 @@ fn missing_file(spec: &DeviceSpec) -> Option<&Path> {
 fn with_path(spec: &DeviceSpec, path: PathBuf) -> DeviceSpec {
     match spec {
         DeviceSpec::File { cache, .. } => DeviceSpec::File { path, format: FileFormat::Raw, cache: *cache },
+        DeviceSpec::Image { format, .. } => DeviceSpec::Image { path, format: *format },
         _ => DeviceSpec::Vhdx { path },
     }
 }
 
 /// The size of the disk in a file of `len` bytes.
 fn disk_size(spec: &DeviceSpec, len: u64) -> anyhow::Result<u64> {
-    let DeviceSpec::Vhdx { path } = spec else { return Ok(len) };
-    let cannot = || format!("cannot open {}", path.display());
-    let device = VhdxDevice::open(path, true).with_context(cannot)?;
-    Ok(device.geometry().size)
+    Ok(match spec {
+        DeviceSpec::Vhdx { path } => VhdxDevice::open(path, true)?.geometry().size,
+        DeviceSpec::Image { path, .. } => {
+            let writer =
+                Writer::open_file(path).with_context(|| format!("cannot open {}", path.display()))?;
+            writer.size()
+        }
+        _ => len,
+    })
 }

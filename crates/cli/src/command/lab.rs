@@ -10,19 +10,21 @@ use lunway_bench::Cancel;
 use lunway_block::duration::parse_duration;
 use lunway_lab::experiment::{self, Experiment, ExperimentError, Options, Progress, Results, Row, SHIPPED};
 use lunway_lab::{Network, Rate, Sandbox, SandboxError, Side};
+use serde_json::json;
 
 use crate::failure::Failure;
 use crate::output::Files;
 use crate::{interrupt, progress, terminal};
 
-/// Build networks on this machine and measure on them, without root.
+/// Build networks on this machine and measure them, without root
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway lab list
   lunway lab run control
   lunway lab run cable-pull --html-file cable-pull.html
-  lunway lab show control > mine.toml            # change it, then:
+  # An experiment of your own:
+  lunway lab show control > mine.toml
   lunway lab run mine.toml --rate 100Mbit --repeat 5")]
 pub(crate) struct Lab {
     #[command(subcommand)]
@@ -31,38 +33,57 @@ pub(crate) struct Lab {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the experiments that come with the program
-    List,
-    /// Print an experiment's file
+    List(List),
+    /// Print the file of an experiment
     Show(Show),
-    /// Build an experiment's network, run it, and say what came of it
+    /// Build the network of an experiment, run it, and show the results
     Run(Run),
 }
 
+/// List the built-in experiments
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway lab list
+  lunway lab list --json | jq -r '.[].name'")]
+struct List {
+    /// Print the list as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway lab show control > mine.toml")]
 struct Show {
-    /// A shipped experiment, or a file
+    /// A built-in experiment, or a file
     #[arg(value_name = "NAME|FILE.toml")]
     experiment: String,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway lab run cable-pull --html-file cable-pull.html
+  lunway lab run mine.toml --rate 100Mbit --repeat 5
+  lunway lab run two-lanes --dry-run > build.sh")]
 struct Run {
-    /// A shipped experiment, or a file
+    /// A built-in experiment, or a file
     #[arg(value_name = "NAME|FILE.toml")]
     experiment: String,
-    /// Rate of the fastest cable, as 1Gbit or 100Mbit; the others keep their proportion to it
+    /// Rate of the fastest cable (1Gbit, 100Mbit); the other cables keep their proportion
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
-    /// How long each measurement takes; events move in proportion
+    /// Duration of each measurement; events move in proportion
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
-    /// How often everything is measured
+    /// Number of times that everything is measured
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: Option<u32>,
     #[command(flatten)]
     files: Files,
-    /// Build nothing: print what would be done, as a shell script
+    /// Build nothing; print the steps as a shell script
     #[arg(long)]
     dry_run: bool,
 }
@@ -70,22 +91,29 @@ struct Run {
 impl Lab {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
-            Command::List => list(),
+            Command::List(list) => list.run(),
             Command::Show(show) => terminal::print(open(&show.experiment)?.text.trim_end()),
             Command::Run(run) => run.run(),
         }
     }
 }
 
-fn list() -> Result<(), Failure> {
-    let experiments: Vec<_> = SHIPPED.iter().filter_map(|shipped| shipped.experiment().ok()).collect();
-    let rows = experiments.iter().map(|experiment| {
-        (
-            experiment.name.as_str(),
-            format!("{}; about {}", experiment.title, progress::rough(experiment.cost())),
-        )
-    });
-    terminal::print(&terminal::columns(rows))
+impl List {
+    fn run(self) -> Result<(), Failure> {
+        let experiments: Vec<_> = SHIPPED.iter().filter_map(|shipped| shipped.experiment().ok()).collect();
+        if self.json {
+            let list = experiments.iter().map(|experiment| {
+                let seconds = experiment.cost().as_secs();
+                json!({ "name": experiment.name, "title": experiment.title, "about_s": seconds })
+            });
+            return terminal::print_json(&list.collect());
+        }
+        let rows = experiments.iter().map(|experiment| {
+            let time = format!("about {}", progress::rough(experiment.cost()));
+            [experiment.name.clone(), time, experiment.title.clone()]
+        });
+        terminal::print(&terminal::table(["EXPERIMENT", "TAKES", "TITLE"], &rows.collect::<Vec<_>>(), "none"))
+    }
 }
 
 /// Wrong files are wrong usage; files that cannot be read are not.

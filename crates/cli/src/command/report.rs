@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::Files;
 use crate::terminal;
 
-/// Show a saved report, or say what changed from one to another.
+/// Show a saved report, or the changes between two
 #[derive(Debug, Args)]
 pub(crate) struct Report {
     #[command(subcommand)]
@@ -38,12 +38,12 @@ impl Report {
     }
 }
 
-/// Show what a saved report says: a page of ours, our JSON, or fio's
+/// Show a saved report: a lunway page, lunway JSON, or fio JSON
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway report show before.html
-  lunway report show fio.json --html-file fio.html     # fio's results as a page with charts")]
+  lunway report show fio.json --html-file fio.html   # charts of fio results")]
 struct Show {
     /// The report
     #[arg(value_name = "FILE")]
@@ -52,31 +52,32 @@ struct Show {
     files: Files,
 }
 
-/// Say what changed from one report to another, and what of it is real
+/// Show the changes between two reports, and which of them are real.
 ///
-/// Reads our pages, our JSON and fio's. Measures are matched by name and unit. One run is one sample: a verdict on one row needs four of
-/// each side, on up to six rows five, on up to 23 six. Give more runs of the same thing with --old and --new.
+/// Reads lunway pages, lunway JSON and fio JSON. Measures are matched by name and unit. One report is one sample: a
+/// verdict on one row needs four reports of each side, on up to six rows five, on up to 23 rows six. Add more reports
+/// with --old and --new.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway report diff before.html after.html
-  lunway report diff a1.json b1.json --old a2.json --old a3.json --old a4.json --old a5.json \\
-      --new b2.json --new b3.json --new b4.json --new b5.json
+  lunway report diff a1.json b1.json --old a2.json --old a3.json --old a4.json \\
+      --new b2.json --new b3.json --new b4.json
   lunway report diff fio-old.json fio-new.json --html-file changed.html")]
 struct Diff {
-    /// The report from before
+    /// The report before the change
     #[arg(value_name = "OLD")]
     before: PathBuf,
-    /// The report from after
+    /// The report after the change
     #[arg(value_name = "NEW")]
     after: PathBuf,
-    /// Another run of the old; may be given several times
+    /// Another report before the change; may be repeated
     #[arg(long, value_name = "FILE")]
     old: Vec<PathBuf>,
-    /// Another run of the new; may be given several times
+    /// Another report after the change; may be repeated
     #[arg(long, value_name = "FILE")]
     new: Vec<PathBuf>,
-    /// Per cent within which a difference does not matter
+    /// Differences up to this percentage count as none
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = margin)]
     margin: f64,
     #[command(flatten)]
@@ -85,7 +86,7 @@ struct Diff {
 
 fn margin(text: &str) -> Result<f64, String> {
     let percent = text.trim_end_matches('%').trim().parse::<f64>();
-    let percent = percent.map_err(|_| format!("`{text}` is no number of per cent"))?;
+    let percent = percent.map_err(|_| format!("`{text}` is not a percentage"))?;
     if (0.0..100.0).contains(&percent) {
         Ok(percent)
     } else {

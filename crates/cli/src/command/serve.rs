@@ -25,52 +25,52 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Serve devices over iSCSI until Ctrl-C or SIGTERM.
 ///
-/// Everything can be said in a TOML file, or with flags, or both: then the flags' target is one more, and --listen and
-/// --cores take the place of the file's.
+/// Targets come from a TOML file, from flags, or from both: flags then add one target, and --listen and --cores
+/// override the file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway serve --lun 0=ram:1G
-  lunway serve --listen 192.0.2.10:3260 --chap host-1:host-1.secret --lun 0=disk.img --lun 1=ram:4G,sector=4096
-  lunway serve -c lunway.toml                    # and lunway target|lun|portal|acl|session … manage it
-  lunway serve --lun 0=ram:1G --save lunway.toml # changes made by them are kept there")]
+  lunway serve --listen 192.0.2.10:3260 --chap host-1:host-1.secret \\
+      --lun 0=disk.img --lun 1=ram:4G,sector=4096
+  lunway serve -c lunway.toml
+  # Save changes that lunway lun, lunway target … make later:
+  lunway serve --lun 0=ram:1G --save lunway.toml")]
 pub(crate) struct Serve {
-    /// Read this TOML file
+    /// Read the configuration from this TOML file
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Listen here; port 0 lets the system choose [default: 0.0.0.0:3260]
+    /// Listen on this address; port 0 lets the system choose [default: 0.0.0.0:3260]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<String>,
-    /// Name of the target [default: iqn.2026-11.io.lunway: and this host's name]
+    /// Name of the target [default: iqn.2026-11.io.lunway: followed by the host name]
     #[arg(long, value_name = "NAME")]
     iqn: Option<String>,
-    /// Let in only who proves (CHAP) to be this user; the file holds the secret
+    /// Allow only initiators that authenticate (CHAP) as this user; the file holds the secret
     #[arg(long, value_name = "USER:SECRETFILE")]
     chap: Vec<String>,
-    /// Prove to initiators who we are, if they ask
+    /// Authenticate as this user to initiators that ask for it (mutual CHAP)
     #[arg(long, value_name = "USER:SECRETFILE")]
     mutual_chap: Option<String>,
-    /// Let in every initiator that reaches the target, or with --chap every one that proves to be a user. The target of these flags
-    /// is open also without it; with it nothing is said about that
+    /// Confirm that every initiator may log in (with --chap: every one that authenticates). Flags always make an open
+    /// target; this silences the warning
     #[arg(long)]
     open: bool,
-    /// Serve this device under this number
-    #[arg(
-        long,
-        value_name = "ID=DEVICE[,sector=4096][,physical-sector=4096][,read-only][,removable][,serial=S]"
-    )]
+    /// Serve this device as this LUN; may be repeated. Options: sector=4096, physical-sector=4096, read-only, removable,
+    /// serial=TEXT
+    #[arg(long, value_name = "ID=DEVICE[,OPTION…]")]
     lun: Vec<String>,
-    /// Serve with this many cores [default: all]
+    /// Number of cores that serve connections [default: all]
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
-    /// Keep changes that are made while it runs in this file, which must not be there yet
+    /// Save changes that are made while it runs to this file, which must not exist yet
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     save: Option<PathBuf>,
-    /// Be managed on this Unix socket [default: what the configuration says, else /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock
-    /// when not root, if that is free]
+    /// Unix socket of the management interface [default: from the configuration, else /run/lunway/lunway.sock, or
+    /// $XDG_RUNTIME_DIR/lunway.sock if not root, unless in use]
     #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET", alias = "api-socket")]
     socket: Option<PathBuf>,
-    /// Do not be managed, but for SIGHUP
+    /// Offer no management interface; SIGHUP still reloads the configuration
     #[arg(long)]
     no_api: bool,
     /// Print what is served as one line of JSON
@@ -207,7 +207,7 @@ fn open(name: DeviceName, options: lunway_target::OpenOptions) -> OpeningDevice 
             ..lunway_device::OpenOptions::default()
         };
         let opened = lunway_device::open(name.spec(), &options).await.map_err(|error| error.to_string())?;
-        Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close())) })
+        Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close_or_log())) })
     })
 }
 
@@ -277,7 +277,7 @@ fn access(target: &TargetConfig) -> Option<String> {
                 .to_owned(),
         ),
         (true, true) => Some(
-            "  open: anybody who reaches it may read and write; --chap USER:SECRETFILE or access rules let in fewer"
+            "  open: every initiator that can reach it may read and write; restrict it with --chap USER:SECRETFILE or access rules"
                 .to_owned(),
         ),
         (true, false) => None,

@@ -4,8 +4,74 @@ use std::collections::BTreeSet;
 
 use super::{lunway, succeed};
 
-/// Words in a value's name that say that it is a place.
-const PLACES: [&str; 8] = ["FILE", "DIR", "PATH", "DST", "SRC", "SOCKET", "DEVICE", "OLD"];
+/// What the value of an option or argument is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A device: a file of any format, an address, memory …
+    Device,
+    /// A file, a folder or a socket.
+    Place,
+    /// No place.
+    Other,
+}
+
+/// The names of all values that the help shows. A new one must be given its kind: nothing is a place, or none, by being forgotten.
+const VALUES: &[(&str, Kind)] = &[
+    ("DEVICE", Kind::Device),
+    ("DEVICE[,sector=4096]", Kind::Device),
+    ("ID=DEVICE[,OPTION…]", Kind::Device),
+    ("SRC", Kind::Device),
+    ("DST", Kind::Device),
+    ("FILE", Kind::Place),
+    ("CHILD", Kind::Place),
+    ("OLD", Kind::Place),
+    ("NEW", Kind::Place),
+    ("PATH", Kind::Place),
+    ("DIR", Kind::Place),
+    ("NAME|FILE.toml", Kind::Place),
+    ("USER:SECRETFILE", Kind::Place),
+    ("unix:PATH|tcp:ADDRESS[:PORT]", Kind::Place),
+    ("A,B", Kind::Other),
+    ("ADDRESS", Kind::Other),
+    ("ADDRESS:PORT", Kind::Other),
+    ("ADDRESS[:PORT]", Kind::Other),
+    ("ADDRESS[/BITS]", Kind::Other),
+    ("BYTES", Kind::Other),
+    ("COMMAND", Kind::Other),
+    ("FIGURE", Kind::Other),
+    ("FORMAT", Kind::Other),
+    ("HOST", Kind::Other),
+    ("HOST[:PORT]", Kind::Other),
+    ("ID,…", Kind::Other),
+    ("LIST", Kind::Other),
+    ("LISTEN", Kind::Other),
+    ("LUN", Kind::Other),
+    ("MODE", Kind::Other),
+    ("N", Kind::Other),
+    ("NAME", Kind::Other),
+    ("NUMBER", Kind::Other),
+    ("OFFSET+SIZE", Kind::Other),
+    ("PAGE", Kind::Other),
+    ("PATTERN", Kind::Other),
+    ("PERCENT", Kind::Other),
+    ("PLAN", Kind::Other),
+    ("POLICY", Kind::Other),
+    ("RATE", Kind::Other),
+    ("RULE", Kind::Other),
+    ("SERIAL", Kind::Other),
+    ("SHELL", Kind::Other),
+    ("SIZE", Kind::Other),
+    ("TAG", Kind::Other),
+    ("TAG[=STATE][,preferred]", Kind::Other),
+    ("TARGET", Kind::Other),
+    ("TEXT", Kind::Other),
+    ("TIME", Kind::Other),
+    ("TSIH", Kind::Other),
+    ("URL", Kind::Other),
+    ("USER", Kind::Other),
+    ("WAY", Kind::Other),
+    ("true|false", Kind::Other),
+];
 
 pub(crate) fn help(command: &[String]) -> String {
     let mut arguments = command.to_vec();
@@ -35,24 +101,49 @@ pub(crate) fn commands() -> Vec<Vec<String>> {
     found
 }
 
-/// The options and arguments of a command whose values are places.
-pub(crate) fn places(text: &str) -> BTreeSet<String> {
+/// The options and arguments of a command whose values are devices or other places, each with which of the two.
+///
+/// # Panics
+///
+/// Where the name of a value is not in [`VALUES`].
+pub(crate) fn places(text: &str) -> BTreeSet<(String, bool)> {
     let mut found = BTreeSet::new();
-    for line in text.lines().map(str::trim) {
-        // An option's value stands in angle brackets, an argument that may be left out in square ones.
-        let Some((before, rest)) = line.split_once(if line.starts_with('[') { '[' } else { '<' }) else {
-            continue;
+    // An argument stands two blanks from the edge, an option two or, without a letter, six.
+    let heads = text.lines().filter_map(|line| {
+        let head = line.strip_prefix("      --").map(|rest| ["--", rest].concat());
+        head.or_else(|| line.strip_prefix("  ").map(str::to_owned))
+    });
+    for head in heads {
+        let Some(first) = head.chars().next() else { continue };
+        let (name, value) = match first {
+            '-' => {
+                let Some(option) = head.split([' ', '=', '[', ',']).find(|word| word.starts_with("--"))
+                else {
+                    continue;
+                };
+                match head.split_once('<') {
+                    Some((_, rest)) => {
+                        (option.to_owned(), rest.rsplit_once('>').map_or(rest, |(value, _)| value))
+                    }
+                    None => continue,
+                }
+            }
+            '<' => {
+                let value = head[1..].split('>').next().unwrap_or_default();
+                (value.to_owned(), value)
+            }
+            '[' => {
+                let value = head[1..].trim_end_matches("...");
+                let value = value.strip_suffix(']').unwrap_or(value);
+                (value.to_owned(), value)
+            }
+            _ => continue,
         };
-        let value = rest.split(['>', ']']).next().unwrap_or_default();
-        if value.contains(": ") || !PLACES.iter().any(|place| value.contains(place)) {
-            continue;
+        let kind = VALUES.iter().find(|(known, _)| *known == value);
+        match kind.unwrap_or_else(|| panic!("give the value {value} of {name} its kind: {head}")).1 {
+            Kind::Other => {}
+            kind => _ = found.insert((name, kind == Kind::Device)),
         }
-        match before.split_whitespace().find(|word| word.starts_with("--")) {
-            Some(option) => found.insert(option.trim_end_matches(['=', '[']).to_owned()),
-            // Arguments stand in their own list, name first.
-            None if before.is_empty() => found.insert(value.trim_end_matches("...").to_owned()),
-            None => false,
-        };
     }
     found
 }

@@ -192,7 +192,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             RULE,
-            "Remove the access rule of this name. Initiators that match none of the others are let in only if the target is open.",
+            "Remove the access rule with this name. Initiators that match no other rule may log in only if the target is open.",
             delete(delete_rule),
         )
         .query(REMOVAL)
@@ -256,7 +256,7 @@ fn may_create(ask: Ask, what: &str, exists: bool) -> Result<(), ApiError> {
 fn may_change(ask: Ask, what: &str, is_so: Option<bool>) -> Result<(), ApiError> {
     match ask.must_be_new && is_so == Some(false) {
         true => Err(ApiError::conflict(format!(
-            "there is {what} already, and it is another: change it (set, --replace; in the API without must_be_new), or remove it first"
+            "{what} already exists with other settings: change it (set, or --replace; in the API without must_be_new), or remove it first"
         ))),
         false => Ok(()),
     }

@@ -4,14 +4,14 @@ use std::io;
 use std::mem;
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockError, Buf};
+use lunway_block::{BlockError, Buf, Fate};
 use lunway_iscsi::Cdb;
 use lunway_iscsi::initiator::{Completed, Residual, Submission};
 use lunway_iscsi::pdu::{ServiceResponse, TaskManagementResult};
 use lunway_scsi::block_error::{Request, result_of};
 use lunway_scsi::{AccessState, AdditionalSense, Sense, SenseKey, Status, cdb};
 
-use super::doubt::is_doubtful;
+use super::doubt::{is_doubtful, tells_of_no_disk};
 use super::{End, State};
 use crate::cache::is_power_on;
 use crate::observer::SessionEvent;
@@ -85,12 +85,13 @@ impl State {
             // It is known to be over, which who waits no longer than it must can make use of.
             Verdict::Final if fails_fast && is_abort(status, &Sense::parse(&sense)) => {
                 let effect = self.slots.get_mut(token).map(|entry| entry.effect);
-                let error = effect.map_or(BlockError::Aborted, |effect| self.clock.timeout(effect));
+                let error =
+                    effect.map_or(BlockError::lost(), |effect| self.clock.timeout(effect, Fate::Over));
                 self.fail(token, error);
             }
             // Another port may carry it out.
             Verdict::Final if fails_fast && let Some(why) = refusal_of_the_port(&sense) => {
-                self.fail(token, BlockError::Gone { why });
+                self.fail(token, BlockError::gone(why));
             }
             Verdict::Final => {
                 // A question that the target does not know is no failure of the path.
@@ -100,7 +101,7 @@ impl State {
             Verdict::Again => self.retry(token, data_in, None),
             Verdict::Unsure => {
                 let why = "registrations were preempted: this node may have been fenced".to_owned();
-                self.fail(token, BlockError::Gone { why });
+                self.fail(token, BlockError::gone(why));
             }
             Verdict::Later(wait) if self.is_put_off_too_long(token, now, wait) => {
                 self.fail(token, BlockError::Busy);
@@ -174,8 +175,8 @@ impl State {
                     if passes && !self.fails_fast { later } else { Verdict::Final }
                 }
                 Some(sense) if sense.becomes_ready() => later,
-                Some(sense) if sense.code == AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED && !inspects => {
-                    // Whatever comes back under this address may be another disk.
+                Some(sense) if tells_of_no_disk(sense.code) && !inspects => {
+                    // Whatever is under this address now, or comes back, may be another disk.
                     self.suspect_disk();
                     Verdict::Final
                 }
@@ -248,7 +249,8 @@ impl State {
         let Some(entry @ Entry { stage: Stage::Aborting { .. }, .. }) = self.slots.get_mut(token) else {
             return Ok(());
         };
-        let error = self.clock.timeout(entry.effect);
+        // Told only where the target has confirmed that nothing of it happens any more.
+        let error = self.clock.timeout(entry.effect, Fate::Over);
         match result {
             TaskManagementResult::COMPLETE => {
                 self.fail(token, error);
@@ -304,5 +306,5 @@ fn refusal_of_the_port(sense: &[u8]) -> Option<String> {
 
 /// The target ended the command before it was carried out, or half way.
 fn is_abort(status: Status, sense: &Option<Sense>) -> bool {
-    result_of(status, sense.as_ref(), Request::default()) == Err(BlockError::Aborted)
+    matches!(result_of(status, sense.as_ref(), Request::default()), Err(BlockError::Aborted { .. }))
 }

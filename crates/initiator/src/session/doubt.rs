@@ -17,6 +17,13 @@ pub(crate) fn is_doubtful(code: AdditionalSense) -> bool {
     matches!(code.0 >> 8, 0x29 | 0x2A) || matches!(code.0, 0x3F03 | 0x3F0E)
 }
 
+/// Whether an error says that what was opened is not there: no unit (25/00), or one that has no such block (21/00) or may not be written (27/00). The
+/// latter two are what LIO answers for LUN 0 where there is none: it puts a small read-only unit of its own in its place.
+pub(crate) fn tells_of_no_disk(code: AdditionalSense) -> bool {
+    use AdditionalSense as Code;
+    matches!(code, Code::LOGICAL_UNIT_NOT_SUPPORTED | Code::LBA_OUT_OF_RANGE | Code::WRITE_PROTECTED)
+}
+
 /// Doubt whether the disk is still the one that was opened.
 ///
 /// | state | commands | ends by |
@@ -96,7 +103,7 @@ impl State {
     pub(super) fn release_held(&mut self, now: Instant) {
         if self.held_until().is_some_and(|until| until <= now) {
             let why = "the unit has changed, and has not said yet which disk it is".to_owned();
-            self.fail_held(&BlockError::Gone { why });
+            self.fail_held(&BlockError::gone(why));
         }
     }
 
@@ -117,7 +124,7 @@ impl State {
             .map(|(token, entry)| (token, entry.was_sent))
             .collect();
         for (token, was_sent) in held {
-            self.fail(token, if was_sent { BlockError::Aborted } else { error.clone() });
+            self.fail(token, if was_sent { BlockError::lost() } else { error.clone() });
         }
         let slots = &mut self.slots;
         let mut waits = |token| slots.get_mut(token).is_some_and(|entry| !entry.is_answered());
@@ -147,7 +154,7 @@ impl Session {
         self.decide(|state| {
             // A new session has found it.
             if state.doubt.is_there() {
-                let error = BlockError::Gone { why: why.to_owned() };
+                let error = BlockError::gone(why);
                 state.fail_held(&error);
                 state.doubt.absent = Some(error);
             }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use lunway_block::BlockError;
+use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
 use super::{State, portal_group_of};
@@ -28,7 +28,7 @@ impl State {
         let Some(core) = self.core.take() else { return };
         self.note_event(format!("connection lost: {why}"));
         if self.fails_fast {
-            self.fail_all(&BlockError::Gone { why: why.to_owned() });
+            self.fail_all(&BlockError::gone(why));
         } else {
             self.requeue(core);
         }
@@ -71,12 +71,14 @@ impl State {
         for (token, entry) in self.slots.iter_unanswered() {
             match entry.stage {
                 Stage::Sent => lost.push(token),
-                Stage::Aborting { .. } => entry.stage = Stage::Expired(self.clock.timeout(entry.effect)),
+                Stage::Aborting { .. } => {
+                    entry.stage = Stage::Expired(self.clock.timeout(entry.effect, Fate::Over));
+                }
                 _ => {}
             }
         }
         for token in lost {
-            self.fail(token, BlockError::Aborted);
+            self.fail(token, BlockError::lost());
         }
     }
 
@@ -88,7 +90,7 @@ impl State {
         let entries = self.slots.iter_unanswered();
         let tokens: Vec<_> = entries.map(|(token, entry)| (token, unknown(&entry.stage))).collect();
         for (token, unknown) in tokens {
-            self.fail(token, if unknown { BlockError::Aborted } else { error.clone() });
+            self.fail(token, if unknown { BlockError::lost() } else { error.clone() });
         }
         self.refuse(error);
     }
@@ -133,13 +135,17 @@ impl State {
     /// No connection for too long: everything fails, and what is new will fail at once with `error`.
     pub(crate) fn give_up(&mut self, error: &BlockError, waited: Duration) {
         // Whether it happened is known only of what was never sent.
-        let unknown = BlockError::Timeout { millis: waited.as_millis() as u64 };
+        let unknown = BlockError::late(waited);
         self.fail_waiting(error, &unknown);
     }
 
     /// Everything that has no answer fails: what was sent with `unknown`, the rest, and what is new, with `error`.
     fn fail_waiting(&mut self, error: &BlockError, unknown: &BlockError) {
         let told = |entry: &Entry| match &entry.stage {
+            // No session has come that would have ended the one it went into.
+            Stage::Expired(BlockError::Timeout { millis, .. }) => {
+                BlockError::Timeout { millis: *millis, fate: Fate::Unknown }
+            }
             Stage::Expired(error) => error.clone(),
             _ if entry.was_sent => unknown.clone(),
             _ => error.clone(),
@@ -154,15 +160,14 @@ impl State {
 
     /// The driver ends: nothing will ever be answered again.
     pub(crate) fn end(&mut self, why: &str) {
-        let error = &BlockError::Gone { why: why.to_owned() };
+        let error = &BlockError::gone(why);
         (self.core, self.probe) = (None, None);
         self.driver_ended = true;
         if self.fails_fast {
             self.fail_all(error);
         } else {
-            // It is the end of the device, so this is never taken for leave to send it elsewhere.
             let why = format!("{why}; the operation was under way, and whether it happened is not known");
-            self.fail_waiting(error, &BlockError::Gone { why });
+            self.fail_waiting(error, &BlockError::Gone { why, fate: Fate::Unknown });
         }
         self.refusing.get_or_insert_with(|| error.clone());
     }

@@ -108,7 +108,7 @@ impl Session {
         let (token, waker) = {
             let mut state = self.lock();
             if epoch.is_some_and(|epoch| epoch != self.epoch()) {
-                return Err(BlockError::Gone { why: "the session that it belongs to has ended".to_owned() });
+                return Err(BlockError::gone("the session that it belongs to has ended"));
             }
             (state.enter(command)?, state.rouse())
         };
@@ -196,12 +196,24 @@ impl Session {
         let waker = {
             let mut state = self.lock();
             state.closing = true;
-            state.refusing.get_or_insert_with(|| BlockError::Gone { why: "it was closed".to_owned() });
+            state.refusing.get_or_insert_with(|| BlockError::gone("it was closed"));
             state.rouse()
         };
         self.closing.notify_one();
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+
+    /// [`close`](Self::close), and waits for the end of it.
+    pub(crate) async fn end(&self) {
+        self.close();
+        loop {
+            let ended = self.ended.notified();
+            if self.lock().driver_ended {
+                return;
+            }
+            ended.await;
         }
     }
 
@@ -227,7 +239,7 @@ impl Future for Ticket {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let gone = || Outcome::Failed(BlockError::Aborted);
+        let gone = || Outcome::Failed(BlockError::lost());
         let Some(token) = self.token else { return Poll::Ready(gone()) };
         let mut state = self.session.lock();
         match state.slots.get_mut(token) {
@@ -549,7 +561,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use lunway_block::{Buf, SharedBuf};
+    use lunway_block::{Buf, Fate, SharedBuf};
     use lunway_iscsi::Cdb;
     use lunway_iscsi::initiator::InitiatorConnectionConfig;
     use lunway_iscsi::login::InitiatorLoginConfig;
@@ -637,13 +649,13 @@ mod tests {
         let mut state = waiting(&OpenOptions::default());
         let [sent, unsent] = [(); 2].map(|()| state.enter(command(Effect::Query)).unwrap());
         state.slots.get_mut(sent).unwrap().was_sent = true;
-        let gone = BlockError::Gone { why: "gone".to_owned() };
+        let gone = BlockError::gone("gone");
         state.give_up(&gone, Duration::from_secs(30));
         let mut outcome = |token| match state.slots.remove(token).unwrap().stage {
             Stage::Answered(Outcome::Failed(error)) => error,
             other => panic!("{other:?}"),
         };
-        assert_eq!(outcome(sent), BlockError::Timeout { millis: 30_000 });
+        assert_eq!(outcome(sent), BlockError::Timeout { millis: 30_000, fate: Fate::Unknown });
         assert_eq!(outcome(unsent), gone);
         assert_eq!(state.enter(command(Effect::Query)), Err(gone), "refused at once");
     }

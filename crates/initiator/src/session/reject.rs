@@ -93,7 +93,7 @@ impl State {
         };
         // Another path may carry it out.
         let error = match self.fails_fast {
-            true => BlockError::Gone { why },
+            true => BlockError::gone(why),
             false => BlockError::Io { kind: io::ErrorKind::Other, message: why },
         };
         self.fail(token, error);

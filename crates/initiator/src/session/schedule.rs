@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lunway_block::BlockError;
+use lunway_block::{BlockError, Fate};
 use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::TaskManagementFunction;
 
@@ -64,14 +64,18 @@ impl State {
             let late = tick - entry.since > self.clock.patience(entry.effect)
                 || tick - entry.born > self.clock.lifetime_ticks;
             match entry.stage {
-                Stage::Queued if late => overdue.push((token, self.clock.timeout(entry.effect))),
+                Stage::Queued if late => {
+                    // What was sent before went into a session that this one has ended, or was answered.
+                    let fate = if entry.was_sent { Fate::Over } else { Fate::NotDone };
+                    overdue.push((token, self.clock.timeout(entry.effect, fate)));
+                }
                 Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
                 Stage::Sent if late => {
                     let millis = self.clock.millis(tick - entry.since);
                     tracing::warn!(lane = %self.address, "no answer to {} within {millis} ms: it is aborted", what(&entry.cdb));
                     // RFC 7143 [7.11-1]
                     core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
-                    let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect));
+                    let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect, Fate::Unknown));
                     unanswered = Some((opcode, late));
                     entry.stage = Stage::Aborting { since: tick };
                 }
@@ -79,7 +83,7 @@ impl State {
                 Stage::Aborting { since }
                     if entry.effect == Effect::Barrier && tick - since > self.clock.abort_ticks =>
                 {
-                    hung.push((token, self.clock.timeout(entry.effect)));
+                    hung.push((token, self.clock.timeout(entry.effect, Fate::Unknown)));
                 }
                 Stage::Aborting { since } if tick - since > self.clock.abort_ticks => {
                     return Err(End::Lost("no answer to ABORT TASK".to_owned()));

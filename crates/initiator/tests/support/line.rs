@@ -8,13 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use socket2::{SockFilter, SockRef};
+use socket2::{SockFilter, SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 /// Bytes at a time.
 const CHUNK: usize = 64 << 10;
+
+/// The shortest time that TCP's keep-alive can be told: whole seconds.
+const PROBE_TIME: Duration = Duration::from_secs(1);
 
 /// A way to a target, on a port of its own.
 pub struct Line {
@@ -37,6 +40,8 @@ struct Shared {
     holds: AtomicBool,
     /// New connections are reset.
     refuses: AtomicBool,
+    /// Whether the initiator still knows a connection is found out by keep-alive.
+    probes: AtomicBool,
     delay_us: AtomicU64,
 }
 
@@ -68,6 +73,7 @@ impl Line {
             frozen: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
+            probes: AtomicBool::new(false),
             delay_us: AtomicU64::new(0),
         });
         tokio::spawn(shared.clone().take());
@@ -136,6 +142,12 @@ impl Line {
         self.shared.refuses.store(on, Ordering::SeqCst);
     }
 
+    /// Ends later connections whose initiator is gone or does not answer for three times [`PROBE_TIME`], in a black hole,
+    /// too; otherwise the target has them for as long as the black hole lasts, or for good.
+    pub fn probe(&self) {
+        self.shared.probes.store(true, Ordering::SeqCst);
+    }
+
     /// Every chunk of bytes takes that much longer.
     pub fn delay(&self, time: Duration) {
         self.shared.delay_us.store(time.as_micros() as u64, Ordering::SeqCst);
@@ -189,6 +201,10 @@ impl Shared {
             let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
             return;
         };
+        if self.probes.load(Ordering::SeqCst) {
+            let often = TcpKeepalive::new().with_time(PROBE_TIME).with_interval(PROBE_TIME).with_retries(2);
+            SockRef::from(&client).set_tcp_keepalive(&often).unwrap();
+        }
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
         let connection = Arc::new(Connection {
@@ -205,8 +221,16 @@ impl Shared {
         tokio::select! {
             () = connection.cut.notified() => {}
             () = connection.late.notified() => deliver_late(connection).await,
+            () = self.forgotten(&connection.client) => {}
             () = self.pump(&connection.client, &connection.server) => {}
             () = self.pump(&connection.server, &connection.client) => {}
+        }
+    }
+
+    /// Until keep-alive has found out that nobody is there.
+    async fn forgotten(&self, client: &TcpStream) {
+        while !self.probes.load(Ordering::SeqCst) || matches!(client.take_error(), Ok(None)) {
+            tokio::time::sleep(PROBE_TIME / 10).await;
         }
     }
 

@@ -50,7 +50,7 @@ impl Ground<'_> {
                     opened.iter().map(|opened| opened.device.clone()).collect();
                 let compared = compared(run, comparing, &devices, capacity, pace, cancel).await;
                 for opened in opened {
-                    opened.close().await;
+                    opened.close_or_log().await;
                 }
                 compared
             })

@@ -27,7 +27,7 @@ pub enum ExperimentError {
         source: io::Error,
     },
     /// Longer than any experiment.
-    #[error("{file} has more than {limit} bytes: that is no experiment")]
+    #[error("{file} has more than {limit} bytes: that is not an experiment")]
     TooLong {
         /// The file.
         file: String,
@@ -114,7 +114,7 @@ pub enum Problem {
         why: &'static str,
     },
     /// Something behind a path that is no option.
-    #[error("`{0}` is no option of a path: there is reserve, weight=N and throughput=N")]
+    #[error("`{0}` is not an option of a path; options are reserve, weight=N and throughput=N")]
     PathOption(String),
     /// No one thing happens.
     #[error(

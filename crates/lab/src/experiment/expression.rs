@@ -56,13 +56,13 @@ pub enum NoValue {
     #[error("{0} was not measured")]
     Name(String),
     /// A division by nothing.
-    #[error("`{0}` is no number")]
+    #[error("`{0}` is not a number")]
     NotFinite(String),
 }
 
 /// Why a text is no expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no expression: {why}; write for example D.read.mb_s / link.lane1")]
+#[error("`{text}` is not an expression: {why}; write for example D.read.mb_s / link.lane1")]
 pub struct ExpressionError {
     text: String,
     why: String,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, pass_on};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 
 /// Times without a completed I/O that are kept: shorter ones are between any two large requests on a slow cable.
 const KEPT_MIN: Duration = Duration::from_millis(10);
@@ -86,8 +86,10 @@ impl Silences {
     }
 }
 
-impl BlockDevice for Watched {
-    pass_on!(inner: geometry, flush, unmap, write_zeroes, extents, resize, space, paths, caching, on_resize, on_cache_news);
+impl lunway_block::Layer for Watched {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         self.watched(self.inner.read(offset, buf))
@@ -100,6 +102,8 @@ impl BlockDevice for Watched {
 
 #[cfg(test)]
 mod tests {
+    use lunway_block::conformance::{Check, Outcome, Subject};
+
     use super::*;
 
     const fn ms(ms: u64) -> Duration {
@@ -133,5 +137,11 @@ mod tests {
         let silences = silences(&[100]);
         assert!(silences.longest(ms(2000)) >= ms(1900));
         assert!(silences.left_at(ms(500), ms(2000)) >= ms(1500));
+    }
+
+    #[tokio::test]
+    async fn all_that_is_not_watched_is_passed_on() {
+        let watched = Subject::layer("watched", &[], |inner| Watched::new(inner, Instant::now()).0);
+        assert_eq!(watched.check(Check::PassesOn).await, Ok(Outcome::Holds));
     }
 }

@@ -236,7 +236,7 @@ impl Ground<'_> {
             let runtime = Builder::new_current_thread().enable_all().build().map_err(RunError::Start)?;
             let opened = runtime.block_on(open(run, &url))?;
             let result = work(&opened, &runtime);
-            runtime.block_on(opened.close());
+            runtime.block_on(opened.close_or_log());
             Ok(result)
         })?
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lunway_block::{BlockDevice, BlockError, Io, pass_on};
+use lunway_block::{BlockDevice, BlockError, Io};
 use lunway_memory::RamDisk;
 
 pub(crate) struct FailsOneFlush {
@@ -16,8 +16,10 @@ impl FailsOneFlush {
     }
 }
 
-impl BlockDevice for FailsOneFlush {
-    pass_on!(ram: geometry, read, write, unmap, write_zeroes);
+impl lunway_block::Layer for FailsOneFlush {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.ram
+    }
 
     fn flush(&self) -> Io<Result<(), BlockError>> {
         match self.fails.swap(false, Ordering::Relaxed) {

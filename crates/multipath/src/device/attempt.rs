@@ -5,12 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use lunway_block::{BlockError, Io};
+use lunway_block::{BlockError, Fate, Io};
 
 use super::core::{Flight, Shared};
 use super::operation::Operation;
 use super::retry::Retry;
-use crate::Fate;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 
@@ -41,6 +40,8 @@ pub(super) struct Flown<O> {
     pub(super) operation: O,
     pub(super) flight: Flight,
     pub(super) fate: Fate,
+    /// The disk or the port would not take it now.
+    pub(super) busy: bool,
 }
 
 /// What came of sending an operation.
@@ -63,7 +64,7 @@ pub(super) fn send<O: Operation>(shared: Arc<Shared>, mut operation: O, flight: 
         }
         Io::Ready(answer) => {
             let Some(flight) = landing.land(answer.is_ok(), operation.leaves_unflushed()) else {
-                return Sent::Answered(Err(BlockError::Aborted));
+                return Sent::Answered(Err(BlockError::lost()));
             };
             match judge(&landing.shared, operation, flight, answer) {
                 Ok(answer) => Sent::Answered(answer),
@@ -83,7 +84,7 @@ fn judge<O: Operation>(
         Ok(answer) => Ok(Ok(O::output(answer, flight.origin()))),
         Err(error) => match shared.judge(&flight, &error) {
             Fate::Answered => Ok(Err(error)),
-            fate => Err(Flown { operation, flight, fate }),
+            fate => Err(Flown { operation, flight, fate, busy: error == BlockError::Busy }),
         },
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lunway_block::duration::ExactDuration;
-use lunway_block::{BlockError, CacheCallback, CacheNews};
+use lunway_block::{BlockError, CacheCallback, CacheNews, Fate};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use super::unflushed::{Cover, Unflushed, Worth};
 use super::{Options, Unproven, WhenNone};
 use crate::health::Health;
 use crate::{
-    Access, Boundaries, Direction, Fate, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request,
+    Access, Boundaries, Direction, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request,
     Scheduler, Use,
 };
 
@@ -439,7 +439,7 @@ impl Shared {
 
     /// An operation failed over a lane. Says what that means for it; the lane's reputation suffers where it says itself that it is well.
     pub(super) fn judge(&self, flight: &Flight, error: &BlockError) -> Fate {
-        let fate = Fate::of(error);
+        let fate = error.fate();
         let lane = flight.piece.lane;
         if fate != Fate::Answered && self.lock().health.lost_epoch(lane) < flight.epoch {
             self.change(|core, now| core.health.complain(lane, &error.to_string(), now));
@@ -475,7 +475,7 @@ impl Shared {
             }
         };
         let lanes: Vec<_> = self.names.iter().enumerate().map(lane).collect();
-        BlockError::Gone { why: format!("no path to the disk can be used ({})", lanes.join("; ")) }
+        BlockError::gone(format!("no path to the disk can be used ({})", lanes.join("; ")))
     }
 
     /// Why a change is not sent again, for people.

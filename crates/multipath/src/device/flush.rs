@@ -3,14 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use lunway_block::{BlockError, Io};
+use lunway_block::{BlockError, Fate, Io};
 
 use super::attempt::start;
 use super::core::Shared;
 use super::operation::{Flush, Origin};
 use super::retry::Retry;
 use super::unflushed::{Cover, Why, Worth};
-use crate::Fate;
 
 /// Makes every acknowledged write durable, over one lane: the cache is the logical unit's.
 pub(super) fn flush(shared: &Arc<Shared>) -> Io<Result<(), BlockError>> {
@@ -52,7 +51,7 @@ async fn conclude(shared: Arc<Shared>, mut origin: Origin, cover: Cover) -> Resu
         let Some(lane) = witness else { break };
         match shared.lanes[lane].device().flush().await {
             Ok(()) => origin = Origin { lane, stamp },
-            Err(error) if Fate::of(&error) == Fate::Answered => return Err(error),
+            Err(error) if error.fate() == Fate::Answered => return Err(error),
             Err(_) => {}
         }
     }

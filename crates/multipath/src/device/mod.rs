@@ -18,9 +18,10 @@ mod unflushed;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use futures_util::future::join_all;
 use lunway_block::{
-    BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, Geometry, Io, PathSample,
-    ResizeCallback, SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, Geometry, Identity, Io,
+    PathSample, ResizeCallback, SharedBuf, Space, Zeroing,
 };
 use tokio::task::AbortHandle;
 
@@ -228,6 +229,16 @@ impl BlockDevice for MultipathDevice {
             Some(lane) => lane.device().resize(size),
             None => Io::err(self.shared.no_lane()),
         }
+    }
+
+    fn close(&self) -> Io<Result<(), BlockError>> {
+        let lanes: Vec<_> =
+            self.shared.lanes.iter().map(|lane| lane.device().close().into_future()).collect();
+        Io::pending(async move { join_all(lanes).await.into_iter().collect() })
+    }
+
+    fn identity(&self) -> Identity {
+        self.any_lane().map_or_else(Identity::default, |lane| lane.device().identity())
     }
 
     fn space(&self) -> Option<Space> {

@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::BlockError;
+use lunway_block::{BlockError, Fate};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Unproven;
 use super::attempt::{Flown, Sent, send};
 use super::core::{Core, Flight, Obstacle, Shared};
 use super::operation::Operation;
-use crate::{Fate, LaneId};
+use crate::LaneId;
 
 /// First and last wait between attempts that fail although lanes say that they are up. The first try on each lane does not wait.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
@@ -24,7 +24,7 @@ const CHARGE_MIN: u64 = 4096;
 ///
 /// | what is known ([`Fate`]) | reads, flushes | what changes data |
 /// |---|---|---|
-/// | not done; busy; over | again at once | again at once |
+/// | not done; over | again at once | again at once |
 /// | unknown | again at once | again once the lane's session is settled, by proof or by time and barrier |
 ///
 /// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a second, so
@@ -112,10 +112,10 @@ impl Retry {
 
     /// Waits until the operation may be sent again.
     async fn learn<O: Operation>(&mut self, flown: Flown<O>) -> Result<O, BlockError> {
-        let Flown { operation, flight, fate, .. } = flown;
+        let Flown { operation, flight, fate, busy } = flown;
         self.failures += 1;
-        self.maybe |= O::CHANGES && !matches!(fate, Fate::NotDone | Fate::Busy);
-        self.busy = fate == Fate::Busy;
+        self.maybe |= O::CHANGES && fate != Fate::NotDone;
+        self.busy = busy;
         if self.busy {
             self.deadline = self.deadline.max(self.since + self.shared.busy);
         }
@@ -216,9 +216,7 @@ impl Retry {
         if core.waiting.saturating_add(bytes) > most {
             drop(core);
             return Err(match self.give_up(Obstacle::NoLane) {
-                BlockError::Gone { why } => {
-                    BlockError::Gone { why: format!("{why}; {most} bytes wait already") }
-                }
+                BlockError::Gone { why, .. } => BlockError::gone(format!("{why}; {most} bytes wait already")),
                 other => other,
             });
         }
@@ -230,7 +228,7 @@ impl Retry {
     fn give_up(&self, obstacle: Obstacle) -> BlockError {
         match obstacle {
             Obstacle::Fenced => BlockError::ReservationConflict,
-            _ if self.maybe => BlockError::Timeout { millis: self.since.elapsed().as_millis() as u64 },
+            _ if self.maybe => BlockError::late(self.since.elapsed()),
             Obstacle::LateChange | Obstacle::InDoubt => BlockError::Busy,
             // Whatever its lanes are now: it was the disk that would not take it.
             Obstacle::NoLane if self.busy => BlockError::Busy,

@@ -97,9 +97,7 @@ fn join(one: Geometry, other: Geometry) -> Geometry {
         transfer_granularity: one.transfer_granularity.max(other.transfer_granularity),
         first_aligned: one.first_aligned.max(other.first_aligned),
         max_transfer: limit(one.max_transfer, other.max_transfer),
-        thin: one.thin || other.thin,
-        unmap_granularity: one.unmap_granularity.max(other.unmap_granularity),
-        unmap_zeroes: one.unmap_zeroes && other.unmap_zeroes,
+        unmap: one.unmap.both(other.unmap),
         read_only: one.read_only || other.read_only,
         volatile_cache: one.volatile_cache || other.volatile_cache,
         rotational: one.rotational || other.rotational,
@@ -108,6 +106,8 @@ fn join(one: Geometry, other: Geometry) -> Geometry {
 
 #[cfg(test)]
 mod tests {
+    use lunway_block::Unmap;
+
     use super::*;
     use std::sync::mpsc::channel;
 
@@ -158,10 +158,12 @@ mod tests {
 
     #[test]
     fn the_disk_can_do_what_every_lane_can() {
-        let one =
-            Geometry { max_transfer: 0, volatile_cache: false, unmap_zeroes: true, ..Geometry::plain(MIB) };
-        let other = Geometry { max_transfer: MIB as u32, volatile_cache: true, ..one };
+        let zeroes = |granularity| Unmap::Zeroes { granularity };
+        let one = Geometry { unmap: zeroes(4096), ..Geometry::plain(MIB) };
+        let other = Geometry { max_transfer: MIB as u32, volatile_cache: true, unmap: zeroes(8192), ..one };
         let both = join(one, other);
-        assert_eq!((both.max_transfer, both.volatile_cache, both.unmap_zeroes), (MIB as u32, true, true));
+        assert_eq!((both.max_transfer, both.volatile_cache, both.unmap), (MIB as u32, true, zeroes(8192)));
+        let plain = join(both, Geometry { unmap: Unmap::Never, ..one });
+        assert_eq!(plain.unmap, Unmap::Frees { granularity: 8192 });
     }
 }

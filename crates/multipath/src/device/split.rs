@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use lunway_block::{BlockError, Io};
+use lunway_block::{BlockError, Fate, Io};
 
 use super::attempt::start;
 use super::core::{Flight, Shared};
@@ -84,10 +84,10 @@ impl<O: Divisible> Split<O> {
 
 /// What the caller must hear first: what the disk said, then what is not known.
 fn gravity(error: &BlockError) -> u8 {
-    match error {
-        BlockError::Gone { .. } | BlockError::Busy => 0,
-        BlockError::Timeout { .. } | BlockError::Aborted => 1,
-        _ => 2,
+    match error.fate() {
+        Fate::NotDone => 0,
+        Fate::Over | Fate::Unknown => 1,
+        Fate::Answered => 2,
     }
 }
 

@@ -28,7 +28,7 @@ impl Absent {
     }
 
     fn refuse<T: Send + 'static>() -> Io<Result<T, BlockError>> {
-        Io::err(BlockError::Gone { why: "the lane has not been connected yet".to_owned() })
+        Io::err(BlockError::gone("the lane has not been connected yet"))
     }
 }
 

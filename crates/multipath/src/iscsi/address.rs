@@ -164,7 +164,9 @@ pub enum AddressError {
     #[error("in unproven: {0}")]
     Unproven(String),
     /// Not a reservation key.
-    #[error("`{0}` is no reservation key: it is 1 to 16 hexadecimal digits and not 0, as in key=0x123abc")]
+    #[error(
+        "`{0}` is not a reservation key: it has 1 to 16 hexadecimal digits and not 0, as in key=0x123abc"
+    )]
     Key(String),
     /// Not a time to register a key.
     #[error("in register: {0}")]
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!((&lanes[0].portal, lanes[0].reserve), (&named("192.0.2.11", 9, Some("iqn.x:b")), true));
         let address = url.lane(None, "192.0.2.11:3260".parse().unwrap(), Some("iqn.x:b"));
         assert_eq!(address.to_string(), "iscsi://192.0.2.11:3260/iqn.x:b/0");
-        assert!(refused("portal=192.0.2.11,node-b").contains("`node-b` is no iSCSI name"));
+        assert!(refused("portal=192.0.2.11,node-b").contains("`node-b` is not an iSCSI name"));
     }
 
     #[test]
@@ -572,12 +574,12 @@ mod tests {
         for (query, part) in [
             ("portal=", "in `portal=`"),
             ("portal=a:b:c", "in `portal=a:b:c`"),
-            ("from=here&from=there", "`here` is no local IP address"),
+            ("from=here&from=there", "`here` is not a local IP address"),
             ("lane=192.0.2.20", "`192.0.2.20` is no lane"),
             ("lane=x>192.0.2.10", "is no lane"),
             ("lane=192.0.2.20>192.0.2.10,weight=101", "is no lane"),
             ("lane=192.0.2.20>192.0.2.10,reserve=no", "is no lane"),
-            ("plan=best", "`best` is no plan: there are paired"),
+            ("plan=best", "`best` is not a plan; plans are paired"),
             ("policy=fair", "fair"),
             ("policy=adaptive&policy=adaptive", "`policy` is given twice"),
             ("failback=soon", "in failback: "),
@@ -595,8 +597,8 @@ mod tests {
             ("unproven=hope", r#"in unproven: "hope" is none of resend, fail"#),
             ("register=first", "add key=0x…"),
             ("key=1&register=now", r#"in register: "now" is none of first, again, present"#),
-            ("key=0", "is no reservation key"),
-            ("key=0x11112222333344445", "is no reservation key"),
+            ("key=0", "is not a reservation key"),
+            ("key=0x11112222333344445", "is not a reservation key"),
             ("weight=1,many", "are no weights"),
             ("polcy=adaptive", "for several paths portal, from"),
             ("plan=mesh&polcy=adaptive", "for several paths portal, from"),

@@ -313,7 +313,7 @@ impl Lane for IscsiLane {
     fn barrier(&self) -> Io<Result<(), BlockError>> {
         match self.device.get() {
             Some(device) => device.barrier(),
-            None => Io::err(BlockError::Gone { why: "the lane has not been connected yet".to_owned() }),
+            None => Io::err(BlockError::gone("the lane has not been connected yet")),
         }
     }
 

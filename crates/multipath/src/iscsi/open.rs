@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lunway_block::BlockDevice;
+use lunway_block::{BlockDevice, BlockError, Io};
 use lunway_initiator::{
     Detours, Identity, InitiatorPorts, IscsiDevice, IscsiUrl, IsidFamily, KnownDisk, OpenOptions,
 };
@@ -119,15 +119,34 @@ impl IscsiMultipath {
     /// Logs out on all lanes, once what is under way is answered, and removes their registrations of the reservation key before that.
     pub async fn close(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
-        let until = Instant::now() + UNDER_WAY;
-        // A write that arrived after its lane's registration has gone would be a conflict.
-        let registers = self.lanes.iter().any(|lane| lane.registers());
-        while registers && self.device.lanes().iter().any(|lane| lane.in_flight > 0) && Instant::now() < until
-        {
-            sleep(Duration::from_millis(1)).await;
-        }
-        let all: FuturesUnordered<_> = self.lanes.iter().map(|lane| lane.close()).collect();
-        all.collect::<()>().await;
+        end(&self.device, &self.lanes).await;
+    }
+}
+
+async fn end(device: &MultipathDevice, lanes: &[Arc<IscsiLane>]) {
+    let until = Instant::now() + UNDER_WAY;
+    // A write that arrived after its lane's registration has gone would be a conflict.
+    let registers = lanes.iter().any(|lane| lane.registers());
+    while registers && device.lanes().iter().any(|lane| lane.in_flight > 0) && Instant::now() < until {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let all: FuturesUnordered<_> = lanes.iter().map(|lane| lane.close()).collect();
+    all.collect::<()>().await;
+}
+
+/// The disk of lanes, ended with what belongs to it beside the lanes.
+impl lunway_block::Layer for IscsiMultipath {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.device
+    }
+
+    fn close(&self) -> Io<Result<(), BlockError>> {
+        self.tasks.iter().for_each(AbortHandle::abort);
+        let (device, lanes) = (self.device.clone(), self.lanes.clone());
+        Io::pending(async move {
+            end(&device, &lanes).await;
+            Ok(())
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::address::{self, Address, AddressError, MultipathUrl};
@@ -12,38 +13,80 @@ use super::address::{self, Address, AddressError, MultipathUrl};
 /// Largest file that is read, bytes.
 const FILE_MAX: u64 = 64 << 10;
 
-/// The same as an address says, and with the same words: an address is what it becomes. A secret stands in a file of its own, or in the
-/// environment.
-#[derive(Debug, Deserialize)]
+/// A disk over several paths. It becomes an address, and its keys have the names that the address has.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PathsFile {
+    /// The target's name.
     target: String,
+    /// The number of the logical unit.
     lun: u16,
+    /// Portals, `HOST[:PORT][,TARGET]`. One is enough: the target is asked for the others. With a target's name where the storage has
+    /// another one there.
     portal: Vec<String>,
+    /// Local addresses that lanes leave from. Without it: every address that reaches a portal.
     #[serde(default)]
     from: Vec<String>,
+    /// The lanes of an explicit plan, `IP>HOST[:PORT][,TARGET][,weight=N][,reserve]`.
     #[serde(default)]
     lane: Vec<String>,
+    /// How lanes are made of ports and portals: `paired`, `balanced`, `mesh`, `redundant`, `explicit`. Without it: `paired` where every
+    /// subnet has as many local ports as portals, otherwise `balanced`.
     plan: Option<String>,
+    /// Which lane takes the next I/O: `adaptive`, `failover`, `round-robin`, `round-robin-subset`, `least-queue-depth`, `weighted`,
+    /// `least-blocks`, `service-time`.
+    #[schemars(extend("default" = "adaptive"))]
     policy: Option<String>,
+    /// When a lane that came back is used again: `immediate`, `manual`, or after a time such as `30s`.
     failback: Option<String>,
+    /// What I/O does while no lane is left: it waits for at most this time, and at most this many bytes of it (`TIME[:SIZE]`, or
+    /// `forever[:SIZE]`), or it fails at once (`fail`).
+    #[schemars(extend("default" = "30s:256M"))]
     queue: Option<String>,
+    /// Another form of `queue`: `fail`, or `queue[:TIME[:SIZE]]`.
     when_none: Option<String>,
+    /// How long to wait for proof that a lost session is dead, at most `1h`.
+    #[schemars(extend("default" = "10s"))]
     settle: Option<String>,
+    /// What becomes of a write in a lost session that nothing has proved dead within `settle`: `resend` writes it again behind a barrier,
+    /// `fail` reports an error.
+    #[schemars(extend("default" = "resend"))]
     unproven: Option<String>,
+    /// How many bytes of acknowledged writes are kept until they are flushed, so that they can be written again after the storage has lost
+    /// its cache. With `key`: none unless said here.
+    #[schemars(extend("default" = "64M"))]
     keep_unflushed: Option<String>,
+    /// A persistent reservation key, `0x…`, which is registered on every lane before that lane is used.
     key: Option<String>,
+    /// When `key` is registered: `first` (when the disk is opened), `again` (also after a restart of the target that lost it), `present`
+    /// (only where it is registered already).
+    #[schemars(extend("default" = "first"))]
     register: Option<String>,
+    /// Weights of the lanes, in the order of the plan.
     #[serde(default)]
     weight: Vec<u32>,
+    /// The CHAP user that logs in.
     user: Option<String>,
+    /// The file whose only line is the user's secret. Without it: `LUNWAY_CHAP_SECRET` of the environment.
     secret_file: Option<PathBuf>,
+    /// The CHAP user that the target must prove to be.
     target_user: Option<String>,
+    /// The file whose only line is the target's secret.
     target_secret_file: Option<PathBuf>,
+    /// The digest over headers: `none`, or `crc32c`.
     header_digest: Option<String>,
+    /// The digest over data: `none`, or `crc32c`.
     data_digest: Option<String>,
+    /// The initiator name to log in with.
     initiator: Option<String>,
+    /// How long one command may take before it is aborted.
+    #[schemars(extend("default" = "30s"))]
     command_timeout: Option<String>,
+}
+
+/// The JSON schema of a `paths.toml`: its keys with what they mean.
+pub fn paths_file_schema() -> serde_json::Value {
+    schemars::schema_for!(PathsFile).to_value()
 }
 
 /// Why a file does not describe a disk.
@@ -59,7 +102,7 @@ pub enum PathsFileError {
         source: io::Error,
     },
     /// It is too long to be meant.
-    #[error("{} has more than {} KiB: it is no list of paths", .path.display(), FILE_MAX >> 10)]
+    #[error("{} has more than {} KiB: that is not a paths.toml", .path.display(), FILE_MAX >> 10)]
     TooLong {
         /// Which.
         path: PathBuf,
@@ -266,7 +309,7 @@ mod tests {
         assert!(with("colour = \"red\"").contains("colour"));
         assert!(with("\n\ncolour = 1").contains("line 6"), "{}", with("\n\ncolour = 1"));
         assert!(with("settle = \"2h\"").contains("settle cannot be `2h`"));
-        assert!(with("plan = \"best\"").contains("`best` is no plan"));
+        assert!(with("plan = \"best\"").contains("`best` is not a plan"));
         assert!(with("target_password = \"hunter2\"").contains("target_password"));
         assert!(with("user = \"a@b\"").contains("user's name"));
         assert!(with("user = \"joe\"\nsecret_file = \"none\"").contains("secret file"));

@@ -44,7 +44,7 @@ pub(super) async fn outlast(
 
 /// Over one lane after the other, until one answers.
 async fn barrier(lanes: &[(usize, IscsiDevice)]) -> Result<(), BlockError> {
-    let mut outcome = Err(BlockError::Gone { why: "there is no lane".to_owned() });
+    let mut outcome = Err(BlockError::gone("there is no lane"));
     for (_, device) in lanes {
         outcome = device.barrier().await;
         if outcome.is_ok() {

@@ -58,7 +58,7 @@ impl fmt::Display for PlanKind {
 
 /// A name that no plan has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no plan: there are {PLAN_KINDS}")]
+#[error("`{0}` is not a plan; plans are {PLAN_KINDS}")]
 pub struct UnknownPlan(pub String);
 
 impl FromStr for PlanKind {

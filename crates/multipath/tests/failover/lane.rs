@@ -76,7 +76,7 @@ impl ManualLane {
     pub(crate) fn lose(&self, epoch: u64) {
         self.tell(LaneEvent::Lost { epoch, why: "the cable was pulled".to_owned() });
         let waiting = std::mem::take(&mut self.lock().waiting);
-        waiting.into_iter().for_each(|waiting| waiting.answer(Err(BlockError::Aborted)));
+        waiting.into_iter().for_each(|waiting| waiting.answer(Err(BlockError::lost())));
     }
 
     /// The operation that has waited longest.

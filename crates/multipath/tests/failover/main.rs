@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lane::{Asked, ManualLane, Waiting};
 use lunway_block::{
-    BlockDevice, BlockError, Buf, CacheNews, Durability, Geometry, Io, PathState, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, CacheNews, Durability, Fate, Geometry, Io, PathState, SharedBuf, Zeroing,
 };
 use lunway_multipath::{
     Access, Failback, Lane, LaneEvent, LaneShape, LaneState, MultipathDevice, Options, Policy, Port,
@@ -119,7 +119,7 @@ fn sectors(count: usize) -> SharedBuf {
 }
 
 fn gone() -> BlockError {
-    BlockError::Gone { why: "not sent".to_owned() }
+    BlockError::gone("not sent")
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,7 +155,7 @@ async fn reads_and_flushes_of_unknown_outcome_go_to_another_lane_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_that_was_not_sent_or_is_over_goes_to_another_lane_at_once() {
-    for error in [gone(), BlockError::Timeout { millis: 30_000 }] {
+    for error in [gone(), BlockError::Timeout { millis: 30_000, fate: Fate::Over }] {
         let world = World::new(2);
         let write = world.write(0);
         world.next(0).await.unwrap().answer(Err(error.clone()));
@@ -212,7 +212,7 @@ async fn a_barrier_whose_lane_is_lost_is_sent_over_the_next_one() {
     let barrier = world.next(1).await.unwrap();
     assert_eq!(barrier.asked, Asked::Barrier);
     world.lanes[1].lose(1);
-    barrier.answer(Err(BlockError::Aborted));
+    barrier.answer(Err(BlockError::lost()));
     world.next(3).await.unwrap().answer(Err(gone()));
     world.has_none().await;
     sleep(SECOND / 2).await;
@@ -242,7 +242,10 @@ async fn without_a_lane_for_the_barrier_a_write_waits_for_one_as_long_as_for_any
         world.lanes.iter().for_each(|lane| lane.lose(1));
         let error = write.await.unwrap().unwrap_err();
         let millis = fails_after.as_millis() as u64;
-        assert_eq!((error, started.elapsed()), (BlockError::Timeout { millis }, fails_after));
+        assert_eq!(
+            (error, started.elapsed()),
+            (BlockError::Timeout { millis, fate: Fate::Unknown }, fails_after)
+        );
     }
     let world = World::new(2);
     let write = world.write(0);
@@ -280,7 +283,7 @@ async fn a_lane_that_fails_after_the_deadline_leaves_time_for_another() {
     world.next(0).await.unwrap().answer(Err(gone()));
     let slow = world.next(1).await.unwrap();
     sleep(40 * SECOND).await;
-    slow.answer(Err(BlockError::Timeout { millis: 30_000 }));
+    slow.answer(Err(BlockError::Timeout { millis: 30_000, fate: Fate::Over }));
     let mut asked = 0;
     for lane in 0..3 {
         if let Some(again) = world.next(lane).await {
@@ -369,7 +372,7 @@ async fn a_write_that_is_dropped_under_way_keeps_its_place_until_it_is_answered(
 async fn an_outcome_that_is_unknown_in_a_session_that_lives_ends_the_session() {
     let world = World::new(2);
     let _write = world.write(0);
-    world.next(0).await.unwrap().answer(Err(BlockError::Aborted));
+    world.next(0).await.unwrap().answer(Err(BlockError::lost()));
     world.has_none().await;
     assert_eq!(world.lanes[0].severed(), 1);
     world.lanes[0].lose(1);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
+    BlockDevice, BlockError, Buf, Durability, Fate, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
 };
 use lunway_multipath::{Access, Lane, LaneEvent, LaneListener};
 use tokio::sync::{Notify, oneshot};
@@ -146,8 +146,8 @@ impl SimLane {
         let carried_out = command.found.is_some();
         let answer = command.answer.take();
         let error = match late || carried_out || !unsent {
-            true => BlockError::Aborted,
-            false => BlockError::Gone { why: "it was not sent".to_owned() },
+            true => BlockError::lost(),
+            false => BlockError::gone("it was not sent"),
         };
         if late && !carried_out {
             tokio::spawn(self.clone().come_late(epoch, command, settle));
@@ -216,7 +216,7 @@ impl SimLane {
     /// Starts a command.
     fn submit(&self, effect: Effect) -> Io<Result<Vec<Value>, BlockError>> {
         let mut session = self.lock();
-        let gone = |why: &str| Io::err(BlockError::Gone { why: why.to_owned() });
+        let gone = |why: &str| Io::err(BlockError::gone(why));
         if !session.up {
             return gone("no session");
         }
@@ -248,7 +248,7 @@ impl SimLane {
         let epoch = session.epoch;
         drop(session);
         tokio::spawn(self.this().carry_out(epoch, number, times, mishap));
-        Io::pending(async move { answer.await.unwrap_or(Err(BlockError::Aborted)) })
+        Io::pending(async move { answer.await.unwrap_or(Err(BlockError::lost())) })
     }
 
     /// Waits until all has ended that the storage had received when this came there; or for the end of the lane.
@@ -265,7 +265,7 @@ impl SimLane {
             {
                 let session = self.lock();
                 if session.epoch != epoch || !session.up {
-                    return Err(BlockError::Aborted);
+                    return Err(BlockError::lost());
                 }
             }
             if arrives && self.is_up() && self.world.tasks().is_disjoint(&older) {
@@ -276,7 +276,7 @@ impl SimLane {
         sleep(times[1]).await;
         let session = self.lock();
         if session.epoch != epoch || !session.up || session.dead {
-            return Err(BlockError::Aborted);
+            return Err(BlockError::lost());
         }
         self.world.barriers.set(self.world.barriers.get() + 1);
         Ok(())
@@ -315,7 +315,7 @@ impl SimLane {
                 // Its end is not known, and the session lives: it stays where it is, and may come later.
                 0 => {
                     if let Some(answer) = command.answer.take() {
-                        let _ = answer.send(Err(BlockError::Aborted));
+                        let _ = answer.send(Err(BlockError::lost()));
                     }
                     return;
                 }
@@ -324,7 +324,7 @@ impl SimLane {
                     if let Some(mut command) = session.commands.remove(&number)
                         && let Some(answer) = command.answer.take()
                     {
-                        let _ = answer.send(Err(BlockError::Timeout { millis: 1 }));
+                        let _ = answer.send(Err(BlockError::Timeout { millis: 1, fate: Fate::Over }));
                     }
                     return;
                 }
@@ -373,7 +373,7 @@ impl Lane for SimLane {
         let (epoch, times) = {
             let mut session = self.lock();
             if !session.up || !session.access.is_active() {
-                return Io::err(BlockError::Gone { why: "no session".to_owned() });
+                return Io::err(BlockError::gone("no session"));
             }
             (session.epoch, [(); 2].map(|()| session.random.micros(1500)))
         };

@@ -1,6 +1,5 @@
 //! What happens to cables, target and client.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::line::Line;
 use crate::random::Random;
+use crate::target::Target;
 
 /// Something that happens, and for how long.
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +49,19 @@ pub(crate) enum Incident {
     Preempt { work: Duration, watch: Duration },
     /// Somebody changes the policy.
     Policy(usize),
+    /// The portal group is taken out of service, and comes back.
+    OutOfService(Duration),
 }
 
 impl Incident {
-    pub(crate) fn random(random: &mut Random) -> Self {
-        match random.below(60) {
+    /// What can happen to any target, in the measure of [`Self::random`].
+    pub(crate) const ANYWHERE: u64 = 60;
+    /// With what can happen to one with portal groups.
+    pub(crate) const ALL: u64 = 64;
+
+    /// One of the first so many in the order below, by chance.
+    pub(crate) fn random(random: &mut Random, kinds: u64) -> Self {
+        match random.below(kinds) {
             0..3 => Self::Cut,
             3..8 => Self::Late { hold: random.millis(5..60), late: random.millis(20..800) },
             8..12 => Self::Flap { times: 2 + random.below(4), pause: random.millis(20..150) },
@@ -75,7 +83,10 @@ impl Incident {
             },
             51..54 => Self::KillLate { hold: random.millis(5..60), late: random.millis(100..1500) },
             54..57 => Self::Exchange(random.millis(200..1200)),
-            _ => Self::Preempt { work: random.millis(100..500), watch: random.millis(200..1500) },
+            57..Self::ANYWHERE => {
+                Self::Preempt { work: random.millis(100..500), watch: random.millis(200..1500) }
+            }
+            _ => Self::OutOfService(random.millis(50..2000)),
         }
     }
 
@@ -99,6 +110,7 @@ impl Incident {
             Self::KillLate { .. } => "kill, late",
             Self::Exchange(_) => "exchange",
             Self::Preempt { .. } => "preempt",
+            Self::OutOfService(_) => "out of service",
         }
     }
 }
@@ -118,8 +130,8 @@ impl Cables {
     }
 
     /// The target is elsewhere.
-    pub(crate) fn redirect(&self, target: SocketAddr) {
-        self.lines.iter().for_each(|line| line.redirect(target));
+    pub(crate) fn redirect(&self, target: &Target) {
+        self.lines.iter().enumerate().for_each(|(lane, line)| line.redirect(target.portal(lane)));
     }
 
     /// Lets it happen to a cable that is well; one always stays so.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use lunway_block::BlockDevice;
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 use lunway_target::{ChangeOptions, Config, DeviceName, OpenDevice, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -19,6 +20,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 
+use crate::incident::Incident;
+use crate::lio;
 use crate::region::Tally;
 use crate::volatile::VolatileDisk;
 
@@ -34,6 +37,8 @@ const DONE: &str = "done";
 /// tgtd's control numbers end there.
 const LISTEN_PORTS: std::ops::Range<u16> = 24_000..32_000;
 const READY_TIME: Duration = Duration::from_secs(60);
+/// LIO gives up a write whose data does not come after 3 s (`DATAOUT_TIMEOUT`), and a machine with a load of ten takes its time.
+const ORDER_TIME: Duration = Duration::from_secs(15);
 /// How long a crash of tgtd goes unnoticed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -52,11 +57,25 @@ pub(crate) struct Target {
     served: usize,
 }
 
+/// What a target says, by the lines.
+type Said = Lines<BufReader<ChildStdout>>;
+
 enum Make {
     /// This very program. Its disk loses in a power cut what was not flushed.
-    Ours { tell: ChildStdin, said: Lines<BufReader<ChildStdout>> },
+    Ours { tell: ChildStdin, said: Said },
     /// tgt. Its disk is a file, and what was written survives its end in the page cache.
     Tgt { admin: PathBuf },
+    /// LIO. Its disk loses in a power cut what was not flushed, and has a portal for each lane.
+    Lio { tell: ChildStdin, said: Said },
+}
+
+impl Drop for Target {
+    /// A kernel that is a process has others, which would stay.
+    fn drop(&mut self) {
+        if matches!(self.make, Make::Lio { .. }) && self.child.id().is_some() {
+            lio::signal(&self.child, Signal::KILL);
+        }
+    }
 }
 
 impl fmt::Display for Target {
@@ -64,6 +83,7 @@ impl fmt::Display for Target {
         f.write_str(match self.make {
             Make::Ours { .. } => "our target",
             Make::Tgt { .. } => "tgt",
+            Make::Lio { .. } => "LIO",
         })
     }
 }
@@ -96,9 +116,56 @@ impl Target {
         Some(tgt)
     }
 
+    /// In the network that [`lio::make_network`] has made.
+    pub(crate) async fn lio(size: u64) -> Self {
+        let folder = folder(size);
+        let (child, address, make) = start_lio(folder.path(), DISKS[0]).await;
+        Self { folder, child, address, name: NAME.to_owned(), lun: 0, make, served: 0 }
+    }
+
+    /// Where a lane leads to.
+    pub(crate) fn portal(&self, lane: usize) -> SocketAddr {
+        let first = self.address.port();
+        let portal = if matches!(self.make, Make::Lio { .. }) { first + lane as u16 } else { first };
+        SocketAddr::new(self.address.ip(), portal)
+    }
+
     /// Whether a kill takes away what was not flushed.
     pub(crate) fn loses_power(&self) -> bool {
-        matches!(self.make, Make::Ours { .. })
+        !matches!(self.make, Make::Tgt { .. })
+    }
+
+    /// Whether a login that does not come on ends by itself. In LIO before Linux 6.5 it holds up all other logins of its
+    /// portal group for as long as its connection is open ("Fix hang in the iSCSI login code").
+    pub(crate) fn forgets_half_open_logins(&self) -> bool {
+        !matches!(self.make, Make::Lio { .. })
+    }
+
+    /// Whether it is a LIO that lets in nobody, not even over a cable that nothing has ever happened to; it works again then.
+    pub(crate) async fn hung(&mut self, tally: &Tally) -> bool {
+        let url = IscsiUrl::parse(&format!("iscsi://{}/{}/{}", self.address, self.name, self.lun)).unwrap();
+        let opening = IscsiDevice::open(url, OpenOptions::default());
+        let hangs = matches!(self.make, Make::Lio { .. })
+            && !tokio::time::timeout(ORDER_TIME, opening).await.is_ok_and(|opened| opened.is_ok());
+        if hangs {
+            self.power_cycle("logins", tally).await;
+        }
+        hangs
+    }
+
+    /// What a person does to a LIO that hangs.
+    async fn power_cycle(&mut self, what: &str, tally: &Tally) {
+        println!("LIO hangs in {what}");
+        tally.note(format!("LIO hangs in {what}"));
+        tally.crashes.fetch_add(1, Ordering::SeqCst);
+        tally.power_cuts.fetch_add(1, Ordering::SeqCst);
+        self.kill().await;
+        self.start_again().await;
+    }
+
+    /// Of how many kinds of incidents, in the order of [`Incident::random`], it is capable.
+    pub(crate) fn incidents(&self) -> u64 {
+        if matches!(self.make, Make::Lio { .. }) { Incident::ALL } else { Incident::ANYWHERE }
     }
 
     pub(crate) fn folder(&self) -> &Path {
@@ -107,6 +174,9 @@ impl Target {
 
     /// Without a chance to finish anything.
     pub(crate) async fn kill(&mut self) {
+        if let Make::Lio { .. } = self.make {
+            lio::signal(&self.child, Signal::KILL);
+        }
         self.child.kill().await.unwrap();
     }
 
@@ -137,32 +207,50 @@ impl Target {
                 self.child = start_tgtd(&program, self.folder.path(), self.address.port());
                 self.set_up_tgt().await;
             }
+            Make::Lio { .. } => {
+                (self.child, _, self.make) = start_lio(self.folder.path(), DISKS[self.served]).await;
+            }
         }
     }
 
-    /// All of it stands still, but for the kernel, which goes on acknowledging.
+    /// All of it stands still, but for the kernel, which goes on acknowledging; with LIO the kernel, too.
     pub(crate) fn freeze(&self, on: bool) {
         let process = self.child.id().and_then(|id| Pid::from_raw(id as i32));
         kill_process(process.unwrap(), if on { Signal::STOP } else { Signal::CONT }).unwrap();
     }
 
-    /// Puts the other disk under the number, or the first one back; sessions go on where the target tells them.
-    pub(crate) async fn exchange(&mut self) {
+    /// Takes the portal group out of service, which ends its sessions and refuses new ones, or back. Only LIO.
+    pub(crate) async fn in_service(&mut self, on: bool, tally: &Tally) {
+        self.order(if on { "enable" } else { "disable" }, tally).await;
+    }
+
+    /// Tells it something that it must have done within [`ORDER_TIME`]. A LIO that has not waits for a command that it has
+    /// lost; its machine is switched off and on then, as a person would.
+    async fn order(&mut self, what: &str, tally: &Tally) {
+        let (Make::Ours { tell, said } | Make::Lio { tell, said }) = &mut self.make else {
+            panic!("{self} takes no orders")
+        };
+        tell.write_all(format!("{what}\n").as_bytes()).await.unwrap();
+        let done = async {
+            while let Some(line) = said.next_line().await.unwrap() {
+                if line.trim_end().ends_with(DONE) {
+                    return;
+                }
+            }
+            panic!("the target has ended");
+        };
+        if tokio::time::timeout(ORDER_TIME, done).await.is_err() {
+            assert!(matches!(self.make, Make::Lio { .. }), "{what}: not in time");
+            self.power_cycle(what, tally).await;
+        }
+    }
+
+    /// Puts the other disk under the number, or the first one back; sessions go on with ours, which tells them.
+    pub(crate) async fn exchange(&mut self, tally: &Tally) {
         self.served = 1 - self.served;
         let disk = DISKS[self.served];
-        match &mut self.make {
-            Make::Ours { tell, said } => {
-                tell.write_all(format!("{disk}\n").as_bytes()).await.unwrap();
-                let done = async {
-                    while let Some(line) = said.next_line().await.unwrap() {
-                        if line.ends_with(DONE) {
-                            return;
-                        }
-                    }
-                    panic!("the target has ended");
-                };
-                tokio::time::timeout(READY_TIME, done).await.expect("the disk is exchanged in time");
-            }
+        match &self.make {
+            Make::Ours { .. } | Make::Lio { .. } => self.order(disk, tally).await,
             // Live sessions it does not tell of it (and removes no LUN with commands under way), so that nothing is to
             // be seen before the next login.
             Make::Tgt { .. } => {
@@ -218,6 +306,28 @@ impl Target {
     }
 }
 
+/// The address at which a target says that it serves.
+async fn serving(child: &mut Child) -> (SocketAddr, ChildStdin, Said) {
+    let tell = child.stdin.take().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let address = async {
+        while let Some(line) = said.next_line().await.unwrap() {
+            if let Some((_, address)) = line.split_once(SERVING) {
+                return address.trim_end().parse().unwrap();
+            }
+        }
+        panic!("the target did not start");
+    };
+    let address = tokio::time::timeout(READY_TIME, address).await.expect("it serves in time");
+    (address, tell, said)
+}
+
+async fn start_lio(folder: &Path, disk: &str) -> (Child, SocketAddr, Make) {
+    let mut child = lio::start(folder, NAME, disk);
+    let (address, tell, said) = serving(&mut child).await;
+    (child, address, Make::Lio { tell, said })
+}
+
 fn folder(size: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for disk in DISKS {
@@ -248,17 +358,7 @@ async fn start_ours(folder: &Path) -> (Child, SocketAddr, Make) {
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let tell = child.stdin.take().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    let address = async {
-        while let Some(line) = said.next_line().await.unwrap() {
-            if let Some((_, address)) = line.split_once(SERVING) {
-                return address.parse().unwrap();
-            }
-        }
-        panic!("the target did not start");
-    };
-    let address = tokio::time::timeout(READY_TIME, address).await.expect("it serves in time");
+    let (address, tell, said) = serving(&mut child).await;
     (child, address, Make::Ours { tell, said })
 }
 

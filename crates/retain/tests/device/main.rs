@@ -250,7 +250,7 @@ async fn a_conflict_while_it_is_written_again_fails_the_flush() {
 async fn storage_that_cannot_be_reached_keeps_everything_for_later() {
     let bed = Bed::new(8, LIMIT);
     bed.write(0, 1).await;
-    let gone = || BlockError::Gone { why: "no path".to_owned() };
+    let gone = || BlockError::gone("no path");
     bed.storage.disk().change_errors = vec![gone()];
     bed.storage.lose_power(true);
     assert_eq!(bed.flush().await, Err(gone()));
@@ -263,9 +263,9 @@ async fn a_write_of_unknown_outcome_is_known_after_it_was_written_again() {
     let bed = Bed::new(8, LIMIT);
     bed.write(0, 1).await;
     bed.write(1, 1).await;
-    bed.storage.disk().change_errors = vec![BlockError::Aborted];
-    assert_eq!(bed.start(0, 1, 2).await, Err(BlockError::Aborted));
-    bed.storage.disk().change_errors = vec![BlockError::Gone { why: "not sent".to_owned() }];
+    bed.storage.disk().change_errors = vec![BlockError::lost()];
+    assert_eq!(bed.start(0, 1, 2).await, Err(BlockError::lost()));
+    bed.storage.disk().change_errors = vec![BlockError::gone("not sent")];
     assert!(bed.start(1, 1, 2).await.is_err());
     bed.storage.lose_power(true);
     bed.flush().await.unwrap();

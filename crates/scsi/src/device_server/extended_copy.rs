@@ -302,7 +302,7 @@ async fn copy_sparse(
     for extent in extents {
         let at = range.destination + (extent.offset - range.source);
         let zeroing = match extent.kind {
-            ExtentKind::Unallocated if from.unmap_zeroes => Some(Zeroing::MayUnmap),
+            ExtentKind::Unallocated if from.unmap.zeroes() => Some(Zeroing::MayUnmap),
             ExtentKind::Zero => Some(Zeroing::KeepAllocated),
             _ => None,
         };

@@ -115,7 +115,7 @@ fn write_same(command: Command, lba: u64, count: u64, without_data: bool) -> Ans
     const UNMAP: u8 = 0x08;
     let geometry = command.unit().geometry();
     let unmap = command.cdb.has(1, UNMAP);
-    if unmap && !geometry.thin {
+    if unmap && !geometry.unmap.is_thin() {
         return Err(Sense::invalid_cdb_field(1, 3).into());
     }
     // WSNZ: no count would mean "to the last block", which is more than anyone should ask for by leaving out a number.
@@ -189,8 +189,11 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
             let extents = extents.map_err(|error| failure(unit, Step::Read { offset: at, len }, &error))?;
             for extent in extents {
                 // Fully provisioned: every block is mapped (SBC-4 4.7.2), whatever the device leaves out below.
-                let provisioning =
-                    if geometry.thin { Provisioning::of(extent.kind) } else { Provisioning::MAPPED };
+                let provisioning = if geometry.unmap.is_thin() {
+                    Provisioning::of(extent.kind)
+                } else {
+                    Provisioning::MAPPED
+                };
                 status.push(extent.offset / sector, extent.len / sector, provisioning);
             }
             at += len;

@@ -52,7 +52,7 @@ impl BlockLimits {
         let transfer_max = unit.max_transfer_blocks(sector);
         let optimal = geometry.optimal_transfer / sector;
         let atomic_max = if unit.atomic_writes() { transfer_max.min(u16::MAX.into()) } else { 0 };
-        let thin = |value| if geometry.thin { value } else { 0 };
+        let thin = |value| if geometry.unmap.is_thin() { value } else { 0 };
         Self {
             write_same_needs_count: true,
             compare_and_write_max: transfer_max.try_into().unwrap_or(COMPARE_AND_WRITE_MAX),
@@ -64,8 +64,8 @@ impl BlockLimits {
             prefetch_max: 0,
             unmap_blocks_max: thin(UNMAP_BLOCKS_MAX),
             unmap_descriptors_max: thin(UNMAP_DESCRIPTORS_MAX),
-            unmap_granularity: thin(geometry.unmap_granularity.div_ceil(sector)),
-            unmap_alignment: (geometry.thin && geometry.unmap_granularity != 0).then_some(0),
+            unmap_granularity: geometry.unmap.granularity().div_ceil(sector),
+            unmap_alignment: geometry.unmap.frees().then_some(0),
             write_same_max: WRITE_SAME_BLOCKS_MAX,
             atomic_max,
             // Every block boundary will do.
@@ -138,7 +138,7 @@ impl BlockDeviceCharacteristics {
             rotation_rate: if geometry.rotational { 7200 } else { 1 },
             form_factor: 0,
             // Offered where space can be given back; what was erased reads as zeroes.
-            after_block_erase: u8::from(geometry.thin),
+            after_block_erase: u8::from(geometry.unmap.is_thin()),
         }
     }
 
@@ -183,13 +183,13 @@ pub struct LogicalBlockProvisioning {
 impl LogicalBlockProvisioning {
     /// What a geometry says, and whether there are thresholds.
     pub fn of(geometry: &Geometry, thresholds: bool) -> Self {
-        let thin = geometry.thin;
+        let thin = geometry.unmap.is_thin();
         Self {
             threshold_exponent: if thin && thresholds { THRESHOLD_EXPONENT } else { 0 },
             unmap: thin,
             write_same_16: thin,
             write_same_10: thin,
-            read_zeroes: u8::from(thin && geometry.unmap_zeroes),
+            read_zeroes: u8::from(thin && geometry.unmap.zeroes()),
             anchor: false,
             provisioning_type: if thin { 2 } else { 0 },
         }
@@ -222,6 +222,8 @@ impl LogicalBlockProvisioning {
 
 #[cfg(test)]
 mod tests {
+    use lunway_block::Unmap;
+
     use super::super::framed;
     use super::*;
     use crate::inquiry::PeripheralType;
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_thin_device_says_so() {
-        let geometry = Geometry { thin: true, unmap_zeroes: true, ..Geometry::plain(1 << 20) };
+        let geometry = Geometry { unmap: Unmap::Zeroes { granularity: 512 }, ..Geometry::plain(1 << 20) };
         let page = LogicalBlockProvisioning::of(&geometry, true);
         let bytes = framed(PeripheralType::DISK, page::LOGICAL_BLOCK_PROVISIONING, &page.build_body());
         assert_eq!(bytes[4..], [11, 0xE4, 2, 0]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fails_one_flush::FailsOneFlush;
 use lunway_block::decorate::Fault;
 use lunway_block::spec::FaultSpec;
-use lunway_block::{BlockDevice, Geometry, pass_on};
+use lunway_block::{BlockDevice, Geometry};
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags, WriteSameFlags};
 use lunway_scsi::{AdditionalSense, LogicalUnitOptions, LunView, SenseKey};
@@ -23,8 +23,10 @@ struct Cached {
     disk: RamDisk,
 }
 
-impl BlockDevice for Cached {
-    pass_on!(disk: read, write, flush, unmap, write_zeroes, extents, resize, on_resize);
+impl lunway_block::Layer for Cached {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.disk
+    }
 
     fn geometry(&self) -> Geometry {
         Geometry { volatile_cache: true, ..self.disk.geometry() }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, pass_on};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf};
 use lunway_memory::RamDisk;
 use lunway_scsi::cdb::{self, TransferFlags};
 use lunway_scsi::{LogicalUnitOptions, LunView, Nexus, Response, Status};
@@ -64,8 +64,10 @@ impl Holding {
     }
 }
 
-impl BlockDevice for Holding {
-    pass_on!(disk: unmap, write_zeroes, extents, resize, on_resize);
+impl lunway_block::Layer for Holding {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.disk
+    }
 
     fn geometry(&self) -> Geometry {
         Geometry { volatile_cache: true, ..self.disk.geometry() }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lunway_block::{BlockDevice, Space, pass_on};
+use lunway_block::{BlockDevice, Space};
 use lunway_memory::RamDisk;
 use lunway_scsi::vpd::{LogicalBlockProvisioning, page};
 use lunway_scsi::{
@@ -96,8 +96,10 @@ struct Store {
     used_mib: AtomicU64,
 }
 
-impl BlockDevice for Store {
-    pass_on!(disk: geometry, read, write, flush, write_zeroes);
+impl lunway_block::Layer for Store {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.disk
+    }
 
     fn space(&self) -> Option<Space> {
         let used = self.used_mib.load(Ordering::Relaxed);

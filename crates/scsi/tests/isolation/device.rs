@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
-use lunway_block::{BlockDevice, BlockError, Buf, Io, pass_on};
+use lunway_block::{BlockDevice, BlockError, Buf, Io};
 use lunway_memory::RamDisk;
 
 pub(crate) const SECTOR: usize = 512;
@@ -47,8 +47,10 @@ impl Disk {
     }
 }
 
-impl BlockDevice for Disk {
-    pass_on!(inner: geometry, write, flush, unmap, write_zeroes, extents, resize, on_resize, space);
+impl lunway_block::Layer for Disk {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.inner
+    }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
         if offset != HELD * SECTOR as u64 || !self.held.load(Ordering::SeqCst) {

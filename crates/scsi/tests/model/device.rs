@@ -1,6 +1,6 @@
 //! RAM disks that look like other devices.
 
-use lunway_block::{BlockDevice, Geometry, ResizeCallback, pass_on};
+use lunway_block::{BlockDevice, Geometry, ResizeCallback, Unmap};
 use lunway_memory::RamDisk;
 
 /// What a device says about itself.
@@ -24,16 +24,16 @@ impl Shaped {
 
 fn shaped(geometry: Geometry, looks: Looks) -> Geometry {
     Geometry {
-        thin: looks.thin,
-        unmap_granularity: if looks.thin { geometry.unmap_granularity } else { 0 },
-        unmap_zeroes: looks.thin,
+        unmap: if looks.thin { geometry.unmap } else { Unmap::Never },
         volatile_cache: looks.volatile,
         ..geometry
     }
 }
 
-impl BlockDevice for Shaped {
-    pass_on!(disk: read, write, flush, unmap, write_zeroes, extents, resize);
+impl lunway_block::Layer for Shaped {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.disk
+    }
 
     fn geometry(&self) -> Geometry {
         shaped(self.disk.geometry(), self.looks)

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Zeroing};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Geometry, Io, SharedBuf, Unmap, Zeroing};
 
 use crate::random::Random;
 
@@ -89,7 +89,7 @@ impl Later {
 impl BlockDevice for Later {
     fn geometry(&self) -> Geometry {
         let size = self.lock().bytes.len() as u64;
-        Geometry { thin: true, unmap_granularity: BLOCK as u32, unmap_zeroes: true, ..Geometry::plain(size) }
+        Geometry { unmap: Unmap::Zeroes { granularity: BLOCK as u32 }, ..Geometry::plain(size) }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {

@@ -9,14 +9,14 @@ use super::ChapUser;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Discovery {
-    /// CHAP users: an initiator must prove to be one of them before it is told of any target. Empty: nothing has to be proven; an
-    /// initiator that offers CHAP alone is then checked against the users of all targets.
+    /// CHAP users. If there is any, initiators must authenticate as one of them before they are told of any target. If there is none, an
+    /// initiator that insists on CHAP is checked against the users of all targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chap: Vec<ChapUser>,
-    /// How the daemon proves itself to initiators that ask for it.
+    /// The CHAP user as which the daemon authenticates to initiators that ask for it (mutual CHAP).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mutual_chap: Option<ChapUser>,
-    /// Which portals SendTargets names.
+    /// Which portals SendTargets returns.
     pub advertise: Advertise,
 }
 
@@ -31,12 +31,12 @@ impl Discovery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advertise {
-    /// Those that `listen` names by address, interface or network; of those that an entry for every address brings along
-    /// (`0.0.0.0`, `[::]`) the ones in the network of the initiator or of the portal that it came by.
+    /// Portals that `listen` names by address, interface or network. Of the addresses behind `0.0.0.0` and `[::]`: those in the network of the
+    /// initiator, or of the portal at which it asks.
     #[default]
     Reachable,
-    /// Only those in the network of the initiator or of the portal that it came by.
+    /// Only portals in the network of the initiator, or of the portal at which it asks.
     SameNetwork,
-    /// All.
+    /// All portals.
     All,
 }

@@ -12,31 +12,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Sessions at the same time, not counting those for discovery. One more is told "out of resources".
+    /// Concurrent sessions, without discovery sessions. One more is refused with "out of resources".
     pub sessions: usize,
-    /// Sessions of one initiator at the same time, with whichever targets; those that it has replaced and whose commands the
-    /// devices have not ended count. One more is told "out of resources".
+    /// Concurrent sessions of one initiator with all targets together. Replaced sessions count until the devices have finished their commands.
+    /// One more is refused with "out of resources".
     pub sessions_per_initiator: usize,
-    /// Connections that a session may have (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Some
-    /// initiators offer several and are better off with one: more than one is for those that are known to use them well.
+    /// Connections of one session (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Raise it only for initiators that
+    /// are known to use several connections well.
     pub connections_per_session: u16,
-    /// Connections that have not logged in. One more, and the oldest of them is closed.
+    /// Connections that have not logged in yet. One more closes the oldest of them.
     pub connections_before_login: usize,
-    /// Logins that one address may begin in a second; 0: any number. A secret that is tried out costs time.
+    /// Logins per second from one address; 0: no limit. It slows down attempts to guess a secret.
     pub logins_per_second: u32,
-    /// Seconds until a connection must have logged in.
+    /// Seconds within which a connection must log in.
     pub login_timeout_s: u64,
-    /// Commands in flight in a session: the window that initiators are told.
+    /// Commands in flight in a session: the command window that initiators are offered.
     pub command_window: u16,
-    /// Memory for data in flight in one session, MiB: a quarter for what the target asked for, a quarter for commands that the
-    /// devices have, half for what initiators may send unasked.
+    /// Memory for data in flight in one session, MiB: a quarter for solicited data, a quarter for commands at the devices, half for unsolicited data.
     pub session_memory_mib: usize,
-    /// Seconds of silence after which an initiator is pinged (NOP-In); 0: never.
+    /// Seconds of silence after which the target pings an initiator (NOP-In); 0: never.
     pub nop_interval_s: u64,
-    /// Seconds that it has to answer.
+    /// Seconds to wait for the answer to that ping before the connection is closed.
     pub nop_timeout_s: u64,
-    /// How long a connection that was just busy polls before it sleeps, microseconds; 0: never. Waking a sleeping
-    /// core takes 20–40 µs, which is most of a round trip at depth 1; an idle connection never polls.
+    /// Microseconds for which a busy connection polls before it sleeps; 0: never. Waking a sleeping core takes 20 to 40 µs, most of a round trip
+    /// at queue depth 1. An idle connection never polls.
     pub poll_us: u64,
 }
 

@@ -93,46 +93,47 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The portals. Port 0 lets the kernel choose: [`Server::addresses`](crate::Server::addresses) says what it chose.
+    /// The portals of portal group 1: an address, an interface (`eth0`) or a network (`10.0.1.0/24`), each with an optional port. Port 0 lets
+    /// the kernel choose; the daemon prints its choice.
     #[serde(default = "default_listen")]
     #[schemars(with = "Vec<String>")]
     pub listen: Vec<PortalSpec>,
-    /// Number of cores that serve connections; `None`: all that this process may use.
+    /// Number of cores that serve connections. Without it: all cores that this process may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<usize>,
-    /// Where what must outlive the process is kept; `None`: nothing is, and initiators are told so.
+    /// Directory for state that must survive a restart: reservations with APTPL, saved mode pages, access states. Without it nothing is kept,
+    /// and initiators are told so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
-    /// What stands for this machine in the names of its disks; `None`: its own id, /etc/machine-id. For containers, whose
-    /// own is another one each time or the same as others'.
+    /// Identifies this machine in the serial numbers of its disks. Without it: `/etc/machine-id`. Set it in containers, whose own id changes
+    /// with each start or is shared with other containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
-    /// What initiators get that ask for CRC32C over headers.
+    /// Whether sessions use CRC32C digests over headers.
     #[serde(default)]
     pub header_digest: Digest,
-    /// What initiators get that ask for CRC32C over data.
+    /// Whether sessions use CRC32C digests over data.
     #[serde(default)]
     pub data_digest: Digest,
-    /// Most that initiators get that offer error recovery (ErrorRecoveryLevel, RFC 7143 §13.20): 0 or 1. Some offer all there is
-    /// and are better off without.
+    /// The highest ErrorRecoveryLevel that is negotiated (RFC 7143 §13.20): 0 or 1. Some initiators offer a level that they do not handle well.
     #[serde(default)]
     pub error_recovery_level: u8,
-    /// What a peer can make this process spend.
+    /// Limits on what peers can make the daemon spend.
     #[serde(default)]
     pub limits: Limits,
-    /// How the running daemon is managed.
+    /// The management interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiConfig>,
-    /// What initiators that ask for targets must prove, and are told.
+    /// Discovery sessions: their authentication, and the portals that SendTargets returns.
     #[serde(default, skip_serializing_if = "Discovery::is_default")]
     pub discovery: Discovery,
-    /// Where the targets are registered.
+    /// The iSNS server at which the targets are registered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isns: Option<IsnsConfig>,
-    /// Portal groups besides the first, which is `listen`.
+    /// More portal groups; `listen` is group 1.
     #[serde(default, rename = "portal_group", skip_serializing_if = "Vec::is_empty")]
     pub portal_groups: Vec<PortalGroupConfig>,
-    /// What is served.
+    /// The targets.
     #[serde(default, rename = "target", skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetConfig>,
     /// Where this came from, for messages: a file's name, or "the command line".
@@ -145,21 +146,21 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortalGroupConfig {
-    /// 2 to 65535; 1 is the group of [`Config::listen`].
+    /// The portal group tag, 2 to 65535. Group 1 is [`Config::listen`].
     pub tag: u16,
-    /// Its portals.
+    /// Its portals, in the form of [`Config::listen`].
     #[schemars(with = "Vec<String>")]
     pub listen: Vec<PortalSpec>,
 }
 
-/// How the running daemon is managed: HTTP with JSON.
+/// The management interface: HTTP with JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiConfig {
-    /// A Unix socket, for the user that the daemon runs as.
+    /// The Unix socket. Only the user that the daemon runs as, and root, may connect to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// A TCP address as well; whoever comes by it must know the token.
+    /// A TCP address in addition to the socket. Requests over TCP must carry the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub listen: Option<SocketAddr>,
@@ -172,7 +173,7 @@ pub struct ApiConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IsnsConfig {
-    /// Its address; the port is usually 3205.
+    /// The server's `ADDRESS:PORT`; the usual port is 3205.
     #[schemars(with = "String")]
     pub server: SocketAddr,
 }
@@ -181,12 +182,12 @@ pub struct IsnsConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Digest {
-    /// Initiators that insist on it are refused.
+    /// Off. Initiators that require it are refused.
     Never,
-    /// Whoever wants it gets it: it costs a pass over the data.
+    /// On for initiators that ask for it. It costs one pass over the data.
     #[default]
     Allow,
-    /// Initiators that cannot do it are refused.
+    /// On. Initiators that do not support it are refused.
     Require,
 }
 

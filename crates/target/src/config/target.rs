@@ -14,36 +14,37 @@ use crate::name::IscsiName;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetConfig {
-    /// Its name.
+    /// The target's iSCSI name: `iqn.…`, `eui.…` or `naa.…`.
     #[schemars(with = "String")]
     pub name: IscsiName,
-    /// A name for people, told at login.
+    /// TargetAlias: a description that initiators are told at login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// `false`: nobody is told of it, logins are answered "service unavailable", and sessions are asked to end.
+    /// `false`: the target is left out of discovery, logins are answered "service unavailable", and existing sessions are asked to log out.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[schemars(extend("default" = true))]
     pub enabled: bool,
-    /// Where initiators are sent instead.
+    /// Redirects initiators to another portal at login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redirect: Option<Redirect>,
-    /// Initiators that match no rule of `acl` may log in, and see and do everything: every initiator that reaches the target,
-    /// or with `chap` every initiator that proves to be one of its users. `false`: only those that a rule lets in.
+    /// `true`: initiators that match no rule of `acl` may log in with full access. With `chap` they must authenticate first. `false`: only
+    /// initiators that a rule allows.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub open: bool,
-    /// CHAP users: initiators must prove to be one of them; empty: nothing has to be proven.
+    /// CHAP users. If there is any, initiators must authenticate as one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chap: Vec<ChapUser>,
-    /// How the target proves itself to initiators that ask for it.
+    /// The CHAP user as which the target authenticates to initiators that ask for it (mutual CHAP).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_chap: Option<ChapUser>,
-    /// The portal groups that offer it, with their access states; empty: all of them, active/optimized.
+    /// The portal groups that offer the target, with their ALUA access states. Without it: all groups, `active-optimized`.
     #[serde(default, rename = "portal_group", skip_serializing_if = "Vec::is_empty")]
     pub portal_groups: Vec<TargetPortalGroup>,
-    /// Access rules: the first that matches an initiator decides; an initiator that matches none is let in only if the target
-    /// is `open`. Without rules and without `open` no initiator may log in.
+    /// Access rules. The first rule that matches an initiator decides; an initiator that matches none may log in only if the target is `open`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acl: Vec<AccessRule>,
-    /// Its logical units.
+    /// The logical units.
     #[serde(default, rename = "lun", skip_serializing_if = "Vec::is_empty")]
     pub luns: Vec<LunConfig>,
 }
@@ -86,11 +87,12 @@ impl TargetConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
-    /// `ADDRESS:PORT`.
+    /// The portal, `ADDRESS:PORT`.
     #[schemars(with = "String")]
     pub to: SocketAddr,
-    /// Initiators may remember it.
+    /// `true`: the target has moved for good, and initiators may remember the new portal.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub permanent: bool,
 }
 
@@ -98,7 +100,7 @@ pub struct Redirect {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChapUser {
-    /// CHAP_N.
+    /// The user's name (CHAP_N).
     pub user: String,
     /// The file whose only line is the secret.
     // RFC 7143 [9.2-5]
@@ -109,13 +111,14 @@ pub struct ChapUser {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetPortalGroup {
-    /// Its tag.
+    /// The tag of a portal group.
     pub tag: u16,
-    /// What initiators may do through it.
+    /// The access state that is reported for the group.
     #[serde(default)]
     pub state: AccessState,
-    /// Initiators should use it where they can.
+    /// Reports the group as preferred.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub preferred: bool,
 }
 
@@ -123,14 +126,14 @@ pub struct TargetPortalGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessState {
-    /// The way to use.
+    /// The path to use.
     #[default]
     ActiveOptimized,
-    /// It works; another way is better.
+    /// It works, but another path is better.
     ActiveNonOptimized,
-    /// Only what identifies and manages the logical unit works.
+    /// Only commands that identify and manage the logical unit are accepted.
     Standby,
-    /// Even less works.
+    /// Fewer commands than in `standby` are accepted.
     Unavailable,
 }
 
@@ -138,27 +141,29 @@ pub enum AccessState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccessRule {
-    /// A name for people and for the management interface.
+    /// The rule's name, by which `lunway acl` and the management interface refer to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Names of initiators, where `*` stands for anything; empty: any.
+    /// Initiator names, where `*` stands for any text. Without it: any initiator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initiators: Vec<String>,
-    /// Networks that they come from; empty: any.
+    /// Networks from which initiators connect, such as `192.0.2.0/24`. Without it: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub from: Vec<IpNet>,
-    /// CHAP users; empty: any.
+    /// CHAP users. Without it: any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
-    /// The logical units that exist for them; `None`: all.
+    /// The LUNs that these initiators see. Without it: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub luns: Option<Vec<u16>>,
-    /// They may not write.
+    /// `true`: these initiators may not write.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub read_only: bool,
-    /// They are refused.
+    /// `true`: these initiators may not log in.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub deny: bool,
 }
 
@@ -166,30 +171,31 @@ pub struct AccessRule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LunConfig {
-    /// Its number, 0 to 16383.
+    /// The logical unit number, 0 to 16383.
     pub id: u16,
-    /// The device, in the grammar of the command line.
+    /// The device behind it, written as on the command line: `disk.img`, `ram:1G`, `iscsi://…`.
     #[schemars(with = "String")]
     pub device: DeviceName,
-    /// Bytes of a logical sector, 512 or 4096; `None`: what the device says.
+    /// Bytes of a logical sector, 512 or 4096. Without it: the device's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sector: Option<u32>,
-    /// Bytes of a physical sector, where initiators are to be told a larger one than the device has: 512e is `sector` 512 and
-    /// `physical_sector` 4096.
+    /// Bytes of a physical sector, to report a larger one than the device has: a 512e disk has `sector = 512` and `physical_sector = 4096`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_sector: Option<u32>,
-    /// Writes are refused.
+    /// `true`: writes are refused.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub read_only: bool,
-    /// Shown as a removable medium.
+    /// `true`: reported as a removable medium.
     #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
     pub removable: bool,
-    /// The unit serial number (VPD page 80h), of which the names of VPD page 83h are made: initiators take all that has the same
-    /// for ways to one disk. `None`: made of the machine's id, the target's name, the LUN and the device's path, the same after
-    /// each start.
+    /// The unit serial number (VPD page 80h); the designators of VPD page 83h are derived from it. Initiators treat all LUNs with the same serial
+    /// number as paths to one disk. Without it: derived from the machine's id, the target's name, the LUN and the device's path, and the same
+    /// after each start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Initiators are warned when the backing store is fuller than this (SBC-4 4.7.3.7, soft threshold).
+    /// Initiators get a warning when the backing store is fuller than this percentage (soft threshold, SBC-4 4.7.3.7).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_percent: Option<u8>,
 }

@@ -45,7 +45,7 @@ impl MetricsSnapshot {
             "CHAP responses that waited, or were refused unchecked.",
         );
         page.line("lunway_chap_delayed_total", &[], self.chap_delayed);
-        page.family("lunway_warnings", "gauge", "What is served as configured and may not be meant so.");
+        page.family("lunway_warnings", "gauge", "Warnings about the configuration.");
         for warning in &self.warnings {
             page.line("lunway_warnings", &[("kind", warning.kind.name().to_owned())], warning.count);
         }

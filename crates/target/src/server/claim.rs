@@ -35,7 +35,9 @@ impl Claim {
         let device = match config.device.spec().leaf() {
             DeviceSpec::Ram { .. } | DeviceSpec::Null { .. } => None,
             // By whatever format it is opened.
-            DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } => Some(path.display().to_string()),
+            DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Image { path, .. } => {
+                Some(path.display().to_string())
+            }
             other => Some(other.to_string()),
         };
         Self { target: target.to_owned(), lun: config.id, device }

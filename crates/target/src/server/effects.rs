@@ -44,14 +44,14 @@ pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
         Admits::None if target.acl.is_empty() => (
             WarningKind::ClosedTarget,
             format!(
-                "target {name} lets in no initiator: it has no access rules and is not open; add `open = true` to its [[target]] to \
-             let in every initiator, as configurations without rules did before, or [[target.acl]] rules"
+                "target {name} admits no initiator: it has no access rules and is not open; add `open = true` to its [[target]] to \
+             admit every initiator, as configurations without rules did before, or [[target.acl]] rules"
             ),
         ),
         Admits::None => (
             WarningKind::ClosedTarget,
             format!(
-                "target {name} lets in no initiator: all its access rules deny, and it is not open; add a rule that lets one in, \
+                "target {name} admits no initiator: all its access rules deny, and it is not open; add a rule that allows one, \
              or `open = true`"
             ),
         ),

@@ -65,8 +65,8 @@ pub enum ChangeError {
     NeedsRestart(String),
     /// A logical unit would lose what is behind its new end, and nobody said that this is meant.
     #[error(
-        "lun {lun} of target {target} has {present} bytes, and {size} would lose what is behind them: say that fewer are meant, \
-         with --shrink or \"shrink\": true"
+        "lun {lun} of target {target} has {present} bytes; a size of {size} would lose the data beyond it, and needs \
+         --shrink, or \"shrink\": true"
     )]
     Smaller {
         /// The target.

@@ -274,9 +274,9 @@ impl Resize {
                 drop(turn);
                 resized
             });
-            resizing.await.unwrap_or_else(|error| Err(BlockError::Gone { why: error.to_string() }))
+            resizing.await.unwrap_or_else(|error| Err(BlockError::gone(error.to_string())))
         });
-        let late = BlockError::Timeout { millis: RESIZE_TIME.as_millis() as u64 };
+        let late = BlockError::late(RESIZE_TIME);
         resized.await.unwrap_or(Err(late)).map_err(|error| ChangeError::Resize {
             target,
             lun,

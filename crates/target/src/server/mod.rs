@@ -176,7 +176,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What is served as configured and may not be meant so. Looks into no file.
+    /// Warnings about the configuration. Looks into no file.
     pub fn warnings(&self) -> Vec<Warning> {
         let (config, mut warnings) = {
             let current = self.current();

@@ -41,7 +41,10 @@ impl Place {
     /// What is so of this logical unit alone, wherever another has its target's name and its number.
     pub(super) fn distinction(&self, lun: &LunConfig) -> String {
         let store = match lun.device.spec().leaf() {
-            DeviceSpec::File { path, .. } | DeviceSpec::Vhdx { path } | DeviceSpec::Paths { path } => {
+            DeviceSpec::File { path, .. }
+            | DeviceSpec::Vhdx { path }
+            | DeviceSpec::Image { path, .. }
+            | DeviceSpec::Paths { path } => {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 path.as_os_str().as_encoded_bytes().escape_ascii().to_string()
             }

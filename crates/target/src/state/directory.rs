@@ -151,124 +151,41 @@ impl Directory for FileSystem {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use lunway_crash::Folder;
 
     use super::*;
 
-    /// Bytes of a file: as they are, and as they are on the disk.
-    #[derive(Clone, Default)]
-    struct Inode {
-        bytes: Vec<u8>,
-        durable: Option<Vec<u8>>,
-    }
-
-    type Names = BTreeMap<String, usize>;
-    /// What becomes of bytes that were not made durable.
-    type Damage = fn(&[u8]) -> Vec<u8>;
-
-    /// A directory whose power fails after a number of steps. It keeps what is durable apart from what was done.
-    #[derive(Clone, Default)]
-    struct Failing {
-        inodes: Vec<Inode>,
-        names: Names,
-        /// As they were after each step since the last time they were made durable, the oldest first.
-        history: Vec<Names>,
-        last: usize,
-        steps_left: usize,
-    }
-
-    impl Failing {
-        fn step(&mut self) -> io::Result<()> {
-            self.steps_left =
-                self.steps_left.checked_sub(1).ok_or_else(|| io::Error::other("power failed"))?;
-            Ok(())
-        }
-
-        fn change_names(&mut self, change: impl FnOnce(&mut Names)) {
-            change(&mut self.names);
-            self.history.push(self.names.clone());
-        }
-
-        /// Every directory that may be there after the power comes back: names as they were at any moment since the last
-        /// sync, bytes that were not made durable in any of the states that disks leave.
-        fn after_power_failure(&self) -> Vec<Self> {
-            let damage: [Damage; 4] = [
-                |_| Vec::new(),
-                |bytes| bytes[..bytes.len() / 2].to_vec(),
-                |bytes| vec![0; bytes.len()],
-                <[u8]>::to_vec,
-            ];
-            let mut all = Vec::new();
-            for names in &self.history {
-                for damage in damage {
-                    let inodes = self.inodes.iter().map(|inode| {
-                        let bytes = inode.durable.clone().unwrap_or_else(|| damage(&inode.bytes));
-                        Inode { durable: Some(bytes.clone()), bytes }
-                    });
-                    all.push(Self {
-                        inodes: inodes.collect(),
-                        names: names.clone(),
-                        history: vec![names.clone()],
-                        last: 0,
-                        steps_left: usize::MAX,
-                    });
-                }
-            }
-            all
-        }
-    }
-
-    impl Directory for Failing {
+    impl Directory for Folder {
         fn read(&mut self, name: &str) -> io::Result<Option<Vec<u8>>> {
-            Ok(self.names.get(name).map(|&inode| self.inodes[inode].bytes.clone()))
+            Ok(Folder::read(self, name))
         }
 
         fn create(&mut self, name: &str) -> io::Result<()> {
-            self.step()?;
-            self.last = self.inodes.len();
-            self.inodes.push(Inode::default());
-            let last = self.last;
-            self.change_names(|names| names.extend([(name.to_owned(), last)]));
-            Ok(())
+            Folder::create(self, name)
         }
 
         fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-            self.step()?;
-            self.inodes[self.last].bytes.extend(bytes);
-            Ok(())
+            Folder::write(self, bytes)
         }
 
         fn sync_file(&mut self) -> io::Result<()> {
-            self.step()?;
-            let inode = &mut self.inodes[self.last];
-            inode.durable = Some(inode.bytes.clone());
-            Ok(())
+            Folder::sync_file(self)
         }
 
         fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-            self.step()?;
-            let inode = *self.names.get(from).ok_or(io::ErrorKind::NotFound)?;
-            self.change_names(|names| {
-                names.remove(from);
-                names.insert(to.to_owned(), inode);
-            });
-            Ok(())
+            Folder::rename(self, from, to)
         }
 
         fn remove(&mut self, name: &str) -> io::Result<()> {
-            self.step()?;
-            self.change_names(|names| names.retain(|other, _| other != name));
-            Ok(())
+            Folder::remove(self, name)
         }
 
         fn sync(&mut self) -> io::Result<()> {
-            self.step()?;
-            self.history = vec![self.names.clone()];
-            Ok(())
+            Folder::sync(self)
         }
 
         fn names(&mut self) -> io::Result<Vec<String>> {
-            Ok(self.names.keys().cloned().collect())
+            Ok(Folder::names(self))
         }
     }
 
@@ -279,23 +196,22 @@ mod tests {
         old: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> usize {
-        let mut before =
-            Failing { history: vec![Names::new()], steps_left: usize::MAX, ..Failing::default() };
+        let mut before = Folder::default();
         if let Some(old) = old {
             replace(&mut before, "f", old).unwrap();
         }
         for steps in 0.. {
-            let mut directory = Failing { steps_left: steps, ..before.clone() };
+            let mut directory = before.failing_after(steps);
             let answered = change(&mut directory).is_ok();
             for mut after in directory.after_power_failure() {
                 sweep(&mut after).unwrap();
-                let found = after.read("f").unwrap();
+                let found = after.read("f");
                 let found = found.as_deref();
                 assert!(found == new || found == old && !answered, "{found:?} after {steps} steps");
-                assert_eq!(after.names().unwrap().len(), usize::from(found.is_some()), "something is left");
+                assert_eq!(after.names().len(), usize::from(found.is_some()), "something is left");
                 // And it goes on from there.
                 change(&mut after).unwrap();
-                assert_eq!(after.read("f").unwrap().as_deref(), new);
+                assert_eq!(after.read("f").as_deref(), new);
             }
             if answered {
                 return steps;

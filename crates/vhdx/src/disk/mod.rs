@@ -2,12 +2,14 @@
 
 mod commit;
 mod read;
+mod relocate;
 mod write;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use read::{ReadPlan, ReadSegment, Source};
+pub use relocate::{Placed, Relocation};
 pub use write::{Fill, WritePlan, WriteSegment};
 
 use crate::error::{DiskError, OpenError};

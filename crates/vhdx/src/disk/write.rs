@@ -51,26 +51,26 @@ impl WritePlan {
 
 /// What becomes of a block when its data is written.
 #[derive(Debug)]
-struct Change {
-    block: u64,
+pub(super) struct Change {
+    pub(super) block: u64,
     /// The entry as it was: if a discard has come in between, the write was before it, and nothing is left to do.
-    before: BatEntry,
-    after: BatEntry,
+    pub(super) before: BatEntry,
+    pub(super) after: BatEntry,
     /// Space that the write has taken.
-    claimed: Option<Claimed>,
+    pub(super) claimed: Option<Claimed>,
     /// Sectors to mark: the pages of the bitmap, and their bits.
-    mark: Option<Mark>,
+    pub(super) mark: Option<Mark>,
 }
 
 #[derive(Debug)]
-struct Claimed {
-    span: Span,
+pub(super) struct Claimed {
+    pub(super) span: Span,
     /// The block's own space from before, which an UNMAPPED or UNDEFINED entry has kept.
-    anchored: bool,
+    pub(super) anchored: bool,
 }
 
 #[derive(Debug)]
-struct Mark {
+pub(super) struct Mark {
     /// Offset of the bitmap block in the file.
     bitmap: u64,
     /// Bits of the sectors.
@@ -152,6 +152,10 @@ impl<S: Storage> Disk<S> {
             }
             if change.after != change.before {
                 let _ = state.pages.set_entry(place, change.after);
+                // Only a relocation gives a block that has data another place.
+                if has_data(change.before) && change.before.offset() != change.after.offset() {
+                    state.freed.push(Span { offset: change.before.offset(), len: self.geometry.block_size });
+                }
             }
         }
         self.end(&mut state, plan);
@@ -253,7 +257,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// The block's entry, once no other write allocates it.
-    fn unclaimed(&self, state: &mut State, block: u64) -> Result<BatEntry, Stop> {
+    pub(super) fn unclaimed(&self, state: &mut State, block: u64) -> Result<BatEntry, Stop> {
         if state.claims.contains(&block) {
             return Err(Stop::Needs(Need::Block(block)));
         }
@@ -378,7 +382,7 @@ impl<S: Storage> Disk<S> {
         first..first + part.len / self.geometry.sector
     }
 
-    fn hold(&self, state: &mut State, plan: &mut WritePlan, change: Change) -> Result<(), Stop> {
+    pub(super) fn hold(&self, state: &mut State, plan: &mut WritePlan, change: Change) -> Result<(), Stop> {
         self.hold_pages(state, &change)?;
         plan.changes.push(change);
         Ok(())
@@ -424,6 +428,10 @@ impl<S: Storage> Disk<S> {
         }
         self.claim_ended.notify_all();
     }
+}
+
+fn has_data(entry: BatEntry) -> bool {
+    matches!(entry.state(), Some(BlockState::FullyPresent | BlockState::PartiallyPresent))
 }
 
 const _: () = assert!(MIB.is_multiple_of(PAGE_U64));

@@ -1,11 +1,15 @@
 //! Changes of a closed file's own structures: its size, its parent, its metadata. Each is one transaction of the log.
 
+mod identity;
+mod pack;
 mod parent;
 mod repair;
 mod resize;
 
 use std::collections::BTreeMap;
 
+pub use identity::{Identity, set_identity};
+pub use pack::pack_metadata;
 pub use parent::{set_linkage2, set_parent};
 pub use repair::{Repairs, repair, repaired_parts};
 pub use resize::{Resize, resize};

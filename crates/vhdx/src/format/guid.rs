@@ -33,6 +33,11 @@ impl Guid {
         Self::swap(digits.to_be_bytes())
     }
 
+    /// The 32 digits as they are written.
+    pub const fn to_digits(self) -> u128 {
+        u128::from_be_bytes(Self::swap(self.0).0)
+    }
+
     /// A random GUID (RFC 9562, version 4) of 16 random bytes.
     pub const fn from_random(mut bytes: [u8; 16]) -> Self {
         bytes[6] = bytes[6] & 0x0F | 0x40;

@@ -57,9 +57,9 @@ impl ValueEnum for AccessName {
 /// How due times are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::command) enum ArrivalsName {
-    /// At equal distances
+    /// At equal intervals
     Even,
-    /// At random, each independent of the others
+    /// At random, independent of each other
     Poisson,
 }
 
@@ -87,7 +87,7 @@ pub(in crate::command) fn region(text: &str) -> Result<Region, String> {
 pub(in crate::command) fn rate(text: &str) -> Result<Rate, String> {
     match text.strip_suffix("iops") {
         Some(count) => {
-            count.trim().parse().map(Rate::Iops).map_err(|_| format!("`{text}` is no number of iops"))
+            count.trim().parse().map(Rate::Iops).map_err(|_| format!("`{text}` is not a number of iops"))
         }
         None => parse_size(text).map(Rate::BytesPerSecond).map_err(|error| error.to_string()),
     }

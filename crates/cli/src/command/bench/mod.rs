@@ -37,87 +37,87 @@ pub(crate) use self::plan::run_profile;
 
 /// Measure a device.
 ///
-/// Without --rw and --job, runs a profile. With --rw, runs one job; with --job, those of a job file of fio's. What writes asks for
-/// --destroy where the device holds data.
+/// Runs a profile; with --rw one job; with --job the jobs of a fio job file. Tests that write require --destroy if
+/// the device holds data.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway bench ram:4G
-  lunway bench iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --html-file report.html --live
-  lunway bench disk.img --rw randrw --mix 70 --bs 8K --qd 16 --time 30s --json-file result.json
+  lunway bench iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --live
+  lunway bench disk.img --rw randread --qd 16 --time 30s --html-file a.html
   lunway bench disk.img --job oltp.fio --stream - | tee oltp.ndjson")]
 pub(crate) struct Bench {
     /// The device to measure
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Run these rows [default: anvil, unless --rw or --job is given]
+    /// Run the tests of this profile [default: anvil, unless --rw or --job is given]
     #[arg(long, value_name = "NAME", conflicts_with = "job")]
     profile: Option<ProfileName>,
-    /// Run the jobs of a file of fio's
+    /// Run the jobs of a fio job file
     #[arg(
         long,
         value_name = "FILE",
         conflicts_with_all = ["rw", "time", "ramp", "size", "seed"]
     )]
     job: Option<PathBuf>,
-    /// Run one job: what it does. With --profile steady: what is repeated
+    /// Run one job with this access pattern. With --profile steady: the pattern to repeat
     #[arg(long, value_name = "PATTERN")]
     rw: Option<AccessName>,
     /// Bytes per I/O [default: 4K]
     #[arg(long, value_name = "SIZE", requires = "rw", value_parser = block_size)]
     bs: Option<u32>,
-    /// I/Os in flight, of each of --numjobs [default: 1]
+    /// I/Os in flight per worker [default: 1]
     #[arg(long, value_name = "N", requires = "rw")]
     qd: Option<u32>,
-    /// Workers, each on a thread of its own [default: 1]
+    /// Number of workers, each with its own thread [default: 1]
     #[arg(long, value_name = "N", requires = "rw")]
     numjobs: Option<u32>,
-    /// Which blocks of a random job come how often: uniform, once (each once a pass), zipf:1.2, pareto:0.2
+    /// Distribution of random addresses: uniform, once (each block once per pass), zipf:1.2, pareto:0.2
     #[arg(long, value_name = "NAME", requires = "rw", value_parser = distribution)]
     distribution: Option<Distribution>,
-    /// How long to measure each row or the job, as 10s or 2m [default: 5s a row of anvil, 10s for a job without --size]
+    /// Duration of the job or of each test: 10s, 2m [default: 5s per test of anvil, 10s for a job without --size]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
-    /// How long to run each before measuring
+    /// Time for which each test runs before it is measured
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ramp: Option<Duration>,
-    /// Job: move this many bytes. Profile: work in the first so many bytes [default: 1G for anvil]
+    /// Job: bytes to transfer. Profile: use this many bytes at the start of the device [default: 1G for anvil]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// How often the profile crystal measures each row [default: 5]
+    /// Number of times the profile crystal runs each test [default: 5]
     #[arg(long, value_name = "N", requires = "profile")]
     runs: Option<u32>,
-    /// Work only in this part of the device
+    /// Use only this part of the device
     #[arg(long, value_name = "OFFSET+SIZE", requires = "rw", value_parser = region)]
     region: Option<Region>,
-    /// Percent of reads, for --rw rw and randrw [default: 50]
+    /// Percentage of reads, for --rw rw and randrw [default: 50]
     #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = clap::value_parser!(u8).range(0..=100))]
     mix: Option<u8>,
-    /// I/Os are due at this rate, whatever the device does: bytes per second (100M), or I/Os per second (5000iops)
+    /// Issue I/Os at this rate, however the device responds: bytes per second (100M), or 5000iops
     #[arg(long, value_name = "RATE", requires = "rw", value_parser = rate)]
     rate: Option<Rate>,
-    /// How the I/Os of --rate are spread over time [default: even]
+    /// Distribution of --rate I/Os over time [default: even]
     #[arg(long, value_name = "NAME", requires = "rate")]
     arrivals: Option<ArrivalsName>,
-    /// Write blocks that can be told apart, and check what is read
+    /// Write identifiable blocks, and check what is read
     #[arg(long, requires = "rw")]
     verify: bool,
-    /// Of addresses and data; the same seed issues the same I/Os
+    /// Seed of addresses and data; the same seed issues the same I/Os
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Logical sector of the device, where it can have any: 512 or 4096
+    /// Logical sector size, for devices that have no fixed one: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
-    /// Open files past the page cache (O_DIRECT)
+    /// Bypass the page cache for files (O_DIRECT)
     #[arg(long)]
     direct: bool,
-    /// Overwrite what the device holds
+    /// Allow the data on the device to be overwritten
     #[arg(long)]
     destroy: bool,
-    /// Where `lunway net serve` tells what the wire to the device can do [default: port 3262 of the portal's host]
+    /// Address of a `lunway net serve` that measures the wire to the device [default: port 3262 of the portal's host]
     #[arg(long, value_name = "HOST[:PORT]")]
     wire: Option<String>,
-    /// Show what happens now, four times a second; a line a second where nothing can be drawn
+    /// Show progress four times a second; one line per second where output is not a terminal
     #[arg(long)]
     live: bool,
     #[command(flatten)]
@@ -199,7 +199,7 @@ impl Bench {
         let cancel = interrupt::watch();
         let measured = self.measure_on(&opened.device, spec, task, &cancel).await;
         let paths = opened.device.paths();
-        opened.close().await;
+        opened.close_or_log().await;
         let (mut measured, streamed) = measured?;
         measured.wire = Wire::measure(self.wire.as_deref(), &paths, &measured.outcomes, &cancel);
         measured.notes.extend(measured.wire.lines());

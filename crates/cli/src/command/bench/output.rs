@@ -23,10 +23,10 @@ use crate::output::{Files, is_stdout};
 pub(super) struct Outputs {
     #[command(flatten)]
     files: Files,
-    /// Write JSON in fio's layout, as --json-file does, with all latency buckets (fio's json+)
+    /// Write JSON in fio's layout with all latency buckets (fio's json+) to this file
     #[arg(long, value_name = "FILE", visible_alias = "json-plus")]
     json_plus_file: Option<PathBuf>,
-    /// Write a line of JSON each second while it runs, and for each job that has ended
+    /// Write one line of JSON per second, and one for each finished job, to this file
     #[arg(long, value_name = "FILE")]
     stream: Option<PathBuf>,
 }

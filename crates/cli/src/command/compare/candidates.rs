@@ -162,7 +162,7 @@ impl Opened {
 
     pub(super) async fn close(self) {
         for opened in self.handles {
-            opened.close().await;
+            opened.close_or_log().await;
         }
     }
 }

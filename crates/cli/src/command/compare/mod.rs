@@ -26,29 +26,30 @@ use crate::{device, interrupt, progress};
 /// Most candidates: a page and a terminal still show them side by side.
 const CANDIDATES_MAX: usize = 8;
 
-/// Measure devices in turns and say which differences are real.
+/// Measure devices alternately, and report which differences are real.
 ///
-/// The first device is the control: it is measured twice in every block, and differences are given in per cent of it. Without --rw
-/// and --job the ten rows of the profile `anvil` are compared. Differences within the margin do not matter; what cannot be told after
-/// the first pairs is measured for more. What writes asks for --destroy where a device holds data.
+/// The first device is the control: it is measured twice in every block, and differences are percentages of it.
+/// Without --rw and --job the ten tests of the profile `anvil` are compared. Differences within the margin count as
+/// none; tests that are undecided after the first pairs are measured further. Tests that write require --destroy if a
+/// device holds data.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway compare ram:1G ram:1G,sector=4096
-  lunway compare a.img b.img --direct --rw randread --bs 4K --qd 16 --html-file compare.html
-  lunway compare iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 iscsi://192.0.2.11/iqn.2026-11.com.example:disk/0 \\
-      --labels old,new --destroy --json-file compare.json")]
+  lunway compare a.img b.img --direct --rw randread --qd 16 --html-file c.html
+  lunway compare iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 \\
+      iscsi://192.0.2.11/iqn.2026-11.com.example:disk/0 --labels old,new")]
 pub(crate) struct Compare {
-    /// The devices: the control, and what is held against it
+    /// The control, and the devices to compare with it
     #[arg(value_name = "DEVICE[,sector=4096]", num_args = 2..=CANDIDATES_MAX, required = true)]
     devices: Vec<String>,
-    /// Names for them in tables, as 512,4K
+    /// Their names in tables, such as 512,4K
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     labels: Vec<String>,
-    /// Compare these rows [default: anvil, unless --rw or --job is given]
+    /// Compare the tests of this profile [default: anvil, unless --rw or --job is given]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["rw", "job"])]
     profile: Option<Rows>,
-    /// Compare one row: what it does
+    /// Compare one test with this access pattern
     #[arg(long, value_name = "PATTERN", conflicts_with = "job")]
     rw: Option<AccessName>,
     /// Bytes per I/O [default: 4K]
@@ -57,43 +58,43 @@ pub(crate) struct Compare {
     /// I/Os in flight [default: 1]
     #[arg(long, value_name = "N", requires = "rw")]
     qd: Option<u32>,
-    /// Percent of reads, for --rw rw and randrw [default: 50]
+    /// Percentage of reads, for --rw rw and randrw [default: 50]
     #[arg(long, value_name = "PERCENT", requires = "rw", value_parser = clap::value_parser!(u8).range(0..=100))]
     mix: Option<u8>,
-    /// I/Os are due at this rate, as 100M or 5000iops: response times are compared then
+    /// Issue I/Os at this rate (100M, 5000iops) and compare response times
     #[arg(long, value_name = "RATE", requires = "rw", value_parser = rate)]
     rate: Option<Rate>,
-    /// Compare the jobs of a job file of fio's, one after the other
+    /// Compare the jobs of a fio job file, one after the other
     #[arg(long, value_name = "FILE")]
     job: Option<PathBuf>,
-    /// What is compared: iops, or the mean response time
+    /// The figure to compare
     #[arg(long, value_enum, default_value_t = Figure::Iops)]
     figure: Figure,
-    /// Pairs of runs after which it is looked what is decided
+    /// Pairs of runs after which results are evaluated
     #[arg(long, value_name = "N", default_value_t = PAIRS)]
     pairs: u32,
-    /// How often so many pairs are measured, at most, for what is not decided
+    /// Maximum number of times that this many pairs are measured for undecided tests
     #[arg(long, value_name = "N", default_value_t = ROUNDS_MAX)]
     rounds: u32,
-    /// Differences up to this do not matter, per cent
+    /// Differences up to this percentage count as none
     #[arg(long, value_name = "PERCENT", default_value_t = MARGIN_PERCENT)]
     margin: f64,
-    /// How long each run is measured [default: 1s; with --job what the file says]
+    /// Duration of each run [default: 1s; with --job from the file]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     time: Option<Duration>,
-    /// How long each runs before that [default: 100ms; with --job what the file says]
+    /// Time for which each test runs before it is measured [default: 100ms; with --job from the file]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ramp: Option<Duration>,
-    /// Work in the first so many bytes of each device; the smallest device decides for all
+    /// Use this many bytes at the start of each device, at most the size of the smallest
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     size: u64,
-    /// Of the order of runs, addresses and data
+    /// Seed of the order of runs, addresses and data
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Open files past the page cache (O_DIRECT)
+    /// Bypass the page cache for files (O_DIRECT)
     #[arg(long)]
     direct: bool,
-    /// Overwrite what the devices hold
+    /// Allow the data on the devices to be overwritten
     #[arg(long)]
     destroy: bool,
     #[command(flatten)]
@@ -102,15 +103,15 @@ pub(crate) struct Compare {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Rows {
-    /// Sequential 4 MiB, random 4K at depth 1, 4 and 16, both ways; 32K and 128K reads
+    /// Sequential 4 MiB, random 4K at depth 1, 4 and 16, read and write; 32K and 128K reads
     Anvil,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// I/Os per second: more is better
+    /// I/Os per second; more is better
     Iops,
-    /// Mean response time: less is better
+    /// Mean response time; less is better
     Response,
 }
 

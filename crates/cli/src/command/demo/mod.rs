@@ -13,6 +13,7 @@ use lunway_bench::report;
 use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
 use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Buf, Durability};
+use lunway_copy::{Before, Transfer};
 use lunway_device::{OpenOptions, Opened};
 use lunway_report::{Document, Fact, html};
 use lunway_target::{Config, Flags, Server};
@@ -24,7 +25,6 @@ use super::serve;
 const NAME: &str = "iqn.2026-11.io.lunway:demo";
 use crate::failure::Failure;
 use crate::report_file::ReportFile;
-use crate::transfer::{Before, Transfer};
 use crate::{device, interrupt, progress, terminal};
 
 /// Size of each logical unit.
@@ -41,19 +41,21 @@ const MEASURED: u64 = LUN_SIZE;
 
 const FILE_NAME: &str = "lunway-demo.html";
 
-/// Serve, reach, copy, measure, and pull a cable in mid-write: all of it once, on this machine, in under a minute.
+/// Show everything once on this machine, in under a minute: serve, copy, measure, survive a pulled cable.
 ///
-/// Needs no root and no set-up, touches no disk: the volumes are in memory, and the one file written is the report. The second act has
-/// a network of two cables built of namespaces; where the kernel or a container forbids these, proxies stand for the cables.
+/// Needs neither root nor preparation and touches no disk: the volumes are in memory, and the only file written is
+/// the report. The second part builds a network of two cables from namespaces; where the kernel or a container does
+/// not allow that, proxies take the place of the cables.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
-    /// Write the report here [default: lunway-demo.html in the current directory, or where temporary files go]
+    /// Write the report to this file [default: lunway-demo.html in the current directory, or in the temporary
+    /// directory]
     #[arg(long, value_name = "FILE", visible_alias = "html")]
     html_file: Option<PathBuf>,
-    /// Replace a file that is not a report of lunway's
+    /// Replace a file that is not a lunway report
     #[arg(long)]
     force: bool,
-    /// The second act only: two lanes, and a cable pulled in mid-write
+    /// Run the second part only: two lanes, and a cable that is pulled during a write
     #[arg(long)]
     lanes: bool,
     /// The side of the second act that is in the sandbox: leaves what it has seen there
@@ -191,8 +193,8 @@ impl Demonstration {
             copy_one("lun 0 to lun 1", &*first.device, &*second.device, cancel).await
         }
         .await;
-        first.close().await;
-        second.close().await;
+        first.close_or_log().await;
+        second.close_or_log().await;
         result
     }
 
@@ -216,7 +218,7 @@ impl Demonstration {
         ))?;
         let facts = environment(&*opened.device);
         let outcomes = run_profile(&profile, &opened.device, cancel).await;
-        opened.close().await;
+        opened.close_or_log().await;
         let outcomes = outcomes?;
         if outcomes.iter().all(|outcome| outcome.end == End::Cancelled) {
             return Err(Failure::failed(anyhow!("interrupted before there was anything to show")));
@@ -234,7 +236,8 @@ async fn copy_one(
     destination: &dyn BlockDevice,
     cancel: &Cancel,
 ) -> Result<(), Failure> {
-    let transfer = Transfer { source, destination, before: Before::Unknown, cancel };
+    let transfer =
+        Transfer { source, destination, before: Before::Unknown, is_cancelled: &|| cancel.is_cancelled() };
     let bar = progress::bytes("copying", IMAGE_SIZE);
     let start = Instant::now();
     let copied = transfer.copy(&mut |done| bar.set_position(done)).await;

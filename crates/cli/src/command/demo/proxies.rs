@@ -55,7 +55,7 @@ pub(super) async fn act(reason: &str, cancel: &Cancel) -> Result<Act, Failure> {
         let (first, second) = (first?, second?);
         let device = open(&first, &second).await?;
         let shown = measure(&device, [&first, &second], cancel).await;
-        device.close().await;
+        device.close_or_log().await;
         shown
     }
     .await;

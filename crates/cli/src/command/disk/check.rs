@@ -15,14 +15,14 @@ use super::{folder, guids, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Check a disk and its parents: every structure, every entry of the block tables. Nothing is changed.
+/// Check every structure and block table entry of a disk and its parents; changes nothing
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk check server.vhdx
   lunway disk check server.avhdx --json
 
-Exit code 1 where a file is damaged, or the chain is not whole.")]
+Exit code 1 if a file is damaged or a parent is missing.")]
 pub(super) struct Check {
     /// The VHDX file
     #[arg(value_name = "FILE")]
@@ -66,7 +66,7 @@ impl Check {
                 Err(Failure::failed(anyhow!("the chain of {} is not whole: {why}", path.display())))
             }
             (damaged, _) => Err(Failure::failed(anyhow!(
-                "{damaged} of {} files are damaged: restore them from a backup, or copy what can be read",
+                "damaged files: {damaged} of {}; restore them from a backup, or copy what can be read",
                 reports.len()
             ))),
         }
@@ -105,8 +105,8 @@ fn file_json(path: &Path, report: &Report) -> Value {
 fn file_text(path: &Path, report: &Report) -> String {
     let summary = match (report.is_damaged(), report.findings.len()) {
         (true, _) => "damaged",
-        (false, 0) => "sound",
-        (false, _) => "sound, with notes",
+        (false, 0) => "no errors",
+        (false, _) => "no errors, with notes",
     };
     let mut lines = vec![format!("{}: {summary}", path.display())];
     for finding in &report.findings {
@@ -124,19 +124,22 @@ fn file_text(path: &Path, report: &Report) -> String {
     lines.join("\n")
 }
 
-/// Repair what is certain: the log, a damaged header or copy of the region table, entries whose meaning no data depends on.
+/// Repair damage that can be repaired without guessing.
 ///
-/// Headers, tables and log as they were are kept in FILE.before-repair. Damage that no rule of the format decides is left alone.
+/// Replays the log, restores a damaged header or region table from its copy, and clears table entries that no data
+/// depends on. The previous headers, tables and log are kept in FILE.before-repair. Other damage is reported and left
+/// alone.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk repair server.vhdx
-  dd if=server.vhdx.before-repair of=server.vhdx conv=sparse,notrunc   # takes it back")]
+  # Undo it:
+  dd if=server.vhdx.before-repair of=server.vhdx conv=sparse,notrunc")]
 pub(super) struct Repair {
     /// The VHDX file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -176,7 +179,7 @@ impl Repair {
             }));
         }
         let Some(kept) = kept else {
-            return terminal::print(&format!("{}: sound, nothing to repair", self.file.display()));
+            return terminal::print(&format!("{}: no errors, nothing to repair", self.file.display()));
         };
         let mut done = Vec::new();
         if *log_replayed {

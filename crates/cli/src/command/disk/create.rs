@@ -3,10 +3,12 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args};
 use lunway_block::size::{HumanSize, parse_size};
+use lunway_image::vhd::{Layout, Writer};
 use lunway_vhdx::{CreateOptions, Kind, Locator, create};
 use serde_json::json;
 
@@ -14,70 +16,78 @@ use super::parent::{open_parent, relative};
 use super::{guids, kind_name};
 use crate::command::copy::{Copy, How};
 use crate::failure::Failure;
-use crate::terminal;
+use crate::{progress, terminal};
 
-/// How a new VHDX file is laid out.
+/// How a new VHDX or VHD file is laid out.
 #[derive(Clone, Debug, Default, Args)]
-pub(in crate::command) struct NewVhdx {
-    /// All blocks at once: a file as large as the disk, whose space the host reserves
+pub(in crate::command) struct NewDisk {
+    /// Allocate all blocks: the file is as large as the disk, and its space is reserved
     #[arg(long)]
     fixed: bool,
-    /// Write zeroes into all blocks of a fixed disk, for hosts that cannot reserve space
+    /// Write zeroes to all blocks of a fixed disk, for file systems that cannot reserve space
     #[arg(long, requires = "fixed")]
     zero: bool,
-    /// Size of a block, from 1M to 256M [default: 32M, 2M for fixed and differencing disks]
+    /// Block size, 1M to 256M [default: 32M, 2M for fixed and differencing disks and for VHD]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     block_size: Option<u64>,
-    /// Logical sector: 512 or 4096 [default: the source's or the parent's; 512]
+    /// Logical sector size: 512 or 4096 [default: that of the source or parent, else 512]
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
-    /// Physical sector: 512 or 4096 [default: 4096]
+    /// Physical sector size: 512 or 4096 [default: 4096]
     #[arg(long, value_name = "BYTES")]
     physical_sector: Option<u32>,
 }
 
-/// Make a virtual disk.
+/// Create a virtual disk
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["size", "parent", "from"]), after_help = "\
+#[command(override_usage = "\
+lunway disk create [OPTIONS] --size <SIZE> <FILE>
+       lunway disk create [OPTIONS] --parent <FILE> <FILE>
+       lunway disk create [OPTIONS] --from <DEVICE> <FILE>", group = ArgGroup::new("what").required(true).multiple(true).args(["size", "parent", "from"]), after_help = "\
 Examples:
   lunway disk create server.vhdx --size 100G
   lunway disk create server.vhdx --size 100G --fixed
-  lunway disk create test.avhdx --parent server.vhdx        # what is written to test.avhdx does not touch server.vhdx
-  lunway disk create server.vhdx --from iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --verify")]
+  # Writes to test.avhdx leave server.vhdx as it is:
+  lunway disk create test.avhdx --parent server.vhdx
+  lunway disk create copy.vhdx --verify \\
+      --from iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0")]
 pub(super) struct Create {
-    /// The file to make
+    /// The file to create
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Size of the disk
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// Make a differencing disk on this one, which must not change from then on
+    /// Create a differencing disk on this parent, which must not change from then on
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "fixed"])]
     parent: Option<PathBuf>,
-    /// Fill it with the data of a device
+    /// Copy the data of this device into it
     #[arg(long, value_name = "DEVICE", conflicts_with = "size")]
     from: Option<String>,
-    /// After filling it, read both again and compare
+    /// Read both again afterwards, and compare them
     #[arg(long, requires = "from")]
     verify: bool,
     #[command(flatten)]
-    layout: NewVhdx,
+    layout: NewDisk,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Copy a disk into another format or layout.
+/// Copy a disk to another format or layout.
 ///
-/// Source and destination are devices: raw files, VHDX files, LUNs. A VHDX file that is not there yet is made as the options say. What
-/// is zero stays unallocated. Until it is complete, the destination has the name DST.partial.
+/// Source and destination are devices: raw files, VHDX files, LUNs; VHD and qcow2 files are read with their parents.
+/// The options describe a VHDX or VHD file that is created. Zeroes stay unallocated. A new destination file is called
+/// DST.partial until it is complete.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk convert disk.img disk.vhdx --verify
   lunway disk convert disk.vhdx disk.img
+  lunway disk convert vm.qcow2 vm.vhdx --verify    # with its parents
+  lunway disk convert disk.vhdx disk.vhd --fixed   # for Azure
   lunway disk convert old.vhdx new.vhdx --block-size 1M --fixed
-  lunway disk convert disk.img disk.vhdx --resume           # after an interrupt")]
+  lunway disk convert disk.img disk.vhdx --resume  # after an interrupt")]
 pub(super) struct Convert {
     /// The device to read
     #[arg(value_name = "SRC")]
@@ -88,26 +98,29 @@ pub(super) struct Convert {
     #[command(flatten)]
     how: How,
     #[command(flatten)]
-    layout: NewVhdx,
+    layout: NewDisk,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Keep a disk as it is: what is written from now on goes into a new file.
+/// Freeze a disk: later writes go to a new file.
 ///
-/// The new file shows the same disk, and takes all writes; the old one must not change any more, and is the way back. `lunway disk
-/// merge` ends the snapshot.
+/// The new file has the same contents and takes all writes. The old file must not be changed any more; it holds the
+/// state to go back to. `lunway disk merge` ends the snapshot.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk snapshot server.vhdx server-1.avhdx
-  lunway disk merge server-1.avhdx                          # later: its data go into server.vhdx")]
+  # Later, to keep what was written since:
+  lunway disk merge server-1.avhdx
+  # Or to go back:
+  rm server-1.avhdx")]
 pub(super) struct Snapshot {
-    /// The disk, which becomes the parent
+    /// The disk that becomes the parent
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The new file, in the same folder or above
+    /// The new file, in the same directory or above
     #[arg(value_name = "CHILD")]
     child: PathBuf,
     /// Print the result as JSON
@@ -120,9 +133,17 @@ impl Create {
         let path = &self.file;
         if let Some(source) = self.from {
             refuse_existing(path)?;
-            let destination = format!("vhdx:{}", path.display());
+            let kind = if is_vhd(path) { "vhd" } else { "vhdx" };
+            let destination = format!("{kind}:{}", path.display());
             let how = How { verify: self.verify, ..How::default() };
-            return Copy::to_vhdx(source, destination, self.layout, how, self.json).run();
+            return Copy::to_disk(source, destination, self.layout, how, self.json).run();
+        }
+        if is_vhd(path) {
+            if self.parent.is_some() {
+                return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name it *.avhdx")));
+            }
+            let made = self.layout.make_vhd(path, self.size.unwrap_or_default(), 512)?;
+            return print_vhd(path, &made, self.json);
         }
         let made = match &self.parent {
             Some(parent) => make_child(path, parent, self.size, &self.layout)?,
@@ -134,18 +155,18 @@ impl Create {
 
 impl Convert {
     pub(super) fn run(self) -> Result<(), Failure> {
-        Copy::to_vhdx(self.source, self.destination, self.layout, self.how, self.json).run()
+        Copy::to_disk(self.source, self.destination, self.layout, self.how, self.json).run()
     }
 }
 
 impl Snapshot {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let made = make_child(&self.child, &self.file, None, &NewVhdx::default())?;
+        let made = make_child(&self.child, &self.file, None, &NewDisk::default())?;
         print(&self.child, &made, self.json)
     }
 }
 
-impl NewVhdx {
+impl NewDisk {
     /// Makes an empty disk of `size` bytes. `sector` is its logical sector where the user says nothing.
     pub(in crate::command) fn make(
         &self,
@@ -159,6 +180,31 @@ impl NewVhdx {
         self.apply(&mut options)?;
         make(path, &options, self.zero)?;
         Ok(options)
+    }
+
+    /// The same as VHD. `sector` is that of the source, where there is one.
+    pub(in crate::command) fn make_vhd(&self, path: &Path, size: u64, sector: u32) -> anyhow::Result<Layout> {
+        if self.sector.unwrap_or(sector) != 512 || self.physical_sector.is_some_and(|sector| sector != 512) {
+            return Err(anyhow!(
+                "a VHD has sectors of 512 bytes, which a disk with others cannot be copied into"
+            ));
+        }
+        let layout = Layout {
+            size,
+            fixed: self.fixed,
+            block_size: self.block_size,
+            id: guids()?().next(),
+            now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        };
+        make_file(path, |file| {
+            let writer = Writer::create(file.try_clone()?, &layout)?;
+            if self.fixed {
+                reserve(file, 0..size, self.zero)?;
+                writer.flush()?;
+            }
+            Ok(())
+        })?;
+        Ok(layout)
     }
 
     fn apply(&self, options: &mut CreateOptions) -> anyhow::Result<()> {
@@ -178,7 +224,7 @@ fn make_child(
     path: &Path,
     parent_path: &Path,
     size: Option<u64>,
-    layout: &NewVhdx,
+    layout: &NewDisk,
 ) -> anyhow::Result<CreateOptions> {
     let parent = open_parent(parent_path)?;
     let parameters = parent.parameters();
@@ -198,19 +244,33 @@ fn make_child(
 
 fn refuse_existing(path: &Path) -> anyhow::Result<()> {
     match path.symlink_metadata() {
-        Ok(_) => Err(anyhow!("{} is there already: choose another name, or remove it", path.display())),
+        Ok(_) => Err(anyhow!("{} already exists: choose another name, or remove it", path.display())),
         Err(_) => Ok(()),
     }
 }
 
-/// Makes the file. One that cannot be completed is removed again; one that a kill leaves is no VHDX file yet.
 fn make(path: &Path, options: &CreateOptions, zero: bool) -> anyhow::Result<()> {
+    make_file(path, |file| {
+        create(file, options, guids()?().as_mut())?;
+        if options.parameters.kind != Kind::Fixed {
+            return Ok(());
+        }
+        let len = file.metadata()?.len();
+        // The blocks are at the end, behind less than what all blocks have.
+        let blocks = options.parameters.disk_size.next_multiple_of(options.parameters.block_size.into());
+        reserve(file, len - blocks..len, zero)?;
+        Ok(file.sync_all()?)
+    })
+}
+
+/// Makes a file. One that cannot be completed is removed again; one that a kill leaves is no disk yet.
+fn make_file(path: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let cannot = || format!("cannot make {}", path.display());
     let file = match File::options().read(true).write(true).create_new(true).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return refuse_existing(path),
         file => file.with_context(cannot)?,
     };
-    let made = fill(&file, options, zero).with_context(cannot);
+    let made = fill(&file).with_context(cannot);
     if made.is_err() {
         let _ = fs::remove_file(path);
         return made;
@@ -219,24 +279,53 @@ fn make(path: &Path, options: &CreateOptions, zero: bool) -> anyhow::Result<()> 
     File::open(folder).and_then(|folder| folder.sync_all()).with_context(cannot)
 }
 
-fn fill(file: &File, options: &CreateOptions, zero: bool) -> anyhow::Result<()> {
+/// Reserves the space of a fixed disk's data in a file that has its length, or writes zeroes there.
+fn reserve(file: &File, data: std::ops::Range<u64>, zero: bool) -> anyhow::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
 
-    create(file, options, guids()?().as_mut())?;
-    if options.parameters.kind != Kind::Fixed {
-        return Ok(());
-    }
-    let len = file.metadata()?.len();
-    // The blocks are at the end, behind less than what all blocks have.
-    let blocks = options.parameters.disk_size.next_multiple_of(options.parameters.block_size.into());
-    match fallocate(file, FallocateFlags::empty(), 0, len) {
+    match fallocate(file, FallocateFlags::empty(), 0, data.end) {
         Ok(()) if !zero => {}
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-            lunway_vhdx::Storage::zero(file, len - blocks, blocks)?;
+            write_zeroes(file, data)?;
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(file.sync_all()?)
+    Ok(())
+}
+
+/// Whether a file that is made is to be VHD: its name says so.
+fn is_vhd(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("vhd"))
+}
+
+fn print_vhd(path: &Path, made: &Layout, json: bool) -> Result<(), Failure> {
+    let kind = if made.fixed { "fixed" } else { "dynamic" };
+    match json {
+        true => terminal::print_json(&json!({
+            "file": path.display().to_string(),
+            "format": "vhd",
+            "kind": kind,
+            "virtual_bytes": made.size,
+        })),
+        false => terminal::print(&format!("{}: a {kind} VHD of {}", path.display(), HumanSize(made.size))),
+    }
+}
+
+/// Writes zeroes, which takes as long as the disk does for all of them.
+fn write_zeroes(file: &File, range: std::ops::Range<u64>) -> anyhow::Result<()> {
+    // Often enough for a bar to move, and much more than one write.
+    const STEP: u64 = 16 << 20;
+    let len = range.end - range.start;
+    let bar = progress::bytes("zeroing", len);
+    let mut done = 0;
+    while done < len {
+        let now = (len - done).min(STEP);
+        lunway_vhdx::Storage::zero(file, range.start + done, now)?;
+        done += now;
+        bar.set_position(done);
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 fn print(path: &Path, options: &CreateOptions, json: bool) -> Result<(), Failure> {

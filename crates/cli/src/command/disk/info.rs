@@ -12,21 +12,21 @@ use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, Disk, Kind, Locator, OpenOptions, Parameters};
 use serde_json::{Value, json};
 
-use super::{folder, guids, kind_name, names};
+use super::{folder, guids, image, kind_name, names};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Show what a VHDX file is: sizes, sectors, identity, chain.
+/// Show the sizes, sectors, identity and chain of a virtual disk
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk info server.vhdx
   lunway disk info server.avhdx --json | jq .chain")]
 pub(super) struct Info {
-    /// The VHDX file
+    /// The VHDX file; VHD and qcow2 files by their names, or as vhd:FILE and qcow2:FILE
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Print it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -47,6 +47,9 @@ struct Found {
 
 impl Info {
     pub(super) fn run(self) -> Result<(), Failure> {
+        if let Some((path, format)) = image::named(&self.file) {
+            return image::info(&path, format, self.json);
+        }
         let path = &self.file;
         let found = read(path).with_context(|| format!("cannot read {}", path.display()))?;
         match self.json {

@@ -11,27 +11,27 @@ use super::{folder, guids, names, open_chain};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
-/// Merge a differencing disk, and all between, into one of its parents, and remove the files that are needed no longer.
+/// Merge a differencing disk into one of its parents, and remove the files that are no longer needed.
 ///
-/// The disk shows the same at every moment, whatever is interrupted: the same command goes on. Several levels are merged one after
-/// another, so that each file that is left shows what the first one shows. Other children of that parent are lost by
-/// it, and the merge is refused where its folder has any.
+/// The contents of the disk stay the same at every moment; after an interrupt, the same command continues. Several
+/// levels are merged one after another. A merge makes other children of the parent unusable, and is refused if there
+/// are any in its directory.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway disk merge server-2.avhdx                          # into its parent
-  lunway disk merge server-2.avhdx --into server.vhdx       # several levels")]
+  lunway disk merge server-2.avhdx                     # into its parent
+  lunway disk merge server-2.avhdx --into server.vhdx  # several levels")]
 pub(super) struct Merge {
     /// The differencing disk
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The parent that is to hold everything [default: the next one]
+    /// The parent that receives the data [default: the direct parent]
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
-    /// Keep the files that were merged: all of them show then what the first one shows
+    /// Keep the merged files; all of them then have the same contents
     #[arg(long)]
     keep: bool,
-    /// Merge although the parent, or a disk between, has other children, which cannot be opened any more then
+    /// Merge even if a parent has other children (they can no longer be opened)
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
@@ -97,10 +97,11 @@ impl Merge {
                 "removed": !self.keep,
             })),
             false => terminal::print(&format!(
-                "{} holds what {} held{}",
-                into.display(),
+                "{} {} merged into {}{}",
                 names(&merged),
-                if self.keep { "" } else { ", which was removed" }
+                if merged.len() == 1 { "was" } else { "were" },
+                into.display(),
+                if self.keep { "" } else { " and removed" }
             )),
         }
     }

@@ -1,12 +1,17 @@
 //! `lunway disk`: virtual disks in VHDX files.
 
 mod check;
+mod compact;
 mod create;
+mod image;
 mod info;
+mod inside;
 mod map;
 mod merge;
+mod mount;
 mod parent;
 mod resize;
+mod set;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,10 +25,17 @@ use lunway_vhdx_device::random_guids;
 
 use crate::failure::Failure;
 
-pub(super) use create::NewVhdx;
+pub(super) use create::NewDisk;
 
-/// Make, look into, check, change and merge virtual disks in VHDX files.
+/// Create, inspect, check, change, compact and merge virtual disks; see what file systems say of any disk
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk create server.vhdx --size 100G
+  lunway disk info server.vhdx
+  lunway disk snapshot server.vhdx server-1.avhdx
+  lunway disk merge server-1.avhdx
+  lunway disk convert server.vhdx server.img --verify")]
 pub(crate) struct Disk {
     #[command(subcommand)]
     action: Action,
@@ -34,13 +46,17 @@ enum Action {
     Create(create::Create),
     Convert(create::Convert),
     Info(info::Info),
+    Inside(inside::Inside),
     Map(map::Map),
     Check(check::Check),
     Repair(check::Repair),
     Resize(resize::Resize),
+    Compact(compact::Compact),
     Snapshot(create::Snapshot),
     Merge(merge::Merge),
     Rebase(parent::Rebase),
+    Set(set::Set),
+    Mount(mount::Mount),
 }
 
 impl Disk {
@@ -49,13 +65,17 @@ impl Disk {
             Action::Create(create) => create.run(),
             Action::Convert(convert) => convert.run(),
             Action::Info(info) => info.run(),
+            Action::Inside(inside) => inside.run(),
             Action::Map(map) => map.run(),
             Action::Check(check) => check.run(),
             Action::Repair(repair) => repair.run(),
             Action::Resize(resize) => resize.run(),
+            Action::Compact(compact) => compact.run(),
             Action::Snapshot(snapshot) => snapshot.run(),
             Action::Merge(merge) => merge.run(),
             Action::Rebase(rebase) => rebase.run(),
+            Action::Set(set) => set.run(),
+            Action::Mount(mount) => mount.run(),
         }
     }
 }

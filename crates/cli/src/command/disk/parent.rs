@@ -12,10 +12,10 @@ use super::{folder, guids, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Tell a differencing disk where its parent is now.
+/// Set the path of a differencing disk's parent.
 ///
-/// For a parent that was moved or renamed. One with other data is refused, unless --ignore-mismatch says that it holds the same all the
-/// same, as after a restore: a wrong one makes nonsense of the disk.
+/// For a parent that was moved or renamed. A parent with other data is refused. --ignore-mismatch accepts it, for
+/// instance after a restore; a wrong parent corrupts the disk.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,10 +24,10 @@ pub(super) struct Rebase {
     /// The differencing disk
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Its parent, in the same folder or below
+    /// The parent, in the same directory or below
     #[arg(long, value_name = "FILE")]
     parent: PathBuf,
-    /// Take a parent that is not the one that the disk was made on
+    /// Accept a parent that is not the one that the disk was created on
     #[arg(long)]
     ignore_mismatch: bool,
     /// Print the result as JSON

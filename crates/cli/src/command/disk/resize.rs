@@ -14,15 +14,16 @@ use super::{folder, guids, no_children, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// Make a disk larger or smaller.
+/// Grow or shrink a disk.
 ///
-/// At once or not at all, whatever happens meanwhile. What is added reads as zeroes; the copy of a GPT at the disk's end moves with it. To
-/// less needs --shrink, and is refused where a partition would be cut.
+/// The change takes effect completely or not at all. New space reads as zeroes, and the backup GPT moves to the new
+/// end. Shrinking requires --shrink, and is refused where it would cut a partition.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("to").required(true).args(["size", "to_minimum"]), after_help = "\
 Examples:
   lunway disk resize server.vhdx 100G
-  lunway disk resize server.vhdx --to-minimum --shrink      # as small as its partitions allow")]
+  # As small as its partitions allow:
+  lunway disk resize server.vhdx --to-minimum --shrink")]
 pub(super) struct Resize {
     /// The VHDX file
     #[arg(value_name = "FILE")]
@@ -30,13 +31,13 @@ pub(super) struct Resize {
     /// The new size
     #[arg(value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-    /// To the end of the last partition
+    /// Shrink to the end of the last partition
     #[arg(long)]
     to_minimum: bool,
-    /// Make it smaller: what lies behind the new end is lost
+    /// Allow a smaller size: data beyond the new end are lost
     #[arg(long)]
     shrink: bool,
-    /// Resize although a partition is cut, or other disks were made on this one, which cannot be opened any more then
+    /// Resize even if that cuts a partition, or if other disks have this one as parent (they can no longer be opened)
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
@@ -121,7 +122,7 @@ impl Resize {
         }
         if !self.shrink {
             return Err(Failure::failed(anyhow!(
-                "{path} has {} bytes, and {size} are less: what lies behind is lost; --shrink says that it may be",
+                "{path} has {} bytes; a size of {size} needs --shrink, and loses the data beyond it",
                 before.size
             )));
         }

@@ -12,23 +12,23 @@ use serde_json::Value;
 use crate::failure::Failure;
 use crate::{device, terminal};
 
-/// Show what a device is.
+/// Show the properties of a device.
 ///
-/// Of a logical unit: the session, what INQUIRY, the VPD pages, READ CAPACITY and the mode pages say. Of an address without a
-/// LUN: the target's logical units. Of anything else: its geometry, and how much of it is data.
+/// For a logical unit: the session, INQUIRY, VPD pages, READ CAPACITY and mode pages. For an address without a LUN:
+/// the target's logical units. For any other device: its geometry, and how much of it is data.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway inspect iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0
+  lunway inspect iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0
   lunway inspect disk.img --json")]
 pub(crate) struct Inspect {
     /// The device
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Logical sector of the device, where it can have any: 512 or 4096
+    /// Logical sector size, for devices that have no fixed one: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
-    /// Print it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -64,7 +64,7 @@ impl Inspect {
         };
         let opened = device::open(spec, &options).await?;
         let seen = plain::look(&*opened.device).await;
-        opened.close().await;
+        opened.close_or_log().await;
         let seen = seen?;
         Ok((seen.sections(spec), seen.document(spec)))
     }

@@ -8,16 +8,17 @@ use super::{Changing, Daemon, MUST_BE_NEW, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List, add and remove the rules for who may do what with a target.
+/// List, add and remove the access rules of a target
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The first rule that matches an initiator decides. An initiator that matches none is refused, also where there are no rules,
-unless the target is open (lunway target set TARGET --open).
+The first rule that matches an initiator decides. Initiators that match no
+rule are refused, unless the target is open (lunway target set TARGET --open).
 
 Examples:
-  lunway acl add iqn.2026-11.com.example:disks host-1 --initiator iqn.2026-11.com.example:host-1 --luns 0,2
-  lunway acl add iqn.2026-11.com.example:disks readers --from 10.0.0.0/8 --read-only
-  lunway acl add iqn.2026-11.com.example:disks not-him --from 10.0.0.7 --deny --at 1
+  lunway acl add iqn.2026-11.com.example:disks host-1 \\
+      --initiator iqn.2026-11.com.example:host-1 --luns 0,2
+  lunway acl add iqn.2026-11.com.example:disks lan --from 10.0.0.0/8 --read-only
+  lunway acl add iqn.2026-11.com.example:disks no --from 10.0.0.7 --deny --at 1
   lunway acl remove iqn.2026-11.com.example:disks host-1")]
 pub(crate) struct Acl {
     #[command(subcommand)]
@@ -26,7 +27,7 @@ pub(crate) struct Acl {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List the rules in their order
+    /// List the rules, in the order in which they apply
     List {
         /// The target's name
         #[arg(value_name = "TARGET")]
@@ -34,9 +35,9 @@ enum Verb {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Add a rule. A name that is taken is an error, unless what has it is the same
+    /// Add a rule; an existing one with other settings is an error
     Add(Box<Add>),
-    /// Remove a rule. Initiators that match none of the others are refused, unless the target is open
+    /// Remove a rule; initiators that match no other rule are refused, unless the target is open
     Remove {
         /// The target's name
         #[arg(value_name = "TARGET")]
@@ -57,25 +58,25 @@ struct Add {
     /// The rule's name
     #[arg(value_name = "RULE")]
     rule: String,
-    /// For initiators of this name, where * stands for anything [default: any]
+    /// Match initiators with this name, where * stands for any text [default: any]
     #[arg(long, value_name = "NAME")]
     initiator: Vec<String>,
-    /// For those from this network [default: any]
+    /// Match initiators from this network [default: any]
     #[arg(long, value_name = "ADDRESS[/BITS]")]
     from: Vec<String>,
-    /// For those that authenticate as this user [default: any]
+    /// Match initiators that authenticate as this user [default: any]
     #[arg(long, value_name = "USER")]
     user: Vec<String>,
-    /// Only these logical units exist for them [default: all]
+    /// Show them only these LUNs [default: all]
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
     luns: Option<Vec<u16>>,
-    /// They may not write
+    /// Refuse their writes
     #[arg(long)]
     read_only: bool,
-    /// They are refused
+    /// Refuse their logins
     #[arg(long)]
     deny: bool,
-    /// Put a new rule at this place, counted from 1 [default: behind all others]
+    /// Position of the new rule, counted from 1 [default: after all others]
     #[arg(long, value_name = "N")]
     at: Option<usize>,
     /// Replace the rule that has this name
@@ -147,6 +148,6 @@ fn table(answer: &Value) -> String {
         ]
     };
     let rows: Vec<_> = rows(answer, "rules").iter().enumerate().map(row).collect();
-    let none = "no rules: only an open target lets initiators in (lunway target list)";
+    let none = "no rules: initiators may log in only if the target is open (lunway target list)";
     terminal::table(["#", "RULE", "INITIATORS", "FROM", "USERS", "LUNS", "MAY"], &rows, none)
 }

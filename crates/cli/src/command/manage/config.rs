@@ -26,9 +26,9 @@ pub(crate) struct Config {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Print it as a configuration file
+    /// Print the configuration as a file
     Show(Daemon),
-    /// Serve what this file says; the daemon's own file is brought in step
+    /// Replace the configuration by this file; the daemon's own file is updated
     Apply {
         /// A TOML file
         file: PathBuf,
@@ -39,7 +39,7 @@ enum Verb {
     },
 }
 
-/// Let a running daemon read its configuration file and its secrets again.
+/// Make a running daemon read its configuration file and secrets again
 #[derive(Debug, Args)]
 #[command(after_help = "\
 SIGHUP does the same, without --shrink. A file with an error changes nothing.

@@ -14,9 +14,9 @@ use crate::terminal;
 #[command(after_help = "\
 Examples:
   lunway lun add iqn.2026-11.com.example:disks 3 disk.img --sector 4096
-  lunway lun add iqn.2026-11.com.example:disks 4 /srv/lunway/new.img --create 10G
+  lunway lun add iqn.2026-11.com.example:disks 4 /srv/new.img --create 10G
   lunway lun add iqn.2026-11.com.example:disks 3 other.img --replace
-  lunway lun resize iqn.2026-11.com.example:disks 3 200G     # initiators see the new size
+  lunway lun resize iqn.2026-11.com.example:disks 3 200G
   lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
   lunway lun set iqn.2026-11.com.example:disks 3 --read-only true
   lunway lun remove iqn.2026-11.com.example:disks 3")]
@@ -35,18 +35,18 @@ enum Verb {
         #[command(flatten)]
         daemon: Daemon,
     },
-    /// Add a logical unit. A number that is taken is an error, unless what has it is the same
+    /// Add a logical unit; an existing one with other settings is an error
     Add {
         #[command(flatten)]
         place: Place,
-        /// The device; a relative file is found from here
+        /// The device; a relative path is relative to the current directory
         device: String,
-        /// Make the file, sparse, with this size: 10G. One that is there already is an error
+        /// Create the file, sparse, with this size: 10G. An existing file is an error
         #[arg(long, value_name = "SIZE", value_parser = lunway_block::size::parse_size)]
         create: Option<u64>,
         #[command(flatten)]
         shape: Shape,
-        /// Give the number to this device where another has it: initiators see another disk
+        /// Replace an existing logical unit: initiators see another disk
         #[arg(long)]
         replace: bool,
         #[command(flatten)]
@@ -58,7 +58,7 @@ enum Verb {
     Set {
         #[command(flatten)]
         place: Place,
-        /// Another device: initiators see another disk
+        /// Replace the device: initiators see another disk
         #[arg(long)]
         device: Option<String>,
         #[command(flatten)]
@@ -68,20 +68,20 @@ enum Verb {
         #[command(flatten)]
         changing: Changing,
     },
-    /// Give the device another size
+    /// Resize the device of a logical unit
     Resize {
         #[command(flatten)]
         place: Place,
-        /// Its size from now on: 200G, 4TiB
+        /// The new size: 200G, 4TiB
         #[arg(value_parser = lunway_block::size::parse_size)]
         size: u64,
-        /// Fewer bytes than now are meant: what is behind the new end is lost
+        /// Allow a smaller size: data beyond the new end are lost
         #[arg(long)]
         shrink: bool,
         #[command(flatten)]
         changing: Changing,
     },
-    /// Remove a logical unit; its device stays as it is
+    /// Remove a logical unit; its device is not touched
     Remove {
         #[command(flatten)]
         place: Place,
@@ -96,29 +96,29 @@ pub(super) struct Place {
     /// The target's name
     #[arg(value_name = "TARGET")]
     target: String,
-    /// Its number in the target
+    /// The logical unit number
     #[arg(value_name = "LUN")]
     lun: u16,
 }
 
 #[derive(Debug, Args)]
 struct Shape {
-    /// Bytes of a logical sector: 512 or 4096
+    /// Logical sector size: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
-    /// Bytes of a physical sector, as initiators are told
+    /// Physical sector size that initiators are told
     #[arg(long, value_name = "BYTES")]
     physical_sector: Option<u32>,
     /// Refuse writes
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
     read_only: Option<bool>,
-    /// Show it as a removable medium
+    /// Report a removable medium
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
     removable: Option<bool>,
     /// The unit serial number
     #[arg(long)]
     serial: Option<String>,
-    /// Warn initiators when the backing store is fuller than this, percent
+    /// Warn initiators when the backing store is fuller than this percentage
     #[arg(long, value_name = "PERCENT")]
     threshold: Option<u8>,
 }

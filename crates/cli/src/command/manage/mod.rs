@@ -36,13 +36,13 @@ const MUST_EXIST: &str = "must_exist=true";
 /// Which daemon is asked, and how its answer is printed.
 #[derive(Debug, Args)]
 pub(crate) struct Daemon {
-    /// The daemon's Unix socket [default: /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock when not root]
+    /// Unix socket of the daemon [default: /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock if not root]
     #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET")]
     socket: Option<PathBuf>,
-    /// A daemon elsewhere: http://HOST:PORT
+    /// URL of a daemon that listens on TCP: http://HOST:PORT
     #[arg(long, value_name = "URL", requires = "token_file")]
     api: Option<String>,
-    /// The file that holds the token for --api
+    /// File with the token for --api
     #[arg(long, value_name = "FILE", requires = "api")]
     token_file: Option<PathBuf>,
     /// Print the daemon's answer as JSON
@@ -55,10 +55,10 @@ pub(crate) struct Daemon {
 pub(crate) struct Changing {
     #[command(flatten)]
     daemon: Daemon,
-    /// Show what would change, and change nothing
+    /// Show what would change, without changing it
     #[arg(long)]
     dry_run: bool,
-    /// Change nothing unless the configuration still has this generation
+    /// Refuse the change unless the configuration has this generation
     #[arg(long, value_name = "N")]
     generation: Option<u64>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Changing {
 /// The word for what a smaller size cuts off.
 #[derive(Debug, Args)]
 pub(crate) struct Shrinking {
-    /// Fewer bytes than a LUN has now are meant: what is behind the new end is lost
+    /// Allow a smaller size: data beyond the new end are lost
     #[arg(long)]
     shrink: bool,
 }
@@ -152,7 +152,7 @@ fn changes(answer: &Value) -> String {
         (false, true) => lines.push("dry run: nothing was changed".to_owned()),
         (false, false) if !persisted => {
             lines.push(
-                "not kept: the daemon has no configuration file for this, and forgets it when it ends"
+                "not kept: the daemon has no configuration file for this change, and loses it when it ends"
                     .to_owned(),
             );
         }

@@ -12,8 +12,8 @@ use crate::terminal;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway portal add 192.0.2.10                  # an address, port 3260
-  lunway portal add eth1 --group 2              # every address of an interface, now and later
+  lunway portal add 192.0.2.10             # an address, port 3260
+  lunway portal add eth1 --group 2         # all addresses of an interface
   lunway portal remove 10.0.0.0/24:3261")]
 pub(crate) struct Portal {
     #[command(subcommand)]
@@ -22,17 +22,17 @@ pub(crate) struct Portal {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List what is listened on, and the addresses that it means now
+    /// List the portals, and the addresses that they stand for now
     List(Daemon),
     /// Listen on an address, an interface or a network
     Add(Entry),
-    /// Listen there no longer
+    /// Stop listening there
     Remove(Entry),
 }
 
 #[derive(Debug, Args)]
 struct Entry {
-    /// ADDRESS, INTERFACE or NETWORK/BITS, with :PORT behind it if that is not 3260
+    /// ADDRESS, INTERFACE or NETWORK/BITS; append :PORT if it is not 3260
     listen: String,
     /// The portal group
     #[arg(long, value_name = "TAG", default_value_t = 1)]

@@ -9,12 +9,12 @@ use super::{Daemon, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List the reservations that initiators hold, and clear those whose owners are gone.
+/// List reservations, and clear those whose holders are gone
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway reservation list
-  lunway reservation clear iqn.2026-11.com.example:disks 3     # registrations too; initiators are told")]
+  lunway reservation clear iqn.2026-11.com.example:disks 3")]
 pub(crate) struct Reservation {
     #[command(subcommand)]
     verb: Verb,
@@ -24,11 +24,11 @@ pub(crate) struct Reservation {
 enum Verb {
     /// List registrations and reservations
     List(Daemon),
-    /// Remove all of a logical unit, for a cluster that has lost its keys
+    /// Remove all registrations and reservations of a logical unit, for a cluster that has lost its keys
     Clear {
         #[command(flatten)]
         place: Place,
-        /// Show what would be removed, and remove nothing
+        /// Show what would be removed, without removing it
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]

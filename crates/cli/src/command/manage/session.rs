@@ -11,13 +11,13 @@ use super::{Daemon, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List the sessions of a running daemon, ask initiators to log out, drop them.
+/// List sessions of a running daemon, ask initiators to log out, or end sessions
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway session list
-  lunway session logout 17 --grace 30      # asked; closed after 30 s if the initiator has not
-  lunway session drop 17                   # at once; the initiator may come back")]
+  lunway session logout 17 --grace 30s     # ask, and end it after 30 s
+  lunway session drop 17                   # end it; the initiator may return")]
 pub(crate) struct Session {
     #[command(subcommand)]
     verb: Verb,
@@ -25,15 +25,15 @@ pub(crate) struct Session {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List who is logged in
+    /// List the sessions
     List(Daemon),
     /// End a session at once
     Drop(Named),
-    /// Ask the initiator to log out, and end the session if it does not
+    /// Ask the initiator to log out; end the session if it does not
     Logout {
         #[command(flatten)]
         named: Named,
-        /// How long it has, in whole seconds: 30s, 2m
+        /// Time to log out, in whole seconds: 30s, 2m
         #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
         grace: Duration,
     },
@@ -41,7 +41,7 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Named {
-    /// The session's number, as `session list` shows it (TSIH)
+    /// The TSIH, the number that `session list` shows
     tsih: u16,
     #[command(flatten)]
     daemon: Daemon,

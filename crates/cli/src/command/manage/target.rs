@@ -14,10 +14,13 @@ use crate::terminal;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway target add iqn.2026-11.com.example:disks --alias 'the fast ones'    # lets in nobody before `lunway acl add`
-  lunway target add iqn.2026-11.com.example:scratch --open     # everybody who reaches it may read and write
-  lunway target set iqn.2026-11.com.example:disks --chap host-1:/etc/lunway/host-1.secret
-  lunway target disable iqn.2026-11.com.example:disks        # drain it: initiators are asked to log out
+  # Initiators are refused until `lunway acl add` allows them:
+  lunway target add iqn.2026-11.com.example:disks --alias 'the fast ones'
+  # Every initiator may read and write:
+  lunway target add iqn.2026-11.com.example:scratch --open
+  lunway target set iqn.2026-11.com.example:disks --chap host-1:host-1.secret
+  # Before maintenance: initiators are asked to log out:
+  lunway target disable iqn.2026-11.com.example:disks
   lunway target remove iqn.2026-11.com.example:disks --dry-run")]
 pub(crate) struct Target {
     #[command(subcommand)]
@@ -28,15 +31,15 @@ pub(crate) struct Target {
 enum Verb {
     /// List the targets
     List(Daemon),
-    /// Add a target. A name that is taken is an error, unless what has it is the same
+    /// Add a target; an existing one with other settings is an error
     Add(Box<Set>),
     /// Change a target
     Set(Box<Set>),
-    /// Remove a target and all it has; its devices stay as they are
+    /// Remove a target with its LUNs, rules and users; the devices are not touched
     Remove(Named),
-    /// Let initiators log in again
+    /// Allow logins again
     Enable(Named),
-    /// Ask initiators to log out and let none in
+    /// Ask initiators to log out, and refuse logins
     Disable(Named),
 }
 
@@ -54,31 +57,31 @@ struct Set {
     /// The target's name
     #[arg(value_name = "TARGET")]
     name: String,
-    /// A name for people; an empty one takes it back
+    /// Description that initiators are told (TargetAlias); an empty one removes it
     #[arg(long, value_name = "TEXT")]
     alias: Option<String>,
-    /// Send initiators there instead; an empty address takes it back
+    /// Redirect initiators to this portal; an empty address ends that
     #[arg(long, value_name = "ADDRESS:PORT")]
     redirect: Option<String>,
-    /// Tell them that this is for good
+    /// Report the redirection as permanent
     #[arg(long, requires = "redirect")]
     permanent: bool,
-    /// Let in initiators that match no access rule: all that reach it, or with CHAP users all that prove to be one
+    /// Allow initiators that match no access rule (with CHAP users: after authentication)
     #[arg(long)]
     open: bool,
-    /// Let in only initiators that match an access rule
+    /// Allow only initiators that match an access rule
     #[arg(long, conflicts_with = "open")]
     no_open: bool,
-    /// Let this user in (CHAP), or name another file for the secret
+    /// Add a CHAP user, or change the file of its secret
     #[arg(long, value_name = "USER:SECRETFILE")]
     chap: Vec<String>,
-    /// Let this user in no longer
+    /// Remove a CHAP user
     #[arg(long, value_name = "USER")]
     no_chap: Vec<String>,
-    /// Prove to initiators who we are, if they ask; an empty one takes it back
+    /// Authenticate as this user to initiators that ask for it (mutual CHAP); an empty value ends that
     #[arg(long, value_name = "USER:SECRETFILE")]
     mutual_chap: Option<String>,
-    /// Offer it through these portal groups only, with this access state (ALUA); an empty one means all
+    /// Offer the target through these portal groups only, with these ALUA access states; an empty value means all
     #[arg(long, value_name = "TAG[=STATE][,preferred]")]
     portal_group: Vec<String>,
     #[command(flatten)]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use lunway_block::duration::parse_duration;
+use lunway_report::response_time;
 use serde_json::{Value, json};
 
 use super::{Daemon, failure, rows, text};
@@ -15,29 +16,29 @@ use crate::interrupt::Requests;
 use crate::screen::redrawn;
 use crate::{device, terminal};
 
-/// Show what the logical units and sessions of a running daemon do, second by second; or the paths to a disk.
+/// Show the load of a running daemon's LUNs and sessions, or of the paths to a disk.
 ///
-/// Of a disk it shows the lanes that this command itself has opened, so that what other programs do over theirs is not in it: --load
-/// reads, so that there is something to be seen.
+/// For a disk it opens lanes of its own and shows those: the I/O of other programs is not included. --load reads the
+/// disk, to produce load.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ctrl-C ends it.
 
 Examples:
   lunway top
-  lunway top --once --json        # the rates of one interval, for programs
+  lunway top --once --json        # one interval, for programs
   lunway top san/paths.toml --load")]
 pub(crate) struct Top {
-    /// A disk over several paths; without it, the daemon
+    /// A disk with several paths [default: the daemon]
     #[arg(value_name = "DEVICE")]
     device: Option<String>,
-    /// Read all over the disk meanwhile, 1 MiB at a time
+    /// Read at random from the disk, 1 MiB at a time
     #[arg(long, requires = "device")]
     load: bool,
-    /// From one look to the next: 500ms, 5s
+    /// Time between updates: 500ms, 5s
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Show one interval and end
+    /// Show one interval, then exit
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -175,7 +176,7 @@ impl Rates {
             format!("{:.0}", self.write_iops),
             rate(self.write_bytes),
             format!("{:.0}", self.other_iops),
-            format!("{:.3}", self.latency_us / 1000.0),
+            latency(self.latency_us),
             self.queue.to_string(),
             format!("{:.0}", self.errors),
         ]
@@ -197,7 +198,8 @@ fn document(before: &Value, now: &Value, elapsed: f64) -> Value {
 }
 
 fn screen(before: &Value, now: &Value, elapsed: f64, live: bool) -> String {
-    const RATES: [&str; 8] = ["READS/s", "READ", "WRITES/s", "WRITTEN", "OTHER/s", "MS", "QUEUE", "ERRORS/s"];
+    const RATES: [&str; 8] =
+        ["READS/s", "READ", "WRITES/s", "WRITTEN", "OTHER/s", "LATENCY", "QUEUE", "ERRORS/s"];
     fn row<const N: usize, const ALL: usize>(name: [String; N], rates: &Rates) -> [String; ALL] {
         let mut cells = name.into_iter().chain(rates.cells());
         std::array::from_fn(|_| cells.next().unwrap_or_default())
@@ -223,6 +225,11 @@ fn screen(before: &Value, now: &Value, elapsed: f64, live: bool) -> String {
         return text;
     }
     redrawn(&text)
+}
+
+/// Mean latency; nothing where there was no operation.
+fn latency(us: f64) -> String {
+    if us > 0.0 { response_time(us / 1000.0) } else { "-".to_owned() }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub(crate) fn link(text: &str) -> Result<f64, String> {
         Some(number * factor)
     });
     rate.filter(|rate| rate.is_finite() && *rate >= 1e3)
-        .ok_or_else(|| format!("`{text}` is no rate of a link: write 1Gbit or 100Mbit"))
+        .ok_or_else(|| format!("`{text}` is not the rate of a link: write 1Gbit or 100Mbit"))
 }
 
 fn message(text: &str, least: u32, most: u32) -> Result<u32, String> {

@@ -22,58 +22,59 @@ use crate::failure::Failure;
 use crate::output::Files;
 use crate::{interrupt, progress};
 
-/// Measure what the wire can do, before storage is blamed.
+/// Measure the network, before blaming the storage.
 ///
-/// The other machine runs `lunway net serve`. Without a host, measures what this machine's own stack does between two threads.
+/// The other machine runs `lunway net serve`. Without a host it measures the network stack of this machine, between
+/// two threads.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  lunway net serve --listen 192.0.2.10          # on the storage box; then on the server:
-  lunway net 192.0.2.10
+  lunway net serve --listen 192.0.2.10   # on the storage server
+  lunway net 192.0.2.10                  # on the client
   lunway net 192.0.2.10 --link 1Gbit --html-file wire.html
-  lunway net 192.0.2.10 --window 16K,64K,128K,512K,auto --mtu 1500,9000 --streams 1 --time 20s
+  lunway net 192.0.2.10 --window 16K,64K,512K,auto --mtu 1500,9000 --streams 1
   lunway net 192.0.2.10 --block 4K,64K --depth 1,8,32
-  lunway net                                    # this machine alone"
+  lunway net                             # this machine alone"
 )]
 pub(crate) struct Net {
     #[command(subcommand)]
     command: Option<NetCommand>,
-    /// Where `lunway net serve` runs [default: this machine, between two threads; port 3262]
+    /// Where `lunway net serve` runs [default: this machine, between two threads; default port 3262]
     #[arg(value_name = "HOST[:PORT]")]
     host: Option<String>,
-    /// TCP windows: sizes, or auto for what the kernels choose
+    /// TCP windows: sizes, or auto for the choice of the kernels
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "64K,128K,512K,auto", value_parser = window)]
     window: Vec<Window>,
-    /// MTUs: path, or bytes. Those below the path's are emulated by shorter segments
+    /// MTUs: path, or bytes. Values below the path's MTU are emulated by shorter segments
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "path", value_parser = mtu)]
     mtu: Vec<arguments::Mtu>,
-    /// Connections at once
+    /// Number of parallel connections
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,4", value_parser = count)]
     streams: Vec<u32>,
-    /// Which way the data goes
+    /// Direction of the data
     #[arg(long, value_enum, default_value_t = Ways::Both, value_name = "WAY")]
     direction: Ways,
-    /// Round trips of storage: reads and writes of these sizes; 0 for none
+    /// Sizes of storage round trips (reads and writes); 0 for none
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4K", value_parser = block)]
     block: Vec<u32>,
-    /// Other round trips: bytes out and bytes back, as 64:1K
+    /// Other round trips: bytes out and bytes back, such as 64:1K
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = shape)]
     shape: Vec<Shape>,
     /// Requests in flight
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,32", value_parser = count)]
     depth: Vec<u32>,
-    /// How long each measurement takes
+    /// Duration of each measurement
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
     time: Duration,
-    /// Leave this out at the start for the second figure, in which slow start does not count [default: a quarter]
+    /// Time at the start that the second figure leaves out (slow start) [default: a quarter]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     omit: Option<Duration>,
-    /// What the slowest link on the way is said to carry, as 1Gbit or 100Mbit: to compare with what arithmetic says
+    /// Nominal rate of the slowest link (1Gbit, 100Mbit), to compare results with theory
     #[arg(long, value_name = "RATE", value_parser = link)]
     link: Option<f64>,
-    /// Come from this address of this machine
+    /// Connect from this local address
     #[arg(long, value_name = "ADDRESS")]
     from: Option<IpAddr>,
     #[command(flatten)]
@@ -87,9 +88,9 @@ enum NetCommand {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Ways {
-    /// From here to there, as a storage write
+    /// From here to the host, like a storage write
     Send,
-    /// From there to here, as a storage read
+    /// From the host to here, like a storage read
     Receive,
     /// One after the other
     Both,

@@ -10,20 +10,20 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::{interrupt, terminal};
 
-/// Be the other end of `lunway net`, until Ctrl-C or SIGTERM.
+/// Answer measurements of `lunway net`, until Ctrl-C or SIGTERM.
 ///
-/// Whoever reaches the port can have data sent to and from it for up to ten minutes at a time: listen on the storage network
-/// and nowhere else.
+/// Anybody who reaches the port can send and request data for up to ten minutes at a time: listen on the storage
+/// network only.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway net serve                              # this machine only
-  lunway net serve --listen 192.0.2.10          # this machine's address on the storage network")]
+  lunway net serve                       # for this machine only
+  lunway net serve --listen 192.0.2.10   # on the storage network")]
 pub(crate) struct Serve {
-    /// Listen here; port 0 lets the system choose [default: 127.0.0.1:3262]
+    /// Listen on this address; port 0 lets the system choose [default: 127.0.0.1:3262]
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     listen: Option<String>,
-    /// Print where it listens as one line of JSON
+    /// Print the address as one line of JSON
     #[arg(long)]
     json: bool,
 }

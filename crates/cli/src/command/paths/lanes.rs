@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use lunway_multipath::iscsi::IscsiMultipath;
 use lunway_multipath::plan::Plan;
 use lunway_multipath::{LaneState, LaneStatus};
+use lunway_report::response_time;
 use serde_json::{Value, json};
 
 use crate::terminal;
@@ -64,8 +65,8 @@ impl Lanes {
                     share(lane),
                     estimate(lane.read_rate),
                     estimate(lane.write_rate),
-                    millis(lane.latency),
-                    millis(lane.path.round_trip),
+                    time(lane.latency),
+                    time(lane.path.round_trip),
                     lane.in_flight.to_string(),
                     lane.path.errors.to_string(),
                     lane.epoch.to_string(),
@@ -81,8 +82,8 @@ impl Lanes {
             "SHARE",
             "CAN READ",
             "CAN WRITE",
-            "LATENCY ms",
-            "RTT ms",
+            "LATENCY",
+            "RTT",
             "IN FLIGHT",
             "ERRORS",
             "SESSION",
@@ -106,8 +107,8 @@ impl Lanes {
                     format!("{:.0}", rates.ios),
                     rate(rates.read),
                     rate(rates.written),
-                    millis(lane.latency),
-                    millis(lane.path.round_trip),
+                    time(lane.latency),
+                    time(lane.path.round_trip),
                     lane.in_flight.to_string(),
                     lane.path.errors.to_string(),
                     last_event(lane),
@@ -121,8 +122,8 @@ impl Lanes {
             "I/O/s",
             "READ",
             "WRITTEN",
-            "LATENCY ms",
-            "RTT ms",
+            "LATENCY",
+            "RTT",
             "IN FLIGHT",
             "ERRORS",
             "LAST EVENT",
@@ -200,8 +201,8 @@ fn estimate(bytes_per_second: Option<u64>) -> String {
     bytes_per_second.map_or("-".to_owned(), |bytes| rate(bytes as f64))
 }
 
-fn millis(time: Option<Duration>) -> String {
-    time.map_or("-".to_owned(), |time| format!("{:.3}", time.as_secs_f64() * 1e3))
+fn time(time: Option<Duration>) -> String {
+    time.map_or("-".to_owned(), |time| response_time(time.as_secs_f64() * 1e3))
 }
 
 fn last_event(lane: &LaneStatus) -> String {

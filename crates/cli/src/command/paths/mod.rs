@@ -30,32 +30,32 @@ const READS: usize = 4;
 /// Seconds between two drawings.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Show the paths to a disk: how they were chosen, what speaks against that, and how each of them is.
+/// Show the paths to a disk: how they were chosen, warnings about that choice, and their state.
 ///
-/// With --plan or --policy nothing is opened: they show what would be.
+/// --plan and --policy show what another choice would do, and open nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Ctrl-C ends --watch.
 
 Examples:
-  lunway paths 'iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0?portal=198.51.100.10'
+  lunway paths 'iscsi://10.0.1.10/iqn.2026-11.com.example:d/0?portal=10.0.2.10'
   lunway paths san/paths.toml --watch
   lunway paths iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --plan mesh
   lunway paths san/paths.toml --policy round-robin --json")]
 pub(crate) struct Paths {
-    /// The disk: an iscsi:// address or a paths.toml
+    /// The disk: an iscsi:// address, or a paths.toml
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Show the lanes of another plan, without opening them: paired, balanced, mesh, redundant
+    /// Show the lanes of another plan without opening them: paired, balanced, mesh, redundant
     #[arg(long, value_name = "PLAN", value_parser = str::parse::<PlanKind>)]
     plan: Option<PlanKind>,
     /// Show where another policy would send I/O, without sending any
     #[arg(long, value_name = "POLICY", value_parser = str::parse::<Policy>)]
     policy: Option<Policy>,
-    /// Draw it again each second
+    /// Update the table every second
     #[arg(long, conflicts_with_all = ["plan", "policy"])]
     watch: bool,
-    /// Print it as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

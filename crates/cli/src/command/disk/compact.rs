@@ -1,0 +1,325 @@
+//! `lunway disk compact`.
+
+use std::fs::File;
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use lunway_bench::Cancel;
+use lunway_block::size::HumanSize;
+use lunway_compact::{Estimate, Mode, Plan, drop_dead, estimate};
+use lunway_filesystem::tree::Node;
+use lunway_vhdx::pack::pack;
+use lunway_vhdx::{Chain, Disk, Kind, OpenOptions, pack_metadata};
+use serde_json::{Value, json};
+
+use super::{folder, guids, no_children, open_chain, open_to_change};
+use crate::failure::Failure;
+use crate::{interrupt, progress, terminal};
+
+/// Shrink a VHDX file to the data that live in the disk
+///
+/// The file systems on the disk say what is free, and prove it; what cannot be proven stays. The file shrinks in place.
+/// After an interrupt or a power failure it is whole, and the same command continues. The machine whose disk it is must
+/// be off: a file in use is refused.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Modes:
+  live         drop what is free or zero, parts of blocks too; move blocks
+  full         drop whole blocks that are free or zero; move blocks
+  quick        drop whole blocks that are free; move blocks
+  retrim       drop whole blocks that are free; nothing moves
+  prezeroed    drop whole blocks that are zero; move blocks
+  pretrimmed   drop nothing; move blocks into what was given up before
+
+Examples:
+  lunway disk compact server.vhdx --estimate    # what each mode would save
+  lunway disk compact server.vhdx
+  lunway disk compact server.vhdx --keep 3      # partition 3 stays as it is")]
+pub(super) struct Compact {
+    /// The VHDX file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// What is dropped, and whether blocks move
+    #[arg(long, value_name = "MODE", default_value = "live", hide_possible_values = true)]
+    mode: Name,
+    /// Only say what each mode would save
+    #[arg(long)]
+    estimate: bool,
+    /// Leave a partition as it is; can be repeated
+    #[arg(long, value_name = "NUMBER")]
+    keep: Vec<usize>,
+    /// Compact even if the file is the parent of others, which cannot be opened afterwards
+    #[arg(long)]
+    force: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A mode, by its name on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Name {
+    Live,
+    Full,
+    Quick,
+    Retrim,
+    Prezeroed,
+    Pretrimmed,
+}
+
+impl Name {
+    fn mode(self) -> Mode {
+        match self {
+            Self::Live => Mode::Live,
+            Self::Full => Mode::Full,
+            Self::Quick => Mode::Quick,
+            Self::Retrim => Mode::Retrim,
+            Self::Prezeroed => Mode::Prezeroed,
+            Self::Pretrimmed => Mode::Pretrimmed,
+        }
+    }
+
+    fn of(mode: Mode) -> &'static str {
+        match mode {
+            Mode::Live => "live",
+            Mode::Full => "full",
+            Mode::Quick => "quick",
+            Mode::Retrim => "retrim",
+            Mode::Prezeroed => "prezeroed",
+            Mode::Pretrimmed => "pretrimmed",
+        }
+    }
+}
+
+/// What a file takes.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Its length, bytes.
+    bytes: u64,
+    /// What the host has allocated for it, bytes.
+    allocated: u64,
+}
+
+impl Size {
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        let metadata =
+            path.metadata().with_context(|| format!("cannot ask for the size of {}", path.display()))?;
+        // st_blocks counts 512 bytes, whatever the file system has (stat(2)).
+        Ok(Self { bytes: metadata.len(), allocated: metadata.blocks() * 512 })
+    }
+}
+
+impl Compact {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = &self.file;
+        let chain = open_chain(path)?;
+        if chain.disks()[0].parameters().kind == Kind::Fixed {
+            return Err(Failure::failed(anyhow!(
+                "{} is a fixed disk, which has all its blocks by definition: convert it to a dynamic one instead",
+                path.display()
+            )));
+        }
+        let mut plan = Plan::new(&chain);
+        plan.keep = self.kept(&plan)?;
+        if self.estimate {
+            return self.estimate(&chain, &plan);
+        }
+        drop(chain);
+        if !self.force && self.mode.mode() != Mode::Pretrimmed {
+            no_children(path, "compacted")?;
+        }
+        self.compact(plan)
+    }
+
+    /// The ranges of the partitions that stay.
+    fn kept(&self, plan: &Plan) -> Result<Vec<Range<u64>>, Failure> {
+        let partitions = &plan.tree.root().children;
+        let range = |number: &usize| {
+            let found = number.checked_sub(1).and_then(|at| partitions.get(at));
+            found.map(|node| node.offset..node.offset + node.len).ok_or_else(|| {
+                Failure::failed(anyhow!(
+                    "{} has no partition {number}: it has {}; `lunway disk inside` lists them",
+                    self.file.display(),
+                    partitions.len()
+                ))
+            })
+        };
+        self.keep.iter().map(range).collect()
+    }
+
+    fn estimate(&self, chain: &Chain<File>, plan: &Plan) -> Result<(), Failure> {
+        let before = Size::of(&self.file)?;
+        let cancel = interrupt::watch();
+        let bar = progress::bytes("looking", chain.size());
+        let estimates = estimate(chain, plan, &mut |done| {
+            bar.set_position(done);
+            go_on(&cancel)
+        });
+        bar.finish_and_clear();
+        let cannot = || format!("cannot look at {}", self.file.display());
+        let Some(estimates) = estimates.map_err(anyhow::Error::from).with_context(cannot)? else {
+            return Err(Failure::failed(anyhow!("interrupted: nothing was changed")));
+        };
+        let mut volumes = Vec::new();
+        collect(plan.tree.root(), &mut volumes);
+        if self.json {
+            return terminal::print_json(&json!({
+                "bytes": before.bytes,
+                "allocated_bytes": before.allocated,
+                "modes": estimates.iter().map(|found| json!({
+                    "name": Name::of(found.mode),
+                    "bytes_before": before.bytes,
+                    "bytes_after": found.after.min(before.bytes),
+                    "punched_bytes": found.punched,
+                })).collect::<Vec<_>>(),
+                "volumes": volumes.iter().map(|node| volume_json(node)).collect::<Vec<_>>(),
+            }));
+        }
+        let percent = |part: u64, whole: u64| format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0);
+        let row = |found: &Estimate| {
+            let after = found.after.min(before.bytes);
+            let saved = before.bytes - after;
+            [
+                Name::of(found.mode).to_owned(),
+                after.to_string(),
+                HumanSize(after).to_string(),
+                percent(saved, before.bytes),
+                HumanSize(found.punched).to_string(),
+            ]
+        };
+        let rows: Vec<_> = estimates.iter().map(row).collect();
+        let start = ["at start".to_owned(), before.bytes.to_string(), HumanSize(before.bytes).to_string()];
+        let [name, bytes, size] = start;
+        let rows: Vec<_> =
+            std::iter::once([name, bytes, size, String::new(), String::new()]).chain(rows).collect();
+        terminal::print(&terminal::table(["mode", "bytes", "size", "saved", "holes inside"], &rows, ""))?;
+        let rows: Vec<_> = volumes
+            .iter()
+            .map(|node| {
+                [
+                    node.kind.unwrap_or("unknown").to_owned(),
+                    HumanSize(node.len).to_string(),
+                    HumanSize(node.used).to_string(),
+                    HumanSize(node.free).to_string(),
+                    terminal::clean(node.reason.as_deref().unwrap_or("")),
+                ]
+            })
+            .collect();
+        let none = "no file system was recognised: only zeroes can be dropped";
+        terminal::print(&format!(
+            "\n{}",
+            terminal::table(["volume", "size", "used", "free", "left alone because"], &rows, none)
+        ))
+    }
+
+    fn compact(&self, mut plan: Plan) -> Result<(), Failure> {
+        let (path, mode) = (&self.file, self.mode.mode());
+        let before = Size::of(path)?;
+        let cannot = || format!("cannot compact {}", path.display());
+        let stopped = || {
+            Failure::failed(anyhow!(
+                "interrupted: {} is whole and has all its data; the same command goes on",
+                path.display()
+            ))
+        };
+        // One lock from here to the end.
+        let file = open_to_change(path)?;
+        let again = || file.try_clone().with_context(cannot);
+        let cancel = interrupt::watch();
+        let mut next = guids()?;
+        let mut dropped = lunway_compact::Dropped::default();
+        if mode != Mode::Pretrimmed {
+            let options = OpenOptions::writable();
+            let disk = Disk::open(again()?, &options, next()).with_context(cannot)?;
+            let paths = [path.clone()];
+            let chain = Chain::with_parents(vec![disk], &paths, &folder(path), &options, guids()?);
+            let chain = chain.with_context(cannot)?;
+            // As it is now that nobody else can change it.
+            plan.tree = Plan::new(&chain).tree;
+            let bar = progress::bytes("dropping", chain.size());
+            dropped = drop_dead(&chain, &plan, mode, &mut |now| {
+                bar.set_position(now.done);
+                go_on(&cancel)
+            })
+            .with_context(cannot)?;
+            bar.finish_and_clear();
+            chain.close().with_context(cannot)?;
+            if cancel.is_cancelled() {
+                return Err(stopped());
+            }
+        }
+        let mut moved = 0;
+        if mode.moves() {
+            moved += pack_metadata(&file, next().as_mut()).with_context(cannot)?;
+            // Where blocks lie is nothing that a child sees.
+            let known = Disk::open(again()?, &OpenOptions::read_only(), next()).with_context(cannot)?;
+            let options =
+                OpenOptions { data_write: Some(known.data_write_guid()), ..OpenOptions::writable() };
+            drop(known);
+            let disk = Disk::open(again()?, &options, next()).with_context(cannot)?;
+            let bar = progress::bytes("moving", 0);
+            let packed = pack(&disk, &mut |now| {
+                bar.set_length(now.moved + now.left);
+                bar.set_position(now.moved);
+                go_on(&cancel)
+            })
+            .with_context(cannot)?;
+            bar.finish_and_clear();
+            disk.close().with_context(cannot)?;
+            moved += packed.moved;
+            if cancel.is_cancelled() {
+                return Err(stopped());
+            }
+        }
+        let after = Size::of(path)?;
+        if self.json {
+            return terminal::print_json(&json!({
+                "file": path.display().to_string(),
+                "mode": Name::of(mode),
+                "bytes_before": before.bytes,
+                "bytes": after.bytes,
+                "allocated_bytes_before": before.allocated,
+                "allocated_bytes": after.allocated,
+                "dropped_blocks": dropped.blocks,
+                "punched_bytes": dropped.punched,
+                "moved_bytes": moved,
+            }));
+        }
+        let saved = before.bytes.saturating_sub(after.bytes) as f64 / before.bytes.max(1) as f64 * 100.0;
+        terminal::print(&format!(
+            "{} has {} ({} bytes), {saved:.1} % less than before; it takes {} of the host's space, before {}",
+            path.display(),
+            HumanSize(after.bytes),
+            after.bytes,
+            HumanSize(after.allocated),
+            HumanSize(before.allocated)
+        ))
+    }
+}
+
+fn go_on(cancel: &Cancel) -> ControlFlow<()> {
+    if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// The innermost parts of a disk that something was recognised in.
+fn collect<'a>(node: &'a Node, volumes: &mut Vec<&'a Node>) {
+    if node.children.is_empty() {
+        volumes.extend(node.kind.map(|_| node));
+    }
+    node.children.iter().for_each(|child| collect(child, volumes));
+}
+
+fn volume_json(node: &Node) -> Value {
+    json!({
+        "offset": node.offset,
+        "bytes": node.len,
+        "kind": node.kind,
+        "used": node.used,
+        "free": node.free,
+        "unknown": node.unknown,
+        "reason": node.reason,
+    })
+}

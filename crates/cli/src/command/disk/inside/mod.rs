@@ -1,0 +1,150 @@
+//! `lunway disk inside`.
+
+mod figures;
+mod page;
+mod source;
+
+use clap::Args;
+use lunway_block::size::HumanSize;
+use lunway_filesystem::tree::{Disk, Node};
+use serde_json::{Value, json};
+
+use self::figures::Figures;
+use self::source::DeviceSource;
+use crate::device::{self, Waiter};
+use crate::failure::Failure;
+use crate::output::Files;
+use crate::terminal;
+
+/// Show what lies on a disk: partitions, volumes, file systems, and what of them is free.
+///
+/// Free is what the file system says is free, after its own sums, checksums and log have proven that it may be believed; `dead` is
+/// what of it the device holds all the same. What is unknown is kept like what is used; below the table stands why, and what
+/// would help. Nothing is written.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway disk inside server.vhdx
+  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --json
+  lunway disk inside server.vhdx --html-file server.html    # a picture")]
+pub(super) struct Inside {
+    /// The disk: a VHDX file, or any other device
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// Logical sector of the device, where it can have any: 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    sector: Option<u32>,
+    #[command(flatten)]
+    files: Files,
+}
+
+impl Inside {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let spec = device::parse(&self.device)?;
+        self.files.check(&[&spec])?;
+        let options = lunway_device::OpenOptions {
+            sector: self.sector,
+            read_only: true,
+            ..lunway_device::OpenOptions::default()
+        };
+        let waiter = Waiter::new()?;
+        let opened = waiter.wait(device::open(&spec, &options))?;
+        let source = DeviceSource::new(&*opened.device, &waiter);
+        let disk = Disk::examine(&source, source.sector());
+        let figures = Figures::of(&disk, &source);
+        waiter.wait(opened.close_or_log());
+        let figures = figures?;
+        let name = spec.to_string();
+        self.files.write(
+            || text(&disk, &figures),
+            || document(&disk, &figures),
+            || lunway_report::html(&page::document(&name, &disk, &figures)),
+        )
+    }
+}
+
+/// How people call what is in a part of the disk.
+fn kind(node: &Node) -> String {
+    let mut text = node.kind.unwrap_or("nothing that is known here").to_owned();
+    for name in [&node.name, &node.label].into_iter().flatten() {
+        text += &format!(" “{}”", terminal::clean(name));
+    }
+    text
+}
+
+/// All parts of the disk, how deep each lies, in order.
+fn parts(disk: &Disk) -> Vec<(usize, &Node)> {
+    fn add<'a>(node: &'a Node, depth: usize, into: &mut Vec<(usize, &'a Node)>) {
+        into.push((depth, node));
+        for child in &node.children {
+            add(child, depth + 1, into);
+        }
+    }
+    let mut all = Vec::new();
+    add(disk.root(), 0, &mut all);
+    all
+}
+
+/// Sentences on parts of the disk: why something is unknown and what would help, what should be known.
+fn sentences(disk: &Disk) -> Vec<String> {
+    let mut all = Vec::new();
+    for (_, node) in parts(disk) {
+        let name = format!("{} at {}", kind(node), HumanSize(node.offset));
+        if let Some(reason) = &node.reason {
+            let remedy = node.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            all.push(format!("{name}: {reason}{remedy}."));
+        }
+        all.extend(node.notes.iter().map(|note| format!("{name}: {note}.")));
+    }
+    all
+}
+
+fn text(disk: &Disk, figures: &Figures) -> String {
+    let size = |bytes| HumanSize(bytes).to_string();
+    let rows: Vec<_> = parts(disk)
+        .into_iter()
+        .map(|(depth, node)| {
+            [
+                format!("{:1$}{2}", "", 2 * depth, kind(node)),
+                size(node.offset),
+                size(node.len),
+                size(node.used),
+                size(node.free),
+                size(figures.dead(node)),
+                size(node.unknown),
+            ]
+        })
+        .collect();
+    let headings = ["WHAT", "AT", "SIZE", "USED", "FREE", "DEAD", "UNKNOWN"];
+    let mut text = terminal::table(headings, &rows, "nothing");
+    for sentence in sentences(disk) {
+        text += &format!("\n{}", terminal::clean(&sentence));
+    }
+    text
+}
+
+fn document(disk: &Disk, figures: &Figures) -> Value {
+    let mut document = branch(disk.root(), figures);
+    // By this a report of ours is known, which may be replaced.
+    document["lunway"] = json!({ "schema": 1 });
+    document
+}
+
+fn branch(node: &Node, figures: &Figures) -> Value {
+    json!({
+        "offset": node.offset,
+        "bytes": node.len,
+        "kind": node.kind,
+        "name": node.name,
+        "label": node.label,
+        "uuid": node.uuid,
+        "used": node.used,
+        "free": node.free,
+        "dead": figures.dead(node),
+        "unknown": node.unknown,
+        "reason": node.reason,
+        "remedy": node.remedy,
+        "notes": node.notes,
+        "children": node.children.iter().map(|child| branch(child, figures)).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,191 @@
+//! What is dead: a window of the disk at a time, its present blocks beside what of them is free.
+
+use std::ops::{ControlFlow, Range};
+
+use lunway_vhdx::{Chain, Source, Storage};
+
+use crate::{Bytes, Error, Plan};
+
+/// How much of the disk is looked at together, bytes: a bitmap of ext4 tells of 128 MiB, and the free ranges of this
+/// much fit into 4 MiB at the worst.
+const WINDOW: u64 = 1 << 30;
+
+/// How much is read at a time to see whether it is zero, bytes.
+const PIECE: u64 = 64 << 10;
+
+/// A block that has data in the file itself, not in a parent.
+pub(crate) struct Block {
+    /// Bytes of the disk.
+    pub(crate) range: Range<u64>,
+    /// Where it lies in the file, bytes.
+    pub(crate) offset: u64,
+}
+
+/// A part of the disk.
+pub(crate) struct Window<'a, S> {
+    chain: &'a Chain<S>,
+    keep: &'a [Range<u64>],
+    range: Range<u64>,
+    free: Vec<Range<u64>>,
+    blocks: Vec<Block>,
+}
+
+/// What is done with a window: whether to go on.
+type Each<'a, S> = dyn FnMut(&mut Window<'_, S>) -> Result<ControlFlow<()>, Error> + 'a;
+
+/// Calls `each` for all of the disk, part by part.
+pub(crate) fn for_each_window<S: Storage>(
+    chain: &Chain<S>,
+    plan: &Plan,
+    free: bool,
+    each: &mut Each<'_, S>,
+) -> Result<(), Error> {
+    let Some(parameters) = chain.disks().first().map(lunway_vhdx::Disk::parameters) else { return Ok(()) };
+    let block_size = u64::from(parameters.block_size);
+    // Whole blocks: those of 256 MiB fit four times.
+    let mut start = 0;
+    while start < chain.size() {
+        let range = start..(start + WINDOW).min(chain.size());
+        let mut window =
+            Window { chain, keep: &plan.keep, range: range.clone(), free: Vec::new(), blocks: Vec::new() };
+        window.find_blocks(block_size)?;
+        if free && !window.blocks.is_empty() {
+            let mut list = Vec::new();
+            let ended = plan.tree.for_each(&Bytes(chain), range, &mut |span| {
+                if span.what == lunway_filesystem::Use::Free {
+                    list.push(span.range);
+                }
+            });
+            ended.map_err(|doubt| Error::Changed(doubt.reason))?;
+            window.take_free(list);
+        }
+        if each(&mut window)?.is_break() {
+            break;
+        }
+        start += WINDOW;
+    }
+    Ok(())
+}
+
+impl<S: Storage> Window<'_, S> {
+    pub(crate) fn end(&self) -> u64 {
+        self.range.end
+    }
+
+    /// The blocks that have data in the file.
+    pub(crate) fn blocks(&mut self) -> Vec<Block> {
+        std::mem::take(&mut self.blocks)
+    }
+
+    fn find_blocks(&mut self, block_size: u64) -> Result<(), Error> {
+        let (blocks, size) = (&mut self.blocks, self.chain.size());
+        let range = self.range.clone();
+        self.chain.map(range.start, range.end - range.start, |segment| {
+            let Source::File(from) = segment.source else { return };
+            if segment.level > 0 {
+                return;
+            }
+            let mut at = segment.offset;
+            while at < segment.offset + segment.len {
+                let start = at / block_size * block_size;
+                let end = (start + block_size).min(size);
+                if blocks.last().is_none_or(|last: &Block| last.range.start != start) {
+                    blocks.push(Block {
+                        range: start..end,
+                        offset: (from + (at - segment.offset)).saturating_sub(at - start),
+                    });
+                }
+                at = end;
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Takes what is free, without what is to be kept.
+    fn take_free(&mut self, list: Vec<Range<u64>>) {
+        for range in list {
+            // Ranges touch where one file system ends and another begins.
+            let mut rest = vec![range];
+            for keep in self.keep {
+                rest = rest.into_iter().flat_map(|range| without(range, keep)).collect();
+            }
+            for range in rest {
+                match self.free.last_mut() {
+                    Some(last) if last.end == range.start => last.end = range.end,
+                    _ => self.free.push(range),
+                }
+            }
+        }
+    }
+
+    /// What of a block is free.
+    fn free_in(&self, block: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_, S> {
+        let (start, end) = (block.start, block.end);
+        let first = self.free.partition_point(|range| range.end <= start);
+        self.free[first..]
+            .iter()
+            .take_while(move |range| range.start < end)
+            .map(move |range| range.start.max(start)..range.end.min(end))
+    }
+
+    /// The free parts of a block, in whole sectors.
+    pub(crate) fn free_sectors(&self, block: &Block) -> Vec<Range<u64>> {
+        let sector =
+            u64::from(self.chain.disks().first().map_or(512, |disk| disk.parameters().logical_sector));
+        self.free_in(&block.range)
+            .map(|range| range.start.next_multiple_of(sector)..range.end / sector * sector)
+            .filter(|range| range.start < range.end)
+            .collect()
+    }
+
+    /// Bytes of a block that are free.
+    pub(crate) fn free_bytes(&self, block: &Block) -> u64 {
+        self.free_in(&block.range).map(|range| range.end - range.start).sum()
+    }
+
+    /// Whether nothing of a block lives: what is not free is zero, if `zeroes` are looked for.
+    pub(crate) fn is_dead(&self, block: &Block, zeroes: bool) -> Result<bool, Error> {
+        let kept = |range: &Range<u64>| {
+            self.keep.iter().any(|keep| keep.start < range.end && range.start < keep.end)
+        };
+        let mut at = block.range.start;
+        let end = std::iter::once(block.range.end..block.range.end);
+        for free in self.free_in(&block.range).chain(end) {
+            let rest = at..free.start;
+            if rest.start < rest.end && (!zeroes || kept(&rest) || !self.is_zero(rest)?) {
+                return Ok(false);
+            }
+            at = free.end;
+        }
+        Ok(true)
+    }
+
+    /// Whether a block is zero, also where it is free.
+    pub(crate) fn is_zero_throughout(&self, block: &Block) -> Result<bool, Error> {
+        self.is_zero(block.range.clone())
+    }
+
+    fn is_zero(&self, range: Range<u64>) -> Result<bool, Error> {
+        let bytes = Bytes(self.chain);
+        let mut buf = [0; PIECE as usize];
+        let mut at = range.start;
+        while at < range.end {
+            // The first look is a short one: most blocks that live show it at once.
+            let now = (range.end - at).min(if at == range.start { 4096 } else { PIECE });
+            let piece = &mut buf[..now as usize];
+            lunway_filesystem::Source::read(&bytes, at, piece).map_err(|error| Error::Changed(error.what))?;
+            if piece.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            at += now;
+        }
+        Ok(true)
+    }
+}
+
+/// What of `range` is not in `hole`.
+fn without(range: Range<u64>, hole: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let before = range.start..range.end.min(hole.start);
+    let after = range.start.max(hole.end)..range.end;
+    [before, after].into_iter().filter(|range| range.start < range.end)
+}

@@ -1,0 +1,90 @@
+//! What each mode would do, without doing it.
+
+use std::ops::ControlFlow;
+
+use lunway_vhdx::{Chain, Storage};
+
+use crate::{Error, Mode, Plan, dead};
+
+/// What a mode would leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// The mode.
+    pub mode: Mode,
+    /// Length of the file afterwards, bytes. Blocks that fit into no hole may keep it longer by less than one block.
+    pub after: u64,
+    /// Blocks that would be given up.
+    pub blocks: u64,
+    /// Bytes of living blocks that would become holes.
+    pub punched: u64,
+}
+
+/// What a mode has found so far.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    blocks: u64,
+    punched: u64,
+    /// Where the last block that lives ends in the file.
+    end: u64,
+}
+
+/// Looks at the whole disk, and says what each mode would leave. `progress` gets the bytes that were looked at, and may
+/// end it: then there is no estimate.
+///
+/// # Errors
+///
+/// Those of the disk.
+pub fn estimate<S: Storage>(
+    chain: &Chain<S>,
+    plan: &Plan,
+    progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<Option<Vec<Estimate>>, Error> {
+    let Some(disk) = chain.disks().first() else { return Ok(None) };
+    let block_size = u64::from(disk.parameters().block_size);
+    let mut counts = [Count::default(); Mode::ALL.len()];
+    let mut present = 0;
+    let mut ended = ControlFlow::Continue(());
+    dead::for_each_window(chain, plan, true, &mut |window| {
+        for block in window.blocks() {
+            present += 1;
+            let len = block.range.end - block.range.start;
+            let free = window.free_bytes(&block);
+            let is_free = free == len;
+            let is_dead = is_free || window.is_dead(&block, true)?;
+            // Without file systems a block is zero as a whole or not at all.
+            let is_zero = is_dead && window.is_zero_throughout(&block)?;
+            for (mode, count) in Mode::ALL.into_iter().zip(&mut counts) {
+                let drops = match mode {
+                    Mode::Live | Mode::Full => is_dead,
+                    Mode::Quick | Mode::Retrim => is_free,
+                    Mode::Prezeroed => is_zero,
+                    Mode::Pretrimmed => false,
+                };
+                match drops {
+                    true => count.blocks += 1,
+                    false => {
+                        count.end = count.end.max(block.offset + block_size);
+                        count.punched += if mode.punches() { free } else { 0 };
+                    }
+                }
+            }
+        }
+        ended = progress(window.end());
+        Ok(ended)
+    })?;
+    if ended.is_break() {
+        return Ok(None);
+    }
+    let taken = disk.taken();
+    let metadata = taken.saturating_sub(present * block_size);
+    let estimates = Mode::ALL.into_iter().zip(counts).map(|(mode, count)| Estimate {
+        mode,
+        after: match mode.moves() {
+            true => taken.saturating_sub(count.blocks * block_size),
+            false => count.end.max(metadata),
+        },
+        blocks: count.blocks,
+        punched: count.punched,
+    });
+    Ok(Some(estimates.collect()))
+}

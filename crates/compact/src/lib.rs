@@ -1,0 +1,177 @@
+//! Compaction: a virtual disk's file becomes as small as what is alive in it.
+//!
+//! ```text
+//!   tree of file systems ─┐
+//!                         ├─▶  dead ranges, block by block  ──▶  drop  ──▶  pack  ──▶  cut
+//!   zeroes in the data  ──┘    (`dead`)                          (here)     (lunway_vhdx::pack)
+//! ```
+//!
+//! What is dead is proven: free by the file systems' own maps ([`lunway_filesystem`]), or zero already. Dropping a dead
+//! block changes one entry of the block table; a dead part of a block that lives becomes a hole of the host's file.
+//! Every step leaves a whole file: whoever stops in between begins again where it was.
+//!
+//! | mode | free by file systems | zeroes | parts of blocks | moves blocks | Optimize-VHD |
+//! |---|---|---|---|---|---|
+//! | [`Mode::Live`] | yes | yes | holes | yes | – |
+//! | [`Mode::Full`] | yes | yes | no | yes | Full |
+//! | [`Mode::Quick`] | yes | no | no | yes | Quick |
+//! | [`Mode::Retrim`] | yes | no | no | no | Retrim |
+//! | [`Mode::Prezeroed`] | no | yes | no | yes | Prezeroed |
+//! | [`Mode::Pretrimmed`] | no | no | no | yes | Pretrimmed |
+
+mod dead;
+mod estimate;
+
+use std::ops::{ControlFlow, Range};
+
+use lunway_filesystem::source::{Source, Unreadable};
+use lunway_filesystem::tree;
+use lunway_vhdx::{Chain, DiscardMode, DiskError, Storage};
+
+pub use estimate::{Estimate, estimate};
+
+/// What is dropped, and whether blocks move afterwards: the words of Optimize-VHD, and one of our own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything that is dead, parts of blocks too.
+    Live,
+    /// Blocks that are free or zero.
+    Full,
+    /// Blocks that are free.
+    Quick,
+    /// Blocks that are free become holes; nothing moves.
+    Retrim,
+    /// Blocks that are zero.
+    Prezeroed,
+    /// What was given up before.
+    Pretrimmed,
+}
+
+impl Mode {
+    /// All of them, in the order of what they drop.
+    pub const ALL: [Self; 6] =
+        [Self::Live, Self::Full, Self::Quick, Self::Retrim, Self::Prezeroed, Self::Pretrimmed];
+
+    /// Whether file systems are asked what is free.
+    pub fn asks_file_systems(self) -> bool {
+        matches!(self, Self::Live | Self::Full | Self::Quick | Self::Retrim)
+    }
+
+    /// Whether data is read to see whether it is zero.
+    pub fn looks_for_zeroes(self) -> bool {
+        matches!(self, Self::Live | Self::Full | Self::Prezeroed)
+    }
+
+    /// Whether dead parts of living blocks become holes.
+    pub fn punches(self) -> bool {
+        self == Self::Live
+    }
+
+    /// Whether blocks move into holes.
+    pub fn moves(self) -> bool {
+        self != Self::Retrim
+    }
+}
+
+/// What is compacted.
+pub struct Plan {
+    /// What lies on the disk, as it is now.
+    pub tree: tree::Disk,
+    /// Ranges of the disk that stay as they are: partitions that somebody wants kept.
+    pub keep: Vec<Range<u64>>,
+}
+
+impl Plan {
+    /// Examines the disk.
+    pub fn new<S: Storage>(chain: &Chain<S>) -> Self {
+        let sector = chain.disks().first().map_or(512, |disk| disk.parameters().logical_sector);
+        Self { tree: tree::Disk::examine(&Bytes(chain), sector), keep: Vec::new() }
+    }
+}
+
+/// Why a disk could not be compacted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The virtual disk.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The disk's file systems do not say any more what they said when they were examined.
+    #[error("the disk changed while it was compacted: {0}")]
+    Changed(String),
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Blocks that were given up.
+    pub blocks: u64,
+    /// Bytes of parts of blocks that became holes.
+    pub punched: u64,
+    /// How much of the disk was looked at, bytes.
+    pub done: u64,
+}
+
+/// Gives up what is dead, and makes that durable. The disk must be open for writing, and nobody else may change it.
+/// `progress` is called now and then, and may end it.
+///
+/// # Errors
+///
+/// Those of the disk. What was dropped before is dropped.
+pub fn drop_dead<S: Storage>(
+    chain: &Chain<S>,
+    plan: &Plan,
+    mode: Mode,
+    progress: &mut dyn FnMut(Dropped) -> ControlFlow<()>,
+) -> Result<Dropped, Error> {
+    let mut dropped = Dropped::default();
+    if mode == Mode::Pretrimmed {
+        return Ok(dropped);
+    }
+    dead::for_each_window(chain, plan, mode.asks_file_systems(), &mut |window| {
+        for block in window.blocks() {
+            if window.is_dead(&block, mode.looks_for_zeroes())? {
+                chain.discard(block.range.start, block.range.end - block.range.start, DiscardMode::Unmap)?;
+                dropped.blocks += 1;
+                continue;
+            }
+            if mode.punches() {
+                for range in window.free_sectors(&block) {
+                    chain.discard(range.start, range.end - range.start, DiscardMode::Unmap)?;
+                    dropped.punched += range.end - range.start;
+                }
+            }
+        }
+        dropped.done = window.end();
+        Ok(progress(dropped))
+    })?;
+    chain.flush()?;
+    Ok(dropped)
+}
+
+/// The disk's bytes for those who read file systems.
+pub(crate) struct Bytes<'a, S>(pub(crate) &'a Chain<S>);
+
+impl<S: Storage> Source for Bytes<'_, S> {
+    fn len(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Unreadable> {
+        // A disk is read in whole sectors.
+        let sector = u64::from(self.0.disks().first().map_or(512, |disk| disk.parameters().logical_sector));
+        let end = offset
+            .checked_add(buf.len() as u64)
+            .filter(|end| *end <= self.len())
+            .ok_or_else(|| Unreadable::outside(offset, buf.len() as u64, self.len()))?;
+        let failed = |error: DiskError| Unreadable { what: error.to_string() };
+        if offset.is_multiple_of(sector) && end.is_multiple_of(sector) {
+            return self.0.read_at(offset, buf).map_err(failed);
+        }
+        let start = offset / sector * sector;
+        let mut whole = vec![0; (end.next_multiple_of(sector) - start) as usize];
+        self.0.read_at(start, &mut whole).map_err(failed)?;
+        let within = (offset - start) as usize;
+        buf.copy_from_slice(&whole[within..within + buf.len()]);
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Compaction of a disk whose first part is swap space: what is dropped, what stays, and what a power cut leaves.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lunway_compact::{Mode, Plan, drop_dead, estimate};
+use lunway_crash::{MemoryStorage, Recorder};
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::pack::pack;
+use lunway_vhdx::{
+    Chain, CreateOptions, Disk, Kind, OpenOptions, Storage, check::check, create, pack_metadata,
+};
+
+const MIB: usize = 1 << 20;
+/// Swap space of 4 MiB, of which the first page stays.
+const SWAP: usize = 4 * MIB;
+const SIZE: usize = 12 * MIB;
+
+/// GUIDs that no other opening has had: a log is told from the one before by its GUID.
+fn guids() -> Box<dyn lunway_vhdx::format::GuidSource> {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Box::new(|| {
+        let number = u128::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        Guid::from_random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_le_bytes())
+    })
+}
+
+/// What a guest has written: swap space full of old pages, blocks of data, and of zeroes.
+fn guest() -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..SIZE).map(|at| (at / 512 * 7 % 251) as u8 + 1).collect();
+    bytes[..4096].fill(0);
+    bytes[4086..4096].copy_from_slice(b"SWAPSPACE2");
+    bytes[1024..1032].copy_from_slice(&[1, 0, 0, 0, 0xFF, 3, 0, 0]);
+    // A block of zeroes that was written, and one that is zero but for its last byte.
+    bytes[6 * MIB..8 * MIB - 1].fill(0);
+    bytes
+}
+
+/// What must read as before: all but the swap space's old pages.
+fn lives(at: usize) -> bool {
+    !(4096..SWAP).contains(&at)
+}
+
+fn open<S: Storage>(storage: S, writable: bool) -> Chain<S> {
+    let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
+    let disk = Disk::open(storage, &options, guids()).unwrap_or_else(|error| panic!("{error}"));
+    Chain::new(vec![disk]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn written() -> MemoryStorage {
+    let storage = Arc::new(MemoryStorage::default());
+    let mut options = CreateOptions::new(Kind::Dynamic, SIZE as u64, Guid::from_digits(5));
+    options.parameters.block_size = MIB as u32;
+    create(&storage, &options, guids().as_mut()).expect("a file");
+    let chain = open(storage.clone(), true);
+    chain.write_at(0, &guest()).expect("a write");
+    chain.close().expect("a close");
+    Arc::into_inner(storage).expect("the only one")
+}
+
+fn compact<S: Storage + Clone>(storage: &S, mode: Mode, keep: Option<std::ops::Range<u64>>) {
+    let chain = open(storage.clone(), true);
+    let mut plan = Plan::new(&chain);
+    plan.keep.extend(keep);
+    drop_dead(&chain, &plan, mode, &mut |_| ControlFlow::Continue(())).expect("it is dropped");
+    chain.close().expect("a close");
+    if mode.moves() {
+        pack_metadata(storage, guids().as_mut()).expect("metadata moves");
+        let disk = Disk::open(storage.clone(), &OpenOptions::writable(), guids()).expect("it opens");
+        pack(&disk, &mut |_| ControlFlow::Continue(())).expect("blocks move");
+        disk.close().expect("a close");
+    }
+}
+
+fn contents(storage: &Arc<MemoryStorage>) -> Vec<u8> {
+    let mut bytes = vec![0xEE; SIZE];
+    open(storage.clone(), false).read_at(0, &mut bytes).expect("a read");
+    bytes
+}
+
+fn assert_lives(storage: &Arc<MemoryStorage>, context: &str) {
+    assert!(!check(storage).is_damaged(), "{context}: {:#?}", check(storage).findings);
+    let (now, then) = (contents(storage), guest());
+    let lost = (0..SIZE).find(|at| lives(*at) && now[*at] != then[*at]);
+    assert_eq!(lost, None, "{context}");
+}
+
+#[test]
+fn each_mode_drops_what_it_says_and_leaves_the_length_that_was_estimated() {
+    let chain = open(Arc::new(written()), false);
+    let plan = Plan::new(&chain);
+    assert_eq!(plan.tree.root().kind, Some("swap"));
+    let estimates = estimate(&chain, &plan, &mut |_| ControlFlow::Continue(())).expect("an estimate");
+    let estimates = estimates.expect("it was not ended");
+    // Three blocks of swap space, one of zeroes.
+    let blocks: Vec<u64> = estimates.iter().map(|estimate| estimate.blocks).collect();
+    assert_eq!(blocks, [4, 4, 3, 3, 1, 0]);
+    assert_eq!(estimates[0].punched, MIB as u64 - 4096);
+    let before = Storage::len(chain.disks()[0].storage()).expect("memory");
+    for estimate in estimates {
+        let storage = Arc::new(written());
+        compact(&storage, estimate.mode, None);
+        assert_lives(&storage, &format!("{:?}", estimate.mode));
+        let after = Storage::len(&storage).expect("memory");
+        assert_eq!(after, estimate.after, "{:?} of {before}", estimate.mode);
+        let dropped = contents(&storage)[MIB..SWAP].iter().all(|byte| *byte == 0);
+        assert_eq!(dropped, estimate.mode.asks_file_systems(), "{:?}", estimate.mode);
+        let part = contents(&storage)[4096..MIB].iter().all(|byte| *byte == 0);
+        assert_eq!(part, estimate.mode.punches(), "{:?}", estimate.mode);
+    }
+}
+
+#[test]
+fn what_is_to_be_kept_stays() {
+    let storage = Arc::new(written());
+    compact(&storage, Mode::Live, Some(0..2 * MIB as u64 + 4096));
+    let (now, then) = (contents(&storage), guest());
+    assert!(now[..2 * MIB + 4096] == then[..2 * MIB + 4096], "kept");
+    assert!(now[2 * MIB + 4096..SWAP].iter().all(|byte| *byte == 0), "and the rest is not");
+    assert!(now[SWAP..] == then[SWAP..]);
+}
+
+#[test]
+fn a_power_cut_at_any_step_loses_nothing_that_lives() {
+    let recorder = Recorder::new(written());
+    compact(&recorder, Mode::Live, None);
+    let (mut state, mut crashes) = (1u32, 0);
+    recorder.each_crash(|crash| {
+        for share in [0, 50, 100] {
+            let image = Arc::new(crash.image(512, |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 16) % 100 < share
+            }));
+            let context = format!("after {} operations", crash.done);
+            assert_lives(&image, &context);
+            // Taken up again, it ends where it would have.
+            compact(&image, Mode::Live, None);
+            assert_lives(&image, &context);
+            assert!(Storage::len(&image).expect("memory") <= 12 * MIB as u64, "{context}");
+            crashes += 1;
+        }
+    });
+    assert!(crashes > 60, "{crashes}");
+}

@@ -1,0 +1,157 @@
+//! Back ends: memory, files, VHDX files.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::conformance::{Instance, Local, Reopen, SIZE_MIN, Subject};
+use lunway_block::{BlockDevice, Buf, Durability, Zeroing};
+use lunway_file::{Engine, FileDevice, FileOptions, OpenError};
+use lunway_memory::RamDisk;
+use lunway_vhdx::crash::MemoryStorage;
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{CreateOptions, Kind, Locator, create};
+use lunway_vhdx_device::{VhdxDevice, random_guids};
+use tempfile::{NamedTempFile, TempDir};
+
+use super::conforms;
+
+fn memory(name: &'static str, sector: u32) -> Subject {
+    Subject::device(name, move || {
+        Box::pin(async move { Instance::plain(Arc::new(RamDisk::new(SIZE_MIN, sector).unwrap())) })
+    })
+}
+
+#[tokio::test]
+async fn memory_conforms() {
+    conforms(memory("memory", 512)).await;
+    conforms(memory("memory, sectors of 4 KiB", 4096)).await;
+}
+
+/// A sparse file of zeroes in a folder.
+fn file(name: &'static str, folder: &'static str, options: FileOptions) -> Subject {
+    Subject::device(name, move || {
+        Box::pin(async move {
+            let file = NamedTempFile::new_in(folder).unwrap();
+            file.as_file().set_len(SIZE_MIN).unwrap();
+            let device = FileDevice::open_on_thread(file.path().to_owned(), options).await.unwrap();
+            Instance { keep: Box::new(file), ..Instance::plain(Arc::new(device)) }
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_file_conforms() {
+    let folder = Box::leak(std::env::temp_dir().to_str().unwrap().to_owned().into_boxed_str());
+    conforms(file("file", folder, FileOptions::default())).await;
+    conforms(file("file in memory", "/dev/shm", FileOptions::default())).await;
+    conforms(file("file, read-only", folder, FileOptions { read_only: true, ..FileOptions::default() }))
+        .await;
+    for (name, engine) in [
+        ("file past the page cache, threads", Engine::Threads),
+        ("file past the page cache, io_uring", Engine::Uring),
+    ] {
+        let options = FileOptions { direct: true, engine, sector: Some(4096), ..FileOptions::default() };
+        let probe = NamedTempFile::new().unwrap();
+        probe.as_file().set_len(SIZE_MIN).unwrap();
+        match FileDevice::open(probe.path(), &options) {
+            Err(error @ (OpenError::Direct { .. } | OpenError::Uring { .. })) => {
+                lunway_foreign::machine_lacks(&format!("{name}: {error}"));
+            }
+            _ => conforms(file(name, folder, options)).await,
+        }
+    }
+}
+
+/// More than a close takes on a busy machine.
+const CLOSE_TIME: Duration = Duration::from_secs(30);
+
+fn make(path: &Path, kind: Kind, sector: u32, parent: Option<(&str, Guid)>) {
+    let mut options = CreateOptions::new(kind, SIZE_MIN, Guid::from_digits(5));
+    options.parameters.block_size = 1 << 20;
+    options.parameters.logical_sector = sector;
+    options.parameters.locator = parent.map(|(name, linkage)| Locator::new(linkage, name, None));
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    create(&file, &options, random_guids().unwrap().as_mut()).unwrap();
+}
+
+/// A parent whose blocks are allocated, so that what a child gives back would show them.
+async fn make_child(folder: &Path, path: &Path, sector: u32) {
+    let base = folder.join("base.vhdx");
+    make(&base, Kind::Dynamic, sector, None);
+    let parent = VhdxDevice::open(&base, false).unwrap();
+    parent.write_zeroes(0, SIZE_MIN, Zeroing::KeepAllocated).await.unwrap();
+    parent.close(CLOSE_TIME).await.unwrap();
+    let file = lunway_vhdx::open_file(&base, false).unwrap();
+    let options = lunway_vhdx::OpenOptions::read_only();
+    let linkage = lunway_vhdx::Disk::open(file, &options, random_guids().unwrap()).unwrap().data_write_guid();
+    make(path, Kind::Differencing, sector, Some(("base.vhdx", linkage)));
+}
+
+fn opened(folder: Arc<TempDir>, path: PathBuf, read_only: bool) -> Instance {
+    let device = VhdxDevice::open(&path, read_only).unwrap_or_else(|error| panic!("{error}"));
+    let keep = Arc::clone(&folder);
+    let reopen: Reopen =
+        Box::new(move || Box::pin(async move { opened(folder, path, read_only) }) as Local<'static, _>);
+    Instance { device: Arc::new(device), close: None, reopen: Some(reopen), keep: Box::new(keep) }
+}
+
+fn vhdx(name: &'static str, kind: Kind, sector: u32, read_only: bool) -> Subject {
+    Subject::device(name, move || {
+        Box::pin(async move {
+            let folder = Arc::new(tempfile::tempdir().unwrap());
+            let path = folder.path().join("disk.vhdx");
+            match kind {
+                Kind::Differencing => make_child(folder.path(), &path, sector).await,
+                _ => make(&path, kind, sector, None),
+            }
+            opened(folder, path, read_only)
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_vhdx_file_conforms() {
+    conforms(vhdx("VHDX, dynamic", Kind::Dynamic, 512, false)).await;
+    conforms(vhdx("VHDX, dynamic, sectors of 4 KiB", Kind::Dynamic, 4096, false)).await;
+    conforms(vhdx("VHDX, fixed", Kind::Fixed, 512, false)).await;
+    conforms(vhdx("VHDX, differencing", Kind::Differencing, 512, false)).await;
+    conforms(vhdx("VHDX, read-only", Kind::Dynamic, 512, true)).await;
+}
+
+/// Room for a VHDX of [`SIZE_MIN`], its log and its block table.
+pub(crate) const VHDX_ROOM: u64 = 16 * SIZE_MIN;
+
+/// Puts an empty VHDX on a device that holds nothing but zeroes.
+pub(crate) async fn format_blank(device: &dyn BlockDevice) {
+    let first = device.read(0, Buf::zeroed(512)).await.unwrap();
+    if first.iter().any(|&byte| byte != 0) {
+        return;
+    }
+    let storage = MemoryStorage::default();
+    let mut options = CreateOptions::new(Kind::Dynamic, SIZE_MIN, Guid::from_digits(5));
+    options.parameters.block_size = 1 << 20;
+    create(&storage, &options, random_guids().unwrap().as_mut()).unwrap();
+    let image = storage.to_bytes();
+    device.write(0, Buf::copy_of(&image).freeze(), Durability::Volatile).await.unwrap();
+    device.flush().await.unwrap();
+}
+
+fn opened_on(device: Arc<dyn BlockDevice>) -> Instance {
+    let below = device.clone();
+    let reopen: Reopen = Box::new(move || Box::pin(async move { opened_on(below) }) as Local<'static, _>);
+    let device = VhdxDevice::open_on(device, false).unwrap_or_else(|error| panic!("{error}"));
+    Instance { reopen: Some(reopen), ..Instance::plain(Arc::new(device)) }
+}
+
+#[tokio::test]
+async fn a_vhdx_on_a_device_conforms() {
+    conforms(Subject::format("VHDX on a device", VHDX_ROOM, |device| {
+        Box::pin(async move {
+            format_blank(&*device).await;
+            opened_on(device)
+        })
+    }))
+    .await;
+}

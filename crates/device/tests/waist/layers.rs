@@ -1,0 +1,50 @@
+//! Layers: what wraps a device and passes on what it does not change.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lunway_block::conformance::Subject;
+use lunway_block::decorate::{Delay, Fault, Openers, Rate, ReadOnly, Stats};
+use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
+
+use super::conforms;
+
+#[tokio::test]
+async fn the_layers_of_the_grammar_conform() {
+    // As mild as can be: what they do is tested beside them.
+    let delay = Duration::from_micros(1);
+    conforms(Subject::layer("`delay:`", &[], move |inner| Arc::new(Delay::new(inner, delay)))).await;
+    conforms(Subject::layer("`rate:`", &[], |inner| Arc::new(Rate::new(inner, NonZeroU64::MAX)))).await;
+    conforms(Subject::layer("`fault:`", &[], |inner| {
+        Arc::new(Fault::new(inner, "read@1T-".parse().unwrap()))
+    }))
+    .await;
+    conforms(Subject::layer("`stats:`", &[], |inner| Arc::new(Stats::new(inner)))).await;
+    let refused = [
+        ("geometry", "says that it is read-only"),
+        ("write", "refused"),
+        ("durable write", "refused"),
+        ("unmap", "refused"),
+        ("zeroing", "refused"),
+        ("zeroing that keeps space", "refused"),
+        ("resize", "refused"),
+    ];
+    let refused = Box::leak(Box::new(refused));
+    conforms(Subject::layer("`readonly:`", refused, |inner| Arc::new(ReadOnly::new(inner)))).await;
+}
+
+#[tokio::test]
+async fn an_opener_conforms() {
+    conforms(Subject::layer("an opener of several", &[], |inner| Arc::new(Openers::new(inner).open()))).await;
+}
+
+#[tokio::test]
+async fn retained_writes_conform() {
+    // A loss is this layer's to mend: whoever is above hears of it by a flush that fails, if at all.
+    let kept = &[("on_cache_news", "its own business")];
+    conforms(Subject::layer("retained writes", kept, |inner| {
+        Arc::new(RetainingDevice::new(inner, UNFLUSHED_MAX))
+    }))
+    .await;
+}

@@ -1,0 +1,408 @@
+//! The disk as a tree: containers, volumes, and the stream of their ranges.
+
+use std::ops::Range;
+
+use crate::DEPTH;
+use crate::lvm::{self, PhysicalVolume};
+use crate::map::{Ranges, Use};
+use crate::opaque::Opaque;
+use crate::partition::layout::{self, Layout};
+use crate::probe::{Format, Found, probe};
+use crate::source::{Budget, Cached, Segment, Source, View};
+use crate::volume::{Doubt, Volume, free_in};
+
+const LVM2: &str = "LVM2";
+
+/// An examined disk. Its bytes must be the same from the examination to the last range that is asked for.
+pub struct Disk {
+    root: Node,
+}
+
+/// A part of the disk: the disk itself, a partition, a logical volume.
+pub struct Node {
+    /// Where on the disk its first byte lies.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub len: u64,
+    /// Its name in its container: of a partition, of a logical volume.
+    pub name: Option<String>,
+    /// What is in it: `GPT`, `ext4`, `swap`, `LUKS` …; `None` where nothing is recognised.
+    pub kind: Option<&'static str>,
+    /// The label of what is in it.
+    pub label: Option<String>,
+    /// The UUID of what is in it.
+    pub uuid: Option<String>,
+    /// Bytes that are needed.
+    pub used: u64,
+    /// Bytes that are proven not to be.
+    pub free: u64,
+    /// Bytes of which nobody can say.
+    pub unknown: u64,
+    /// Why bytes are unknown that belong to what is in it, in a sentence; gaps and tails need none.
+    pub reason: Option<String>,
+    /// What would help.
+    pub remedy: Option<&'static str>,
+    /// What people should know, in sentences.
+    pub notes: Vec<String>,
+    /// What lies in it.
+    pub children: Vec<Self>,
+    content: Content,
+}
+
+enum Content {
+    /// One use for all of it.
+    Whole(Use),
+    Volume(Box<dyn Volume>),
+    /// Sorted, disjoint, and all of it.
+    Pieces(Vec<Piece>),
+}
+
+/// A piece of a container.
+#[derive(Clone, Debug)]
+struct Piece {
+    range: Range<u64>,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Own(Use),
+    /// The child with this number has here its bytes from this address on.
+    Child(usize, u64),
+}
+
+/// A range of the disk.
+pub struct Span<'a> {
+    /// Its bytes.
+    pub range: Range<u64>,
+    /// What it is good for.
+    pub what: Use,
+    /// The innermost part of the disk that says so.
+    pub node: &'a Node,
+}
+
+impl Disk {
+    /// Examines a disk with logical sectors of `sector` bytes. Never an error: what cannot be read, proven or understood
+    /// is unknown, with the reason in its place.
+    pub fn examine(source: &dyn Source, sector: u32) -> Self {
+        let cached = Cached::new(source);
+        Self { root: Node::examine(&cached, sector, 0, None) }
+    }
+
+    /// The whole disk.
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// Gives all bytes of `window` as sorted, disjoint ranges. Neighbours differ in use or node. Where the disk does not
+    /// say what it said in the examination the rest of that volume is unknown, everything else is given nevertheless,
+    /// and the first such doubt is the result.
+    pub fn for_each<'a>(
+        &'a self,
+        source: &dyn Source,
+        window: Range<u64>,
+        sink: &mut dyn FnMut(Span<'a>),
+    ) -> Result<(), Doubt> {
+        let cached = Cached::new(source);
+        let mut held: Option<Span<'a>> = None;
+        let mut doubt = None;
+        let window = window.start..window.end.min(self.root.len);
+        self.root.spans(&cached, window, &mut doubt, &mut |span| match &mut held {
+            Some(last)
+                if last.range.end == span.range.start
+                    && last.what == span.what
+                    && std::ptr::eq(last.node, span.node) =>
+            {
+                last.range.end = span.range.end;
+            }
+            _ => {
+                if let Some(last) = held.replace(span) {
+                    sink(last);
+                }
+            }
+        });
+        if let Some(last) = held {
+            sink(last);
+        }
+        doubt.map_or(Ok(()), Err)
+    }
+
+    /// Gives the free ranges of the disk, sorted, disjoint, not touching. After an error what was given is free
+    /// nevertheless.
+    pub fn for_each_free(&self, source: &dyn Source, sink: &mut dyn FnMut(Range<u64>)) -> Result<(), Doubt> {
+        let mut joiner = crate::map::Joiner::new(sink);
+        let ended = self.for_each(source, 0..u64::MAX, &mut |span| {
+            if span.what == Use::Free {
+                joiner.push(span.range);
+            }
+        });
+        joiner.finish();
+        ended
+    }
+}
+
+impl Node {
+    fn new(len: u64, name: Option<String>) -> Self {
+        Self {
+            offset: 0,
+            len,
+            name,
+            kind: None,
+            label: None,
+            uuid: None,
+            used: 0,
+            free: 0,
+            unknown: len,
+            reason: None,
+            remedy: None,
+            notes: Vec::new(),
+            children: Vec::new(),
+            content: Content::Whole(Use::Unknown),
+        }
+    }
+
+    fn refused(mut self, doubt: Doubt) -> Self {
+        (self.reason, self.remedy) = (Some(doubt.reason), doubt.remedy);
+        self
+    }
+
+    /// Examines what lies in `source`, which is a container's child at this depth. Offsets are relative to it.
+    fn examine(source: &dyn Source, sector: u32, depth: usize, name: Option<String>) -> Self {
+        let mut node = Self::new(source.len(), name);
+        if depth > DEPTH {
+            return node.refused(Doubt::new(format!("it lies more than {DEPTH} containers deep")));
+        }
+        let budget = Budget::for_examination(source);
+        match probe(&budget, sector) {
+            Err(error) => node.refused(error.into()),
+            Ok(Found::Nothing) => node,
+            Ok(Found::Opaque(Opaque { kind, reason })) => {
+                node.kind = Some(kind);
+                node.refused(Doubt::new(*reason))
+            }
+            Ok(Found::Ambivalent(names)) => {
+                let names = names.join(" and ");
+                node.refused(
+                    Doubt::new(format!("it is {names} at once: one of them is stale"))
+                        .helped_by("remove the stale signature with wipefs"),
+                )
+            }
+            Ok(Found::Volume(format)) => node.volume(&budget, format),
+            Ok(Found::PhysicalVolume) => match lvm::read(&budget) {
+                Ok(volume) => node.physical_volume(source, sector, depth, volume),
+                Err(doubt) => {
+                    node.kind = Some(LVM2);
+                    node.refused(doubt)
+                }
+            },
+            Ok(Found::Table) => match layout::read(&budget, sector) {
+                Ok(layout) => node.table(source, sector, depth, layout),
+                Err(doubt) => {
+                    node.kind = Some("partition table");
+                    node.refused(doubt)
+                }
+            },
+        }
+    }
+
+    fn volume(mut self, source: &dyn Source, format: &Format) -> Self {
+        let found = match (format.examine)(source) {
+            Ok(found) => found,
+            Err(doubt) => {
+                self.kind = Some(format.name);
+                return self.refused(doubt);
+            }
+        };
+        self.kind = Some(found.identity.kind);
+        (self.label, self.uuid, self.notes) = (found.identity.label, found.identity.uuid, found.notes);
+        match found.verdict {
+            Err(doubt) => self.refused(doubt),
+            Ok(volume) => {
+                let size = volume.size().min(self.len);
+                self.free = volume.free_bytes();
+                self.used = size.saturating_sub(self.free);
+                self.unknown = self.len - size;
+                self.content = Content::Volume(volume);
+                self
+            }
+        }
+    }
+
+    fn table(mut self, source: &dyn Source, sector: u32, depth: usize, layout: Layout) -> Self {
+        self.kind = Some(layout.kind);
+        self.notes = layout.notes;
+        let mut claimed = Vec::new();
+        for entry in layout.partitions {
+            let len = entry.range.end - entry.range.start;
+            let child = match (entry.refused, View::part(source, entry.range.clone())) {
+                (Some(reason), _) => Self::new(len, entry.name).refused(Doubt::new(reason)),
+                (None, Ok(view)) => Self::examine(&view, sector, depth + 1, entry.name),
+                (None, Err(error)) => Self::new(len, entry.name).refused(error.into()),
+            };
+            claimed.push(Piece { range: entry.range, what: What::Child(self.children.len(), 0) });
+            self.children.push(child);
+        }
+        self.pieces(claimed, &layout.table)
+    }
+
+    fn physical_volume(
+        mut self,
+        source: &dyn Source,
+        sector: u32,
+        depth: usize,
+        volume: PhysicalVolume,
+    ) -> Self {
+        (self.kind, self.label, self.uuid) = (Some(LVM2), Some(volume.group), Some(volume.uuid));
+        let mut claimed = Vec::new();
+        for logical in volume.volumes {
+            let len = logical.segments.iter().map(|segment| segment.len).sum();
+            let name = Some(logical.name);
+            let child = match (logical.refused, View::new(source, logical.segments.iter().copied())) {
+                (Some(reason), _) => Self::new(len, name).refused(Doubt::new(reason)),
+                (None, Ok(view)) => Self::examine(&view, sector, depth + 1, name),
+                (None, Err(error)) => Self::new(len, name).refused(error.into()),
+            };
+            let mut at = 0;
+            for Segment { at: start, len } in logical.segments {
+                claimed.push(Piece { range: start..start + len, what: What::Child(self.children.len(), at) });
+                at += len;
+            }
+            self.children.push(child);
+        }
+        let free = volume.free.as_slice().iter().cloned();
+        claimed.extend(free.map(|range| Piece { range, what: What::Own(Use::Free) }));
+        self.pieces(claimed, &volume.metadata)
+    }
+
+    /// Makes this a container of disjoint `claimed` pieces and of ranges that it `needs` itself; everything else in it is
+    /// unknown.
+    fn pieces(mut self, mut claimed: Vec<Piece>, needs: &Ranges) -> Self {
+        claimed.extend(
+            needs.as_slice().iter().map(|range| Piece { range: range.clone(), what: What::Own(Use::Used) }),
+        );
+        claimed.sort_by_key(|piece| piece.range.start);
+        let (mut pieces, mut at) = (Vec::with_capacity(2 * claimed.len() + 1), 0);
+        for piece in claimed {
+            if at < piece.range.start {
+                pieces.push(Piece { range: at..piece.range.start, what: What::Own(Use::Unknown) });
+            }
+            at = piece.range.end;
+            pieces.push(piece);
+        }
+        if at < self.len {
+            pieces.push(Piece { range: at..self.len, what: What::Own(Use::Unknown) });
+        }
+        self.unknown = 0;
+        for piece in &pieces {
+            let len = piece.range.end - piece.range.start;
+            match piece.what {
+                What::Own(Use::Used) => self.used += len,
+                What::Own(Use::Free) => self.free += len,
+                What::Own(Use::Unknown) => self.unknown += len,
+                What::Child(..) => {}
+            }
+        }
+        for (number, child) in self.children.iter_mut().enumerate() {
+            child.place(&Self::segments(&pieces, number));
+            self.used += child.used;
+            self.free += child.free;
+            self.unknown += child.unknown;
+        }
+        self.content = Content::Pieces(pieces);
+        self
+    }
+
+    /// Offsets here and below are relative to this node until it is put into its container, in these segments.
+    fn place(&mut self, segments: &[Segment]) {
+        let mut inside = self.offset;
+        for segment in segments {
+            if inside < segment.len {
+                self.offset = segment.at + inside;
+                break;
+            }
+            inside -= segment.len;
+        }
+        for child in &mut self.children {
+            child.place(segments);
+        }
+    }
+
+    /// Where a child lies, in the order of its addresses.
+    fn segments(pieces: &[Piece], child: usize) -> Vec<Segment> {
+        let mut found: Vec<(u64, Segment)> = pieces
+            .iter()
+            .filter_map(|piece| match piece.what {
+                What::Child(number, at) if number == child => {
+                    Some((at, Segment { at: piece.range.start, len: piece.range.end - piece.range.start }))
+                }
+                _ => None,
+            })
+            .collect();
+        found.sort_by_key(|(at, _)| *at);
+        found.into_iter().map(|(_, segment)| segment).collect()
+    }
+
+    /// Gives the ranges of `window`, in addresses of this node, whose bytes are `source`.
+    fn spans<'a>(
+        &'a self,
+        source: &dyn Source,
+        window: Range<u64>,
+        doubt: &mut Option<Doubt>,
+        sink: &mut dyn FnMut(Span<'a>),
+    ) {
+        let mut give = |range: Range<u64>, what| {
+            if range.start < range.end {
+                sink(Span { range, what, node: self });
+            }
+        };
+        match &self.content {
+            Content::Whole(what) => give(window, *what),
+            Content::Volume(volume) => {
+                let mut at = window.start;
+                let ended = free_in(&**volume, source, window.clone(), &mut |free| {
+                    give(at..free.start, Use::Used);
+                    at = free.end;
+                    give(free, Use::Free);
+                });
+                match ended {
+                    Err(found) => {
+                        doubt.get_or_insert(found);
+                    }
+                    Ok(()) => {
+                        let end = volume.size().clamp(at, window.end.max(at));
+                        give(at..end, Use::Used);
+                        at = end;
+                    }
+                }
+                give(at..window.end, Use::Unknown);
+            }
+            Content::Pieces(pieces) => {
+                let first = pieces.partition_point(|piece| piece.range.end <= window.start);
+                for piece in pieces[first..].iter().take_while(|piece| piece.range.start < window.end) {
+                    let start = piece.range.start.max(window.start);
+                    let end = piece.range.end.min(window.end);
+                    let (child, from) = match piece.what {
+                        What::Own(what) => {
+                            sink(Span { range: start..end, what, node: self });
+                            continue;
+                        }
+                        What::Child(child, at) => (child, at + (start - piece.range.start)),
+                    };
+                    let node = &self.children[child];
+                    match View::new(source, Self::segments(pieces, child)) {
+                        Ok(view) => {
+                            node.spans(&view, from..from + (end - start), doubt, &mut |span| {
+                                let range = span.range.start - from + start..span.range.end - from + start;
+                                sink(Span { range, ..span });
+                            });
+                        }
+                        Err(error) => {
+                            doubt.get_or_insert(error.into());
+                            sink(Span { range: start..end, what: Use::Unknown, node });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A volume: a file system, or whatever else lies in a partition.
+
+use std::ops::Range;
+
+use crate::map::{Joiner, Ranges, clip};
+use crate::source::{Source, Unreadable};
+
+/// What a volume says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The name of the format: `ext4`, `XFS`, `NTFS` …
+    pub kind: &'static str,
+    /// Its label.
+    pub label: Option<String>,
+    /// Its UUID, or what the format has instead.
+    pub uuid: Option<String>,
+    /// How many bytes it says that it has. What its container has beyond them is unknown.
+    pub size: u64,
+}
+
+/// Why nothing of a volume may be dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// One sentence, without a full stop: what was found, where.
+    pub reason: String,
+    /// What would help: "run e2fsck", "shut Windows down instead of …".
+    pub remedy: Option<&'static str>,
+}
+
+impl Doubt {
+    /// A doubt for this reason.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), remedy: None }
+    }
+
+    /// The same, with what would help.
+    #[must_use]
+    pub fn helped_by(self, remedy: &'static str) -> Self {
+        Self { remedy: Some(remedy), ..self }
+    }
+}
+
+impl From<Unreadable> for Doubt {
+    fn from(error: Unreadable) -> Self {
+        Self::new(error.what)
+    }
+}
+
+/// What the examination of a volume gives.
+pub struct Examined {
+    /// What it says of itself.
+    pub identity: Identity,
+    /// What people should know before they drop its free ranges, in sentences.
+    pub notes: Vec<String>,
+    /// The volume with its free map proven, or why it is not.
+    pub verdict: Result<Box<dyn Volume>, Doubt>,
+}
+
+/// A volume whose free map is proven. It holds what it needs to read the map again (geometry, an overlay of its
+/// journal), never the map: at most 64 MiB for the largest volume.
+///
+/// Each format's module has two functions beside it:
+///
+/// - `recognised(source) -> Result<bool, Unreadable>`: whether the volume bears the format's signature. Cheap: a few
+///   fields at fixed places, and as strict as the format allows, since two formats on one volume are ambivalent.
+/// - `examine(source) -> Result<Examined, Doubt>`: reads everything that the proof needs. An error means that not even
+///   the identity could be read; a doubt about the map is in [`Examined::verdict`].
+///
+/// `source` is always the volume itself, from byte 0 to its container's end for it; it comes behind a cache and within
+/// a budget, so that reading field by field is cheap and loops end.
+pub trait Volume {
+    /// How many bytes [`free_in`] gives for the whole volume, exactly.
+    fn free_bytes(&self) -> u64;
+
+    /// How many bytes of the source the format knows: [`Identity::size`], and not more than the source has. Behind them
+    /// nothing is free.
+    fn size(&self) -> u64;
+
+    /// What geometry says is metadata: kept, whatever the map says. For what never is in the map, too (boot sectors,
+    /// copies of superblocks).
+    fn metadata(&self) -> &Ranges;
+
+    /// Gives what the format's map says is free in `window` (bytes of the volume), sorted and disjoint. Ranges may
+    /// touch, reach out of the window, and cover metadata: [`free_in`] sees to that.
+    ///
+    /// What is read here again is checked again, as far as that is cheap (checksums, padding, counts of a group).
+    fn claimed_free(
+        &self,
+        source: &dyn Source,
+        window: Range<u64>,
+        sink: &mut dyn FnMut(Range<u64>),
+    ) -> Result<(), Doubt>;
+}
+
+/// Gives the free ranges of `window` (bytes of the volume's own addresses), sorted, disjoint, not touching: what the
+/// volume claims, inside of the window and of the volume, without what is metadata by geometry. After an error nothing
+/// of the window that was not yet given is free.
+pub fn free_in(
+    volume: &dyn Volume,
+    source: &dyn Source,
+    window: Range<u64>,
+    sink: &mut dyn FnMut(Range<u64>),
+) -> Result<(), Doubt> {
+    let window = window.start..window.end.min(volume.size()).min(source.len());
+    if window.start >= window.end {
+        return Ok(());
+    }
+    let mut joiner = Joiner::new(sink);
+    let claimed = volume.claimed_free(source, window.clone(), &mut |range| {
+        if let Some(range) = clip(&range, &window) {
+            volume.metadata().missing_from(range, &mut |range| joiner.push(range));
+        }
+    });
+    joiner.finish();
+    claimed
+}

@@ -1,0 +1,269 @@
+//! exFAT as mkfs.exfat and exfat-fuse make it, beside `dump.exfat`, `fsck.exfat` and `partclone`.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use lunway_filesystem::exfat::examine;
+use lunway_filesystem::probe::{Found, probe};
+use lunway_filesystem::{Examined, Volume};
+use support::fuse::Fuse;
+use support::*;
+
+/// Bytes of a cluster, alignment of tables and clusters, and bytes of the volume.
+const VARIANTS: [(&str, &str, u64); 6] = [
+    ("4K", "1M", 100 << 20),
+    ("512", "512", (20 << 20) + 512 * 3),
+    ("4K", "4K", (64 << 20) + 512 * 11),
+    ("32K", "64K", (300 << 20) + 512 * 77),
+    ("1M", "1M", (700 << 20) + 512 * 1001),
+    ("4M", "1M", (1200 << 20) + 512),
+];
+
+const TOOLS: [&str; 6] =
+    ["mkfs.exfat", "mount.exfat-fuse", "dump.exfat", "fsck.exfat", "partclone.exfat", "losetup"];
+
+fn format(folder: &Path, (cluster, align, size): (&str, &str, u64)) -> PathBuf {
+    let image = sparse(folder, "exfat", size);
+    run("mkfs.exfat", &["-L", "DATA", "-c", cluster, "-b", align, text(&image)]);
+    image
+}
+
+/// A loop device, which exfat-fuse wants.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(image: &Path) -> Option<Self> {
+        let (said, code) = exit("losetup", &["--find", "--show", text(image)]);
+        if code != 0 {
+            lunway_foreign::machine_lacks(&format!("loop devices: {}", said.trim()));
+            return None;
+        }
+        Some(Self(said.trim().into()))
+    }
+
+    fn mount(&self) -> Option<Fuse> {
+        Fuse::mount("mount.exfat-fuse", &["-d"], &self.0)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = exit("losetup", &["-d", text(&self.0)]);
+    }
+}
+
+fn proven(path: &Path) -> (Image, Examined) {
+    let image = Image::open(path);
+    match probe(&image, 512).expect("readable") {
+        Found::Volume(format) => assert_eq!(format.name, "exFAT"),
+        found => panic!("{found:?}"),
+    }
+    let examined = examined(&image, examine).expect("an identity");
+    (image, examined)
+}
+
+fn volume(examined: &Examined) -> &dyn Volume {
+    match &examined.verdict {
+        Ok(volume) => volume.as_ref(),
+        Err(doubt) => panic!("{doubt:?}"),
+    }
+}
+
+fn dumped(image: &Path) -> u64 {
+    let said = run("dump.exfat", &[text(image)]);
+    let field = |name: &str| -> u64 {
+        let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
+        line.trim().parse().expect("a number")
+    };
+    field("Cluster size:") * field("Free Clusters:")
+}
+
+#[test]
+fn free_is_what_the_bitmap_says_and_may_be_overwritten() {
+    if !have(&TOOLS) {
+        return;
+    }
+    for (at, variant) in rounds(&VARIANTS) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = format(folder.path(), variant);
+        let Some(device) = Loop::new(&image) else { return };
+        let Some(mount) = device.mount() else { return };
+        let bytes = (variant.2 / 16).min(3 << 20) / if variant.0 == "4M" { 8 } else { 1 };
+        tree(mount.at(), at as u64, bytes);
+        let files = sums(mount.at());
+        files.keys().step_by(3).for_each(|file| std::fs::remove_file(file).expect("removed"));
+        std::fs::create_dir(mount.at().join("again")).expect("a folder");
+        tree(&mount.at().join("again"), at as u64 + 100, bytes);
+        let files = sums(mount.at());
+        files.keys().step_by(5).for_each(|file| std::fs::remove_file(file).expect("removed"));
+        let before = mount.contents();
+        mount.close();
+        drop(device);
+
+        let (source, found) = proven(&image);
+        assert_eq!((found.identity.kind, found.identity.label.as_deref()), ("exFAT", Some("DATA")));
+        let free = free_ranges(volume(&found), &source);
+        assert_eq!(volume(&found).free_bytes(), dumped(&image), "{variant:?}");
+        let mut theirs = partclone::free("exfat", &image);
+        // partclone calls the tail behind the last cluster free, which belongs to nobody.
+        let patch = Patch::new(&image);
+        let cluster = 512 << patch.bytes(109, 1)[0];
+        if let Some(last) = theirs.last_mut() {
+            last.end = last.end.min(patch.u32(88) * 512 + patch.u32(92) * cluster);
+        }
+        assert_eq!(free, theirs, "{variant:?}");
+        assert!(variant.0 == "4M" || free.len() > 2, "{variant:?}: {free:?}");
+
+        poison(&image, &free);
+        run("fsck.exfat", &["-n", text(&image)]);
+        let Some(device) = Loop::new(&image) else { return };
+        let Some(mount) = device.mount() else { return };
+        assert_eq!(mount.contents(), before, "{variant:?}");
+        mount.close();
+    }
+}
+
+/// A volume whose bytes are changed.
+struct Patch(File);
+
+impl Patch {
+    fn new(image: &Path) -> Self {
+        Self(File::options().read(true).write(true).open(image).expect("an image"))
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact_at(&mut bytes, at).expect("a read");
+        bytes
+    }
+
+    fn u32(&self, at: u64) -> u64 {
+        u64::from(u32::from_le_bytes(self.bytes(at, 4).try_into().expect("4 bytes")))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.0.write_all_at(bytes, at).expect("a write");
+    }
+
+    /// Where a cluster of 4 KiB is.
+    fn cluster(&self, number: u64) -> u64 {
+        self.u32(88) * 512 + (number - 2) * 4096
+    }
+
+    /// Makes the checksum of the boot region right.
+    fn seal(&self) {
+        let mut sum = 0u32;
+        for (at, byte) in self.bytes(0, 11 * 512).into_iter().enumerate() {
+            if ![106, 107, 112].contains(&at) {
+                sum = sum.rotate_right(1).wrapping_add(u32::from(byte));
+            }
+        }
+        self.write(11 * 512, &sum.to_le_bytes().repeat(128));
+    }
+}
+
+#[test]
+fn a_volume_in_doubt_has_nothing_free_and_says_why() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = format(folder.path(), ("4K", "1M", 32 << 20));
+    assert!(proven(&image).1.verdict.is_ok());
+    let patch = Patch::new(&image);
+    let (table, root) = (patch.u32(80) * 512, patch.cluster(patch.u32(96)));
+    let bitmap_entry =
+        (0..).map(|at| root + at * 32).find(|at| patch.bytes(*at, 1) == [0x81]).expect("an entry");
+    let bitmap = patch.cluster(patch.u32(bitmap_entry + 20));
+    let in_chain = |number: u64| table + number * 4;
+    let cases: [(u64, &[u8], bool, &str); 11] = [
+        (106, &[2], false, "it was not unmounted (it is marked dirty)"),
+        (106, &[4], false, "I/O errors were met on it (it is marked so)"),
+        (100, &[1, 2, 3, 4], false, "the checksum of its boot region is wrong"),
+        (72, &[0, 0, 2], true, "it has 67108864 bytes, more than the 33554432"),
+        (
+            bitmap,
+            &[0],
+            false,
+            "its allocation bitmap has clusters 2 to 2 as free, which hold its own structures",
+        ),
+        (
+            bitmap,
+            &[7],
+            false,
+            "its allocation bitmap has clusters 5 to 5 as free, which hold its own structures",
+        ),
+        (bitmap_entry, &[0x05], false, "its root directory names no allocation bitmap"),
+        (bitmap_entry + 24, &[1, 0], false, "its allocation bitmap has 1 bytes, and"),
+        (bitmap_entry + 20, &[0, 0, 1, 0], false, "a chain leads to cluster 65536, which it does not have"),
+        (
+            in_chain(3),
+            &[3, 0, 0, 0],
+            false,
+            "the chain that begins at cluster 3 is too long, or goes in circles",
+        ),
+        (
+            in_chain(5),
+            &[5, 0, 0, 0],
+            false,
+            "the chain that begins at cluster 5 is too long, or goes in circles",
+        ),
+    ];
+    for (at, bytes, sealed, expected) in cases {
+        let (before, boot) = (patch.bytes(at, bytes.len()), patch.bytes(0, 12 * 512));
+        patch.write(at, bytes);
+        if sealed {
+            patch.seal();
+        }
+        let said = proven(&image).1.verdict.err().map(|doubt| doubt.reason).unwrap_or_default();
+        assert!(said.starts_with(expected), "{expected}: {said}");
+        patch.write(0, &boot);
+        patch.write(at, &before);
+    }
+    assert!(proven(&image).1.verdict.is_ok());
+}
+
+#[test]
+fn with_two_bitmaps_a_cluster_is_used_that_is_used_in_either() {
+    if !have(&TOOLS) {
+        return;
+    }
+    // No tool makes TexFAT. Between the table and the clusters there is room for another one.
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = format(folder.path(), ("4K", "1M", 32 << 20));
+    let one = volume(&proven(&image).1).free_bytes();
+    let patch = Patch::new(&image);
+    let (table, len) = (patch.u32(80) * 512, patch.u32(84) * 512);
+    let root = patch.cluster(patch.u32(96));
+    let entry = (0..).map(|at| root + at * 32).find(|at| patch.bytes(*at, 1) == [0x81]).expect("an entry");
+    let end = (0..).map(|at| root + at * 32).find(|at| patch.bytes(*at, 1) == [0]).expect("an end");
+    // The second bitmap is cluster 100, which both have in use. Each has one cluster that the other does not have.
+    let bitmap = patch.cluster(patch.u32(entry + 20));
+    patch.write(bitmap + 98 / 8, &[1 << (98 % 8)]);
+    patch.write(patch.cluster(100), &patch.bytes(bitmap, 4096));
+    patch.write(bitmap + 200, &[1]);
+    patch.write(patch.cluster(100) + 300, &[1 << 7]);
+    let mut second = patch.bytes(entry, 32);
+    (second[1], second[20]) = (1, 100);
+    patch.write(end, &second);
+    patch.write(table + len, &patch.bytes(table, len as usize));
+    for at in [table, table + len] {
+        patch.write(at + 400, &[0xFF; 4]);
+    }
+    patch.write(110, &[2]);
+    for active in 0..2 {
+        patch.write(106, &[active]);
+        patch.seal();
+        let (source, found) = proven(&image);
+        assert_eq!(volume(&found).free_bytes(), one - 3 * 4096);
+        assert_eq!(free_ranges(volume(&found), &source).len(), 4);
+    }
+    patch.write(110, &[1]);
+    patch.seal();
+    let doubt =
+        examined(&Image::open(&image), examine).err().expect("the second of one table cannot be active");
+    assert!(doubt.reason.ends_with("the second of one file allocation table is active"), "{doubt:?}");
+}

@@ -1,0 +1,273 @@
+//! ext2, ext3, ext4 as mke2fs and the kernel make them, beside `dumpe2fs` and `e2fsck`.
+
+mod support;
+
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use lunway_filesystem::ext::{examine, recognised};
+use lunway_filesystem::{Examined, Volume};
+use support::*;
+
+/// What mke2fs can make: a name, its options.
+const VARIANTS: [(&str, &str); 14] = [
+    ("default", "-t ext4"),
+    ("1k", "-t ext4 -b 1024"),
+    ("meta_bg", "-t ext4 -O meta_bg,^resize_inode"),
+    ("meta_bg 1k", "-t ext4 -b 1024 -O meta_bg,^resize_inode"),
+    ("bigalloc", "-t ext4 -O bigalloc -C 65536"),
+    ("bigalloc 1k", "-t ext4 -b 1024 -O bigalloc -C 16384"),
+    ("sparse_super2", "-t ext4 -O sparse_super2"),
+    ("ext3", "-t ext3"),
+    ("ext2", "-t ext2"),
+    ("gdt_csum", "-t ext4 -O ^metadata_csum,uninit_bg"),
+    ("no flex_bg", "-t ext4 -O ^flex_bg"),
+    ("no 64bit", "-t ext4 -O ^64bit"),
+    ("mmp", "-t ext4 -O mmp"),
+    ("small groups", "-t ext4 -b 1024 -g 2048 -O ^resize_inode"),
+];
+
+/// How many bytes of files an image gets.
+const FILES: u64 = 16 << 20;
+
+/// What dumpe2fs calls free, in bytes.
+fn dumpe2fs(image: &Path) -> Vec<Range<u64>> {
+    let dump = run("dumpe2fs", &[text(image)]);
+    let field = |name: &str| -> u64 {
+        let line =
+            dump.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {dump}"));
+        line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
+    };
+    let (block, blocks) = (field("Block size:"), field("Block count:"));
+    let cluster = if dump.contains("Cluster size:") { field("Cluster size:") / block } else { 1 };
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for list in dump.lines().filter_map(|line| line.strip_prefix("  Free blocks: ")) {
+        for range in list.split(", ").filter(|range| !range.is_empty()) {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let [first, last] = [first, last].map(|number| number.trim().parse::<u64>().expect("a block"));
+            // dumpe2fs names the first block of the last cluster.
+            let end = (last / cluster * cluster + cluster).min(blocks);
+            let range = first * block..end * block;
+            match all.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => all.push(range),
+            }
+        }
+    }
+    all
+}
+
+fn proven(path: &Path) -> (Image, Examined) {
+    let image = Image::open(path);
+    assert!(recognised(&image).expect("it can be read"));
+    let found = examined(&image, examine).expect("an identity");
+    (image, found)
+}
+
+fn volume(found: &Examined) -> &dyn Volume {
+    match &found.verdict {
+        Ok(volume) => &**volume,
+        Err(doubt) => panic!("{doubt:?}"),
+    }
+}
+
+fn reason(path: &Path, of: &str) -> String {
+    match proven(path).1.verdict {
+        Ok(_) => panic!("{of}: it is proven"),
+        Err(doubt) => doubt.reason,
+    }
+}
+
+fn fsck(path: &Path) {
+    let (text, code) = exit("e2fsck", &["-fn", text(path)]);
+    assert_eq!(code, 0, "{text}");
+}
+
+/// Makes an image with a tree of files in it, some of which are deleted again.
+fn filled(folder: &Path, name: &str, options: &str, size: u64) -> std::path::PathBuf {
+    let image = sparse(folder, name, size);
+    let files = tempfile::tempdir().expect("a folder");
+    tree(files.path(), size, FILES);
+    let mut args: Vec<&str> = options.split(' ').collect();
+    args.extend(["-q", "-F", "-L", "a label", "-d", text(files.path()), text(&image)]);
+    run("mke2fs", &args);
+    let commands: String = (0..200)
+        .step_by(3)
+        .flat_map(|number| (0..35).map(move |place| format!("rm /d{}/e{}/f{number}\n", place / 5, place % 5)))
+        .collect();
+    let script = folder.join("script");
+    std::fs::write(&script, commands).expect("a file");
+    run("debugfs", &["-w", "-f", text(&script), text(&image)]);
+    image
+}
+
+#[test]
+fn free_blocks_are_those_of_dumpe2fs_in_every_variant_of_mke2fs() {
+    if !have(&["mke2fs", "debugfs", "dumpe2fs", "e2fsck"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, options) in VARIANTS {
+        // Sizes that end in the middle of a group, a cluster, a block.
+        for size in [(300 << 20) + 77_777, (2 << 30) + (5 << 20) + 4096] {
+            let image = filled(folder.path(), "image", options, size);
+            let (source, found) = proven(&image);
+            let kind = if name.starts_with("ext") { name } else { "ext4" };
+            assert_eq!(
+                (found.identity.kind, found.identity.label.as_deref()),
+                (kind, Some("a label")),
+                "{name}"
+            );
+            assert_eq!(found.notes, [""; 0]);
+            let ours = free_ranges(volume(&found), &source);
+            assert_eq!(ours, dumpe2fs(&image), "{name}, {size} bytes");
+            poison(&image, &ours);
+            fsck(&image);
+            std::fs::remove_file(image).expect("it is there");
+        }
+    }
+}
+
+/// An image that was in use, of kernel's making: files are made and deleted on a loop device, and the file system is
+/// shut down in the middle, so that the log has what the volume has not. `None` where nothing can be mounted here.
+fn crashed(folder: &Path, seed: u64, options: &str, mount: &str) -> Option<std::path::PathBuf> {
+    let image = sparse(folder, "crashed", 96 << 20);
+    let mut args: Vec<&str> = options.split(' ').collect();
+    args.extend(["-q", "-F", text(&image)]);
+    run("mke2fs", &args);
+    let mounted = Mounted::new(&image, mount)?;
+    let mut random = Random::new(seed);
+    for round in 0..2 + random.below(4) {
+        tree(&mounted.at.join(format!("r{round}")), random.next(), 100_000 + random.below(3 << 20));
+        if round > 0 && random.below(2) == 0 {
+            std::fs::remove_dir_all(mounted.at.join(format!("r{}", round - 1))).expect("it is there");
+        }
+        // A block of data that looks like one of the log: with data=journal it is escaped there.
+        let magic = 0xC03B_3998u32.to_be_bytes().repeat(4096);
+        let mut file = std::fs::File::create(mounted.at.join("magic")).expect("a file");
+        file.write_all(&magic).expect("a write");
+        // That commits what was done so far, and leaves it in the log; `sync` would bring it to its place as well.
+        if random.below(2) == 0 {
+            file.sync_all().expect("a flush");
+        }
+    }
+    let how = if random.below(2) == 0 { "shutdown -f" } else { "shutdown" };
+    run("xfs_io", &["-x", "-c", how, text(&mounted.at)]);
+    // Unmounting would write blocks in their places that only the log has now.
+    let copy = folder.join("copy");
+    run("cp", &["--sparse=always", text(&image), text(&copy)]);
+    Some(copy)
+}
+
+/// How many images each kind of journal gets.
+fn crash_images() -> u64 {
+    std::env::var("LUNWAY_CRASH_IMAGES").ok().and_then(|count| count.parse().ok()).unwrap_or(3)
+}
+
+#[test]
+fn a_log_is_replayed_as_the_kernel_does() {
+    if !have(&["mke2fs", "dumpe2fs", "xfs_io", "mount"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut dirty = 0;
+    for (options, mount) in [
+        ("-t ext4", "rw"),
+        ("-t ext4 -b 1024 -O ^64bit", "rw"),
+        ("-t ext4", "data=journal"),
+        ("-t ext3 -b 1024", "rw"),
+        ("-t ext4 -O ^metadata_csum,^orphan_file", "rw"),
+    ] {
+        for seed in 0..crash_images() {
+            let Some(image) = crashed(folder.path(), seed, options, mount) else { return };
+            let (source, found) = proven(&image);
+            let ours = free_ranges(volume(&found), &source);
+            dirty += found.notes.len();
+            // The next mount replays what we have read: what is free is overwritten before it.
+            poison(&image, &ours);
+            drop(Mounted::new(&image, "rw"));
+            assert_eq!(ours, dumpe2fs(&image), "{options}, {mount}, seed {seed}");
+            fsck(&image);
+            std::fs::remove_file(image).expect("it is there");
+        }
+    }
+    assert!(dirty > 0, "no image had a log");
+}
+
+#[test]
+fn what_changes_the_map_and_is_not_known_is_a_doubt() {
+    if !have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let fresh = |options: &str| {
+        let image = sparse(folder.path(), "image", 64 << 20);
+        let mut args: Vec<&str> = options.split(' ').collect();
+        args.extend(["-q", "-F", text(&image)]);
+        run("mke2fs", &args);
+        image
+    };
+    for (options, command, expected) in [
+        ("-t ext4", "ssv state 3", "errors"),
+        ("-t ext4", "ssv state 0", "not unmounted"),
+        ("-t ext2", "ssv state 0", "not unmounted"),
+        ("-t ext4", "ssv feature_incompat 0x1002c2", "not known"),
+        ("-t ext4", "ssv feature_ro_compat 0x8046b", "not known"),
+        ("-t ext4", "ssv free_blocks_count 7", "superblock say"),
+        ("-t ext4", "ssv journal_dev 7", "another device"),
+        ("-t ext2", "set_block_group 0 free_blocks_count 7", "descriptor says 7"),
+        ("-t ext2", "freeb 1", "descriptor says"),
+    ] {
+        let image = fresh(options);
+        run("debugfs", &["-w", "-R", command, text(&image)]);
+        let reason = reason(&image, command);
+        assert!(reason.contains(expected), "{command}: {reason}");
+    }
+    // debugfs ends every use of a volume by calling it unmounted.
+    let image = fresh("-t ext4 -b 4096 -O mmp");
+    let file = std::fs::File::options().read(true).write(true).open(&image).expect("an image");
+    let mut block = [0; 8];
+    file.read_exact_at(&mut block, 1024 + 0x168).expect("a field");
+    file.write_all_at(&5u32.to_le_bytes(), u64::from_le_bytes(block) * 4096 + 4).expect("a write");
+    assert!(reason(&image, "mmp").contains("mounted"), "{}", reason(&image, "mmp"));
+    // Larger than what it lies in.
+    let image = fresh("-t ext4");
+    std::fs::File::options()
+        .write(true)
+        .open(&image)
+        .and_then(|file| file.set_len(63 << 20))
+        .expect("a length");
+    let reason = reason(&image, "cut");
+    assert!(reason.contains("only 66060288"), "{reason}");
+}
+
+#[test]
+fn a_damaged_volume_with_checksums_never_has_more_that_is_free() {
+    if !have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = filled(folder.path(), "image", "-t ext4 -b 1024", 40 << 20);
+    let mut bytes = std::fs::read(&image).expect("an image");
+    let free = |bytes: &Vec<u8>| -> Option<Vec<Range<u64>>> {
+        let volume = examine(bytes).ok()?.verdict.ok()?;
+        Some(free_ranges(&*volume, bytes))
+    };
+    let sound = free(&bytes).expect("a proven map");
+    let (mut random, mut doubts) = (Random::new(3), 0);
+    for _ in 0..2000 {
+        // Half of the places are in superblock and descriptors, the rest anywhere in the first groups.
+        let end = if random.below(2) == 0 { 4096 } else { 4 << 20 };
+        let at = random.below(end) as usize;
+        let bit = 1 << random.below(8);
+        bytes[at] ^= bit;
+        match free(&bytes) {
+            None => doubts += 1,
+            Some(now) => assert_eq!(now, sound, "bit {bit:#x} of byte {at}"),
+        }
+        bytes[at] ^= bit;
+    }
+    assert!(doubts > 100, "{doubts}");
+}

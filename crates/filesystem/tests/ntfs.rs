@@ -1,0 +1,365 @@
+//! NTFS as mkntfs and ntfs-3g make it, beside `ntfscat`, `partclone`, `ntfsinfo` and `ntfsfix`.
+
+mod support;
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use lunway_filesystem::ntfs::examine;
+use lunway_filesystem::probe::{Found, probe};
+use lunway_filesystem::{Examined, Volume};
+use support::fuse::Fuse;
+use support::*;
+
+/// Bytes of a sector, of a cluster, and of the volume: clusters of every size, numbers of them that are not whole bytes of
+/// a bitmap, tails that are no cluster.
+const VARIANTS: [(u32, u32, u64); 8] = [
+    (512, 4096, 100 << 20),
+    (512, 512, (40 << 20) + 512),
+    (512, 1024, (40 << 20) + 5 * 512),
+    (512, 4096, (64 << 20) + 4096 * 5 + 512 * 3),
+    (512, 65536, (300 << 20) + 512 * 77),
+    (4096, 4096, (64 << 20) + 4096 * 7),
+    (4096, 65536, (200 << 20) + 4096 * 3),
+    (512, 2 << 20, (900 << 20) + 512 * 3001),
+];
+
+/// ntfs-3g as a child of the test.
+const FOREGROUND: [&str; 2] = ["-o", "no_detach"];
+const TOOLS: [&str; 5] = ["mkntfs", "ntfs-3g", "ntfscat", "ntfsfix", "partclone.ntfs"];
+
+fn format(folder: &Path, (sector, cluster, size): (u32, u32, u64)) -> std::path::PathBuf {
+    let image = sparse(folder, "ntfs", size);
+    let (sector, cluster) = (sector.to_string(), cluster.to_string());
+    run("mkntfs", &["-F", "-q", "-L", "Köln", "-s", &sector, "-c", &cluster, text(&image)]);
+    image
+}
+
+fn proven(path: &Path) -> (Image, Examined) {
+    let image = Image::open(path);
+    match probe(&image, 512).expect("readable") {
+        Found::Volume(format) => assert_eq!(format.name, "NTFS"),
+        found => panic!("{found:?}"),
+    }
+    let examined = examined(&image, examine).expect("an identity");
+    (image, examined)
+}
+
+fn volume(examined: &Examined) -> &dyn Volume {
+    match &examined.verdict {
+        Ok(volume) => volume.as_ref(),
+        Err(doubt) => panic!("{doubt:?}"),
+    }
+}
+
+fn reason(path: &Path) -> String {
+    match proven(path).1.verdict {
+        Ok(_) => panic!("a proven map"),
+        Err(doubt) => doubt.reason,
+    }
+}
+
+/// What $Bitmap has as free, read by ntfscat.
+fn bitmap(image: &Path, cluster: u64, clusters: u64) -> Vec<Range<u64>> {
+    let ntfscat = lunway_foreign::program("ntfscat").expect("ntfscat");
+    let output = Command::new(ntfscat).args(["-f", "-i", "6", text(image)]).output().expect("ntfscat");
+    let mut free: Vec<Range<u64>> = Vec::new();
+    for number in 0..clusters {
+        if output.stdout[number as usize / 8] >> (number % 8) & 1 == 1 {
+            continue;
+        }
+        let range = number * cluster..(number + 1) * cluster;
+        match free.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => free.push(range),
+        }
+    }
+    free
+}
+
+#[test]
+fn free_is_what_the_bitmap_says_and_may_be_overwritten() {
+    if !have(&TOOLS) {
+        return;
+    }
+    for (at, variant) in rounds(&VARIANTS) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = format(folder.path(), variant);
+        let (_, cluster, size) = variant;
+        let cluster = u64::from(cluster);
+        let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+        // Filled, every third file deleted, filled again: holes, and files in many runs.
+        let bytes = (size / 16).min(8 << 20);
+        tree(mount.at(), at as u64, bytes);
+        let files = sums(mount.at());
+        files.keys().step_by(3).for_each(|file| std::fs::remove_file(file).expect("removed"));
+        std::fs::create_dir(mount.at().join("again")).expect("a folder");
+        tree(&mount.at().join("again"), at as u64 + 100, bytes);
+        mount.close();
+
+        let (source, found) = proven(&image);
+        assert_eq!((found.identity.kind, found.identity.label.as_deref()), ("NTFS", Some("Köln")));
+        let free = free_ranges(volume(&found), &source);
+        let clusters = found.identity.size / cluster;
+        assert!(found.identity.size < size, "the last sector is the backup boot sector's");
+        assert_eq!(free, bitmap(&image, cluster, clusters), "{variant:?}");
+        assert_eq!(free, partclone::free("ntfs", &image).as_slice(), "{variant:?}");
+
+        let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+        let before = mount.contents();
+        mount.close();
+        poison(&image, &free);
+        let (said, code) = exit("ntfsfix", &["-n", text(&image)]);
+        assert_eq!(code, 0, "{variant:?}: {said}");
+        let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+        assert_eq!(mount.contents(), before, "{variant:?}");
+        mount.close();
+    }
+}
+
+#[test]
+fn a_master_file_table_in_hundreds_of_pieces_is_followed() {
+    if !have(&TOOLS) || lunway_foreign::program("ntfsinfo").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let variant = (512, 512, 16 << 20);
+    let image = format(folder.path(), variant);
+    let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+    // Full, then with holes everywhere; files that fit into their record make the table grow into these.
+    let name = |number: u32| mount.at().join(format!("{number}"));
+    let full = (0..8000).find(|number| std::fs::write(name(*number), [*number as u8; 3000]).is_err());
+    let full = full.expect("a full volume");
+    (0..full).step_by(2).for_each(|number| std::fs::remove_file(name(number)).expect("removed"));
+    let small = (10_000..20_000).find(|number| std::fs::write(name(*number), [1; 500]).is_err());
+    let end = small.unwrap_or(20_000);
+    (10_000..end).step_by(5).for_each(|number| std::fs::remove_file(name(number)).expect("removed"));
+    let before = mount.contents();
+    mount.close();
+    let said = run("ntfsinfo", &["-f", "-i", "0", text(&image)]);
+    assert!(said.contains("$ATTRIBUTE_LIST"), "{said}");
+
+    let (source, found) = proven(&image);
+    let free = free_ranges(volume(&found), &source);
+    assert_eq!(free, bitmap(&image, 512, found.identity.size / 512));
+    assert_eq!(free, partclone::free("ntfs", &image));
+    poison(&image, &free);
+    let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+    assert_eq!(mount.contents(), before);
+    mount.close();
+}
+
+/// Bytes of a volume that tests change.
+struct Patch(File);
+
+impl Patch {
+    fn new(image: &Path) -> Self {
+        Self(File::options().read(true).write(true).open(image).expect("an image"))
+    }
+
+    fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.read_exact_at(&mut bytes, at).expect("a read");
+        bytes
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.0.write_all_at(bytes, at).expect("a write");
+    }
+
+    /// Where a record of the master file table is, on a volume of sectors of 512 bytes and clusters of 4096.
+    fn record(&self, number: u64) -> u64 {
+        u64::from_le_bytes(self.bytes(0x30, 8).try_into().expect("8 bytes")) * 4096 + number * 1024
+    }
+
+    /// Where an attribute of a record is.
+    fn attribute(&self, record: u64, kind: u32) -> u64 {
+        let bytes = self.bytes(self.record(record), 1024);
+        let mut at = usize::from(u16::from_le_bytes([bytes[20], bytes[21]]));
+        while bytes[at..at + 4] != kind.to_le_bytes() {
+            at += usize::from(bytes[at + 4]) + 256 * usize::from(bytes[at + 5]);
+        }
+        self.record(record) + at as u64
+    }
+
+    /// Where the first run of an attribute lies.
+    fn first_run(&self, record: u64, kind: u32) -> u64 {
+        let attribute = self.attribute(record, kind);
+        let runs = attribute + u64::from(self.bytes(attribute + 32, 1)[0]);
+        let sizes = self.bytes(runs, 1)[0];
+        let mut lcn = self.bytes(runs + 1 + u64::from(sizes & 15), usize::from(sizes >> 4));
+        lcn.resize(8, 0);
+        u64::from_le_bytes(lcn.try_into().expect("8 bytes")) * 4096
+    }
+}
+
+/// A volume of 32 MiB that was mounted and unmounted, in which `fill` may make files.
+fn small(folder: &Path, fill: impl FnOnce(&Path)) -> Option<std::path::PathBuf> {
+    if !have(&TOOLS) {
+        return None;
+    }
+    let image = format(folder, (512, 4096, 32 << 20));
+    let mount = Fuse::mount("ntfs-3g", &FOREGROUND, &image)?;
+    fill(mount.at());
+    mount.close();
+    Some(image)
+}
+
+#[test]
+fn a_volume_in_doubt_has_nothing_free_and_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut file = 0;
+    let fill = |root: &Path| {
+        std::fs::write(root.join("file"), [7; 9000]).expect("a file");
+        file = std::fs::metadata(root.join("file")).expect("metadata").ino();
+    };
+    let Some(image) = small(folder.path(), fill) else { return };
+    assert!(proven(&image).1.verdict.is_ok());
+    let patch = Patch::new(&image);
+    // What ntfs-3g leaves when it is killed: a file, and no bits for it.
+    let first = patch.first_run(file, 0x80) / 4096;
+    let flags = patch.attribute(3, 0x70) + 24 + 10;
+    let bitmap = patch.first_run(6, 0x80);
+    let mft = patch.record(0) / 4096;
+    let clusters = (32 << 20) / 4096 - 1;
+    let lost = patch.bytes(bitmap + first / 8, 1)[0] & !(1 << (first % 8));
+    let expected_lost = format!("$Bitmap has clusters of file {file} as free, from {first} to {}", first + 2);
+    let of_file = patch.record(file) + 1022;
+    let expected_damaged = format!("record {file} of its master file table is damaged");
+    let free_mft = patch.bytes(bitmap + mft / 8, 1)[0] & !(1 << (mft % 8));
+    let shadows = [
+        [0x6B, 0x87, 0x08, 0x38, 0x76, 0xC1, 0x48, 0x4E, 0xB7, 0xAE, 0x04, 0x04, 0x6E, 0x6C, 0xC7, 0x52],
+        [1; 16],
+        [0; 16],
+        [1; 16],
+    ]
+    .concat();
+    let cases: [(u64, &[u8], &str); 12] = [
+        (bitmap + first / 8, &[lost], &expected_lost),
+        (of_file, &[0x77], &expected_damaged),
+        (flags, &[1, 0], "it is marked dirty (in $Volume)"),
+        (flags, &[0, 0x40], "chkdsk has begun with it and not ended"),
+        (flags, &[0, 0x80], "it is marked as changed by chkdsk (in $Volume)"),
+        (flags, &[0x10, 0], "it has changes that wait for Windows (in $Volume)"),
+        (bitmap + mft / 8, &[free_mft], "$Bitmap has clusters of file 0 as free, from 4 to"),
+        (bitmap + clusters / 8, &[0], "$Bitmap has clusters behind the volume's end as free"),
+        (0x1E00, &shadows, "it has shadow copies"),
+        (patch.record(6) + 510, &[0x77], "record 6 of its master file table is damaged"),
+        (patch.attribute(6, 0x80) + 48, &[7, 0], "$Bitmap has 7 bytes, too few"),
+        (0x28, &[0, 0, 2], "it has 67108864 bytes, more than the 33554432"),
+    ];
+    for (at, bytes, expected) in cases {
+        let before = patch.bytes(at, bytes.len());
+        patch.write(at, bytes);
+        let said = reason(&image);
+        assert!(said.starts_with(expected), "{expected}: {said}");
+        patch.write(at, &before);
+    }
+    // As many bits as there cannot be: only those count that were written. (Found by fuzzing: an overflow.)
+    let free = volume(&proven(&image).1).free_bytes();
+    patch.write(patch.attribute(6, 0x80) + 48, &(1u64 << 62).to_le_bytes());
+    assert_eq!(volume(&proven(&image).1).free_bytes(), free);
+}
+
+/// A restart page: sequence number, list of clients in use, flags, major and minor version.
+fn restart_page(magic: &[u8; 4], lsn: u64, clients: u16, flags: u16, version: (u16, u16)) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    page[..4].copy_from_slice(magic);
+    let mut words =
+        vec![(4, 30), (6, 9), (16, 4096), (20, 4096), (24, 0x50), (26, version.1), (28, version.0)];
+    words.extend([(0x50 + 8, 1), (0x50 + 10, 0xFFFF), (0x50 + 12, clients), (0x50 + 14, flags)]);
+    // The update sequence: a number at the end of each stride, and the words that it replaced.
+    words.push((30, 7));
+    words.extend((1..=8).map(|stride| (stride * 512 - 2, 7)));
+    for (at, word) in words {
+        page[at..at + 2].copy_from_slice(&u16::to_le_bytes(word));
+    }
+    page[0x50..0x58].copy_from_slice(&lsn.to_le_bytes());
+    if magic == b"CHKD" {
+        page[8..16].copy_from_slice(&lsn.to_le_bytes());
+    }
+    page
+}
+
+#[test]
+fn the_newer_restart_page_of_the_log_decides() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(image) = small(folder.path(), |_| {}) else { return };
+    let patch = Patch::new(&image);
+    let log = patch.first_run(2, 0x80);
+    assert!(patch.bytes(log, 8192).iter().all(|byte| *byte == 0xFF), "ntfs-3g empties the log");
+    let closed = |lsn| restart_page(b"RSTR", lsn, 0xFFFF, 0, (1, 1));
+    let clean = |lsn| restart_page(b"RSTR", lsn, 0, 2, (1, 1));
+    let open = |lsn| restart_page(b"RSTR", lsn, 0, 0, (1, 1));
+    let fast = |lsn| restart_page(b"RSTR", lsn, 0xFFFF, 2, (2, 0));
+    let chkdsk = |lsn| restart_page(b"CHKD", lsn, 0, 0, (1, 1));
+    let rubbish = vec![0x55; 4096];
+    let mut torn = closed(9);
+    torn[1022] = 8;
+    let not_closed = Some("$LogFile was not closed: the volume was not unmounted");
+    let cases = [
+        (closed(1), closed(2), None),
+        (clean(1), open(0), None),
+        (chkdsk(5), open(4), None),
+        (closed(1), open(2), not_closed),
+        (open(2), closed(1), not_closed),
+        (open(2), closed(3), None),
+        (torn.clone(), open(2), not_closed),
+        (torn.clone(), closed(2), None),
+        (fast(1), closed(0), Some("$LogFile is of version 2.0")),
+        (
+            restart_page(b"RSTR", 1, 0xFFFF, 2, (3, 0)),
+            closed(0),
+            Some("$LogFile is of version 3.0, which is unknown"),
+        ),
+        (rubbish, torn, Some("$LogFile has no restart page that is whole")),
+    ];
+    for (at, (first, second, expected)) in cases.into_iter().enumerate() {
+        patch.write(log, &first);
+        patch.write(log + 4096, &second);
+        match (proven(&image).1.verdict, expected) {
+            (Ok(_), None) => {}
+            (Err(doubt), Some(expected)) if doubt.reason.starts_with(expected) => {}
+            (found, _) => panic!("case {at}: {expected:?}, not {:?}", found.err()),
+        }
+    }
+}
+
+#[test]
+fn a_hibernated_windows_keeps_the_whole_volume() {
+    let hibernated = "Windows is hibernated in it (hiberfil.sys), as after a shutdown with Fast Startup";
+    // In the root of the index, and in one of its blocks.
+    for others in [0, 3000] {
+        let fill = |content: &'static [u8]| {
+            move |root: &Path| {
+                for number in 0..others {
+                    File::create(root.join(format!("{number:0100}"))).expect("a file");
+                }
+                std::fs::write(root.join("HiberFil.sys"), content).expect("a file");
+            }
+        };
+        const WINDOWS_8: &[u8] = &{
+            let mut image = [0xAA; 9000];
+            (image[0], image[1], image[2], image[3]) = (b'H', b'I', b'B', b'R');
+            image
+        };
+        for (content, expected) in
+            [(WINDOWS_8, true), (b"hibr", true), (&[0; 9000], false), (b"wake", false), (b"", false)]
+        {
+            let folder = tempfile::tempdir().expect("a folder");
+            let Some(image) = small(folder.path(), fill(content)) else { return };
+            let found = proven(&image).1.verdict.err().map(|doubt| doubt.reason);
+            assert_eq!(found.as_deref(), expected.then_some(hibernated), "{others} others");
+            if expected && others > 0 {
+                // What remains of it in the index does not count. ntfs-3g looks for another spelling of the name.
+                let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+                std::fs::remove_file(mount.at().join("HiberFil.sys")).expect("removed");
+                mount.close();
+                assert!(proven(&image).1.verdict.is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! VHD and qcow2 files as [`BlockDevice`](lunway_block::BlockDevice)s.
+//!
+//! Everything blocks in `lunway_image` and is done on threads of the device's own, as a file's operations are
+//! (`lunway_file::Lane`).
+//!
+//! | part | is |
+//! |---|---|
+//! | [`ImageDevice`] | an image with its parents, for reading |
+//! | [`NewVhd`] | a VHD that is being filled by a copy |
+//! | [`OpenError`] | why a file is neither |
+
+mod image;
+mod new_vhd;
+
+use std::path::PathBuf;
+
+pub use image::ImageDevice;
+pub use new_vhd::NewVhd;
+
+/// Why an image could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open {}: {source}", path.display())]
+pub struct OpenError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it or its parents.
+    pub source: lunway_image::OpenError,
+}

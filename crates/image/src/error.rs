@@ -1,0 +1,81 @@
+//! Why a file was not opened.
+
+use std::fmt::Display;
+use std::io;
+
+/// Why an image was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file, or its lock, could not be had.
+    #[error(transparent)]
+    File(#[from] lunway_vhdx::OpenError),
+    /// It could not be read.
+    #[error("{what}: {source}")]
+    Read {
+        /// What was read.
+        what: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Something else than a file of this format.
+    #[error("not a {format} file: {why}")]
+    NotThis {
+        /// The format.
+        format: &'static str,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// The file contradicts its format.
+    #[error("{place}: {problem}")]
+    Corrupt {
+        /// Which structure.
+        place: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Nothing is wrong with the file, but it is not read here.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A parent was not found.
+    #[error("the parent was not found; looked for {0}: put it there")]
+    NoParent(String),
+    /// A parent that is not to be opened.
+    #[error("the parent {name:?} is not opened: {why}")]
+    ParentRefused {
+        /// The parent as the file names it.
+        name: String,
+        /// Why not.
+        why: String,
+    },
+    /// A parent is another one than the child was made on.
+    #[error(
+        "the parent {path} is another disk than the child was made on: its identity is {found}, the child expects {expected}"
+    )]
+    OtherParent {
+        /// The parent's file.
+        path: String,
+        /// What the child says.
+        expected: lunway_vhdx::format::Guid,
+        /// What the parent says.
+        found: lunway_vhdx::format::Guid,
+    },
+    /// A chain that leads back to itself, or is longer than any that was made on purpose.
+    #[error("the chain of parents {0}")]
+    Chain(String),
+}
+
+impl OpenError {
+    pub(crate) fn read(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Read { what, source }
+    }
+
+    pub(crate) fn corrupt(place: &'static str, problem: impl Display) -> Self {
+        Self::Corrupt { place, problem: problem.to_string() }
+    }
+}
+
+/// A table that says nonsense about a range, found while the range is used.
+pub(crate) fn nonsense(problem: impl Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_string())
+}

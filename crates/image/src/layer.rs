@@ -1,0 +1,105 @@
+//! One file of a disk.
+
+use std::io;
+
+use lunway_vhdx::Storage;
+use lunway_vhdx::format::Guid;
+
+use crate::qcow2::Qcow2;
+use crate::vhd::Vhd;
+
+/// What lies behind a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Bytes of the file, from this offset.
+    File(u64),
+    /// A compressed cluster of the file.
+    Compressed(Compressed),
+    /// Zeroes, whatever a parent has.
+    Zero,
+    /// Nothing: what the parent has, zeroes without one.
+    Absent,
+}
+
+/// A compressed cluster (qcow2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compressed {
+    /// Where its bytes begin in the file.
+    pub offset: u64,
+    /// How many there may be: what follows the end of the stream is not part of it.
+    pub len: u64,
+    /// Where in the cluster the range begins.
+    pub within: u64,
+}
+
+/// How a file holds its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// All of it, in order.
+    Fixed,
+    /// What was written.
+    Dynamic,
+    /// What is not as in a parent.
+    Differencing,
+}
+
+/// A file, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerInfo {
+    /// How it holds its disk.
+    pub kind: Kind,
+    /// Bytes of the disk.
+    pub size: u64,
+    /// The unit of allocation, bytes; 0 where there is none.
+    pub block: u64,
+    /// The identity of the disk, where the format has one.
+    pub id: Option<Guid>,
+}
+
+/// One file.
+pub(crate) enum Layer<S> {
+    /// Boxed: it keeps its footer.
+    Vhd(Box<Vhd<S>>),
+    Qcow2(Qcow2<S>),
+    Raw(Raw<S>),
+}
+
+/// The bytes of a file as they are: a parent of qcow2 files.
+pub(crate) struct Raw<S> {
+    pub(crate) storage: S,
+    pub(crate) len: u64,
+}
+
+impl<S: Storage> Layer<S> {
+    pub(crate) fn info(&self) -> LayerInfo {
+        match self {
+            Self::Vhd(vhd) => vhd.info(),
+            Self::Qcow2(qcow2) => qcow2.info(),
+            Self::Raw(raw) => LayerInfo { kind: Kind::Fixed, size: raw.len, block: 0, id: None },
+        }
+    }
+
+    /// What lies behind the first bytes of a range within the disk, and how many these are: at least one.
+    pub(crate) fn locate(&self, offset: u64, len: u64) -> io::Result<(u64, Source)> {
+        match self {
+            Self::Vhd(vhd) => vhd.locate(offset, len),
+            Self::Qcow2(qcow2) => qcow2.locate(offset, len),
+            Self::Raw(_) => Ok((len, Source::File(offset))),
+        }
+    }
+
+    /// Fills `buf` with what `source` says.
+    pub(crate) fn read(&self, source: Source, buf: &mut [u8]) -> io::Result<()> {
+        match (self, source) {
+            (_, Source::Zero | Source::Absent) => {
+                buf.fill(0);
+                Ok(())
+            }
+            (Self::Qcow2(qcow2), Source::Compressed(compressed)) => qcow2.decompress(compressed, buf),
+            (Self::Qcow2(qcow2), Source::File(at)) => qcow2.read(at, buf),
+            (Self::Vhd(vhd), Source::File(at)) => vhd.storage().read_at(at, buf),
+            (Self::Raw(raw), Source::File(at)) => raw.storage.read_at(at, buf),
+            (_, Source::Compressed(_)) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}

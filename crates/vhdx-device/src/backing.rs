@@ -1,0 +1,142 @@
+//! What a VHDX lies on: a file, or another device.
+
+use std::fs::File;
+use std::future::IntoFuture;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use lunway_block::{BlockDevice, BlockError, Bytes, Durability, Io, Zeroing};
+use lunway_vhdx::Storage;
+
+/// What a VHDX lies on.
+pub(crate) enum Backing {
+    /// A file, locked by the engine.
+    File(File),
+    /// A device of a fixed length, used by nobody else: the caller sees to that. The engine's threads wait for it.
+    Device(Bytes),
+}
+
+impl Backing {
+    pub(crate) fn device(device: Arc<dyn BlockDevice>) -> Self {
+        Self::Device(Bytes::new(device))
+    }
+}
+
+impl From<File> for Backing {
+    fn from(file: File) -> Self {
+        Self::File(file)
+    }
+}
+
+/// Requests to the device are no longer than this, bytes: what every device takes in one piece.
+const REQUEST_MAX: usize = 1 << 20;
+
+impl Storage for Backing {
+    fn len(&self) -> io::Result<u64> {
+        match self {
+            Self::File(file) => Storage::len(file),
+            Self::Device(bytes) => Ok(bytes.device().geometry().size),
+        }
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let bytes = match self {
+            Self::File(file) => return file.read_at(offset, buf),
+            Self::Device(bytes) => bytes,
+        };
+        let mut at = offset;
+        for piece in buf.chunks_mut(REQUEST_MAX) {
+            let (read, inside) = wait(bytes.read(at, piece.len() as u32)).map_err(error)?;
+            if inside.len() < piece.len() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            piece.copy_from_slice(&read[inside]);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let bytes = match self {
+            Self::File(file) => return Storage::write_at(file, offset, data),
+            Self::Device(bytes) => bytes,
+        };
+        let mut at = offset;
+        for piece in data.chunks(REQUEST_MAX) {
+            let written = wait(bytes.write(at, piece, Durability::Volatile)).map_err(error)?;
+            if (written as usize) < piece.len() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match self {
+            Self::File(file) => Storage::flush(file),
+            Self::Device(bytes) => wait(bytes.device().flush()).map_err(error),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        match self {
+            Self::File(file) => Storage::set_len(file, len),
+            Self::Device(_) => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
+        match self {
+            Self::File(file) => file.punch(offset, len),
+            Self::Device(bytes) if bytes.device().geometry().unmap.zeroes() => {
+                wait(bytes.zero(offset, len, Zeroing::MayUnmap)).map(|()| true).map_err(error)
+            }
+            Self::Device(_) => Ok(false),
+        }
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.zero(offset, len),
+            Self::Device(bytes) => wait(bytes.zero(offset, len, Zeroing::MayUnmap)).map_err(error),
+        }
+    }
+}
+
+fn error(error: BlockError) -> io::Error {
+    match error {
+        BlockError::NoSpace => io::ErrorKind::StorageFull.into(),
+        BlockError::ReadOnly => io::ErrorKind::ReadOnlyFilesystem.into(),
+        BlockError::Io { kind, message } => io::Error::new(kind, message),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+/// Wakes a thread that is parked.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The answer of a device, for a thread that has nothing else to do.
+fn wait<T: Unpin>(io: Io<T>) -> T {
+    let mut future = match io {
+        Io::Ready(answer) => return answer,
+        pending => pin!(pending.into_future()),
+    };
+    let waker = Waker::from(Arc::new(Parked(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
