@@ -191,7 +191,7 @@ impl Mounted {
         let options = format!("loop,{options}");
         let (text, code) = exit("mount", &["-o", &options, self::text(image), self::text(folder.path())]);
         if code != 0 {
-            lunway_foreign::machine_lacks(&format!("loop mounts: {}", text.trim()));
+            lunway_foreign::machine_lacks(&format!("a kernel that mounts this: {}", text.trim()));
             return None;
         }
         Some(Self { at: folder.path().to_owned(), _folder: folder })
