@@ -251,7 +251,7 @@ impl Groups {
                 blocks.push(at..at + 1);
             }
             let descriptor = self.descriptor(source, group)?;
-            free += descriptor.free * self.cluster * self.block;
+            free = free.saturating_add(descriptor.free.saturating_mul(self.cluster * self.block));
             for (at, len) in [
                 (descriptor.block_bitmap, 1),
                 (descriptor.inode_bitmap, 1),

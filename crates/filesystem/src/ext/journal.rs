@@ -202,8 +202,9 @@ fn blocks(source: &dyn Source, superblock: &Superblock) -> Result<Vec<Run>, Doub
     }
     let inode: [u8; 0x70] = {
         let table = super::groups::Groups::new(superblock)?.first_inode_table(source)?;
-        let at = table.saturating_mul(superblock.block) + u64::from(number - 1) * superblock.inode_size();
-        source.array(at)?
+        let inside = u64::from(number - 1) * superblock.inode_size();
+        let at = table.checked_mul(superblock.block).and_then(|at| at.checked_add(inside));
+        source.array(at.ok_or_else(|| wrong("has an inode that lies nowhere"))?)?
     };
     const FLAGS: usize = 0x20;
     const BLOCK: usize = 0x28;
