@@ -196,6 +196,67 @@ fn a_log_is_replayed_as_the_kernel_does() {
     assert!(dirty > 0, "no image had a log");
 }
 
+/// Makes files of `mounted` durable by fast commits (fsync alone), after a full commit.
+fn commit_fast(mounted: &Mounted) {
+    let file = std::fs::File::create(mounted.at.join("live")).expect("a file");
+    run("sync", &["-f", text(&mounted.at)]);
+    for _ in 0..4 {
+        (&file).write_all(&[0xA5; 3 << 20]).expect("a write");
+        file.sync_all().expect("a flush");
+    }
+}
+
+#[test]
+fn fast_commits_are_a_doubt_wherever_the_kernel_would_replay_them() {
+    if !have(&["mke2fs", "mount", "cp", "sync"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for options in
+        ["-t ext4 -O fast_commit -b 1024", "-t ext4 -O fast_commit", "-t ext4 -O fast_commit,^metadata_csum"]
+    {
+        let image = sparse(folder.path(), "image", 128 << 20);
+        let mut args: Vec<&str> = options.split(' ').collect();
+        args.extend(["-q", "-F", text(&image)]);
+        run("mke2fs", &args);
+        let Some(mounted) = Mounted::new(&image, "rw") else { return };
+        commit_fast(&mounted);
+        run("sync", &[text(&image)]);
+        let crashed = folder.path().join("crashed");
+        run("cp", &["--sparse=always", text(&image), text(&crashed)]);
+        drop(mounted);
+        let said = reason(&crashed, options);
+        assert!(said.contains("fast commits"), "{options}: {said}");
+        // The image was unmounted, and the next mount of the crashed one replays: nothing is left in doubt.
+        for image in [&image, &crashed] {
+            if image == &crashed {
+                drop(Mounted::new(image, "rw"));
+            }
+            let (source, found) = proven(image);
+            assert_eq!(free_ranges(volume(&found), &source), dumpe2fs(image), "{options}");
+        }
+    }
+}
+
+#[test]
+fn metadata_that_lies_beyond_all_addresses_is_a_doubt() {
+    if !have(&["mke2fs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = sparse(folder.path(), "image", 16 << 20);
+    run("mke2fs", &["-q", "-F", "-t", "ext4", "-O", "^metadata_csum,^uninit_bg", "-b", "1024", text(&image)]);
+    let file = std::fs::File::options().write(true).open(&image).expect("an image");
+    // Where the inode table of group 0 lies, its lower and its upper half; then the free clusters.
+    for at in [0x08, 0x28, 0x0C, 0x2C] {
+        let (before, of) = (std::fs::read(&image).expect("an image"), format!("field {at:#x}"));
+        file.write_all_at(&[0xFF; 4], 2048 + at).expect("a write");
+        let said = reason(&image, &of);
+        assert!(!said.is_empty(), "{of}");
+        file.write_all_at(&before[2048..4096], 2048).expect("a write");
+    }
+}
+
 #[test]
 fn what_changes_the_map_and_is_not_known_is_a_doubt() {
     if !have(&["mke2fs", "debugfs"]) {
@@ -215,6 +276,8 @@ fn what_changes_the_map_and_is_not_known_is_a_doubt() {
         ("-t ext2", "ssv state 0", "not unmounted"),
         ("-t ext4", "ssv feature_incompat 0x1002c2", "not known"),
         ("-t ext4", "ssv feature_ro_compat 0x8046b", "not known"),
+        ("-t ext4", "ssv feature_compat 0x8003c", "compatible features that are not known"),
+        ("-t ext4", "ssv error_count 1", "errors"),
         ("-t ext4", "ssv free_blocks_count 7", "superblock say"),
         ("-t ext4", "ssv journal_dev 7", "another device"),
         ("-t ext2", "set_block_group 0 free_blocks_count 7", "descriptor says 7"),

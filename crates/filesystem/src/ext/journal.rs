@@ -76,6 +76,10 @@ const FAST_COMMIT_BLOCKS: u32 = 256;
 /// The tag that a fast commit begins with (EXT4_FC_TAG_HEAD).
 const FAST_COMMIT_HEAD: u16 = 9;
 
+/// The least blocks of a log beside fast commits (JBD2_MIN_JOURNAL_BLOCKS): with fewer, the kernel and e2fsck disagree
+/// about where fast commits lie.
+const LEAST_BLOCKS: u32 = 1024;
+
 /// The most blocks that a log may replace: a journal of 4 GiB, ten times the default, in 32 MiB of memory.
 const MOST_BLOCKS: usize = 1 << 20;
 
@@ -172,9 +176,11 @@ pub(super) fn read(source: &dyn Source, superblock: &Superblock) -> Result<Log, 
     }
     let map = blocks(source, superblock)?;
     log.runs = map.iter().map(|run| run.physical..run.physical + u64::from(run.len)).collect();
-    let journal = Journal::read(source, superblock.block, map)?;
+    let journal = Journal::read(source, superblock, map)?;
     match (recover, journal.start) {
-        (_, 0) => {}
+        (false, 0) => {}
+        // An empty log may still be followed by fast commits.
+        (true, 0) => journal.refuse_fast_commits(journal.sequence)?,
         // The kernel would forget the log, e2fsck asks.
         (false, _) => return Err(wrong("is not empty, although the superblock says that it is not needed")),
         (true, _) => log.overlay.copies = journal.replay()?,
@@ -313,8 +319,9 @@ struct Journal<'a> {
     /// The ring: the first block, and the one behind the last.
     first: u32,
     end: u32,
-    /// Where fast commits lie, if there may be any.
-    fast_commits: Option<u32>,
+    /// The blocks behind the ring that may have fast commits. The kernel leaves the first of them unused
+    /// (`j_fc_first = j_last + 1`).
+    fast_commits: Range<u32>,
     /// Where the log begins, 0 if it is empty, and with which sequence number.
     start: u32,
     sequence: u32,
@@ -334,7 +341,8 @@ struct Tag {
 }
 
 impl<'a> Journal<'a> {
-    fn read(source: &'a dyn Source, block: u64, map: Vec<Run>) -> Result<Self, Doubt> {
+    fn read(source: &'a dyn Source, superblock: &Superblock, map: Vec<Run>) -> Result<Self, Doubt> {
+        let block = superblock.block;
         let Some(run) = map.first() else { return Err(wrong("has no blocks")) };
         let bytes: [u8; field::END] = source.array(run.physical * block)?;
         let kind = be32(&bytes, field::KIND);
@@ -362,17 +370,19 @@ impl<'a> Journal<'a> {
         if u64::from(be32(&bytes, field::BLOCK_SIZE)) != block || first == 0 || first >= end || end > held {
             return Err(wrong("is longer than its file"));
         }
-        let mut fast_commits = None;
-        if incompat & feature::FAST_COMMIT != 0 {
+        let mut fast_commits = end..end;
+        // The log's flag is clear while the log is empty; the superblock's says that fast commits are in use.
+        let in_ring = incompat & feature::FAST_COMMIT == 0;
+        if !in_ring || superblock.compat(compat::FAST_COMMIT) {
             let blocks = match be32(&bytes, field::FAST_COMMIT_BLOCKS) {
                 0 => FAST_COMMIT_BLOCKS,
                 blocks => blocks,
             };
-            end = end
-                .checked_sub(blocks)
-                .filter(|end| *end > first)
-                .ok_or_else(|| wrong("has no room for a log"))?;
-            fast_commits = Some(end);
+            let ring = end.checked_sub(blocks).filter(|end| *end >= LEAST_BLOCKS && *end > first);
+            fast_commits.start = ring.ok_or_else(|| wrong("has no room for a log"))?;
+            if !in_ring {
+                end = fast_commits.start;
+            }
         }
         let start = be32(&bytes, field::START);
         if start != 0 && !(first..end).contains(&start) {
@@ -503,19 +513,25 @@ impl<'a> Journal<'a> {
         Ok(sequence)
     }
 
+    /// Doubts a journal with a fast commit that belongs to the transaction `next`, which would follow the log's end, or
+    /// to a later one: fast commits of transactions that the log has whole are over.
+    fn refuse_fast_commits(&self, next: u32) -> Result<(), Doubt> {
+        for at in self.fast_commits.clone() {
+            let head: [u8; 12] = self.source.array(self.place(at)?)?;
+            let current = (le32(&head, 8).wrapping_sub(next) as i32) >= 0;
+            if le16(&head, 0) == FAST_COMMIT_HEAD && current {
+                return Err(wrong("has fast commits, which are not replayed here").helped_by("mount it once"));
+            }
+        }
+        Ok(())
+    }
+
     fn replay(&self) -> Result<HashMap<u64, Copy>, Doubt> {
         if self.compat & feature::CHECKSUM != 0 {
             return Err(wrong("has checksums of a kind that is not checked here").helped_by("mount it once"));
         }
         let end = self.pass(None, &mut |_, _, _| Ok(()))?;
-        if let Some(at) = self.fast_commits {
-            let head: [u8; 12] = self.source.array(self.place(at)?)?;
-            // Its transaction is the one that would come next; an older one's is over.
-            let current = (le32(&head, 8).wrapping_sub(end) as i32) >= 0;
-            if le16(&head, 0) == FAST_COMMIT_HEAD && current {
-                return Err(wrong("has fast commits, which are not replayed here").helped_by("mount it once"));
-            }
-        }
+        self.refuse_fast_commits(end)?;
         let mut revoked: HashMap<u64, u32> = HashMap::new();
         self.pass(Some(end), &mut |sequence, entry, _| {
             if let Entry::Revoke { blocks } = entry {

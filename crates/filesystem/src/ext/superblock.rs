@@ -40,6 +40,7 @@ mod field {
     pub(super) const BLOCKS_HI: usize = 0x150;
     pub(super) const FREE_BLOCKS_HI: usize = 0x158;
     pub(super) const MMP_BLOCK: usize = 0x168;
+    pub(super) const ERROR_COUNT: usize = 0x194;
     pub(super) const BACKUP_GROUPS: usize = 0x24C;
     pub(super) const CHECKSUM_SEED: usize = 0x270;
     pub(super) const CHECKSUM: usize = 0x3FC;
@@ -57,6 +58,11 @@ mod state {
 pub(super) mod compat {
     pub(in crate::ext) const HAS_JOURNAL: u32 = 0x4;
     pub(in crate::ext) const SPARSE_SUPER2: u32 = 0x200;
+    pub(in crate::ext) const FAST_COMMIT: u32 = 0x400;
+    /// DIR_PREALLOC 1, EXT_ATTR 8, RESIZE_INODE 10, DIR_INDEX 20, STABLE_INODES 800 and ORPHAN_FILE 1000 change no map.
+    /// The kernel mounts volumes with any others as well; what they would do to the map is not known here.
+    pub(super) const KNOWN: u32 =
+        0x1 | HAS_JOURNAL | 0x8 | 0x10 | 0x20 | SPARSE_SUPER2 | FAST_COMMIT | 0x800 | 0x1000;
 }
 
 /// Features without whose knowledge the volume must not be read.
@@ -300,6 +306,12 @@ impl Superblock {
                 "it has incompatible features that are not known here ({unknown:#x})"
             )));
         }
+        let unknown = self.le32(field::COMPAT) & !compat::KNOWN;
+        if unknown != 0 {
+            return Err(Doubt::new(format!(
+                "it has compatible features that are not known here ({unknown:#x})"
+            )));
+        }
         let unknown = self.le32(field::RO_COMPAT) & !(ro_compat::KNOWN | ro_compat::ORPHAN_PRESENT);
         if unknown != 0 {
             return Err(Doubt::new(format!("it has features that are not known here ({unknown:#x})")));
@@ -345,7 +357,8 @@ impl Superblock {
     /// Checks that nobody was writing, or that the log has told everything: asked of the superblock as it is after it.
     pub(super) fn settled(&self, source: &dyn Source, replayed: bool) -> Result<(), Doubt> {
         let state = self.le16(field::STATE);
-        if state & state::ERRORS != 0 {
+        // The count outlives the flag until e2fsck has mended the volume.
+        if state & state::ERRORS != 0 || self.le32(field::ERROR_COUNT) != 0 {
             return Err(Doubt::new("the kernel found errors in it").helped_by(FSCK));
         }
         if state & state::VALID == 0 || state & (state::ORPHANS | state::FAST_COMMIT_REPLAY) != 0 {
