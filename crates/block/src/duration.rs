@@ -1,4 +1,4 @@
-//! Durations as people write them: `200us`, `5ms`, `10s`, `1m`.
+//! Durations as people write them (`200us`, `5ms`, `10s`, `1m`), and as they read them (`43 ms`, `30 s`, `1 min 30 s`).
 
 use std::fmt;
 use std::time::Duration;
@@ -67,6 +67,50 @@ impl fmt::Display for ExactDuration {
     }
 }
 
+/// Prints a duration for people: three digits, in the largest unit that leaves a whole number in front (`250 µs`, `1.05 s`, `1 min 30 s`,
+/// `2 h 05 min`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HumanTime(pub Duration);
+
+impl HumanTime {
+    /// So many milliseconds.
+    pub const fn millis(millis: u64) -> Self {
+        Self(Duration::from_millis(millis))
+    }
+}
+
+impl fmt::Display for HumanTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A unit begins where rounding to three digits reaches it: 59.96 s would print as `60 s`.
+        let text = match (self.0.as_secs_f64() * 1e9, (self.0 + HALF_SECOND).as_secs()) {
+            (nanos, _) if nanos < 999.5 => format!("{nanos} ns"),
+            (nanos, _) if nanos < 999.5e3 => format!("{} µs", three_digits(nanos / 1e3)),
+            (nanos, _) if nanos < 999.5e6 => format!("{} ms", three_digits(nanos / 1e6)),
+            (nanos, _) if nanos < 59.95e9 => format!("{} s", three_digits(nanos / 1e9)),
+            (_, seconds @ ..3600) => two_units(seconds, "min", "s"),
+            (_, seconds) => two_units(seconds / 60, "h", "min"),
+        };
+        f.pad(&text)
+    }
+}
+
+/// For rounding to whole seconds.
+const HALF_SECOND: Duration = Duration::from_millis(500);
+
+fn three_digits(value: f64) -> String {
+    let places = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    let text = format!("{value:.places$}");
+    if places == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
+/// `count` of the smaller unit, 60 of which make a larger one.
+fn two_units(count: u64, larger: &str, smaller: &str) -> String {
+    match count % 60 {
+        0 => format!("{} {larger}", count / 60),
+        rest => format!("{} {larger} {rest:02} {smaller}", count / 60),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +139,27 @@ mod tests {
             assert!(matches!(parse_duration(text), Err(DurationError::Malformed { .. })), "{text}");
         }
         assert!(matches!(parse_duration("99999999999h"), Err(DurationError::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_time_for_people_has_three_digits_and_the_unit_that_fits() {
+        for (nanos, text) in [
+            (0, "0 ns"),
+            (999, "999 ns"),
+            (1_000, "1 µs"),
+            (250_000, "250 µs"),
+            (999_600, "1 ms"),
+            (43_000_000, "43 ms"),
+            (1_052_000_000, "1.05 s"),
+            (30_000_000_000, "30 s"),
+            (59_960_000_000, "1 min"),
+            (90_000_000_000, "1 min 30 s"),
+            (3_599_700_000_000, "1 h"),
+            (7_500_000_000_000, "2 h 05 min"),
+        ] {
+            assert_eq!(HumanTime(Duration::from_nanos(nanos)).to_string(), text);
+        }
+        assert_eq!(HumanTime::millis(30_000).to_string(), "30 s");
     }
 
     proptest! {

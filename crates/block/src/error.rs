@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::duration::HumanTime;
+
 /// What became of an operation that failed: stated where it is known, by the part that ends the session or the wait.
 ///
 /// On it rests whether a write is sent again, and when: an error's kind says why something failed, and nothing of this.
@@ -75,7 +77,7 @@ pub enum BlockError {
         fate: Fate,
     },
     /// No answer in time.
-    #[error("no answer within {millis} ms")]
+    #[error("no answer within {}", HumanTime::millis(*.millis))]
     Timeout {
         /// How long was waited, milliseconds.
         millis: u64,

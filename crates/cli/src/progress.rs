@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use lunway_block::duration::HumanTime;
 
 /// Steps of a bar that shows a fraction.
 const STEPS: u64 = 10_000;
@@ -25,16 +26,12 @@ pub(crate) fn set_fraction(bar: &ProgressBar, fraction: f64) {
 
 /// Time left, as people say it.
 pub(crate) fn left(time: Duration) -> String {
-    format!("{} left", duration(time))
+    format!("{} left", whole_seconds(time))
 }
 
-/// A time as people say it.
-pub(crate) fn duration(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 0..60 => format!("{seconds} s"),
-        seconds @ 60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
-        seconds => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
-    }
+/// A time without fractions of a second, which would flicker in a bar.
+pub(crate) fn whole_seconds(time: Duration) -> HumanTime {
+    HumanTime(Duration::from_secs(time.as_secs()))
 }
 
 /// About how long something takes, as people say it.

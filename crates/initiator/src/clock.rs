@@ -44,9 +44,9 @@ impl Clock {
         self.start + Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(self.tick + 1))
     }
 
-    /// That many ticks, in milliseconds.
-    pub(crate) fn millis(&self, ticks: u64) -> u64 {
-        (self.period.as_millis() as u64).saturating_mul(ticks)
+    /// How long that many ticks take.
+    pub(crate) fn time(&self, ticks: u64) -> Duration {
+        Duration::from_nanos((self.period.as_nanos() as u64).saturating_mul(ticks))
     }
 
     pub(crate) fn patience(&self, effect: Effect) -> u64 {

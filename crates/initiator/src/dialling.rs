@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_block::duration::HumanTime;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
@@ -49,7 +50,7 @@ impl Dialling<'_> {
             match tokio::time::timeout(patience, self.try_for(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => why = error.to_string(),
-                Err(_) => why = format!("no answer within {} ms", patience.as_millis()),
+                Err(_) => why = format!("no answer within {}", HumanTime(patience)),
             }
         }
         Err(OpenError::Connect { portal, why })

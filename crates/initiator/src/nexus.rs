@@ -72,6 +72,11 @@ impl Nexus {
                 Err(OpenError::Login {
                     error: LoginError::Refused(LoginStatus::INITIATOR_ERROR), ..
                 }) if without_sha256(&mut config) => {}
+                Err(OpenError::Login { error: LoginError::AuthenticationFailed, portal })
+                    if url.account.is_none() =>
+                {
+                    return Err(OpenError::ChapRequired { portal });
+                }
                 // RFC 7143 [11.13.5-2, 11.13.5-3]
                 Err(OpenError::Login { error: LoginError::Redirected { address, .. }, .. }) => {
                     // `host:port[,portal group]`, RFC 7143 §13.8.

@@ -1,5 +1,6 @@
 //! Why a logical unit could not be reached.
 
+use lunway_block::duration::HumanTime;
 use lunway_iscsi::login::LoginError;
 
 /// Why a device could not be opened, a portal not be asked. Says where, what, and what may help.
@@ -46,6 +47,12 @@ pub enum OpenError {
         /// Why not.
         error: LoginError,
     },
+    /// The target asks for CHAP, and the address has no user.
+    #[error("cannot log in at {portal}: the target requires CHAP: use iscsi://USER@…?secret_file=FILE")]
+    ChapRequired {
+        /// Where.
+        portal: String,
+    },
     /// Targets sent us from one to the next.
     #[error("cannot log in at {portal}: it sent us on too often, or to an address that is none")]
     Redirects {
@@ -70,7 +77,7 @@ pub enum OpenError {
         portal: String,
     },
     /// No answer in time.
-    #[error("no answer from {portal} to {what} within {millis} ms")]
+    #[error("no answer from {portal} to {what} within {}", HumanTime::millis(*.millis))]
     Timeout {
         /// Where.
         portal: String,

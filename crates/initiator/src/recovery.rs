@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use lunway_block::BlockError;
+use lunway_block::duration::HumanTime;
 use lunway_iscsi::pdu::Isid;
 use lunway_scsi::AdditionalSense;
 use tokio::net::TcpStream;
@@ -162,7 +163,7 @@ impl Recovery {
 
     fn give_up(&self, session: &Session, last: &str) {
         let waited = self.options.replacement_timeout;
-        let why = format!("no session with {} for {} ms: {last}", self.portal(), waited.as_millis());
+        let why = format!("no session with {} for {}: {last}", self.portal(), HumanTime(waited));
         tracing::error!("{why}");
         session.change(|state| state.give_up(&BlockError::gone(why), waited));
     }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use lunway_block::duration::HumanTime;
+
 use crate::probe::Kernel;
 
 /// How many of TCP's own retransmission timeouts must have passed in vain, in halves: 3½. After the first the kernel has sent again
@@ -42,7 +44,7 @@ impl Default for Silence {
 
 /// Why such a path is left, for people.
 pub(crate) fn black_hole(time: Duration) -> String {
-    format!("nothing has come for {} ms, not even an acknowledgement: a black hole", time.as_millis())
+    format!("nothing has come for {}, not even an acknowledgement: a black hole", HumanTime(time))
 }
 
 /// What a look at a path says.

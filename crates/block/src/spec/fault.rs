@@ -142,7 +142,7 @@ pub enum FaultSpecError {
     },
     /// A range that is not `FROM-TO`, or empty.
     #[error(
-        "`@{range}` is no range: expected @FROM-TO with FROM below TO, such as @1M-2M, or @FROM- to the end"
+        "`@{range}` is not a range: expected @FROM-TO with FROM below TO, such as @1M-2M, or @FROM- to the end"
     )]
     Range {
         /// What was written.
@@ -291,8 +291,8 @@ mod tests {
             ("read=2", "`2` is not a rate"),
             ("read=NaN", "`NaN` is not a rate"),
             ("read=", "`` is not a rate"),
-            ("read@1M", "`@1M` is no range"),
-            ("read@2M-1M", "`@2M-1M` is no range"),
+            ("read@1M", "`@1M` is not a range"),
+            ("read@2M-1M", "`@2M-1M` is not a range"),
             ("read@x-1M", "`x` is not a size"),
             ("read,error=bad", "`bad` is not an error"),
             ("read,file=", "needs a path"),

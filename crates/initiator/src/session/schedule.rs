@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lunway_block::duration::HumanTime;
 use lunway_block::{BlockError, Fate};
 use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::TaskManagementFunction;
@@ -71,8 +72,8 @@ impl State {
                 }
                 Stage::Delayed if late => overdue.push((token, BlockError::Busy)),
                 Stage::Sent if late => {
-                    let millis = self.clock.millis(tick - entry.since);
-                    tracing::warn!(lane = %self.address, "no answer to {} within {millis} ms: it is aborted", what(&entry.cdb));
+                    let waited = HumanTime(self.clock.time(tick - entry.since));
+                    tracing::warn!(lane = %self.address, "no answer to {} within {waited}: it is aborted", what(&entry.cdb));
                     // RFC 7143 [7.11-1]
                     core.manage_task(token, TaskManagementFunction::ABORT_TASK, lun, Some(token));
                     let (opcode, late) = (entry.cdb[0], self.clock.timeout(entry.effect, Fate::Unknown));

@@ -145,7 +145,7 @@ pub enum LoginError {
         permanent: bool,
     },
     /// Wrong name or secret, or the target requires an authentication we did not offer.
-    #[error("the target does not accept our authentication")]
+    #[error("the target refused the CHAP user or secret")]
     AuthenticationFailed,
     /// The target failed to prove who it is.
     #[error("the target did not prove who it is: {0}")]

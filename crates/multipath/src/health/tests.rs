@@ -220,7 +220,7 @@ fn a_lane_that_is_silent_is_suspect_until_it_is_heard() {
 #[test]
 fn a_complaint_is_forgotten_after_a_second() {
     let mut world = World::new(&[false, false], Failback::Immediate);
-    world.health.complain(0, "no answer within 30000 ms", world.now);
+    world.health.complain(0, "no answer within 30 s", world.now);
     assert_eq!(world.states(), [Suspect, Up]);
     world.wait(SECOND);
     assert_eq!(world.states(), [Up, Up]);

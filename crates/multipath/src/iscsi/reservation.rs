@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lunway_block::Buf;
+use lunway_block::duration::HumanTime;
 use lunway_initiator::IscsiDevice;
 use lunway_scsi::{Sense, SenseKey, Status};
 use tokio::time::{sleep, timeout};
@@ -332,7 +333,7 @@ impl Registrar {
         let why = match released {
             Ok(Ok(_)) => return,
             Ok(Err(why)) => why,
-            Err(_) => format!("no answer within {} ms", FAREWELL.as_millis()),
+            Err(_) => format!("no answer within {}", HumanTime(FAREWELL)),
         };
         let (key, portal) = (self.key, device.url().portal());
         tracing::warn!(

@@ -65,11 +65,11 @@ impl Plan {
                     _ if stages == jobs => format!("{jobs} jobs one after the other"),
                     _ => format!("{jobs} jobs in {stages} stages"),
                 };
-                format!("{what}, about {}", progress::duration(schedule.estimate()))
+                format!("{what}, about {}", progress::whole_seconds(schedule.estimate()))
             }
             Self::Profile(kind, options) => {
                 let time = profile::estimate(*kind, geometry, options);
-                format!("profile {}, about {}", kind.name(), progress::duration(time))
+                format!("profile {}, about {}", kind.name(), progress::whole_seconds(time))
             }
         }
     }

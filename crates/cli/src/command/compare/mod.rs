@@ -218,7 +218,7 @@ fn announce(plan: &Plan, devices: &Devices) {
     let block = all * (plan.arms.len() as u32 + 1);
     let [least, most] = [1, plan.rounds].map(|rounds| block * (plan.warm_up + plan.pairs * rounds));
     let until = if plan.rounds > 1 {
-        format!(", and up to {} where that does not tell", time(most))
+        format!(", and up to {} where that does not tell", progress::whole_seconds(most))
     } else {
         String::new()
     };
@@ -227,19 +227,12 @@ fn announce(plan: &Plan, devices: &Devices) {
         counted(plan.rows.len(), "row"),
         plan.arms.len(),
         plan.pairs,
-        time(least)
+        progress::whole_seconds(least)
     );
 }
 
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-fn time(time: Duration) -> String {
-    match time.as_secs() {
-        seconds @ 0..60 => format!("{seconds} s"),
-        seconds => format!("{} min {:02} s", seconds / 60, seconds % 60),
-    }
 }
 
 async fn prepare(devices: &Devices, cancel: &Cancel) -> Result<(), Failure> {
