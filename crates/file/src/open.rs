@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
+use lunway_occupancy::{OtherUser, other_user};
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
     ioctl_blksszget, major, minor, open, seek,
@@ -85,6 +86,14 @@ pub enum OpenError {
         path: PathBuf,
         /// It was only to be read.
         read_only: bool,
+    },
+    /// Another program has it, and does not use `flock`.
+    #[error("{} is in use {by}: close it there first", path.display())]
+    InUseElsewhere {
+        /// The file.
+        path: PathBuf,
+        /// Which.
+        by: OtherUser,
     },
     /// A sector size that no initiator knows.
     #[error("a sector of {sector} bytes is not possible: 512 or 4096 is")]
@@ -215,6 +224,14 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     // Looked at again, now that it cannot be exchanged any more.
     let stat = fstat(&file).map_err(failed)?;
     let kind = file_type(path, &stat)?;
+    let file = std::fs::File::from(file);
+    // Looked for before the file is locked: NFS shows its own lock as another's.
+    if !options.read_only
+        && let Some(by) = other_user(&file)
+    {
+        return Err(OpenError::InUseElsewhere { path: path.to_owned(), by });
+    }
+    let file = OwnedFd::from(file);
     lock(path, &file, options.read_only)?;
     let placement = placement(file.as_fd(), kind);
     let device = match kind {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use lunway_occupancy::OtherUser;
+
 use crate::format::Guid;
 
 /// A structure of a file, to say where something is wrong.
@@ -120,6 +122,12 @@ pub enum OpenError {
     /// Another process has the file open.
     #[error("the file is in use by another process")]
     InUse,
+    /// Another program has the file, and does not use `flock`.
+    #[error("the file is in use {by}")]
+    InUseElsewhere {
+        /// Which.
+        by: OtherUser,
+    },
     /// The storage failed.
     #[error("{what} at byte {offset}: {source}")]
     Storage {

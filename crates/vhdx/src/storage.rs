@@ -132,19 +132,28 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         .open(path)
         .map_err(crate::OpenError::access("opening the file"))?;
     let mut patience = LOCK_TRIES;
-    let locked = loop {
+    loop {
+        // Looked for before the file is locked: NFS shows its own lock as another's.
+        let other = if writable { lunway_occupancy::other_user(&file) } else { None };
         let locked = if writable { file.try_lock() } else { file.try_lock_shared() };
-        if patience == 0 || !matches!(locked, Err(std::fs::TryLockError::WouldBlock)) {
-            break locked;
+        let busy = match (other, locked) {
+            (Some(by), _) => crate::OpenError::InUseElsewhere { by },
+            (None, Ok(())) => return Ok(file),
+            (None, Err(std::fs::TryLockError::WouldBlock)) => crate::OpenError::InUse,
+            // File systems without locks: as much as they allow.
+            (None, Err(std::fs::TryLockError::Error(error)))
+                if error.kind() == io::ErrorKind::Unsupported =>
+            {
+                return Ok(file);
+            }
+            (None, Err(std::fs::TryLockError::Error(error))) => {
+                return Err(crate::OpenError::access("locking the file")(error));
+            }
+        };
+        if patience == 0 {
+            return Err(busy);
         }
         patience -= 1;
         std::thread::sleep(LOCK_PAUSE);
-    };
-    match locked {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(crate::OpenError::InUse),
-        // File systems without locks: as much as they allow.
-        Err(std::fs::TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(file),
-        Err(std::fs::TryLockError::Error(error)) => Err(crate::OpenError::access("locking the file")(error)),
     }
 }
