@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Stdio;
 use std::thread;
@@ -191,29 +191,34 @@ fn serve_says_what_it_serves_and_ends_when_asked() {
 }
 
 #[test]
-fn one_line_serves_at_once_and_says_that_anybody_may_write_unless_that_is_meant() {
+fn one_line_serves_at_once_and_warns_once_that_anybody_may_write_unless_that_is_meant() {
     let folder = tempfile::tempdir().unwrap();
     let secret = secret_file(folder.path(), "s", "sesame open now");
     let chap = format!("host:{secret}");
     let says = |more: &[&str]| {
         let mut command = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN, "--lun", "0=ram:8M"]);
-        let mut child = command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let shown: Vec<_> =
-            lines.by_ref().map_while(Result::ok).take_while(|line| !line.contains("lun 0")).collect();
+            lines.by_ref().map_while(Result::ok).take_while(|line| !line.contains("managed")).collect();
         let address = shown[0].strip_prefix("listening on ").unwrap().to_owned();
         let discovered = outcome(&["discover", &format!("iscsi://{address}")]);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(discovered.1.contains(IQN), "{discovered:?}");
-        shown.join("\n")
+        let mut logged = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut logged).unwrap();
+        format!("{}\n{logged}", shown.join("\n"))
     };
-    assert!(
-        says(&[])
-            .contains("open: every initiator that can reach it may read and write; restrict it with --chap")
-    );
-    assert!(!says(&["--open"]).contains("anybody"));
-    assert!(!says(&["--chap", &chap]).contains("anybody"));
+    let said = says(&[]);
+    let warning =
+        "is open: every initiator that can reach it may read and write; restrict it with CHAP (--chap";
+    assert!(said.contains(warning) && said.matches("open").count() == 2, "`is open`, `open = true`: {said}");
+    for meant in [&["--open"][..], &["--chap", &chap]] {
+        let said = says(meant);
+        assert!(!said.contains("open") && !said.contains("WARN"), "{said}");
+    }
 }
 
 #[test]
@@ -375,6 +380,25 @@ fn no_secret_is_shown_anywhere() {
     for file in [&html, &json_file] {
         let text = fs::read_to_string(file).unwrap();
         assert!(!text.contains("hunter2") && !text.contains("swordfish"), "{file}");
+    }
+}
+
+#[test]
+fn a_target_that_requires_chap_says_how_to_give_a_user_and_a_wrong_secret_is_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = secret_file(folder.path(), "s", "sesame open now");
+    let wrong = secret_file(folder.path(), "wrong", "sesame shut now");
+    let served = Served::start(&["--lun", "0=ram:1M", "--chap", &format!("host:{secret}")]);
+    for (address, sentence) in [
+        (served.url(0), "the target requires CHAP: use iscsi://USER@…?secret_file=FILE"),
+        (
+            format!("{}?secret_file={wrong}", served.url_as("host", 0)),
+            "the target refused the CHAP user or secret",
+        ),
+    ] {
+        let (code, _, said) = outcome(&["inspect", &address]);
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(sentence), "{said}");
     }
 }
 

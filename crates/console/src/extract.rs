@@ -69,7 +69,7 @@ fn generation(tag: &HeaderValue) -> Result<Option<u64>, ApiError> {
         "*" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
             ApiError::bad_request(format!(
-                "If-Match: {text:?} is no generation: send the number that GET /v1/config gave"
+                "If-Match: {text:?} is not a generation: send the number that GET /v1/config gave"
             ))
         }),
     }
@@ -154,7 +154,7 @@ pub(crate) fn unfit(place: &str, error: &serde_json::Error) -> ApiError {
             let text = text.split_once(" at line ").map_or(text.as_str(), |(text, _)| text);
             ApiError::unprocessable(format!("{place}: {text}"))
         }
-        _ => ApiError::bad_request(format!("{place}: the body is no JSON: {text}")),
+        _ => ApiError::bad_request(format!("{place}: the body is not JSON: {text}")),
     }
 }
 
@@ -166,6 +166,6 @@ mod tests {
     fn if_match_names_a_generation() {
         let read = |text: &'static str| generation(&HeaderValue::from_static(text));
         assert_eq!((read("\"17\""), read("17"), read("*")), (Ok(Some(17)), Ok(Some(17)), Ok(None)));
-        assert!(read("\"x\"").unwrap_err().sentence.contains("\"x\" is no generation"));
+        assert!(read("\"x\"").unwrap_err().sentence.contains("\"x\" is not a generation"));
     }
 }

@@ -162,7 +162,7 @@ impl Manager {
             let options = ChangeOptions { served: Some(&took), ..ChangeOptions::default() };
             let mut applied = this.apply(ask, read, options).await?;
             if !ask.dry_run {
-                this.server.log_warnings();
+                this.server.log_warnings(None);
             }
             // It came from there.
             applied.persisted = this.source.file().is_some();

@@ -4,27 +4,49 @@ use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Mode of a file that was not there before: who may manage the daemon may read what it serves, others need not.
 const MODE_NEW: u32 = 0o640;
+
+/// Where [`replace`] writes.
+struct Places {
+    /// The file, behind symbolic links.
+    path: PathBuf,
+    folder: PathBuf,
+    /// In the same folder, because a rename is atomic only within a file system. What a kill left there is overwritten.
+    temporary: PathBuf,
+}
+
+impl Places {
+    fn of(path: &Path) -> io::Result<Self> {
+        let path = match fs::canonicalize(path) {
+            Ok(real) => real,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            Err(error) => return Err(error),
+        };
+        let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+        let mut temporary = OsString::from(".");
+        temporary.push(name);
+        temporary.push(".new");
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder.to_owned();
+        Ok(Self { temporary: folder.join(temporary), folder, path })
+    }
+}
+
+/// Whether [`replace`] can make a file where `path` is. Permission bits alone do not tell of a read-only file system.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    let temporary = Places::of(path)?.temporary;
+    File::options().write(true).create(true).truncate(true).mode(MODE_NEW).open(&temporary)?;
+    fs::remove_file(temporary)
+}
 
 /// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content or
 /// the new; when this returns without an error it is the new. Mode and a symbolic link in the way are
 /// kept, and the owner where this process may.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
-    let path = match fs::canonicalize(path) {
-        Ok(real) => real,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-        Err(error) => return Err(error),
-    };
-    let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
-    let mut temporary = OsString::from(".");
-    temporary.push(name);
-    temporary.push(".new");
-    // In the same folder, because a rename is atomic only within a file system. What a kill left there is overwritten.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let temporary = folder.join(temporary);
+    let Places { path, folder, temporary } = Places::of(path)?;
     let old = fs::metadata(&path).ok();
     let mode = old.as_ref().map_or(MODE_NEW, |old| old.permissions().mode() & 0o7777);
     let mut file = File::options().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
@@ -45,7 +67,7 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
         file.sync_all()?;
         fs::rename(&temporary, &path)?;
         // The rename itself is on stable storage only with its folder.
-        File::open(folder)?.sync_all()
+        File::open(&folder)?.sync_all()
     })();
     if written.is_err() {
         let _ = fs::remove_file(&temporary);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lunway_target::{Config, ConfigError, Flags, IscsiName, TargetConfig};
 
 use crate::document;
-use crate::replace::replace;
+use crate::replace::{self, replace};
 
 /// The file and the flags that a daemon was started with.
 ///
@@ -17,7 +17,7 @@ use crate::replace::replace;
 /// | a file | are written to it: what did not change keeps its bytes and comments |
 /// | flags | last as long as the process |
 /// | both | to what the flags said last as long as the process, all others are written to the file |
-/// | flags, and a file to save to | are written there, all of the configuration |
+/// | flags, and a file to save to | are written there, all of the configuration, beginning with what the flags say |
 ///
 /// A device that the file names without its format is written as what it was opened as (`raw:disk.img`), so that it stays that
 /// whatever its initiators write.
@@ -55,17 +55,38 @@ impl Source {
         Ok((source, config))
     }
 
-    /// Takes what the flags say; changes are saved to `file`, which must not be there yet.
-    pub fn saving_to(file: &Path, flags: Flags) -> Result<(Self, Config), ConfigError> {
+    /// Takes what the flags say, to be saved to `file`: [`save`](Self::save) does that first. A file that is there already must be regular, and
+    /// is replaced only by `force`.
+    pub fn saving_to(file: &Path, flags: Flags, force: bool) -> Result<(Self, Config), ConfigError> {
         let config = Config::default().with_flags(&flags)?;
-        if file.exists() {
-            let why = "it already exists: serve it with -c, or remove it".to_owned();
-            let (key, value) = ("--save".to_owned(), file.display().to_string());
-            return Err(ConfigError::Value { origin: config.origin, key, value, why });
+        let refused = |why: &str| ConfigError::Save { file: file.display().to_string(), why: why.to_owned() };
+        // A link to nothing is something: what is written would come into being where it points.
+        match (fs::metadata(file), file.is_symlink()) {
+            (Ok(metadata), _) if !metadata.is_file() => return Err(refused("it is not a regular file")),
+            (Err(_), true) => return Err(refused("it is a symbolic link that leads nowhere")),
+            (Ok(_), _) if !force => {
+                return Err(refused(
+                    "it exists and stays as it is; serve it with -c, name another file, or --force to replace it",
+                ));
+            }
+            _ => {}
         }
+        replace::check(file).map_err(|error| refused(&error.to_string()))?;
         // From now on the flags' part is like any other.
         let (file, flags) = (Some(file.to_owned()), Flags::default());
         Ok((Self { file, flags, flag_target: None, known: Mutex::new(None) }, config))
+    }
+
+    /// Writes the file of [`saving_to`](Self::saving_to): all of `config`, as it is served.
+    pub fn save(&self, config: &Config) -> Result<(), ConfigError> {
+        let Some(path) = &self.file else { return Ok(()) };
+        let text = self.text("", config)?;
+        replace(path, &text).map_err(|error| ConfigError::Save {
+            file: path.display().to_string(),
+            why: error.to_string(),
+        })?;
+        *self.known() = Some(text);
+        Ok(())
     }
 
     /// The file that changes are written to.
@@ -273,8 +294,8 @@ mod tests {
         );
         // What flags say is found from the working folder, also when it is saved elsewhere.
         let flags = Flags { luns: vec!["0=b.img".to_owned()], ..Flags::default() };
-        let (source, config) = Source::saving_to(&real("saved.toml"), flags).unwrap();
-        source.persist(&config).unwrap();
+        let (source, config) = Source::saving_to(&real("saved.toml"), flags, false).unwrap();
+        source.save(&config).unwrap();
         let here = std::env::current_dir().unwrap().join("b.img");
         assert!(fs::read_to_string(real("saved.toml")).unwrap().contains(&here.display().to_string()));
     }
@@ -315,12 +336,23 @@ mod tests {
         let (source, config) = Source::read(None, flags.clone()).unwrap();
         source.persist(&config).unwrap();
         assert!(!source.keeps(&config, &config));
-        let (source, mut config) = Source::saving_to(&path, flags.clone()).unwrap();
+        let (source, mut config) = Source::saving_to(&path, flags.clone(), false).unwrap();
+        source.save(&config).unwrap();
+        assert_eq!(source.load().unwrap().config.targets, config.targets);
         config.targets[0].alias = Some("A".to_owned());
         source.persist(&config).unwrap();
         assert!(source.keeps(&config, &config));
         let (_, read) = Source::read(Some(&path), Flags::default()).unwrap();
         assert_eq!(read.targets, config.targets);
-        assert!(Source::saving_to(&path, flags).is_err());
+        let refused = Source::saving_to(&path, flags.clone(), false).unwrap_err().to_string();
+        assert!(refused.contains("stays as it is; serve it with -c"), "{refused}");
+        let (source, config) = Source::saving_to(&path, flags.clone(), true).unwrap();
+        source.save(&config).unwrap();
+        assert_eq!(Source::read(Some(&path), Flags::default()).unwrap().1.targets, config.targets);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        for taken in [&link, folder.path(), Path::new("/dev/null")] {
+            assert!(Source::saving_to(taken, flags.clone(), true).is_err(), "{taken:?}");
+        }
     }
 }

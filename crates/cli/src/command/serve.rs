@@ -11,7 +11,7 @@ use lunway_block::size::HumanSize;
 use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, Source};
 use lunway_target::{
     ApiConfig, Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError,
-    TargetConfig, TargetSummary,
+    TargetSummary, Warning,
 };
 use serde_json::json;
 
@@ -53,7 +53,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "USER:SECRETFILE")]
     mutual_chap: Option<String>,
     /// Confirm that every initiator may log in (with --chap: every one that authenticates). Flags always make an open
-    /// target; this silences the warning
+    /// target; this silences the warning at the start
     #[arg(long)]
     open: bool,
     /// Serve this device as this LUN; may be repeated. Options: sector=4096, physical-sector=4096, read-only, removable,
@@ -63,9 +63,12 @@ pub(crate) struct Serve {
     /// Number of cores that serve connections [default: all]
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
-    /// Save changes that are made while it runs to this file, which must not exist yet
+    /// Save the configuration to this new file, and to it the changes that are made while it runs
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     save: Option<PathBuf>,
+    /// Replace the file of --save if it exists
+    #[arg(long, requires = "save")]
+    force: bool,
     /// Unix socket of the management interface [default: from the configuration, else /run/lunway/lunway.sock, or
     /// $XDG_RUNTIME_DIR/lunway.sock if not root, unless in use]
     #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET", alias = "api-socket")]
@@ -96,10 +99,13 @@ impl Serve {
             cores: self.cores,
         };
         let read = match &self.save {
-            Some(file) => Source::saving_to(file, flags),
+            Some(file) => Source::saving_to(file, flags, self.force),
             None => Source::read(self.config.as_deref(), flags),
         };
         let (source, config) = read.map_err(config_failure)?;
+        let is_new = self.save.is_some();
+        // The flags' target is the last one.
+        let meant = self.open.then(|| config.targets.last().and_then(Warning::of_access)).flatten();
         if let Some(protection) = Protection::of_target(&config) {
             protection.apply();
         }
@@ -112,6 +118,10 @@ impl Serve {
                 false => sockets(self.socket.as_deref(), config.api.as_ref())?,
             };
             let server = Arc::new(start(config).await?);
+            if is_new {
+                source.save(&server.config()).map_err(config_failure)?;
+            }
+            server.log_warnings(meant.as_ref());
             let managed = sockets.path().map(Path::to_owned);
             let console = Console::start(sockets, Arc::clone(&server), source).map_err(Failure::failed)?;
             let registered = RunningDaemon::register(managed.as_deref(), console.file().as_deref());
@@ -120,7 +130,7 @@ impl Serve {
                     "commands will not name this daemon where several run: it cannot be recorded: {error}"
                 );
             }
-            let told = Announcement { managed: managed.as_deref(), unmanaged, json, meant_open: self.open };
+            let told = Announcement { managed: managed.as_deref(), unmanaged, json };
             match announce(&server, &console, &told) {
                 // Nobody listens any more: that is no reason not to serve.
                 Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -191,10 +201,10 @@ pub(crate) async fn start(config: Config) -> Result<Server, Failure> {
     })
 }
 
-/// A configuration that is not there has failed, one that cannot be meant is wrong usage.
+/// A configuration that cannot be read or saved has failed, one that cannot be meant is wrong usage.
 pub(crate) fn config_failure(error: ConfigError) -> Failure {
     match error {
-        ConfigError::Read { .. } => Failure::failed(error),
+        ConfigError::Read { .. } | ConfigError::Save { .. } => Failure::failed(error),
         error => Failure::Usage(error.to_string()),
     }
 }
@@ -225,13 +235,11 @@ struct Announcement<'a> {
     /// Why it is managed on none.
     unmanaged: Option<String>,
     json: bool,
-    /// `--open`: that anybody may write needs no words.
-    meant_open: bool,
 }
 
 fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Result<(), Failure> {
     let targets = server.targets();
-    let Announcement { managed, ref unmanaged, json, meant_open } = *told;
+    let Announcement { managed, ref unmanaged, json } = *told;
     if json {
         let listening: Vec<_> = server.addresses().iter().map(ToString::to_string).collect();
         let targets: Vec<_> = targets.iter().map(target_json).collect();
@@ -244,10 +252,6 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
     for target in &targets {
         let chap = if target.authenticated { ", CHAP required" } else { "" };
         lines.push(format!("target {}{chap}", target.name));
-        let config = server.config();
-        if let Some(config) = config.target(&target.name).filter(|_| !meant_open) {
-            lines.extend(access(config));
-        }
         for lun in &target.luns {
             let read_only = if lun.read_only { ", read-only" } else { "" };
             let size = HumanSize(lun.size);
@@ -267,21 +271,6 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
         lines.push(format!("not managed: {why}"));
     }
     terminal::print(&lines.join("\n"))
-}
-
-/// Who may log in to a target, where that is nobody or anybody.
-fn access(target: &TargetConfig) -> Option<String> {
-    match (target.lets_somebody_in(), target.open && target.chap.is_empty()) {
-        (false, _) => Some(
-            "  nobody may log in: add access rules (lunway acl add), or open it (open = true, lunway target set --open)"
-                .to_owned(),
-        ),
-        (true, true) => Some(
-            "  open: every initiator that can reach it may read and write; restrict it with --chap USER:SECRETFILE or access rules"
-                .to_owned(),
-        ),
-        (true, false) => None,
-    }
 }
 
 fn target_json(target: &TargetSummary) -> serde_json::Value {

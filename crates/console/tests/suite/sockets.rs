@@ -80,7 +80,7 @@ async fn what_is_too_large_or_no_json_is_refused_and_the_next_request_is_answere
         "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\r\nContent-Length: 5\r\n\r\n{{ no!"
     );
     let answer = say(&daemon, &request).await;
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("is no JSON"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("is not JSON"), "{answer}");
     // One that asks before it sends need not send.
     let request = format!(
         "PUT {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{token}\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n"

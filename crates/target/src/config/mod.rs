@@ -212,6 +212,14 @@ pub enum ConfigError {
         /// Why.
         source: std::io::Error,
     },
+    /// The file that it shall be saved to is taken, or cannot be written.
+    #[error("cannot save the configuration to {file}: {why}")]
+    Save {
+        /// The file.
+        file: String,
+        /// Why, and what to do.
+        why: String,
+    },
     /// It is not TOML, or has a key that nobody knows, or a value of the wrong kind.
     #[error("{file}, line {line}{key}: {message}", key = .key.as_ref().map_or(String::new(), |key| format!(", {key}")))]
     Syntax {

@@ -58,8 +58,9 @@ pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
         Admits::Everybody => (
             WarningKind::OpenTarget,
             format!(
-                "target {name} is open: every initiator that reaches it and matches no access rule may read and write; add \
-             [[target.chap]] users, or [[target.acl]] rules instead of `open = true`"
+                "target {name} is open: every initiator that can reach it{} may read and write; restrict it with CHAP (--chap, \
+                 [[target.chap]]) or access rules instead of `open = true` ([[target.acl]])",
+                if target.acl.is_empty() { "" } else { " and matches no access rule" }
             ),
         ),
         Admits::ByRule | Admits::EveryUser => return None,

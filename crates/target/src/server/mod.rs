@@ -161,7 +161,7 @@ impl Server {
         let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
         let warnings = Warning::of(&config);
-        let server = Self {
+        Ok(Self {
             shared,
             maker,
             transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
@@ -171,9 +171,7 @@ impl Server {
             listeners,
             state,
             registrar,
-        };
-        server.log_warnings();
-        Ok(server)
+        })
     }
 
     /// Warnings about the configuration. Looks into no file.
@@ -192,9 +190,9 @@ impl Server {
         idle.iter().map(|(group, listen, why)| Warning::idle_portal(*group, listen, why)).collect()
     }
 
-    /// Logs all [`warnings`](Self::warnings).
-    pub fn log_warnings(&self) {
-        for warning in self.warnings() {
+    /// Logs all [`warnings`](Self::warnings) but the one that was told is meant. After [`start`](Self::start) as well, which logs none.
+    pub fn log_warnings(&self, meant: Option<&Warning>) {
+        for warning in self.warnings().iter().filter(|warning| Some(*warning) != meant) {
             tracing::warn!("{}", warning.text);
         }
     }

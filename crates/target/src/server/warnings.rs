@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::effects;
-use crate::config::{ChapUser, Config};
+use crate::config::{ChapUser, Config, TargetConfig};
 use crate::portal::PortalSpec;
 use crate::secret;
 
@@ -77,11 +77,16 @@ impl Warning {
         Self { kind: WarningKind::IdlePortal, text }
     }
 
+    /// That a target lets in everybody or nobody; `None`: neither.
+    pub fn of_access(target: &TargetConfig) -> Option<Self> {
+        effects::warning(target)
+    }
+
     /// Those of a configuration. Reads the files with secrets, so not on a core.
     pub(super) fn of(config: &Config) -> Vec<Self> {
         let mut warnings = Vec::new();
         for target in &config.targets {
-            warnings.extend(effects::warning(target));
+            warnings.extend(Self::of_access(target));
             let odd = effects::name_warning(&target.name);
             warnings.extend(odd.map(|text| Self { kind: WarningKind::OddName, text }));
         }
