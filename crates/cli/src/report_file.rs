@@ -180,7 +180,7 @@ fn is_report(path: &Path, metadata: &Metadata) -> bool {
 }
 
 /// The file or block device that a device is made of, whatever is around it.
-fn file_of(device: &DeviceSpec) -> Option<&Path> {
+pub(crate) fn file_of(device: &DeviceSpec) -> Option<&Path> {
     match device.leaf() {
         DeviceSpec::File { path, .. }
         | DeviceSpec::Vhdx { path }
@@ -190,7 +190,8 @@ fn file_of(device: &DeviceSpec) -> Option<&Path> {
     }
 }
 
-fn is_same_file(one: &Path, other: &Path) -> bool {
+/// Whether both names lead to one file, by whatever links.
+pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
         (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
         // One that is not there yet is known by its name.

@@ -284,7 +284,7 @@ fn a_copy_to_a_new_file_keeps_its_holes_and_an_old_file_that_is_too_small_is_ref
     assert_eq!(code, 1, "{stderr}");
     assert_eq!(fs::metadata(&small).unwrap().len(), 1 << 20);
     let (code, _, stderr) = outcome(&["copy", &source, &source]);
-    assert_eq!(code, 1, "a file is not copied onto itself: {stderr}");
+    assert_eq!(code, 2, "a file is not copied onto itself: {stderr}");
 }
 
 #[test]

@@ -14,11 +14,13 @@ use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
 use lunway_copy::{Before, Compared, Copied, Foreign, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
 use lunway_image::vhd::Writer;
+use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
 use super::disk::NewDisk;
 use crate::failure::Failure;
+use crate::report_file::{file_of, is_same_file};
 use crate::{device, interrupt, progress, terminal};
 
 /// Copy one device to another.
@@ -103,6 +105,13 @@ impl Copy {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let source = device::parse(&self.source)?;
         let destination = device::parse(&self.destination)?;
+        if let (Some(from), Some(to)) = (file_of(&source), file_of(&destination))
+            && is_same_file(from, to)
+        {
+            return Err(Failure::Usage(format!(
+                "{source} and {destination} are the same file: name another destination"
+            )));
+        }
         device::run(self.copy(&source, &destination))
     }
 
@@ -162,6 +171,9 @@ impl Copy {
                 )));
             }
             Ok(_) => {
+                // One that is locked belongs to a copy that is running.
+                let _locked =
+                    open_file(&unfinished, true).with_context(|| format!("cannot replace {name}"))?;
                 fs::remove_file(&unfinished).with_context(|| format!("cannot remove {name}"))?;
                 Before::Blank
             }
@@ -322,6 +334,15 @@ fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
 /// The path of a file, raw, VHDX or VHD, that does not exist.
 fn missing_file(spec: &DeviceSpec) -> Result<Option<&Path>, Failure> {
     let missing = |path: &Path| !path.try_exists().unwrap_or(true);
+    if let Some(path) = file_of(spec)
+        && missing(path)
+        && path.is_symlink()
+    {
+        return Err(Failure::failed(anyhow!(
+            "{} is a symbolic link to a file that does not exist: name the file itself",
+            path.display()
+        )));
+    }
     match spec {
         DeviceSpec::Image { path, format: ImageFormat::Qcow2 } if missing(path) => {
             Err(Failure::failed(anyhow!(
