@@ -69,7 +69,7 @@ pub enum JobError {
     },
     /// Shares of block sizes that do not make a whole.
     #[error(
-        "{count} block sizes with {sum} % together are no split: the shares must make 100 %, of at most 64 sizes"
+        "{count} block sizes with {sum} % together are not a split: at most 64 sizes whose shares add up to 100 % are expected"
     )]
     Split {
         /// What the shares add up to, per cent.
@@ -95,7 +95,7 @@ pub enum JobError {
     },
     /// A distribution with a parameter that makes it none.
     #[error(
-        "{what}:{value} is no distribution: zipf takes an exponent above 0 (and at most 30), pareto a share between 0 and 1"
+        "{what}:{value} is not a distribution: zipf takes an exponent above 0 (and at most 30), pareto a share between 0 and 1"
     )]
     Distribution {
         /// Which one.

@@ -171,7 +171,28 @@ fn without_a_terminal_live_is_a_line_a_second_and_says_so() {
     let output =
         finish(lunway(&["bench", "ram:8M", "--rw", "randread", "--time", "1200ms", "--live"]), PATIENCE);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("no terminal"), "{said}");
+    assert!(output.status.success() && said.contains("is not a terminal"), "{said}");
     assert!(said.lines().any(|line| line.contains("read") && line.contains("p99")), "{said}");
     assert!(!said.contains('\x1b'), "{said:?}");
+}
+
+#[test]
+fn the_script_takes_the_jobs_own_rate_from_a_result_that_has_the_wires_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let result = folder.path().join("run.json").to_str().unwrap().to_owned();
+    let served = Served::start(&["--lun", "0=ram:8M"]);
+    let url = served.url(0);
+    succeed(lunway(&["bench", &url, "--rw", "randread", "--time", "200ms", "--json-file", &result]));
+    let text = fs::read_to_string(&result).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let own = json["jobs"][0]["read"]["iops"].as_f64().unwrap();
+    let all = text.lines().filter_map(|line| line.trim().strip_prefix("\"iops\":"));
+    let all = all.filter_map(|figure| figure.trim_matches([' ', ',']).parse::<f64>().ok());
+    assert!(all.fold(0.0, f64::max) > 1.1 * own, "the wire is in it, and faster");
+    let function = include_str!("../../../script/bench").split_once("\nrate() {").unwrap().1;
+    let function = function.split_once("\n}").unwrap().0;
+    let shell = format!("rate() {{{function}\n}}; rate \"$@\"");
+    let said = Command::new("bash").args(["-c", &shell, "bash", &result, "read"]).output().unwrap();
+    let said: f64 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
+    assert!((said / own - 1.0).abs() < 1e-3, "{said} of {own}");
 }

@@ -404,7 +404,7 @@ fn durations_take_units_and_a_host_alone_is_a_portal() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("is not a duration: write a number with a unit"), "{said}");
     }
-    assert_eq!(daemon.run(&["session", "logout", "60000", "--grace", "2m"]), "session 60000: there is none");
+    assert_eq!(daemon.run(&["session", "logout", "60000", "--grace", "2m"]), "there is no session 60000");
 }
 
 #[test]
@@ -501,7 +501,7 @@ fn a_session_is_listed_and_dropped() {
     assert_eq!(daemon.run(&["reservation", "list"]), "no reservations");
     assert_eq!(daemon.run(&["reservation", "clear", IQN, "0"]), "nothing to clear");
     assert_eq!(daemon.run(&["session", "drop", &tsih]), format!("session {tsih}: dropped"));
-    assert_eq!(daemon.run(&["session", "logout", "60000"]), "session 60000: there is none");
+    assert_eq!(daemon.run(&["session", "logout", "60000"]), "there is no session 60000");
     bench.kill().unwrap();
     bench.wait().unwrap();
 }

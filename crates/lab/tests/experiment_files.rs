@@ -201,6 +201,9 @@ fn an_unknown_key_is_named_with_its_line_and_table() {
     assert!(sentence.contains(&format!("line {line},")), "{sentence}");
     let sentence = refused("rate = \"1Gbit\"", "rate = \"1G\"");
     assert!(sentence.contains("in [[cable]]") && sentence.contains("`1G` is not a rate"), "{sentence}");
+    let network = "[[host]]\nname = \"server\"\n";
+    let sentence = Experiment::parse("mine.toml", network).unwrap_err().to_string();
+    assert!(sentence.starts_with("mine.toml, line 1: missing field `name`"), "{sentence}");
     let sentence = refused("pull = \"lane1\"", "unplug = \"lane1\"");
     assert!(sentence.contains("in [[run.event]]") && sentence.contains("`unplug`"), "{sentence}");
 }

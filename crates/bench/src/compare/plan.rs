@@ -110,7 +110,7 @@ pub enum PlanError {
         rounds: u32,
     },
     /// No margin.
-    #[error("a margin of {margin} % is not possible: more than 0 and less than 100 is")]
+    #[error("a margin of {margin} % is not possible: more than 0 and less than 100 is expected")]
     Margin {
         /// What was asked for, per cent.
         margin: f64,

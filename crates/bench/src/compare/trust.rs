@@ -151,7 +151,7 @@ impl Trust {
             let odd = outliers(logs).len();
             if odd > 0 {
                 self.notes.push(format!(
-                    "{odd} of {} blocks of “{}” lie far out in the control (kept: ranks bear them).",
+                    "{odd} of {} blocks of “{}” are outliers in the control (kept: ranks tolerate them).",
                     logs.len(),
                     plan.rows[row].name
                 ));

@@ -90,7 +90,7 @@ pub enum Problem {
         name: String,
     },
     /// Not a key of fio's.
-    #[error("{key} is no key of fio's that is known here")]
+    #[error("`{key}` is not a known fio option")]
     UnknownKey {
         /// What stands there.
         key: String,

@@ -233,7 +233,7 @@ mod tests {
             "test.fio:3: thinktime=5 cannot be honoured: pauses between I/Os are not offered here; rate_iops spaces them; \
              take it out if the job makes sense without"
         );
-        assert_eq!(refusal("colour=red"), "test.fio:2: colour is no key of fio's that is known here");
+        assert_eq!(refusal("colour=red"), "test.fio:2: `colour` is not a known fio option");
         assert!(refusal("rw=trim").starts_with("test.fio:2: rw=trim: "));
         assert!(refusal("rw=randread:8").contains("test.fio:2"));
         assert!(refusal("size=8*$mb_memory").contains("write the number"));

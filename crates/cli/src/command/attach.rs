@@ -100,7 +100,7 @@ impl Attach {
             match (&self.nbd, &self.fuse) {
                 (Some(address), _) => self.serve_nbd(address, &spec, opened, &mut requests).await,
                 (None, Some(folder)) => self.mount(folder, &spec, opened, &mut requests).await,
-                (None, None) => Err(Failure::Usage("say --nbd or --fuse".to_owned())),
+                (None, None) => Err(Failure::Usage("one of --nbd and --fuse is required".to_owned())),
             }
         })
     }
@@ -147,7 +147,7 @@ impl Attach {
     ) -> Result<(), Failure> {
         let name = self.name.as_deref().unwrap_or("disk");
         if name.is_empty() || name.contains('/') || matches!(name, "." | "..") {
-            return Err(Failure::Usage(format!("“{name}” is no name for a file")));
+            return Err(Failure::Usage(format!("--name {name:?}: a file name without / is expected")));
         }
         let mut mounted = Mounted::mount(opened.device.clone(), folder, name).map_err(Failure::failed)?;
         let file = mounted.file().display().to_string();
@@ -160,7 +160,7 @@ impl Attach {
         supervisor::stopping("waiting until the file is closed");
         let busy = || {
             eprintln!(
-                "{file} is in use: waiting until it is not; Ctrl-C again leaves at once, and what is not synced is lost"
+                "{file} is in use: waiting until it is closed; Ctrl-C again ends at once, and unsynced data are lost"
             );
         };
         end(mounted.detach(busy), spec, opened, requests).await
@@ -210,10 +210,8 @@ async fn end(
     };
     let patience = async {
         tokio::time::sleep(SAID_AFTER).await;
-        let waiting = format!("waiting for {spec}, which has not answered everything{}", ways(&*device));
-        eprintln!(
-            "{waiting}; Ctrl-C or SIGTERM again ends at once, and what is not on the disk by then is lost"
-        );
+        let waiting = format!("waiting for {spec}, which has not completed all requests{}", ways(&*device));
+        eprintln!("{waiting}; Ctrl-C or SIGTERM again ends at once, and unflushed data are lost");
         supervisor::stopping(&waiting);
         std::future::pending::<()>().await;
     };

@@ -276,9 +276,14 @@ fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ExperimentError {
     let at = error.span().map_or(0, |span| span.start).min(text.len());
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count();
+    // What the file lacks outside its tables has an empty span at its start.
+    let is_of_file = error.span().is_none_or(|span| span.end == 0);
     // The line that it is in may be the header itself.
     let headers = text.lines().take(line + 1).filter(|line| line.trim_start().starts_with('['));
-    let table = headers.last().and_then(|header| Some(header[..=header.rfind(']')?].trim().to_owned()));
+    let table = headers
+        .last()
+        .filter(|_| !is_of_file)
+        .and_then(|header| Some(header[..=header.rfind(']')?].trim().to_owned()));
     ExperimentError::Syntax {
         file: file.to_owned(),
         line: line + 1,

@@ -165,7 +165,7 @@ fn findings(outcomes: &[Outcome]) -> String {
         if outcome.overdue > 0 {
             let overdue = outcome.overdue;
             text += &format!(
-                "\n{name}: {overdue} I/Os were due and not yet submitted when it ended; they are in no figure."
+                "\n{name}: {overdue} I/Os were scheduled but not submitted when it ended; no figure includes them."
             );
         }
     }
@@ -191,9 +191,7 @@ pub(crate) fn judge(outcomes: &[Outcome]) -> Result<(), Failure> {
         return Err(Failure::failed(anyhow!("{faulty} blocks did not hold what was written")));
     }
     if outcomes.iter().any(|outcome| outcome.end == End::Failing) {
-        return Err(Failure::failed(anyhow!(
-            "ended early: nothing but errors came from the device any more"
-        )));
+        return Err(Failure::failed(anyhow!("ended early: the device returned only errors")));
     }
     if errors > 0 {
         return Err(Failure::failed(anyhow!("{errors} I/Os failed")));

@@ -64,7 +64,7 @@ impl Watch {
                 View::Screen { screen, live, drawn: now }
             }
             None => {
-                eprintln!("lunway: standard error is no terminal to draw on: a line a second instead");
+                eprintln!("lunway: standard error is not a terminal: printing one line per second");
                 View::Lines(BTreeMap::new())
             }
         };

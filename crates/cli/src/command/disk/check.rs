@@ -63,7 +63,7 @@ impl Check {
         match (damaged, broken) {
             (0, None) => Ok(()),
             (0, Some(why)) => {
-                Err(Failure::failed(anyhow!("the chain of {} is not whole: {why}", path.display())))
+                Err(Failure::failed(anyhow!("the parents of {} cannot be checked: {why}", path.display())))
             }
             (damaged, _) => Err(Failure::failed(anyhow!(
                 "damaged files: {damaged} of {}; restore them from a backup, or copy what can be read",

@@ -195,7 +195,7 @@ impl Compact {
         let [name, bytes, size] = start;
         let rows: Vec<_> =
             std::iter::once([name, bytes, size, String::new(), String::new()]).chain(rows).collect();
-        terminal::print(&terminal::table(["mode", "bytes", "size", "saved", "holes inside"], &rows, ""))?;
+        terminal::print(&terminal::table(["MODE", "BYTES", "SIZE", "SAVED", "HOLES INSIDE"], &rows, ""))?;
         let rows: Vec<_> = volumes
             .iter()
             .map(|node| {
@@ -211,7 +211,7 @@ impl Compact {
         let none = "no file system was recognised: only zeroes can be dropped";
         terminal::print(&format!(
             "\n{}",
-            terminal::table(["volume", "size", "used", "free", "left alone because"], &rows, none)
+            terminal::table(["VOLUME", "SIZE", "USED", "FREE", "LEFT ALONE BECAUSE"], &rows, none)
         ))
     }
 

@@ -134,7 +134,7 @@ impl Found {
                 "chain",
                 match &self.chain {
                     Ok(paths) => names(paths),
-                    Err(why) => format!("not whole: {why}"),
+                    Err(why) => format!("cannot be opened: {why}"),
                 },
             ));
         }

@@ -49,7 +49,7 @@ impl Merge {
         let into = match &self.into {
             Some(into) => into.canonicalize().with_context(|| format!("cannot find {}", into.display()))?,
             None => paths.get(1).cloned().ok_or_else(|| {
-                Failure::failed(anyhow!("{} has no parent: it is no differencing disk", path.display()))
+                Failure::failed(anyhow!("{} has no parent: it is not a differencing disk", path.display()))
             })?,
         };
         let level = paths.iter().position(|path| *path == into).unwrap_or(0);
@@ -61,7 +61,7 @@ impl Merge {
                     others.into_iter().filter(|child| !paths.contains(child)).collect();
                 if !others.is_empty() {
                     return Err(Failure::failed(anyhow!(
-                        "{} is the parent of {} too, which cannot be opened any more after a merge: merge those first, or say --force",
+                        "{} is also the parent of {}, which can no longer be opened after a merge: merge those first, or use --force",
                         parent.display(),
                         names(&others)
                     )));

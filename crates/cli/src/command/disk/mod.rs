@@ -112,7 +112,7 @@ fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
     match found.as_slice() {
         [] => Ok(()),
         found => Err(anyhow!(
-            "{} is the parent of {}, which cannot be opened any more once it is {what}: merge them first, or say --force",
+            "{} is the parent of {}, which can no longer be opened once it is {what}: merge them first, or use --force",
             path.display(),
             names(found)
         )),

@@ -57,7 +57,7 @@ impl Rebase {
         let disk = disk.with_context(cannot)?;
         let Some(locator) = disk.parameters().locator.clone() else {
             return Err(Failure::failed(anyhow!(
-                "{} has no parent: it is no differencing disk",
+                "{} has no parent: it is not a differencing disk",
                 path.display()
             )));
         };
@@ -119,7 +119,7 @@ pub(super) fn relative(child: &Path, parent: &Path) -> anyhow::Result<String> {
     };
     let inside = parent.strip_prefix(&base).map_err(|_| {
         anyhow!(
-            "{} is not in the folder of {} or below, where a child's parents are looked for: put both into one folder",
+            "{} is neither in the directory of {} nor below it, where parents are searched for: put both into one directory",
             parent.display(),
             child.display()
         )

@@ -103,7 +103,7 @@ impl Resize {
             (Some(size), _) => Ok(size),
             (None, Some(table)) => Ok(table.minimum()),
             (None, None) => Err(Failure::failed(anyhow!(
-                "{} has no partition table that says where its data end: say the size",
+                "{} has no partition table that shows where its data end: give a SIZE",
                 self.file.display()
             ))),
         }
@@ -122,8 +122,9 @@ impl Resize {
         }
         if !self.shrink {
             return Err(Failure::failed(anyhow!(
-                "{path} has {} bytes; a size of {size} needs --shrink, and loses the data beyond it",
-                before.size
+                "{path} has {}: shrinking it to {} needs --shrink, and destroys the data beyond that",
+                HumanSize(before.size),
+                HumanSize(size)
             )));
         }
         let partitions = before.table.as_ref().map_or(&[][..], Table::partitions);

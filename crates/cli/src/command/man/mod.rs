@@ -55,7 +55,7 @@ impl Man {
         match files.iter().find(|page| asked(page.name, page.section)) {
             Some(page) => terminal::print(&page.rendered()),
             None => {
-                Err(Failure::Usage(format!("there is no page {}: lunway man --list names all", self.page)))
+                Err(Failure::Usage(format!("there is no page {}: lunway man --list shows all", self.page)))
             }
         }
     }

@@ -68,7 +68,7 @@ impl Named {
         }
         match answer["found"] == true {
             true => terminal::print(&format!("session {}: {done}", self.tsih)),
-            false => terminal::print(&format!("session {}: there is none", self.tsih)),
+            false => terminal::print(&format!("there is no session {}", self.tsih)),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Figures {
             });
             if let Err(doubt) = looked {
                 return Err(Failure::failed(anyhow::anyhow!(
-                    "the disk changed while it was looked at ({}): look again when nobody writes it",
+                    "the disk changed while it was read ({}): repeat this when nothing writes to it",
                     doubt.reason
                 )));
             }
