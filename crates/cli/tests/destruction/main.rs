@@ -4,7 +4,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../support/mod.rs"]
 mod support;
+
+mod file_systems;
+mod in_use;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -112,6 +116,53 @@ fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
         _ => return None,
     };
     Some(words.into_iter().map(str::to_owned).collect())
+}
+
+/// What the commands that make or change one thing need beside its place.
+struct Beside {
+    /// A VHDX file without a fault.
+    good: String,
+    /// The name of a file that is not there.
+    child: String,
+    /// The same of a socket.
+    socket: String,
+}
+
+impl Beside {
+    fn new(folder: &Path) -> Self {
+        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        let (good, child) = (path("good.vhdx"), path("new.avhdx"));
+        succeed(lunway(&["disk", "create", &good, "--size", "4M"]));
+        Self { good, child, socket: format!("unix:{}", path("socket")) }
+    }
+
+    /// The command with `place` as the value of its option or argument, sound in all else.
+    fn command(&self, command: &str, option: &str, place: &str) -> Vec<String> {
+        let Self { good, child, socket } = self;
+        let unix = format!("unix:{place}");
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--open", "--lun", "0=ram:1M"];
+        let words: Vec<&str> = match (command, option) {
+            ("serve", "--save") => [&serve[..], &["--no-api", "--save", place]].concat(),
+            ("serve", "--socket") => [&serve[..], &["--socket", place]].concat(),
+            ("attach", "--nbd") => vec!["attach", "ram:1M", "--nbd", &unix],
+            ("attach", "--fuse") => vec!["attach", "ram:1M", "--fuse", place],
+            ("disk create", "FILE") => vec!["disk", "create", place, "--size", "1M"],
+            ("disk create", "--parent") => vec!["disk", "create", child, "--parent", place],
+            ("disk rebase", "--parent") => vec!["disk", "rebase", good, "--parent", place],
+            ("disk merge", "--into") => vec!["disk", "merge", good, "--into", place],
+            ("disk mount", "--nbd") => vec!["disk", "mount", good, "--nbd", &unix],
+            ("disk mount", "--fuse") => vec!["disk", "mount", good, "--fuse", place],
+            ("disk mount", "FILE") => vec!["disk", "mount", place, "--nbd", socket],
+            ("disk set", "FILE") => vec!["disk", "set", place, "--new-id"],
+            ("disk rebase", "FILE") => vec!["disk", "rebase", place, "--parent", good],
+            ("disk snapshot", "FILE") => vec!["disk", "snapshot", place, child],
+            ("disk snapshot", "CHILD") => vec!["disk", "snapshot", good, place],
+            ("disk resize", "FILE") => vec!["disk", "resize", place, "512K", "--shrink", "--force"],
+            (command, "FILE") => command.split(' ').chain([place]).collect(),
+            other => panic!("{other:?} has no row here"),
+        };
+        words.into_iter().map(str::to_owned).collect()
+    }
 }
 
 fn reports() -> Vec<(String, String)> {
@@ -341,41 +392,46 @@ fn no_copy_destroys_what_stands_at_its_destination() {
 #[test]
 fn no_other_command_destroys_what_stands_where_it_makes_or_changes_something() {
     let taken = Taken::new();
-    let (good, child) = (taken.path("good.vhdx"), taken.path("new.avhdx"));
-    let socket = format!("unix:{}", taken.path("socket"));
-    succeed(lunway(&["disk", "create", &good, "--size", "4M"]));
-    let serve = ["serve", "--listen", "127.0.0.1:0", "--open", "--lun", "0=ram:1M"];
+    let beside = Beside::new(taken.folder.path());
     let places: Vec<String> = taken.places();
     for (role, without) in
         [(Role::NewFile, ""), (Role::Socket, ""), (Role::Folder, ""), (Role::Vhdx, "base.vhdx")]
     {
         for (command, option) in places_of(role) {
             for place in places.iter().filter(|place| without.is_empty() || !place.ends_with(without)) {
-                let unix = format!("unix:{place}");
-                let with = |words: &[&'static str]| [words, &[place.as_str()]].concat();
-                let words = match (command.as_str(), option.as_str()) {
-                    ("serve", "--save") => [&serve[..], &["--no-api", "--save", place]].concat(),
-                    ("serve", "--socket") => [&serve[..], &["--socket", place]].concat(),
-                    ("attach", "--nbd") => vec!["attach", "ram:1M", "--nbd", &unix],
-                    ("attach", "--fuse") => with(&["attach", "ram:1M", "--fuse"]),
-                    ("disk create", "--parent") => vec!["disk", "create", &child, "--parent", place],
-                    ("disk rebase", "--parent") => vec!["disk", "rebase", &good, "--parent", place],
-                    ("disk merge", "--into") => vec!["disk", "merge", &good, "--into", place],
-                    ("disk mount", "--nbd") => vec!["disk", "mount", &good, "--nbd", &unix],
-                    ("disk mount", "--fuse") => vec!["disk", "mount", &good, "--fuse", place],
-                    ("disk mount", "FILE") => vec!["disk", "mount", place, "--nbd", &socket],
-                    ("disk set", "FILE") => vec!["disk", "set", place, "--new-id"],
-                    ("disk rebase", "FILE") => vec!["disk", "rebase", place, "--parent", &good],
-                    ("disk snapshot", "FILE") => vec!["disk", "snapshot", place, &child],
-                    ("disk resize", "FILE") => vec!["disk", "resize", place, "512K", "--shrink", "--force"],
-                    (command, "FILE") => command.split(' ').chain([place.as_str()]).collect(),
-                    other => panic!("{other:?} has no row here"),
-                };
-                taken.survives(place, vec![words]);
-                assert!(!Path::new(&child).exists(), "{command} {option} {place}");
+                let words = beside.command(&command, &option, place);
+                taken.survives(place, vec![words.iter().map(String::as_str).collect()]);
+                assert!(!Path::new(&beside.child).exists(), "{command} {option} {place}");
             }
         }
     }
+}
+
+#[test]
+fn a_copy_onto_itself_or_through_a_link_to_nothing_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (disk, link, second, nothing) = (path("disk.img"), path("link"), path("second"), path("nothing"));
+    data(Path::new(&disk));
+    symlink(&disk, &link).unwrap();
+    fs::hard_link(&disk, &second).unwrap();
+    symlink(path("nowhere"), &nothing).unwrap();
+    let before = fs::read(&disk).unwrap();
+    for (source, place, code, sentence) in [
+        (&disk, &disk, 2, "are the same file"),
+        (&disk, &link, 2, "are the same file"),
+        (&second, &disk, 2, "are the same file"),
+        (&disk, &format!("raw:{second}"), 2, "are the same file"),
+        (&disk, &nothing, 1, "is a symbolic link to a file that does not exist"),
+    ] {
+        let output = finish(lunway(&["copy", source, place, "--overwrite"]), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{source} {place}: {said}");
+        assert!(said.contains(sentence), "{source} {place}: {said}");
+    }
+    assert!(fs::read(&disk).unwrap() == before);
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 4, "{left:?}");
 }
 
 #[test]
@@ -414,95 +470,4 @@ fn an_interrupted_copy_leaves_a_partial_file_that_a_later_one_completes() {
     succeed(lunway(&["copy", &source, &copied, "--resume", "--verify"]));
     support::assert_same_bytes(Path::new(&source), Path::new(&copied));
     assert!(!Path::new(&partial).exists());
-}
-
-/// Runs `words` where the file system of `place` has no room left: `$HERE/old` holds what `old` does, and must hold it afterwards. Gives what
-/// is said, and the names that are there then. None: this machine cannot.
-fn on_a_full_file_system(
-    words: &[String],
-    old: &Path,
-    place: &Path,
-) -> Option<(Option<i32>, String, String)> {
-    let unshare = lunway_foreign::program("unshare")?;
-    let script = r#"
-        mount -t tmpfs -o size=256k none "$HERE" || exit 77
-        cp "$OLD" "$HERE/old"
-        head -c 1M /dev/zero > "$HERE/fill" 2>/dev/null
-        "$@"; code=$?
-        rm "$HERE/fill"
-        cmp "$OLD" "$HERE/old" >&2 || exit 78
-        echo "there now:"; ls "$HERE"
-        exit $code"#;
-    let mut command = Command::new(unshare);
-    command.args(["--mount", "--map-root-user", "--", "sh", "-c", script, "sh"]).args(words);
-    let lunway = lunway(&["--version"]);
-    for (name, value) in lunway.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let output = finish(
-        {
-            command.env("HERE", place).env("OLD", old);
-            command
-        },
-        PATIENCE,
-    );
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.code() == Some(77) || said.starts_with("unshare:") {
-        lunway_foreign::machine_lacks("mount namespaces");
-        return None;
-    }
-    assert_ne!(output.status.code(), Some(78), "{words:?} changed what was there: {said}");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let names = printed.rsplit("there now:\n").next().unwrap_or_default().to_owned();
-    Some((output.status.code(), said, names))
-}
-
-#[test]
-fn a_full_file_system_leaves_an_older_report_whole_and_no_new_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    let text = |name: &str| path(name).to_str().unwrap().to_owned();
-    let short = ["bench", "ram:1M", "--rw", "read", "--size", "64K"];
-    let saved = [text("saved.html"), text("saved.json")];
-    succeed(lunway(&[&short[..], &["--html-file", &saved[0], "--json-file", &saved[1]]].concat()));
-    fs::create_dir(path("full")).unwrap();
-    let program = env!("CARGO_BIN_EXE_lunway").to_owned();
-    // A stream is written line by line, to be read meanwhile: it may end anywhere, and replaces an older one at its first line.
-    // What runs for a minute before it writes does so by the same `ReportFile`.
-    let is_long = |command: &str| ["demo", "lab run", "compare"].contains(&command);
-    let rows = reports().into_iter().filter(|(command, option)| option != "--stream" && !is_long(command));
-    for (command, option) in rows {
-        let words = working(&command, folder.path()).unwrap();
-        let old = path(if option.contains("html") { "saved.html" } else { "saved.json" });
-        for name in ["old", "new"] {
-            let place = format!("{}/{name}", text("full"));
-            let all = [std::slice::from_ref(&program), &words[..], &[option.clone(), place]].concat();
-            let Some((code, said, names)) = on_a_full_file_system(&all, &old, &path("full")) else { return };
-            assert_eq!(code, Some(1), "{command} {option} {name}: {said}");
-            assert!(said.contains("No space left"), "{command} {option} {name}: {said}");
-            assert!(names.lines().all(|line| line == "old"), "{command} {option} {name}: left {names}");
-        }
-    }
-}
-
-#[test]
-fn a_copy_that_finds_the_file_system_full_leaves_what_nobody_takes_for_whole() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
-    image(&path("source"), 4 << 20, 2 << 20);
-    fs::write(path("old"), "older").unwrap();
-    fs::create_dir(path("full")).unwrap();
-    let copied = path("full").join("copied");
-    let words =
-        [env!("CARGO_BIN_EXE_lunway"), "copy", path("source").to_str().unwrap(), copied.to_str().unwrap()]
-            .map(str::to_owned);
-    let Some((code, said, names)) = on_a_full_file_system(&words, &path("old"), &path("full")) else {
-        return;
-    };
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("copied.partial is incomplete; --resume"), "{said}");
-    assert!(names.lines().all(|name| ["copied.partial", "old"].contains(&name)), "{names}");
 }

@@ -1,0 +1,105 @@
+//! Disks that another program has open: guests, loop devices, copies that are running.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::data;
+use super::support::{PATIENCE, finish, image, interrupted, lunway, succeed};
+
+#[test]
+fn a_copy_that_is_running_keeps_its_partial_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, copied, partial) = (path("source"), path("copied"), path("copied.partial"));
+    image(Path::new(&source), 64 << 20, 32 << 20);
+    let slow = format!("rate:8M:{source}");
+    let refused = RefCell::new(None);
+    let begun = || {
+        let has_begun = fs::metadata(&partial).is_ok_and(|file| file.blocks() > 0);
+        if has_begun && refused.borrow().is_none() {
+            *refused.borrow_mut() =
+                Some(finish(lunway(&["copy", &source, &copied, "--overwrite"]), PATIENCE));
+        }
+        has_begun
+    };
+    interrupted(lunway(&["copy", &slow, &copied]), begun);
+    let refused = refused.into_inner().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot replace") && said.contains("in use by another process"), "{said}");
+    assert!(Path::new(&partial).exists() && !Path::new(&copied).exists());
+}
+
+/// Every command that would write to a disk, with the words that allow it to destroy.
+fn writing(disk: &str) -> Vec<Vec<&str>> {
+    vec![
+        vec!["copy", "ram:1M", disk, "--overwrite"],
+        vec!["disk", "convert", "ram:1M", disk, "--overwrite"],
+        vec!["bench", disk, "--rw", "write", "--size", "64K", "--destroy"],
+        vec!["serve", "--listen", "127.0.0.1:0", "--no-api", "--open", "--lun", "0=DISK"],
+    ]
+}
+
+/// Runs commands that must be refused because `disk` is in use, with `sentence`, and leave it as it is.
+fn refused_in_use(disk: &str, commands: Vec<Vec<&str>>, sentence: &str) {
+    let before = fs::read(disk).unwrap();
+    let lun = format!("0={disk}");
+    for words in commands {
+        let words: Vec<&str> = words.iter().map(|&word| if word == "0=DISK" { &lun } else { word }).collect();
+        let output = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains(sentence), "{words:?}: {said}");
+        assert!(fs::read(disk).unwrap() == before, "{words:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_qemu_has_open_is_written_by_no_command() {
+    let Some(qemu) = lunway_foreign::program("qemu-io") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (raw, vhdx) = (path("disk.img"), path("disk.vhdx"));
+    data(Path::new(&raw));
+    succeed(lunway(&["disk", "create", &vhdx, "--from", &raw]));
+    for (disk, format) in [(&raw, "raw"), (&vhdx, "vhdx")] {
+        let mut guest = Command::new(&qemu);
+        guest.args(["-f", format, disk]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guest = guest.spawn().unwrap();
+        // It answers when the image is open.
+        let mut said = BufReader::new(guest.stdout.take().unwrap());
+        guest.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        said.read_line(&mut String::new()).unwrap();
+        let mut commands = writing(disk);
+        if format == "vhdx" {
+            commands.push(vec!["disk", "compact", disk]);
+            commands.push(vec!["disk", "resize", disk, "4M"]);
+            commands.push(vec!["disk", "repair", disk]);
+        }
+        refused_in_use(disk, commands, "in use by a program that has locked a part of it");
+        drop(guest.stdin.take());
+        assert!(guest.wait().unwrap().success());
+        succeed(lunway(&["copy", "ram:1M", disk, "--overwrite"]));
+    }
+}
+
+#[test]
+fn a_disk_that_a_loop_device_has_is_written_by_no_command() {
+    let Some(losetup) = lunway_foreign::program("losetup") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk.img").to_str().unwrap().to_owned();
+    data(Path::new(&disk));
+    let attached = Command::new(&losetup).args(["--find", "--show", &disk]).output().unwrap();
+    if !attached.status.success() {
+        return lunway_foreign::not_run("loop devices (root, on a machine that has some)");
+    }
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let refused =
+        std::panic::catch_unwind(|| refused_in_use(&disk, writing(&disk), &format!("in use as {device}")));
+    Command::new(&losetup).args(["--detach", &device]).status().unwrap();
+    refused.unwrap();
+}
