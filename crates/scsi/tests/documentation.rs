@@ -2,8 +2,23 @@
 
 const HEAD: &str = "# SCSI operations
 
-What a logical unit understands. This page is written from the table that drives dispatch and REPORT SUPPORTED OPERATION CODES; after a change of
-the table, `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-scsi --test documentation` writes it anew.
+```sh
+sg_opcodes /dev/sdb        # of sg3-utils: the same list, as the logical unit reports it
+```
+
+The commands and task management functions that a logical unit carries out, and who may send each:
+
+- *sees the LUN*: an initiator whose [access rule](access.md) shows it the LUN, also read-only.
+- *writes the LUN*: one whose rule shows it the LUN and does not say `read_only`.
+- *writes all LUNs*: one that may write all LUNs of the target, because the operation affects all of them.
+
+From any other initiator, a command that writes blocks ends with DATA PROTECT, WRITE PROTECTED (27h/00h), and one that
+changes state with ILLEGAL REQUEST, ACCESS DENIED - NO ACCESS RIGHTS (20h/02h). A command whose opcode is not in the
+table ends with ILLEGAL REQUEST, INVALID COMMAND OPERATION CODE (20h/00h). [Isolation](isolation.md) shows what each
+operation changes for other hosts.
+
+This page is generated from the table that the target dispatches by
+(`LUNWAY_WRITE_DOCS=1 cargo test -p lunway-scsi --test documentation`).
 
 ";
 

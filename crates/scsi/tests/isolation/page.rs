@@ -6,19 +6,37 @@ use crate::expectations::{FUNCTIONS, OPERATIONS, Row};
 
 const HEAD: &str = "# Isolation
 
-What a host can change for the other hosts of a target, command by command: for one whose [rule](access.md) lets it write all LUNs, for one that may
-only read, and for one that does not see the LUN. \"–\" is nothing. A host that may not log in sends no command at all.
+```sh
+lunway acl add iqn.2026-11.com.example:disks backup --initiator iqn.2026-11.com.example:backup --luns 0 --read-only
+```
 
-The tests send every command of every kind in six situations, and compare all that the LUN's owner can observe before and after:
-`cargo test -p lunway-scsi --test isolation`. This page is written from the table that they compare with
-(`LUNWAY_WRITE_DOCS=1` writes it anew); a command that is not in it fails them.
+The host `backup` may log in to the target. It sees LUN 0 and may read it, and does not see the other LUNs. The tables
+show, for each command, what a host can change for the other hosts of the target under such a [rule](access.md):
 
-- *attention*: unit attentions that the owner is told.
-- *data*: blocks, and the space behind them. *pages*: mode and log pages. *inventory*: identity, capacity, the list of LUNs.
-- *reservations*: registrations and reservations. *ports*: asymmetric access states. *use*: whether the owner's reads and writes are carried out.
-- *removal*: whether the owner can eject and load the medium. *commands*: the owner's commands in flight. *kept*: what outlives a restart.
+- *may write*: its rule lets it write all LUNs.
+- *may only read*: its rule shows it the LUN with `read_only`. The only thing that such a host can change is its own
+  registration, which it may remove (REGISTER with the new key 0).
+- *does not see it*: its rule does not show it the LUN.
 
-A host that may only read can end its own registration, by REGISTER with the new key 0: that is all it changes.
+A host that may not log in cannot send commands. `–` means that nothing changes; otherwise a cell names what the owner of
+the LUN can notice:
+
+| word | what changes |
+|---|---|
+| attention | unit attention conditions that the owner receives |
+| commands | the owner's commands in progress |
+| data | blocks, and the space that they occupy |
+| inventory | identity, capacity, the list of LUNs |
+| kept | state that survives a restart |
+| pages | mode pages and log pages |
+| ports | asymmetric access states |
+| removal | whether the owner can eject and load the medium |
+| reservations | registrations and reservations |
+| use | whether the owner's reads and writes are carried out |
+
+This page is generated from the table that a test checks: `cargo test -p lunway-scsi --test isolation` sends every command
+in six situations and compares everything that the owner can observe before and after. A command that is not in the
+table fails the test. `LUNWAY_WRITE_DOCS=1` generates the page anew.
 
 ";
 
