@@ -226,6 +226,126 @@ fn a_volume_in_doubt_has_nothing_free_and_says_why() {
     assert!(proven(&image).1.verdict.is_ok());
 }
 
+/// A file's or a directory's entries (§7.4, §7.6) without a name.
+fn entries(attributes: u8, flags: u8, first: u32, len: u64) -> [u8; 64] {
+    let mut set = [0; 64];
+    (set[0], set[1], set[4]) = (0x85, 1, attributes);
+    (set[32], set[33]) = (0xC0, flags);
+    set[52..56].copy_from_slice(&first.to_le_bytes());
+    set[56..64].copy_from_slice(&len.to_le_bytes());
+    set
+}
+
+#[test]
+fn files_that_the_bitmap_does_not_have_whole_are_a_doubt() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = format(folder.path(), ("4K", "1M", 32 << 20));
+    let patch = Patch::new(&image);
+    let (table, root) = (patch.u32(80) * 512, patch.cluster(patch.u32(96)));
+    let entry =
+        |kind: u8| (0..).map(|at| root + at * 32).find(|at| patch.bytes(*at, 1) == [kind]).expect("an entry");
+    let (bitmap, end) = (patch.cluster(patch.u32(entry(0x81) + 20)), entry(0));
+    // Clusters 100 to 109 are used, and chained in the table; 105 leads to 107, 106 to 108.
+    let used = |number: u64| {
+        let at = bitmap + (number - 2) / 8;
+        patch.write(at, &[patch.bytes(at, 1)[0] | 1 << ((number - 2) % 8)]);
+    };
+    (100..110).for_each(used);
+    for (at, next) in [(100, 101), (101, u32::MAX), (105, 107), (107, 106), (106, 200)] {
+        patch.write(table + at * 4, &u32::to_le_bytes(next));
+    }
+    let said = |entries: &[u8]| {
+        patch.write(end, entries);
+        proven(&image).1.verdict.err().map(|doubt| doubt.reason)
+    };
+    let free = "its allocation bitmap has clusters of a file as free, from ";
+    let (directory, contiguous, chained) = (0x10, 3, 1);
+    for (set, expected) in [
+        (entries(0x20, contiguous, 100, 10 * 4096), None),
+        (entries(0x20, contiguous, 100, 40_961), Some(format!("{free}100 to 110"))),
+        (entries(0x20, contiguous, 99, 5), Some(format!("{free}99 to 99"))),
+        (entries(0x20, chained, 100, 8192), None),
+        (
+            entries(0x20, chained, 100, 8193),
+            Some("the chain that begins at cluster 100 is too short for 8193 bytes".into()),
+        ),
+        (entries(0x20, chained, 105, 3 * 4096), None),
+        (entries(0x20, chained, 105, 4 * 4096), Some(format!("{free}200 to 200"))),
+        (
+            entries(0x20, chained, 102, 4097),
+            Some("a chain leads to cluster 0, which it does not have".into()),
+        ),
+        (
+            entries(0x20, contiguous, 100, 32 << 20),
+            Some("its files have more clusters than there are".into()),
+        ),
+        (entries(0x20, contiguous, 0, 1), Some("a chain leads to cluster 0, which it does not have".into())),
+        (entries(0x20, chained, 0, 0), None),
+        (entries(directory, contiguous, 100, 4096), None),
+    ] {
+        let said = said(&set);
+        match expected {
+            None => assert_eq!(said, None),
+            Some(expected) => {
+                assert!(
+                    said.as_ref().is_some_and(|said| said.starts_with(&expected)),
+                    "{expected}: {said:?}"
+                );
+            }
+        }
+    }
+    // A file below the directory in cluster 100.
+    patch.write(patch.cluster(100), &entries(0x20, contiguous, 103, 3 * 4096));
+    assert_eq!(said(&entries(directory, contiguous, 100, 4096)), None);
+    patch.write(patch.cluster(100), &entries(0x20, contiguous, 103, 8 * 4096));
+    assert_eq!(said(&entries(directory, contiguous, 100, 4096)), Some(format!("{free}103 to 110")));
+    // A directory that leads back to itself.
+    patch.write(patch.cluster(100), &entries(directory, contiguous, 100, 4096));
+    let looped = said(&entries(directory, contiguous, 100, 4096)).expect("a doubt");
+    assert!(looped.starts_with("its files have more clusters than there are"), "{looped}");
+    // An allocation of a vendor (§7.9).
+    let mut vendor = entries(0x20, chained, 0, 0);
+    vendor[32..].copy_from_slice(&entries(0, contiguous, 150, 9)[32..]);
+    vendor[32] = 0xE1;
+    assert_eq!(said(&vendor), Some(format!("{free}150 to 150")));
+}
+
+#[test]
+fn each_cluster_that_files_have_is_missed_in_the_bitmap() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = format(folder.path(), ("4K", "1M", 32 << 20));
+    let Some(device) = Loop::new(&image) else { return };
+    let Some(mount) = device.mount() else { return };
+    tree(mount.at(), 5, 3 << 20);
+    sums(mount.at()).keys().step_by(3).for_each(|file| std::fs::remove_file(file).expect("removed"));
+    tree(&mount.at().join("again"), 6, 3 << 20);
+    mount.close();
+    drop(device);
+    assert!(proven(&image).1.verdict.is_ok());
+    let patch = Patch::new(&image);
+    let root = patch.cluster(patch.u32(96));
+    let entry = (0..).map(|at| root + at * 32).find(|at| patch.bytes(*at, 1) == [0x81]).expect("an entry");
+    let bitmap = patch.cluster(patch.u32(entry + 20));
+    let mut cleared = 0;
+    for bit in 0..patch.u32(92) {
+        let (at, mask) = (bitmap + bit / 8, 1 << (bit % 8));
+        let byte = patch.bytes(at, 1)[0];
+        if byte & mask != 0 {
+            patch.write(at, &[byte & !mask]);
+            assert!(proven(&image).1.verdict.is_err(), "cluster {}", bit + 2);
+            patch.write(at, &[byte]);
+            cleared += 1;
+        }
+    }
+    assert!(cleared > 500, "{cleared}");
+}
+
 #[test]
 fn with_two_bitmaps_a_cluster_is_used_that_is_used_in_either() {
     if !have(&TOOLS) {

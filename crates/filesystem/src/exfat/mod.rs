@@ -2,8 +2,11 @@
 //!
 //! The allocation bitmap is the free map; a file allocation table there is as well, but contiguous files have no chain
 //! in it, and it proves nothing. The proof: the boot region's checksum, a volume that is not marked dirty, a bitmap that
-//! is as long as there are clusters, and that has the clusters of itself, the up-case table and the root directory as
-//! allocated. With two tables (TexFAT) there are two bitmaps: a cluster is used that is used in either.
+//! is as long as there are clusters, and that has the clusters of itself, the up-case table and of every file and directory
+//! as allocated: implementations write the bitmap and the directories one after the other. PercentInUse proves nothing,
+//! because most implementations never write it. With two tables (TexFAT) there are two bitmaps: a cluster is used that is used in either.
+
+mod files;
 
 use std::ops::Range;
 
@@ -57,6 +60,11 @@ const RUNS_MAX: usize = 4096;
 const CHECKSUMMED: u64 = 11;
 /// Main and backup boot region (§2).
 const BOOT_SECTORS: u64 = 24;
+
+/// A contradiction that a check of the volume mends.
+fn damaged(what: impl Into<String>) -> Doubt {
+    Doubt::new(what).helped_by("run fsck.exfat, or chkdsk on Windows")
+}
 
 /// Where everything lies.
 struct Geometry {
@@ -150,8 +158,7 @@ impl Geometry {
             }
             at = next;
         }
-        Err(Doubt::new(format!("the chain that begins at cluster {first} is too long, or goes in circles"))
-            .helped_by("run fsck.exfat, or chkdsk on Windows"))
+        Err(damaged(format!("the chain that begins at cluster {first} is too long, or goes in circles")))
     }
 
     /// A file that the root directory names: a chain of exactly as many clusters as its length needs, cut to it.
@@ -185,8 +192,7 @@ impl Geometry {
         }
         let said = source.bytes(CHECKSUMMED * self.sector, self.sector as usize)?;
         if said.chunks_exact(4).any(|word| le32(word, 0) != sum) {
-            return Err(Doubt::new("the checksum of its boot region is wrong")
-                .helped_by("run fsck.exfat, or chkdsk on Windows"));
+            return Err(damaged("the checksum of its boot region is wrong"));
         }
         Ok(())
     }
@@ -310,8 +316,7 @@ fn prove(source: &dyn Source, boot: &[u8; 512], geometry: &Geometry, root: &Root
             .helped_by("unmount it in the guest, or run fsck.exfat, or chkdsk on Windows"));
     }
     if flags & MEDIA_FAILURE != 0 {
-        return Err(Doubt::new("I/O errors were met on it (it is marked so)")
-            .helped_by("run fsck.exfat, or chkdsk on Windows"));
+        return Err(damaged("I/O errors were met on it (it is marked so)"));
     }
     let mut copies = Vec::new();
     // The first bitmap goes with the first table, the second with the second (§7.1.2).
@@ -339,14 +344,14 @@ fn prove(source: &dyn Source, boot: &[u8; 512], geometry: &Geometry, root: &Root
         let first = (run.at - geometry.heap) / geometry.cluster;
         let end = (run.at + run.len - geometry.heap).div_ceil(geometry.cluster);
         if !bitmap.allocated(source, first..end)? {
-            return Err(Doubt::new(format!(
+            return Err(damaged(format!(
                 "its allocation bitmap has clusters {} to {} as free, which hold its own structures",
                 first + 2,
                 end + 1
-            ))
-            .helped_by("run fsck.exfat, or chkdsk on Windows"));
+            )));
         }
     }
+    files::check(source, geometry, &bitmap, &root.runs)?;
     let metadata = Ranges::union(
         own.iter().map(|run| run.at..run.at + run.len).chain(std::iter::once(0..geometry.heap)),
     );
