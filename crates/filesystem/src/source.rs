@@ -180,9 +180,9 @@ const LEAST: u64 = 4096;
 impl<'a> Budget<'a> {
     /// Enough to examine a volume as large as `source` in any format that is read here, and so large that no sound
     /// volume meets it: the densest map is that of FAT32 with clusters of 512 bytes, whose two tables are 1/64 of the
-    /// volume.
+    /// volume, and are read twice.
     pub fn for_examination(source: &'a dyn Source) -> Self {
-        Self::new(source, (1u64 << 30).saturating_add(source.len() / 64).min(64 << 30))
+        Self::new(source, (1u64 << 30).saturating_add(source.len() / 32).min(64 << 30))
     }
 
     /// `bytes` may be read of `source`.

@@ -226,6 +226,102 @@ fn a_volume_in_doubt_has_nothing_free_and_says_why() {
 }
 
 #[test]
+fn each_entry_of_the_table_that_a_file_needs_is_missed() {
+    if !have(&TOOLS) {
+        return;
+    }
+    for variant in
+        [(12, 512, 4, 2, 4000), (16, 512, 4, 2, 30_000), (32, 512, 1, 2, 40_000), (32, 512, 8, 1, 300_000)]
+    {
+        let folder = tempfile::tempdir().expect("a folder");
+        let image = format(folder.path(), variant);
+        fill(&image, 3, (variant.4 << 10) / 16);
+        assert!(proven(&image).1.verdict.is_ok());
+        let file = File::options().read(true).write(true).open(&image).expect("an image");
+        let mut boot = [0; 64];
+        file.read_exact_at(&mut boot, 0).expect("a read");
+        let word = |at: usize| u64::from(u16::from_le_bytes([boot[at], boot[at + 1]]));
+        let (table, len) = (word(14) * 512, if variant.0 == 32 { word(36) } else { word(22) } * 512);
+        let (mut freed, mut random) = (0, Random::new(9));
+        while freed < 200 {
+            // Even entries, so that those of FAT12 begin with a byte.
+            let entry = 2 * (1 + random.below(500));
+            let at = table + entry * u64::from(variant.0) / 8;
+            let (mut before, mask) = (
+                [0; 4],
+                match variant.0 {
+                    12 => 0xFFFF_F000,
+                    16 => 0xFFFF_0000,
+                    _ => 0xF000_0000u32,
+                },
+            );
+            file.read_exact_at(&mut before, at).expect("a read");
+            let after = (u32::from_le_bytes(before) & mask).to_le_bytes();
+            if before == after {
+                continue;
+            }
+            let write = |bytes: &[u8]| {
+                for copy in 0..u64::from(variant.3) {
+                    file.write_all_at(bytes, at + copy * len).expect("a write");
+                }
+            };
+            write(&after);
+            let doubt =
+                proven(&image).1.verdict.err().unwrap_or_else(|| panic!("{variant:?}, entry {entry}"));
+            assert!(doubt.reason.contains("is free") || doubt.reason.contains("not in use"), "{doubt:?}");
+            write(&before);
+            freed += 1;
+        }
+        assert!(proven(&image).1.verdict.is_ok());
+    }
+}
+
+#[test]
+fn directories_that_lead_back_or_nowhere_are_a_doubt() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = format(folder.path(), (32, 512, 1, 2, 40_000));
+    run("mmd", &["-i", text(&image), "::folder"]);
+    let file = File::options().read(true).write(true).open(&image).expect("an image");
+    let bytes = std::fs::read(&image).expect("an image");
+    let named = |name: &[u8]| bytes.windows(11).position(|found| found == name).expect("an entry") as u64;
+    let (entry, inside) = (named(b"FOLDER     "), named(b"..         ") + 32);
+    // The folder is cluster 3. Something in it, with a cluster of its own.
+    let child = |first: u32, attributes: u8| {
+        let mut child = *b"CHILD      \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x09\0\0\0";
+        child[11] = attributes;
+        child[20..22].copy_from_slice(&((first >> 16) as u16).to_le_bytes());
+        child[26..28].copy_from_slice(&(first as u16).to_le_bytes());
+        child
+    };
+    let said = |at: u64, bytes: &[u8]| {
+        let mut before = vec![0; bytes.len()];
+        file.read_exact_at(&mut before, at).expect("a read");
+        file.write_all_at(bytes, at).expect("a write");
+        let said = proven(&image).1.verdict.err().map(|doubt| doubt.reason);
+        file.write_all_at(&before, at).expect("a write");
+        said
+    };
+    assert_eq!(said(entry + 26, &[3]), None);
+    for (child, expected) in [
+        (child(0, 0x20), None),
+        (child(3, 0x20), None),
+        (child(4, 0x20), Some("a file begins at cluster 4, which is free")),
+        (child(4, 0x10), Some("a file begins at cluster 4, which is free")),
+        (child(0x7_0004, 0x20), Some("a file begins at cluster 458756, which it does not have")),
+        (child(1, 0x20), Some("a file begins at cluster 1, which it does not have")),
+        (child(3, 0x10), Some("its directories have more clusters than there are: they go in circles")),
+        // A label, and a part of a long name, have no cluster.
+        (child(4, 0x08), None),
+        (child(4, 0x0F), None),
+    ] {
+        assert_eq!(said(inside, &child).as_deref(), expected);
+    }
+}
+
+#[test]
 fn where_tables_differ_a_cluster_is_used_that_is_used_in_any() {
     if !have(&TOOLS) {
         return;
@@ -244,9 +340,14 @@ fn where_tables_differ_a_cluster_is_used_that_is_used_in_any() {
         file.read_exact_at(&mut boot, 0).expect("a read");
         let word = |at: usize| u64::from(u16::from_le_bytes([boot[at], boot[at + 1]]));
         let (table, len) = (word(14) * 512, if variant.0 == 32 { word(36) } else { word(22) } * 512);
-        // Some entry in either table, far from each other.
+        // The end of a chain in either table, far from each other.
+        let end: &[u8] = match variant.0 {
+            12 => &[0xFF, 0x0F],
+            16 => &[0xFF, 0xFF],
+            _ => &[0xFF, 0xFF, 0xFF, 0x0F],
+        };
         for at in [table + entry * 100, table + len + entry * 200] {
-            file.write_all_at(&[0xFF], at).expect("a write");
+            file.write_all_at(end, at).expect("a write");
         }
         let (_, found) = proven(&image);
         assert_eq!(volume(&found).free_bytes(), all - lost, "{variant:?}");

@@ -1,11 +1,13 @@
 //! FAT12, FAT16 and FAT32 (Microsoft's FAT specification, 2004; ECMA-107).
 //!
 //! The file allocation table is the free map: an entry of 0 is a free cluster. There are no sums that could prove it, so
-//! the proof is that the table is one (its first entry repeats the media byte), that the volume was unmounted, and that
-//! all copies agree; where they do not, a cluster is used that is used in any of them. The counts of FSInfo are hints
-//! that nothing here depends on.
+//! the proof is that the table is one (its first entry repeats the media byte), that the volume was unmounted, that no
+//! file leads into a free cluster, and that all copies agree; where they do not, a cluster is used that is used in any of
+//! them. The counts of FSInfo are hints by the specification, and nothing here depends on them.
 //!
 //! The root directory of FAT12 and FAT16, the tables and everything in front of them lie before the first cluster.
+
+mod files;
 
 use std::ops::Range;
 
@@ -13,6 +15,7 @@ use crate::fields::{label, le16, le32};
 use crate::map::{Joiner, Ranges};
 use crate::source::{LARGEST, Source, Unreadable};
 use crate::volume::{Doubt, Examined, Identity, Volume};
+use files::FreeClusters;
 
 /// Fields of the boot sector: offset.
 mod field {
@@ -97,6 +100,15 @@ impl Width {
         }
     }
 
+    /// The mark of a bad cluster; greater ones are ends of chains.
+    fn bad_cluster(self) -> u32 {
+        match self {
+            Self::Fat12 => 0xFF7,
+            Self::Fat16 => 0xFFF7,
+            Self::Fat32 => 0x0FFF_FFF7,
+        }
+    }
+
     /// Entry 1 has a bit that is 1 when the volume is unmounted, and one that is 1 when no I/O has failed.
     fn state_bits(self) -> Option<(u32, u32)> {
         match self {
@@ -105,6 +117,11 @@ impl Width {
             Self::Fat32 => Some((1 << 27, 1 << 26)),
         }
     }
+}
+
+/// A contradiction that a check of the volume mends.
+fn damaged(what: impl Into<String>) -> Doubt {
+    Doubt::new(what).helped_by("run fsck.fat, or chkdsk on Windows")
 }
 
 /// Where everything lies.
@@ -120,6 +137,8 @@ struct Geometry {
     cluster: u64,
     /// The first byte of cluster 2, which is the first.
     heap: u64,
+    /// The root directory of FAT12 and FAT16, in front of the first cluster.
+    root: Range<u64>,
     /// Bytes of the volume.
     size: u64,
 }
@@ -187,6 +206,7 @@ impl Geometry {
             clusters: clusters.min(nameable.saturating_sub(2)),
             cluster: per_cluster * sector,
             heap: heap * sector,
+            root: heap * sector - (root_entries * ENTRY).next_multiple_of(sector)..heap * sector,
             size: sectors * sector,
         })
     }
@@ -259,8 +279,7 @@ impl Geometry {
             }
             match self.entry(source, at)? {
                 0 | 1 => {
-                    return Err(Doubt::new(format!("its root directory's cluster {at} is not in use"))
-                        .helped_by("run fsck.fat, or chkdsk on Windows"));
+                    return Err(damaged(format!("its root directory's cluster {at} is not in use")));
                 }
                 // The end is 0FFFFFF8h and above.
                 0x0FFF_FFF8.. => return Ok(()),
@@ -381,12 +400,17 @@ fn prove(
             return unclean("I/O errors were met on it (entry 1 of its file allocation table says so)");
         }
     }
-    if width == Width::Fat32 {
-        geometry.check_root(source, u64::from(le32(boot, field::ROOT)))?;
+    let root = (width == Width::Fat32).then(|| u64::from(le32(boot, field::ROOT)));
+    if let Some(root) = root {
+        geometry.check_root(source, root)?;
     }
-    let mut free = 0;
-    let all = 0..geometry.clusters;
-    if !geometry.scan(source, all, &mut |clusters| free += clusters.end - clusters.start)? {
+    let (mut free, mut free_clusters) = (0, FreeClusters::new(geometry.clusters));
+    let equal = geometry.scan(source, 0..geometry.clusters, &mut |clusters| {
+        free += clusters.end - clusters.start;
+        free_clusters.insert(clusters);
+    })?;
+    files::check(source, &geometry, &free_clusters, root)?;
+    if !equal {
         notes.push("its file allocation tables differ: a cluster is kept that is used in any of them".into());
     }
     let metadata = Ranges::union(std::iter::once(0..geometry.heap));
