@@ -75,6 +75,7 @@ impl TargetConnection {
         let command: &ScsiCommand = pdu::view(&head.bhs);
         let numbered = !command.opcode.is_immediate();
         let initiator_task_tag = command.initiator_task_tag.get();
+        let place = self.numbering.place(command);
         let refusal = match additional_segments(command, &head.ahs) {
             _ if self.tasks.find(initiator_task_tag).is_some() || initiator_task_tag == RESERVED_TAG => {
                 Err(RejectReason::TASK_IN_PROGRESS)
@@ -93,6 +94,7 @@ impl TargetConnection {
                 if numbered {
                     self.numbering.finished();
                 }
+                self.leave_order(place);
                 return self.reject(head, reason);
             }
         };
@@ -113,6 +115,7 @@ impl TargetConnection {
             next_r2t_sn: 0,
             reserved: 0,
             barrier: command.attribute() == TaskAttribute::ORDERED,
+            place,
             state: TaskState::Executing,
         });
         self.barriers += usize::from(command.attribute() == TaskAttribute::ORDERED);
@@ -391,12 +394,28 @@ impl TargetConnection {
 
     /// Whether an ORDERED task, this one or an older one, keeps the task from the driver.
     fn has_to_wait(&self, id: TaskId) -> bool {
-        self.barriers > 0
-            && self.tasks.get(id).is_some_and(|task| self.tasks.iter().any(|older| task.comes_after(older)))
+        let Some(task) = self.tasks.get(id) else { return false };
+        self.barriers > 0 && self.tasks.iter().any(|older| task.comes_after(older))
+            || task.place.is_some_and(|place| self.numbering.has_to_wait(place))
+    }
+
+    /// The device server has the command, with its place in the order of the medium's commands. To be called before anything else
+    /// after the command's event, where the command is not completed at once.
+    pub fn begun(&mut self, id: TaskId) {
+        let place = self.tasks.get_mut(id).and_then(|task| task.place.take());
+        self.leave_order(place);
+    }
+
+    /// A task is with the device server or gone: other connections may go on.
+    fn leave_order(&mut self, place: Option<u64>) {
+        if let Some(place) = place {
+            self.numbering.leave_order(place);
+            self.wake_others();
+        }
     }
 
     /// Hands tasks over whose turn has come, as one that was before them is with the driver or gone.
-    fn release_waiting(&mut self) {
+    pub(super) fn release_waiting(&mut self) {
         // Of tasks that arrived later for the same unit none can go before one that waits: each is, or comes after, the same
         // ORDERED one. So the table is searched once for each unit.
         let mut blocked = Vec::new();
@@ -442,6 +461,7 @@ impl TargetConnection {
         self.free_place(task.numbered);
         self.free_memory(task.reserved);
         self.barriers -= usize::from(task.barrier);
+        self.leave_order(task.place);
         if !self.waiting.is_empty() {
             self.release_waiting();
         }

@@ -7,6 +7,7 @@
 //! | `answer.rs` | Data-In, SCSI Response, residuals, iSCSI's own sense data |
 //! | `control.rs` | login, NOP, text, logout, task management, asynchronous messages, Reject |
 //! | `retained.rs` | what may be asked for again by SNACK (error recovery level 1) |
+//! | `order.rs` | the order of tasks over several connections |
 //! | `session.rs` | what the connections of a session share: [`SharedSession`], command numbering |
 //! | `task.rs` | the table of tasks |
 
@@ -23,6 +24,7 @@ macro_rules! number_status {
 mod answer;
 mod command;
 mod control;
+mod order;
 mod retained;
 mod session;
 mod task;
@@ -38,7 +40,7 @@ use crate::liveness::{Check, Liveness};
 use crate::login::{LoggedIn, LoginAsk, TargetLogin};
 use crate::negotiation::Parameters;
 use crate::pdu::{
-    self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, TaskAttribute, TaskManagementFunction,
+    self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, ScsiCommand, TaskAttribute, TaskManagementFunction,
 };
 use crate::receive::{Data, Head, Receiver};
 use crate::transmit::Transmitter;
@@ -98,8 +100,9 @@ impl Default for TargetConnectionConfig {
     }
 }
 
-/// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit over this
-/// connection, and before all that arrived later, whenever their data came.
+/// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit in this
+/// session, and before all that arrived later, whenever their data came. Where the session has several connections, on as many
+/// threads, the driver says which commands it has [begun](TargetConnection::begun).
 #[derive(Debug)]
 pub struct Command {
     /// To answer it with.
@@ -499,7 +502,8 @@ impl TargetConnection {
             }
             return self.deliver(head, data);
         }
-        match self.numbering.take(cmd_sn, opcode.opcode() == Opcode::SCSI_COMMAND) {
+        let command = (opcode.opcode() == Opcode::SCSI_COMMAND).then_some(request);
+        match self.numbering.take(cmd_sn, command) {
             Order::Outside => {}
             Order::Later => self.hold(Held { cmd_sn, immediate: false, head, data }),
             Order::Next => {
@@ -540,10 +544,21 @@ impl TargetConnection {
         self.held.insert(at, held);
     }
 
-    /// Goes on with requests that were held because another connection of the session had to bring earlier ones.
+    /// Goes on with what another connection of the session held up: requests whose predecessors it had to bring, and tasks that
+    /// come after one of its own.
     pub fn resume(&mut self) {
         self.release();
+        self.release_waiting();
         self.wake_others();
+    }
+
+    /// The connection ends: no command that the driver has not begun will be. Returns the session's connections that go on
+    /// thereby, by CID, and those that were still to be woken.
+    pub fn abandon(&mut self) -> Vec<u16> {
+        self.numbering.abandon_order();
+        self.wake_others();
+        let wake = |event: TargetEvent| if let TargetEvent::Wake(cid) = event { Some(cid) } else { None };
+        self.events.drain(..).filter_map(wake).collect()
     }
 
     /// Delivers held requests whose turn it is, and drops those that came too late.
@@ -552,7 +567,8 @@ impl TargetConnection {
             && let Some(held) = self.held.pop_front()
         {
             let is_command = BasicHeader::of(&held.head.bhs).opcode.opcode() == Opcode::SCSI_COMMAND;
-            if held.immediate || self.numbering.take(held.cmd_sn, is_command) == Order::Next {
+            let command = is_command.then(|| pdu::view::<ScsiCommand>(&held.head.bhs));
+            if held.immediate || self.numbering.take(held.cmd_sn, command) == Order::Next {
                 self.deliver(held.head, held.data);
             }
         }

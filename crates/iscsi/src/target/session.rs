@@ -2,15 +2,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::order::TaskOrder;
 use crate::login::LoggedIn;
+use crate::pdu::ScsiCommand;
 use crate::window::{CommandWindow, Order};
 
 /// A session that may have several connections (MaxConnections above 1).
 ///
 /// The driver gets it from the leading connection and gives it to those that join
 /// ([`TargetConnection::join_login`](super::TargetConnection::join_login)). Each connection stays a machine of its own, on a thread
-/// of its own where the driver wants that: shared are the parameters that the leading login fixed, and the numbering. A
-/// request that comes before its predecessors, which another connection is still to bring, is held by its connection; the
+/// of its own where the driver wants that: shared are the parameters that the leading login fixed, the numbering, and the order
+/// that ORDERED commands make. A request that comes before its predecessors, which another connection is still to bring, is held by its connection; the
 /// one that brings the last of them asks the driver to wake it ([`TargetEvent::Wake`](super::TargetEvent::Wake)).
 ///
 /// The lock is held for a few instructions at a time. A session with MaxConnections=1 has none of this.
@@ -27,7 +29,10 @@ struct Shared {
 struct State {
     window: CommandWindow,
     last_member: u32,
+    /// CIDs of the connections, by their numbers as members.
+    cids: Vec<(u32, u16)>,
     waiting: Vec<Waiting>,
+    order: TaskOrder,
 }
 
 /// A connection that holds a request until all numbers before `cmd_sn` have come. At most one per number of the window and
@@ -35,7 +40,6 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     member: u32,
-    cid: u16,
     cmd_sn: u32,
 }
 
@@ -52,8 +56,9 @@ pub(super) enum Numbering {
 pub(super) struct Member {
     session: SharedSession,
     number: u32,
-    cid: u16,
     in_flight: u32,
+    /// Of the command that was taken last, in the order of the session.
+    place: Option<u64>,
     /// Connections to wake, by CID.
     wake: Vec<u16>,
 }
@@ -73,7 +78,9 @@ impl SharedSession {
         let mut state = self.lock();
         state.last_member += 1;
         let number = state.last_member;
-        Numbering::Shared(Member { session: self.clone(), number, cid, in_flight: 0, wake: Vec::new() })
+        state.cids.push((number, cid));
+        let session = self.clone();
+        Numbering::Shared(Member { session, number, in_flight: 0, place: None, wake: Vec::new() })
     }
 }
 
@@ -82,6 +89,8 @@ impl Drop for Member {
         let mut state = self.session.lock();
         (0..self.in_flight).for_each(|_| state.window.finished());
         state.waiting.retain(|entry| entry.member != self.number);
+        state.cids.retain(|(number, _)| *number != self.number);
+        state.order.leave_all(self.number);
     }
 }
 
@@ -90,7 +99,14 @@ impl Numbering {
     pub(super) fn share(&mut self, leading: &LoggedIn) {
         if let Self::Own(window) = self {
             let window = std::mem::replace(window, CommandWindow::new(0, 1));
-            let state = Mutex::new(State { window, last_member: 0, waiting: Vec::new() });
+            let state = State {
+                window,
+                last_member: 0,
+                cids: Vec::new(),
+                waiting: Vec::new(),
+                order: TaskOrder::default(),
+            };
+            let state = Mutex::new(state);
             *self = SharedSession(Arc::new(Shared { leading: leading.clone(), state })).join(leading.cid);
         }
     }
@@ -109,8 +125,9 @@ impl Numbering {
         }
     }
 
-    /// Takes a request if it is the next one; of one that is to be held notes that it waits.
-    pub(super) fn take(&mut self, cmd_sn: u32, occupies: bool) -> Order {
+    /// Takes a request if it is the next one; of one that is to be held notes that it waits. A `command` occupies the window.
+    pub(super) fn take(&mut self, cmd_sn: u32, command: Option<&ScsiCommand>) -> Order {
+        let occupies = command.is_some();
         match self {
             Self::Own(window) => window.take(cmd_sn, occupies),
             Self::Shared(member) => {
@@ -119,9 +136,10 @@ impl Numbering {
                 match order {
                     Order::Next => {
                         member.in_flight += u32::from(occupies);
+                        member.place = command.map(|command| state.order.enter(member.number, command));
                         state.pass(member.number, &mut member.wake);
                     }
-                    Order::Later => state.wait(member, cmd_sn),
+                    Order::Later => state.wait(member.number, cmd_sn),
                     Order::Outside => {}
                 }
                 order
@@ -138,7 +156,7 @@ impl Numbering {
                 let mut state = member.session.lock();
                 let waits = state.window.judge(cmd_sn) == Order::Later;
                 if waits {
-                    state.wait(member, cmd_sn);
+                    state.wait(member.number, cmd_sn);
                 }
                 waits
             }
@@ -176,6 +194,40 @@ impl Numbering {
         }
     }
 
+    /// The place of a command among those of all connections: the one that was taken just now, or else (it is immediate) the last.
+    /// A connection that is the session needs none.
+    pub(super) fn place(&mut self, command: &ScsiCommand) -> Option<u64> {
+        let Self::Shared(member) = self else { return None };
+        let taken = member.place.take();
+        taken.or_else(|| Some(member.session.lock().order.enter(member.number, command)))
+    }
+
+    /// Whether a task of another connection has to be with the device server before the one at this place.
+    pub(super) fn has_to_wait(&self, place: u64) -> bool {
+        match self {
+            Self::Own(_) => false,
+            Self::Shared(member) => member.session.lock().order.has_to_wait(place),
+        }
+    }
+
+    /// The device server has the task, or it has ended early.
+    pub(super) fn leave_order(&mut self, place: u64) {
+        if let Self::Shared(member) = self {
+            let mut state = member.session.lock();
+            let blocked = state.order.leave(place);
+            state.note_wakes(&blocked, member.number, &mut member.wake);
+        }
+    }
+
+    /// No task of this connection will be begun.
+    pub(super) fn abandon_order(&mut self) {
+        if let Self::Shared(member) = self {
+            let mut state = member.session.lock();
+            let blocked = state.order.leave_all(member.number);
+            state.note_wakes(&blocked, member.number, &mut member.wake);
+        }
+    }
+
     /// ExpCmdSN and MaxCmdSN.
     pub(super) fn window(&self) -> (u32, u32) {
         let both = |window: &CommandWindow| (window.expected(), window.maximum());
@@ -185,7 +237,7 @@ impl Numbering {
         }
     }
 
-    /// The connections that hold requests whose turn it is now, by CID.
+    /// The connections that hold requests or tasks whose turn it is now, by CID.
     pub(super) fn take_wakes(&mut self) -> Vec<u16> {
         match self {
             Self::Own(_) => Vec::new(),
@@ -195,22 +247,33 @@ impl Numbering {
 }
 
 impl State {
-    fn wait(&mut self, member: &Member, cmd_sn: u32) {
-        let own = |entry: &Waiting| entry.member == member.number && entry.cmd_sn == cmd_sn;
+    fn wait(&mut self, member: u32, cmd_sn: u32) {
+        let own = |entry: &Waiting| entry.member == member && entry.cmd_sn == cmd_sn;
         if !self.waiting.iter().any(own) {
-            self.waiting.push(Waiting { member: member.number, cid: member.cid, cmd_sn });
+            self.waiting.push(Waiting { member, cmd_sn });
         }
     }
 
     /// Lets those go on that wait for numbers which have all come now: `own` knows, the others are to be woken.
     fn pass(&mut self, own: u32, wake: &mut Vec<u16>) {
         let Self { window, waiting, .. } = self;
+        let mut passed = Vec::new();
         waiting.retain(|entry| {
             let done = window.has_reached(entry.cmd_sn);
-            if done && entry.member != own && !wake.contains(&entry.cid) {
-                wake.push(entry.cid);
+            if done {
+                passed.push(entry.member);
             }
             !done
         });
+        self.note_wakes(&passed, own, wake);
+    }
+
+    /// Adds those of `members` that are connected and not `own` to the connections to wake.
+    fn note_wakes(&self, members: &[u32], own: u32, wake: &mut Vec<u16>) {
+        for (number, cid) in &self.cids {
+            if *number != own && members.contains(number) && !wake.contains(cid) {
+                wake.push(*cid);
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use lunway_block::Buf;
 
+use super::order::is_same_unit;
 use crate::connection::Cdb;
 use crate::pdu::{RESERVED_TAG, TaskAttribute};
 
@@ -98,6 +99,8 @@ pub(super) struct Task {
     pub(super) reserved: usize,
     /// ORDERED, and not handed to the driver yet: younger commands of its logical unit are not either.
     pub(super) barrier: bool,
+    /// In the order of a session of several connections, until the device server has the task.
+    pub(super) place: Option<u64>,
     pub(super) state: TaskState,
 }
 
@@ -107,14 +110,6 @@ impl Task {
         !matches!(self.state, TaskState::Executing)
     }
 
-    /// For the same logical unit, by whichever addressing method (SAM-5 4.7.7). Where units are taken for one that are not,
-    /// one waits for the other in vain.
-    pub(super) fn shares_unit(&self, other: &Self) -> bool {
-        const METHOD: u8 = 0xc0;
-        let ([one, ones @ ..], [two, twos @ ..]) = (self.lun, other.lun);
-        one & !METHOD == two & !METHOD && ones == twos
-    }
-
     /// The driver must get this older task first: SAM-5 8.6.3, where a task counts from its arrival and not from that of its
     /// data. HEAD OF QUEUE goes past all (8.6.2).
     pub(super) fn comes_after(&self, older: &Self) -> bool {
@@ -122,7 +117,7 @@ impl Task {
             && self.attribute != TaskAttribute::HEAD_OF_QUEUE
             && older.arrival < self.arrival
             && older.is_pending()
-            && self.shares_unit(older)
+            && is_same_unit(self.lun, older.lun)
     }
 }
 

@@ -259,3 +259,110 @@ fn another_connection_can_be_logged_out_and_its_answer_comes_when_it_has_ended()
     let Some(TargetEvent::Closing(reason)) = a.poll_event() else { panic!("an end") };
     assert_eq!(reason, CloseReason::ConnectionLoggedOut);
 }
+
+/// A write of four bytes; its data comes with it or is asked for.
+fn write(target: &mut TargetConnection, cmd_sn: u32, attribute: TaskAttribute, with_data: bool) {
+    let mut command = ScsiCommand::new();
+    command.flags = 0x80 | ScsiCommand::WRITE | attribute.0;
+    command.initiator_task_tag = cmd_sn.into();
+    command.cmd_sn = cmd_sn.into();
+    command.expected_data_transfer_length = 4.into();
+    let mut bytes = to_bytes(&command).to_vec();
+    if with_data {
+        bytes[7] = 4;
+        bytes.extend([cmd_sn as u8; 4]);
+    }
+    receive(target, &bytes);
+}
+
+/// Answers the R2T that was sent last.
+fn send_data(target: &mut TargetConnection) {
+    let bytes = sent_by_target(target);
+    let r2t = &bytes[bytes.len() - HEADER_LEN..];
+    assert_eq!(r2t[0], Opcode::R2T.0);
+    let mut data_out = DataOut::new();
+    data_out.flags = 0x80;
+    data_out.initiator_task_tag = u32::from_be_bytes(r2t[16..20].try_into().expect("four bytes")).into();
+    data_out.target_transfer_tag = u32::from_be_bytes(r2t[20..24].try_into().expect("four bytes")).into();
+    let mut bytes = to_bytes(&data_out).to_vec();
+    bytes[7] = 4;
+    bytes.extend([0; 4]);
+    receive(target, &bytes);
+}
+
+/// CmdSNs of the commands among the events, and the CIDs to wake.
+fn numbers(target: &mut TargetConnection) -> (Vec<u32>, Vec<u16>) {
+    let (commands, wakes) = events(target);
+    (commands.iter().map(|command| command.cmd_sn).collect(), wakes)
+}
+
+const SIMPLE: TaskAttribute = TaskAttribute::SIMPLE;
+const ORDERED: TaskAttribute = TaskAttribute::ORDERED;
+
+#[test]
+fn an_ordered_command_comes_after_all_older_ones_of_the_session_and_before_all_younger_ones() {
+    let mut connections = session(3);
+    let [a, b, c] = &mut connections[..] else { panic!("three") };
+    write(a, 1, SIMPLE, false);
+    write(b, 2, ORDERED, true);
+    write(c, 3, SIMPLE, true);
+    write(c, 4, TaskAttribute::HEAD_OF_QUEUE, true);
+    write(a, 5, SIMPLE, true);
+    assert_eq!(numbers(b), (vec![], vec![]), "the older write's data is not here");
+    assert_eq!(numbers(c), (vec![4], vec![]), "only HEAD OF QUEUE goes past");
+    assert_eq!(numbers(a), (vec![], vec![]), "5 comes after 2, though 1 may go");
+    send_data(a);
+    let (commands, wakes) = events(a);
+    assert_eq!((commands.len(), &wakes[..]), (1, &[][..]), "the driver's thread has not begun it");
+    b.resume();
+    assert_eq!(numbers(b).0, []);
+    a.begun(commands[0].task);
+    assert_eq!(numbers(a), (vec![], vec![1, 2]));
+    c.resume();
+    assert_eq!(numbers(c).0, [], "2 is not with the driver");
+    b.resume();
+    let (commands, _) = events(b);
+    assert_eq!(commands.len(), 1);
+    a.resume();
+    assert_eq!(numbers(a).0, [], "2 is with its driver, which has not begun it");
+    b.complete(commands[0].task, Completion::default());
+    assert_eq!(numbers(b).1, [0, 2]);
+    a.resume();
+    c.resume();
+    assert_eq!((numbers(a).0, numbers(c).0), (vec![5], vec![3]));
+}
+
+#[test]
+fn an_ordered_write_holds_up_the_younger_commands_of_other_connections_until_its_data_is_here() {
+    let mut connections = session(2);
+    let [a, b] = &mut connections[..] else { panic!("two") };
+    write(a, 1, ORDERED, false);
+    write(b, 2, SIMPLE, true);
+    assert_eq!(numbers(b).0, []);
+    send_data(a);
+    let (commands, _) = events(a);
+    a.begun(commands[0].task);
+    assert_eq!(numbers(a).1, [1]);
+    b.resume();
+    assert_eq!(numbers(b).0, [2]);
+}
+
+#[test]
+fn an_ordered_command_goes_on_when_the_older_one_on_another_connection_is_gone() {
+    for ends in ["aborted", "its connection ends"] {
+        let mut connections = session(2);
+        let [a, b] = &mut connections[..] else { panic!("two") };
+        write(a, 1, SIMPLE, false);
+        write(b, 2, ORDERED, true);
+        assert_eq!(numbers(b).0, []);
+        let wakes = if ends == "aborted" {
+            assert_eq!(a.abort_task(1), Aborted::Dropped);
+            numbers(a).1
+        } else {
+            a.abandon()
+        };
+        assert_eq!(wakes, [1], "{ends}");
+        b.resume();
+        assert_eq!(numbers(b).0, [2], "{ends}");
+    }
+}

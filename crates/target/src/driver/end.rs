@@ -83,7 +83,7 @@ impl Connection {
     pub(super) async fn finish(self, end: End) {
         let Self {
             stream,
-            core,
+            mut core,
             session,
             mut ticket,
             mut work,
@@ -116,6 +116,11 @@ impl Connection {
         }
         if let Some(cause) = end.ends_session() {
             ticket.end_session(cause);
+        }
+        for cid in core.abandon() {
+            if let Some(sibling) = ticket.sibling(cid) {
+                sibling.send(Order::Resume);
+            }
         }
         if let Some(nexus) = session.as_ref().and_then(|session| session.nexus.as_ref()) {
             nexus.release_waiting();

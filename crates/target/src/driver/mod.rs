@@ -372,6 +372,7 @@ impl Connection {
             Io::Pending(response) => {
                 let counted = counters.queued(nexus, to);
                 let task = command.task;
+                self.core.begun(task);
                 self.commands_executing += 1;
                 self.bytes_executing += bytes;
                 self.push_work(Work::Command { task, lun: command.lun, bytes, counted, response });

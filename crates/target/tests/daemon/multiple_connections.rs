@@ -1,6 +1,6 @@
 //! Sessions with several connections (MC/S), and what becomes of the others when one ends.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
@@ -361,4 +361,62 @@ fn a_target_that_has_moved_sends_initiators_there_and_one_out_of_service_says_so
         panic!("logged in to a disabled target")
     };
     assert!(error.to_string().contains("service unavailable"), "{error}");
+}
+
+/// A write whose data has not come holds up an ORDERED read on another connection, which then finds it, and that a younger write
+/// on the first one.
+#[test]
+fn an_ordered_command_is_ordered_against_those_of_the_sessions_other_connections() {
+    let daemon = Daemon::start(SEVERAL);
+    let mut session = Many::log_in(&daemon, 2);
+    let numbered = |session: &mut Many, mut command: ScsiCommand, attribute: TaskAttribute| {
+        command.flags |= attribute.0;
+        command.cmd_sn = session.number().into();
+        command
+    };
+    for round in 0..50u8 {
+        let (older, younger) = (pattern(1, 3 * round), pattern(1, 3 * round + 1));
+        let late = numbered(&mut session, write(0, 1, 7, 1), TaskAttribute::SIMPLE);
+        session.send(0, &late, &[]);
+        let r2t = session.receive(0).unwrap();
+        assert_eq!(r2t.opcode(), Opcode::R2T);
+        let read = numbered(&mut session, command(0, 2, 7, 1), TaskAttribute::ORDERED);
+        session.send(1, &read, &[]);
+        let after = numbered(&mut session, write(0, 3, 7, 1), TaskAttribute::SIMPLE);
+        session.send(0, &after, &younger);
+        if round == 0 {
+            for stream in &session.streams {
+                stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+                let early = stream.peek(&mut [0]).unwrap_err();
+                assert_eq!(early.kind(), ErrorKind::WouldBlock, "the older write's data has not come");
+                stream.set_read_timeout(None).unwrap();
+            }
+        }
+        let mut data_out = DataOut::new();
+        data_out.flags = 0x80;
+        data_out.initiator_task_tag = 1.into();
+        data_out.target_transfer_tag = u32::from_be_bytes(r2t.header[20..24].try_into().unwrap()).into();
+        session.send(0, &data_out, &older);
+        let answer = session.receive(1).unwrap();
+        assert!(answer.data == older, "round {round}: the ordered read comes between the two writes");
+        for tag in [1, 3] {
+            let answer = session.receive(0).unwrap();
+            assert_eq!((answer.opcode(), answer.tag(), answer.header[3]), (Opcode::SCSI_RESPONSE, tag, 0));
+        }
+        assert!(session.execute(1, command(0, 4, 7, 1), &[]).data == younger);
+    }
+
+    // The connection with the older write is logged out, and the write never comes.
+    let lost = numbered(&mut session, write(0, 1, 7, 1), TaskAttribute::SIMPLE);
+    session.send(0, &lost, &[]);
+    assert_eq!(session.receive(0).unwrap().opcode(), Opcode::R2T);
+    let read = numbered(&mut session, command(0, 2, 7, 1), TaskAttribute::ORDERED);
+    session.send(1, &read, &[]);
+    let mut logout = LogoutRequest::new();
+    logout.opcode.set_immediate(true);
+    logout.set_reason(LogoutReason::CLOSE_CONNECTION);
+    logout.cmd_sn = session.cmd_sn.into();
+    session.send(0, &logout, &[]);
+    assert_eq!(session.receive(0).unwrap().opcode(), Opcode::LOGOUT_RESPONSE);
+    assert_eq!(session.receive(1).unwrap().tag(), 2, "the ordered command goes on");
 }
