@@ -229,15 +229,24 @@ impl Shared {
     }
 
     async fn do_again(&self, Retained { offset, len, change }: Retained) -> Result<(), BlockError> {
-        let done = match change {
-            Change::Data(data) => self.below.write(offset, data, Durability::Volatile).await,
-            Change::Zero(zeroing) => self.below.write_zeroes(offset, len, zeroing).await,
-            Change::Unmap => self.below.unmap(offset, len).await,
-        };
-        match done {
-            // The device has become smaller meanwhile: what was beyond its end is gone by intent.
-            Err(BlockError::OutOfRange { .. }) => Ok(()),
-            other => other,
+        let mut len = len;
+        loop {
+            let done = match &change {
+                Change::Data(data) => {
+                    self.below.write(offset, data.slice(0..len as usize), Durability::Volatile).await
+                }
+                Change::Zero(zeroing) => self.below.write_zeroes(offset, len, *zeroing).await,
+                Change::Unmap => self.below.unmap(offset, len).await,
+            };
+            match done {
+                // The device has become smaller, which may not have been told yet: what was beyond its end is gone by intent, and
+                // that alone.
+                Err(BlockError::OutOfRange { size, .. }) if offset < size && size - offset < len => {
+                    len = size - offset;
+                }
+                Err(BlockError::OutOfRange { .. }) => return Ok(()),
+                other => return other,
+            }
         }
     }
 }

@@ -312,6 +312,22 @@ async fn what_a_smaller_size_has_cut_off_is_not_written_again() {
     assert_eq!(bed.on_medium(), [0, 0, 1, 1, 0, 0]);
 }
 
+/// As of a target that comes back with a smaller disk: the new size is told after it is there.
+#[tokio::test(start_paused = true)]
+async fn of_a_write_across_the_end_of_a_smaller_size_what_is_before_it_is_written_again() {
+    let bed = Bed::new(8, LIMIT);
+    bed.start(2, 4, 1).await.unwrap();
+    bed.start(6, 2, 1).await.unwrap();
+    bed.storage.set_size_untold(4);
+    bed.storage.lose_power(true);
+    bed.flush().await.unwrap();
+    bed.storage.set_size(8);
+    assert_eq!(
+        (0..8).map(|sector| bed.storage.on_medium(sector)).collect::<Vec<_>>(),
+        [0, 0, 1, 1, 0, 0, 0, 0]
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_failed_in_the_background_fails_the_next_one_of_a_caller() {
     let bed = Bed::new(256, 32 << 10);

@@ -80,9 +80,13 @@ impl Storage {
     }
 
     pub(crate) fn set_size(&self, sectors: usize) {
-        self.disk().medium.resize(sectors * SECTOR, 0);
+        self.set_size_untold(sectors);
         let geometry = Geometry::plain((sectors * SECTOR) as u64);
         self.resized.lock().unwrap().as_ref().unwrap()(geometry);
+    }
+
+    pub(crate) fn set_size_untold(&self, sectors: usize) {
+        self.disk().medium.resize(sectors * SECTOR, 0);
     }
 
     async fn change(
