@@ -473,3 +473,50 @@ async fn what_cannot_be_opened_says_why() {
     let error = open(format!("iscsi://{address}/{NAME}/0")).await.unwrap_err();
     assert!(matches!(error, OpenError::NoSuchLun { .. } | OpenError::Command { .. }), "{error}");
 }
+
+/// It logs sessions in, answers pings, and no command nor abort: what is found out once is not waited for again.
+#[tokio::test]
+async fn a_target_that_answers_no_command_costs_its_timeouts_once_and_then_io_fails_at_once() {
+    let disk = Disk::new(64, 8);
+    let millis = Duration::from_millis;
+    let options = OpenOptions {
+        command_timeout: millis(400),
+        abort_timeout: millis(200),
+        replacement_timeout: millis(600),
+        ..quick()
+    };
+    let device = open(&disk, options).await;
+    *disk.answers_aborts.lock().unwrap() = false;
+    disk.script(|_| Act::Ignore);
+    let start = Instant::now();
+    let error = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+    assert_eq!(error, BlockError::Timeout { millis: 400, fate: Fate::Unknown });
+    let first = start.elapsed();
+    assert!((millis(1200)..millis(4000)).contains(&first), "command, abort and replacement: {first:?}");
+    assert!(disk.logins.load(Ordering::Relaxed) > 1, "a new session, in which nothing is answered either");
+
+    // Attempts to connect again go on beside, each of which logs in.
+    let mut quickest = Duration::MAX;
+    for _ in 0..20 {
+        let start = Instant::now();
+        let refused = device.read(0, Buf::zeroed(512)).await.unwrap_err();
+        assert!(matches!(&refused, BlockError::Gone { .. }), "{refused}");
+        quickest = quickest.min(start.elapsed());
+        tokio::time::sleep(millis(50)).await;
+    }
+    assert!(quickest < millis(100), "at once: {quickest:?}");
+    let mut slow = 0;
+    for _ in 0..8 {
+        let start = Instant::now();
+        device.flush().await.unwrap_err();
+        slow += usize::from(start.elapsed() > millis(300));
+    }
+    assert!(slow <= 1, "{slow} of 8 waited");
+
+    disk.script(|_| Act::Execute);
+    let until = Instant::now() + Duration::from_secs(10);
+    while device.read(0, Buf::zeroed(512)).await.is_err() {
+        assert!(Instant::now() < until, "it does not come back");
+        tokio::time::sleep(millis(20)).await;
+    }
+}
