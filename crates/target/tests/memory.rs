@@ -7,6 +7,7 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,12 @@ use support::{Client, Daemon, cdb10};
 /// `session_memory_mib` unless set otherwise, and what the allocator, sockets and the test itself take.
 const PROMISED: usize = 64 << 20;
 const OTHERS: usize = 32 << 20;
+/// What stays when a flood is over: 32 MiB of buffers that the session's core keeps for the next transfers, and what the allocator needs.
+const KEPT: usize = 40 << 20;
+/// Until when, on a machine with a load of ten.
+const FREED_BY: Duration = Duration::from_secs(20);
+/// What is not given back adds up.
+const FLOODS: usize = 4;
 /// Blocks of the longest transfer.
 const BLOCKS: u16 = 16384;
 const TRANSFER: u32 = 8 << 20;
@@ -68,6 +75,19 @@ impl Attacker {
         self.tag
     }
 
+    /// Takes answers until as many commands have ended.
+    fn take_answers(&mut self, commands: usize) {
+        let mut ended = 0;
+        while ended < commands {
+            let mut header = [0; HEADER_LEN];
+            self.client.stream.read_exact(&mut header).unwrap();
+            let len = usize::from(header[5]) << 16 | usize::from(header[6]) << 8 | usize::from(header[7]);
+            self.client.stream.read_exact(&mut vec![0; len.next_multiple_of(4)]).unwrap();
+            let has_status = header[0] == 0x25 && header[1] & 1 != 0;
+            ended += usize::from(header[0] == 0x21 || has_status);
+        }
+    }
+
     /// Pings and gives ExpCmdSN. Answers to anything else are passed over.
     fn ping(&mut self) -> u32 {
         let mut ping = NopOut::new();
@@ -106,8 +126,46 @@ fn growth(what: &str, isid: u8, attack: impl FnOnce(&mut Attacker)) {
     assert!(most < PROMISED + OTHERS, "{what}: {} MiB, {waiting} commands with the device", most >> 20);
 }
 
+/// One test at a time: the memory is the process's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn floods_of_the_longest_reads_do_not_add_up() {
+    let _alone = ALONE.lock();
+    let daemon = Daemon::start("");
+    let mut attacker = Attacker::new(&daemon, 1);
+    let mut neighbour = Attacker::new(&daemon, 2);
+    // The disk's own memory is not meant.
+    attacker.command(FINAL_READ, &cdb10(0x28, 0, BLOCKS), TRANSFER, &[]);
+    attacker.take_answers(1);
+    let before = resident();
+    let (mut most, mut kept) = (0, 0);
+    for _ in 0..FLOODS {
+        for _ in 0..120 {
+            attacker.command(FINAL_READ, &cdb10(0x28, 0, BLOCKS), TRANSFER, &[]);
+        }
+        // All that may be with the device is, and its answers do not go out.
+        std::thread::sleep(Duration::from_millis(300));
+        neighbour.ping();
+        most = most.max(resident().saturating_sub(before));
+        attacker.take_answers(120);
+        let start = Instant::now();
+        loop {
+            kept = resident().saturating_sub(before);
+            if kept <= KEPT {
+                break;
+            }
+            assert!(start.elapsed() < FREED_BY, "{} MiB are left of {} MiB", kept >> 20, most >> 20);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    println!("{} MiB at most, {} MiB afterwards", most >> 20, kept >> 20);
+    assert!(most < PROMISED + OTHERS, "{} MiB", most >> 20);
+}
+
 #[test]
 fn a_session_takes_no_more_memory_than_is_promised_whatever_it_sends() {
+    let _alone = ALONE.lock();
     let (read, write) = (cdb10(0x28, 0, BLOCKS), cdb10(0x2a, 0, BLOCKS));
     growth("reads without room for their data", 1, |attacker| {
         for _ in 0..120 {

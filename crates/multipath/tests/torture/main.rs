@@ -64,7 +64,7 @@ const OPERATION_MAX: Duration = Duration::from_secs(40);
 /// one where the target hung.
 const STEP_MAX: Duration = Duration::from_secs(200);
 
-const SIZE: u64 = THREADS * region::BYTES;
+const SIZE: u64 = region::UNUSED + THREADS * region::BYTES;
 
 /// The key that another node takes away.
 const KEY: u64 = 0xC11E;

@@ -21,6 +21,9 @@ pub(crate) const BLOCK: usize = 512;
 /// Blocks of one region.
 const BLOCKS: u64 = 8 << 10;
 pub(crate) const BYTES: u64 = BLOCKS * BLOCK as u64;
+/// What lies before the first region, bytes. While LUN 0 has no disk LIO puts a unit of 64 blocks in its place, reads of which succeed
+/// and give memory that nobody filled: no initiator can tell them from the disk's.
+pub(crate) const UNUSED: u64 = 1 << 20;
 /// Operations that a worker has under way.
 pub(crate) const DEPTH: usize = 4;
 /// Sentences about failures that are printed; all are counted.
@@ -212,7 +215,7 @@ impl Region {
     pub(crate) fn new(number: u64, seed: u64, tally: Arc<Tally>) -> Self {
         Self {
             number,
-            first: number * BLOCKS,
+            first: UNUSED / BLOCK as u64 + number * BLOCKS,
             random: Random(seed),
             blocks: vec![Block::new(); BLOCKS as usize],
             last_version: 0,
