@@ -35,7 +35,7 @@ the LUN can notice:
 | use | whether the owner's reads and writes are carried out |
 
 This page is generated from the table that a test checks: `cargo test -p lunway-scsi --test isolation` sends every command
-in six situations and compares everything that the owner can observe before and after. A command that is not in the
+in seven situations and compares everything that the owner can observe before and after. A command that is not in the
 table fails the test. `LUNWAY_WRITE_DOCS=1` generates the page anew.
 
 ";
