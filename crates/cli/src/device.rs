@@ -5,7 +5,7 @@ use std::future::{Future, IntoFuture};
 use anyhow::Context;
 use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
-use lunway_multipath::iscsi::PathsFileError;
+use lunway_iscsi_paths::PathsFileError;
 
 use crate::failure::Failure;
 

@@ -65,18 +65,18 @@ pub enum OpenError {
         /// The address without secrets.
         device: String,
         /// What is wrong with it.
-        source: Box<lunway_multipath::iscsi::AddressError>,
+        source: Box<lunway_iscsi_paths::AddressError>,
     },
     /// A file of paths that is none.
     #[error(transparent)]
-    PathsFile(Box<lunway_multipath::iscsi::PathsFileError>),
+    PathsFile(Box<lunway_iscsi_paths::PathsFileError>),
     /// A disk over several paths that could not be opened.
     #[error("cannot open {device}: {source}")]
     Multipath {
         /// The address without secrets, or the file.
         device: String,
         /// Why not.
-        source: Box<lunway_multipath::iscsi::OpenError>,
+        source: Box<lunway_iscsi_paths::OpenError>,
     },
     /// A logical unit that could not be reached.
     #[error("cannot open {device}: {source}")]

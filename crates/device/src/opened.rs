@@ -12,8 +12,8 @@ use lunway_file::{Closed, FileDevice, Workers};
 use lunway_image::Format;
 use lunway_image_device::{ImageDevice, NewVhd};
 use lunway_initiator::{InitiatorPorts, IscsiDevice};
+use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl};
 use lunway_memory::{NullDisk, RamDisk};
-use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use lunway_vhdx_device::VhdxDevice;
 

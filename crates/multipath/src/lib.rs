@@ -1,4 +1,4 @@
-//! Many paths, one disk: a block device made of lanes, each a session to the same logical unit.
+//! Multipath device: one block device made of lanes, each a way to the same logical unit.
 //!
 //! ```text
 //!   read │ write │ flush │ …
@@ -7,10 +7,9 @@
 //!     │  ▲                            ▲ what it may choose from
 //!     ▼  │ events                     │
 //!   lanes ───────────────────────▶ health
-//!     └── iscsi ◀── plan      sessions, made of ports and portals
 //! ```
 //!
-//! **Invariant:** only `iscsi` knows how a lane moves bytes; everything else sees a [`Lane`], and is tested over simulated ones.
+//! **Invariant:** nothing here knows how a lane moves bytes. A [`Lane`] is handed in: sessions by the crate `iscsi-paths`, simulated ones by the tests.
 //!
 //! # Parts
 //!
@@ -21,11 +20,9 @@
 //! | [`Scheduler`], [`Policy`] | which lane an operation takes, or which lanes |
 //! | [`LaneState`], [`Flap`], [`Failback`] | what each lane is good for |
 //! | [`plan`] | from ports and portals to lanes, with reasons and warnings |
-//! | [`iscsi`] | from an address to a disk over sessions |
 
 mod device;
 mod health;
-pub mod iscsi;
 mod lane;
 pub mod plan;
 mod scheduler;

@@ -10,7 +10,7 @@ use lunway_device::{OpenOptions, open};
 use lunway_file::{FileDevice, FileOptions};
 use lunway_fuse::Mounted;
 use lunway_initiator::{IscsiDevice, IscsiUrl};
-use lunway_multipath::iscsi::{Address, IscsiMultipath};
+use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_nbd::{Address as NbdAddress, Export, Server as NbdServer};
 use lunway_target::{Config, OpenDevice, Server};
 use tokio::sync::oneshot;

@@ -122,7 +122,8 @@ pub struct SettingError {
 }
 
 impl SettingError {
-    pub(crate) fn new(text: &str, known: &'static str) -> Self {
+    /// `text` is none of the names in `known`.
+    pub fn new(text: &str, known: &'static str) -> Self {
         Self { text: text.to_owned(), known }
     }
 }
@@ -169,7 +170,7 @@ impl FromStr for Unproven {
         match text {
             "resend" => Ok(Self::Resend),
             "fail" => Ok(Self::Fail),
-            _ => Err(SettingError { text: text.to_owned(), known: "resend, fail" }),
+            _ => Err(SettingError::new(text, "resend, fail")),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Ground, LocalPort, Portal, Wish};
+use super::{Inventory, LocalPort, Portal, Wish};
 
 /// Local ports and portals of which each reaches each: those of one subnet, or, without one, those that are tied by routes.
 #[derive(Debug)]
@@ -18,11 +18,11 @@ pub(super) struct Cell {
 }
 
 /// Every portal in one cell: in that of the narrowest subnet which a usable port shares with it, else in one without a subnet.
-pub(super) fn cells(wish: &Wish, ground: &Ground<'_>) -> Vec<Cell> {
-    let usable = usable(wish, ground);
+pub(super) fn cells(wish: &Wish, inventory: &Inventory<'_>) -> Vec<Cell> {
+    let usable = usable(wish, inventory);
     let mut cells: Vec<Cell> = Vec::new();
     let mut routed: Vec<Portal> = Vec::new();
-    for portal in &ground.portals {
+    for portal in &inventory.portals {
         let ip = portal.address.ip();
         let around = usable.iter().map(|port| port.network.trunc()).filter(|network| network.contains(&ip));
         let Some(network) = around.max_by_key(IpNet::prefix_len) else {
@@ -43,7 +43,7 @@ pub(super) fn cells(wish: &Wish, ground: &Ground<'_>) -> Vec<Cell> {
         }
     }
     for portal in routed {
-        route(portal, wish, ground, &usable, &mut cells);
+        route(portal, wish, inventory, &usable, &mut cells);
     }
     cells.iter_mut().for_each(|cell| spread_groups(&mut cell.portals));
     cells
@@ -51,25 +51,31 @@ pub(super) fn cells(wish: &Wish, ground: &Ground<'_>) -> Vec<Cell> {
 
 /// What may be left from: the addresses that were named; else one address of each card in each network, as a second one there is no
 /// second port, and none that is a portal itself, where the storage is this machine.
-fn usable(wish: &Wish, ground: &Ground<'_>) -> Vec<LocalPort> {
+fn usable(wish: &Wish, inventory: &Inventory<'_>) -> Vec<LocalPort> {
     if !wish.from.is_empty() {
         let mut seen = HashSet::new();
-        return wish.from.iter().filter(|ip| seen.insert(**ip)).map(|ip| ground.local(*ip)).collect();
+        return wish.from.iter().filter(|ip| seen.insert(**ip)).map(|ip| inventory.local(*ip)).collect();
     }
     let is_portal = |port: &LocalPort| {
-        ground.portals.iter().any(|portal| portal.address.ip() == port.ip) && !port.loopback
+        inventory.portals.iter().any(|portal| portal.address.ip() == port.ip) && !port.loopback
     };
     let mut seen = HashSet::new();
     let first = |port: &&LocalPort| seen.insert((port.card.clone(), port.network.trunc()));
-    ground.locals.iter().filter(|port| !is_portal(port)).filter(first).cloned().collect()
+    inventory.locals.iter().filter(|port| !is_portal(port)).filter(first).cloned().collect()
 }
 
 /// A portal in no subnet: from all that was named, else from where the kernel would leave.
-fn route(portal: Portal, wish: &Wish, ground: &Ground<'_>, usable: &[LocalPort], cells: &mut Vec<Cell>) {
+fn route(
+    portal: Portal,
+    wish: &Wish,
+    inventory: &Inventory<'_>,
+    usable: &[LocalPort],
+    cells: &mut Vec<Cell>,
+) {
     let ip = portal.address.ip();
     let locals: Vec<LocalPort> = if wish.from.is_empty() {
-        let source = (ground.way)(None, ip).and_then(|way| way.source);
-        source.map(|source| ground.local(source)).into_iter().collect()
+        let source = (inventory.way)(None, ip).and_then(|way| way.source);
+        source.map(|source| inventory.local(source)).into_iter().collect()
     } else {
         usable.iter().filter(|port| port.ip.is_ipv4() == ip.is_ipv4()).cloned().collect()
     };

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use super::cells::{Cell, cells};
-use super::{Ground, LANES_MAX, LocalPort, Plan, PlanError, PlanKind, PlannedLane, Portal, Wish, warn};
+use super::{Inventory, LANES_MAX, LocalPort, Plan, PlanError, PlanKind, PlannedLane, Portal, Wish, warn};
 
-pub(super) fn plan(wish: &Wish, ground: &Ground<'_>) -> Result<Plan, PlanError> {
+pub(super) fn plan(wish: &Wish, inventory: &Inventory<'_>) -> Result<Plan, PlanError> {
     let kind = match wish.kind {
         _ if wish.lanes.is_empty() && wish.kind == Some(PlanKind::Explicit) => {
             return Err(PlanError::NoLanes);
@@ -15,13 +15,13 @@ pub(super) fn plan(wish: &Wish, ground: &Ground<'_>) -> Result<Plan, PlanError> 
         kind => kind,
     };
     if kind == Some(PlanKind::Explicit) {
-        return explicit(wish, ground);
+        return explicit(wish, inventory);
     }
-    if ground.portals.is_empty() {
+    if inventory.portals.is_empty() {
         return Err(PlanError::NoPortals);
     }
     let mut reasons = Vec::new();
-    let mut cells = cells(wish, ground);
+    let mut cells = cells(wish, inventory);
     leave_out_routed(&mut cells, &mut reasons);
     let kind = kind.unwrap_or_else(|| default_kind(&cells, &mut reasons));
     let mut draft = Draft::default();
@@ -29,11 +29,11 @@ pub(super) fn plan(wish: &Wish, ground: &Ground<'_>) -> Result<Plan, PlanError> 
         draft.fill(kind, cell, &mut reasons);
     }
     if draft.lanes.is_empty() {
-        let family = if ground.portals[0].address.is_ipv4() { "IPv4" } else { "IPv6" };
+        let family = if inventory.portals[0].address.is_ipv4() { "IPv4" } else { "IPv6" };
         return Err(PlanError::Unreached(family.to_owned()));
     }
     idle(&draft, &cells, &mut reasons);
-    draft.finish(kind, reasons, wish, ground)
+    draft.finish(kind, reasons, wish, inventory)
 }
 
 /// Where subnets reach some portals, those that only a router reaches are no lanes (rule 7) unless the user wants them.
@@ -111,17 +111,17 @@ fn idle(draft: &Draft, cells: &[Cell], reasons: &mut Vec<String>) {
     }
 }
 
-fn explicit(wish: &Wish, ground: &Ground<'_>) -> Result<Plan, PlanError> {
+fn explicit(wish: &Wish, inventory: &Inventory<'_>) -> Result<Plan, PlanError> {
     let mut draft = Draft::default();
     for lane in &wish.lanes {
         let is_it = |portal: &&Portal| portal.address == lane.portal && portal.target == lane.target;
         let target = lane.target.clone();
-        let portal = ground.portals.iter().find(is_it).cloned();
+        let portal = inventory.portals.iter().find(is_it).cloned();
         let portal = portal.unwrap_or(Portal { address: lane.portal, target, group: None, named: true });
-        draft.add(&ground.local(lane.from), &portal, true, lane.reserve, "named".to_owned());
+        draft.add(&inventory.local(lane.from), &portal, true, lane.reserve, "named".to_owned());
     }
     let reasons = vec!["explicit, as the lanes were named one by one".to_owned()];
-    draft.finish(PlanKind::Explicit, reasons, wish, ground)
+    draft.finish(PlanKind::Explicit, reasons, wish, inventory)
 }
 
 /// Lanes so far, and the numbers of their ports.
@@ -184,7 +184,7 @@ impl Draft {
         kind: PlanKind,
         reasons: Vec<String>,
         wish: &Wish,
-        ground: &Ground<'_>,
+        inventory: &Inventory<'_>,
     ) -> Result<Plan, PlanError> {
         if self.lanes.len() > LANES_MAX {
             return Err(PlanError::TooMany(self.lanes.len()));
@@ -196,7 +196,7 @@ impl Draft {
             let own = wish.lanes.iter().find(is_it).and_then(|named| named.weight);
             lane.weight = own.or(wish.weights.get(n).copied()).unwrap_or(1);
         }
-        let warnings = warn::warnings(&self.lanes, ground);
+        let warnings = warn::warnings(&self.lanes, inventory);
         Ok(Plan { kind, lanes: self.lanes, reasons, warnings })
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! | file | is |
 //! |---|---|
-//! | `ground.rs` | what there is: local ports, portals, the kernel's ways |
+//! | `inventory.rs` | the input: local ports, portals, the kernel's routes |
 //! | `cells.rs` | which port reaches which portal: by subnet, or by the way the kernel takes |
 //! | `choose.rs` | the lanes of each kind of plan |
 //! | `warn.rs` | the rules of thumb that a plan breaks |
 
 mod cells;
 mod choose;
-mod ground;
+mod inventory;
 #[cfg(test)]
 mod tests;
 mod warn;
@@ -20,7 +20,7 @@ use std::str::FromStr;
 
 use crate::{LaneShape, Port};
 
-pub use ground::{Ground, LocalPort, Portal, Way};
+pub use inventory::{Inventory, LocalPort, Portal, Way};
 pub use warn::Warning;
 
 /// As many as a disk may have paths in Windows (MSDSM).
@@ -194,8 +194,8 @@ pub enum PlanError {
 
 impl Plan {
     /// Makes a plan of what there is.
-    pub fn make(wish: &Wish, ground: &Ground<'_>) -> Result<Self, PlanError> {
-        choose::plan(wish, ground)
+    pub fn make(wish: &Wish, inventory: &Inventory<'_>) -> Result<Self, PlanError> {
+        choose::plan(wish, inventory)
     }
 
     /// Number of lanes that carry something when all is well.

@@ -71,8 +71,8 @@ impl Setting {
 
     fn try_plan(&self) -> Result<Plan, PlanError> {
         let way = |from, to| self.way(from, to);
-        let ground = Ground { locals: self.locals.clone(), portals: self.portals.clone(), way: &way };
-        Plan::make(&self.wish, &ground)
+        let inventory = Inventory { locals: self.locals.clone(), portals: self.portals.clone(), way: &way };
+        Plan::make(&self.wish, &inventory)
     }
 
     fn plan(&self) -> Plan {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Ground, LocalPort, PlannedLane};
+use super::{Inventory, LocalPort, PlannedLane};
 
 /// A rule that a plan breaks, and what may come of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +24,13 @@ impl fmt::Display for Warning {
 }
 
 /// All of them, those that no number has last.
-pub(super) fn warnings(lanes: &[PlannedLane], ground: &Ground<'_>) -> Vec<Warning> {
-    let ports: Vec<LocalPort> = used_ports(lanes, ground);
+pub(super) fn warnings(lanes: &[PlannedLane], inventory: &Inventory<'_>) -> Vec<Warning> {
+    let ports: Vec<LocalPort> = used_ports(lanes, inventory);
     let mut warnings = Warnings(Vec::new());
-    one_subnet(&mut warnings, lanes, &ports, ground);
+    one_subnet(&mut warnings, lanes, &ports, inventory);
     unequal_sessions(&mut warnings, lanes);
     mesh(&mut warnings, lanes);
-    routed(&mut warnings, lanes, ground);
+    routed(&mut warnings, lanes, inventory);
     different_cards(&mut warnings, &ports);
     overlapping(&mut warnings, &ports);
     single_points(&mut warnings, lanes, &ports);
@@ -47,10 +47,10 @@ impl Warnings {
 }
 
 /// The local ports of the lanes, each once, those of loopbacks left out: no rule is about them.
-fn used_ports(lanes: &[PlannedLane], ground: &Ground<'_>) -> Vec<LocalPort> {
+fn used_ports(lanes: &[PlannedLane], inventory: &Inventory<'_>) -> Vec<LocalPort> {
     let mut ports: Vec<LocalPort> = Vec::new();
     for near in lanes.iter().filter_map(|lane| lane.near) {
-        let port = ground.local(near);
+        let port = inventory.local(near);
         if !port.loopback && !ports.iter().any(|known| known.ip == near) {
             ports.push(port);
         }
@@ -66,7 +66,12 @@ fn listed(names: impl IntoIterator<Item = String>) -> String {
     }
 }
 
-fn one_subnet(warnings: &mut Warnings, lanes: &[PlannedLane], ports: &[LocalPort], ground: &Ground<'_>) {
+fn one_subnet(
+    warnings: &mut Warnings,
+    lanes: &[PlannedLane],
+    ports: &[LocalPort],
+    inventory: &Inventory<'_>,
+) {
     let mut subnets: BTreeMap<_, Vec<&LocalPort>> = BTreeMap::new();
     for port in ports {
         subnets.entry(port.network.trunc()).or_default().push(port);
@@ -79,10 +84,10 @@ fn one_subnet(warnings: &mut Warnings, lanes: &[PlannedLane], ports: &[LocalPort
         // What the kernel says it would do is better than what it usually does.
         let astray = lanes.iter().find_map(|lane| {
             let port = ports.iter().find(|port| lane.near == Some(port.ip))?;
-            let way = (ground.way)(lane.near, lane.portal.ip())?;
+            let way = (inventory.way)(lane.near, lane.portal.ip())?;
             let other = way.interface.filter(|interface| *interface != port.interface)?;
             // Where the storage is this machine, no card is on the way.
-            if ground.locals.iter().any(|port| port.loopback && port.interface == other) {
+            if inventory.locals.iter().any(|port| port.loopback && port.interface == other) {
                 return None;
             }
             Some((lane.name(), other))
@@ -159,9 +164,9 @@ fn mesh(warnings: &mut Warnings, lanes: &[PlannedLane]) {
     }
 }
 
-fn routed(warnings: &mut Warnings, lanes: &[PlannedLane], ground: &Ground<'_>) {
+fn routed(warnings: &mut Warnings, lanes: &[PlannedLane], inventory: &Inventory<'_>) {
     let routers = lanes.iter().filter_map(|lane| {
-        let gateway = (ground.way)(lane.from, lane.portal.ip())?.gateway?;
+        let gateway = (inventory.way)(lane.from, lane.portal.ip())?.gateway?;
         Some(format!("{} by {gateway}", lane.name()))
     });
     let routers: Vec<_> = routers.collect();

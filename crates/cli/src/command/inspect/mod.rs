@@ -6,7 +6,7 @@ mod unit;
 use clap::Args;
 use lunway_block::spec::DeviceSpec;
 use lunway_initiator::OpenOptions;
-use lunway_multipath::iscsi::Address;
+use lunway_iscsi_paths::Address;
 use serde_json::Value;
 
 use crate::failure::Failure;

@@ -25,7 +25,7 @@ pub(super) struct Page {
 pub(super) fn pages() -> Vec<Page> {
     let document = lunway_console::openapi();
     let types = &document["components"]["schemas"];
-    let paths = lunway_multipath::iscsi::paths_file_schema();
+    let paths = lunway_iscsi_paths::paths_file_schema();
     vec![
         Page {
             name: "lunway.toml",

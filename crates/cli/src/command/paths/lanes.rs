@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lunway_multipath::iscsi::IscsiMultipath;
+use lunway_iscsi_paths::IscsiMultipath;
 use lunway_multipath::plan::Plan;
 use lunway_multipath::{LaneState, LaneStatus};
 use lunway_report::response_time;

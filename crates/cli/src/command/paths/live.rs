@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
-use lunway_multipath::iscsi::IscsiMultipath;
+use lunway_iscsi_paths::IscsiMultipath;
 use serde_json::json;
 
 use super::lanes::Lanes;

@@ -13,7 +13,7 @@ use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
 use lunway_initiator::IscsiUrl;
-use lunway_multipath::iscsi::{Address, IscsiMultipath, LaneName, MultipathUrl, PortalName};
+use lunway_iscsi_paths::{Address, IscsiMultipath, LaneName, MultipathUrl, PortalName};
 use lunway_multipath::plan::{Plan, PlanKind};
 use lunway_multipath::{Boundaries, Policy};
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::address::{self, Address, AddressError, MultipathUrl};
+use crate::address::{self, Address, AddressError, MultipathUrl};
 
 /// Largest file that is read, bytes.
 const FILE_MAX: u64 = 64 << 10;
@@ -245,7 +245,7 @@ impl PathsFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::PlanKind;
+    use lunway_multipath::plan::PlanKind;
 
     fn read(text: &str) -> Result<MultipathUrl, String> {
         let folder = tempfile::tempdir().unwrap();
@@ -274,9 +274,12 @@ mod tests {
         assert_eq!((url.plan, url.key, url.weights), (Some(PlanKind::Redundant), Some(7), vec![1, 2]));
         assert_eq!(url.settle, Some(std::time::Duration::from_secs(5)));
         assert_eq!(url.base.command_timeout, Some(std::time::Duration::from_secs(9)));
-        let time = crate::QUEUE_FOREVER;
-        assert_eq!(url.when_none, Some(crate::WhenNone::Queue { time, bytes: crate::QUEUE_BYTES }));
-        assert_eq!(url.unproven, Some(crate::Unproven::Fail));
+        let time = lunway_multipath::QUEUE_FOREVER;
+        assert_eq!(
+            url.when_none,
+            Some(lunway_multipath::WhenNone::Queue { time, bytes: lunway_multipath::QUEUE_BYTES })
+        );
+        assert_eq!(url.unproven, Some(lunway_multipath::Unproven::Fail));
         assert_eq!(url.base.keep_unflushed, Some(8 << 20));
         assert!(url.base.data_digest && url.base.account.is_some());
         assert_eq!(url.from.len(), 1);

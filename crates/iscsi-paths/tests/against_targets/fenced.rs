@@ -1,21 +1,16 @@
 //! Nodes that others fence: a reservation key that was preempted, removed or forgotten, against our own target and tgt.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-#[path = "../../initiator/tests/support/line.rs"]
-mod line;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use line::Line;
+use crate::line::Line;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_memory::RamDisk;
-use lunway_multipath::iscsi::{Address, IscsiMultipath};
 use lunway_multipath::{LaneState, LaneStatus};
 use lunway_scsi::Status;
 use lunway_target::{Config, OpenDevice, Server};

@@ -10,9 +10,9 @@ use lunway_block::spec::split_options;
 use lunway_initiator::{IscsiUrl, UrlError};
 use percent_encoding::percent_decode_str;
 
-use super::reservation::Registering;
-use crate::plan::{PlanKind, UnknownPlan};
-use crate::{Failback, Policy, QUEUE_FOREVER, Unproven, WhenNone};
+use crate::reservation::Registering;
+use lunway_multipath::plan::{PlanKind, UnknownPlan};
+use lunway_multipath::{Failback, Policy, QUEUE_FOREVER, Unproven, WhenNone};
 
 /// Most portals, local addresses and lanes that are read: more than any machine has cables.
 const NAMES_MAX: usize = 64;
@@ -262,13 +262,13 @@ impl MultipathUrl {
     }
 
     /// The target's name at a portal, where it is not that of the address. Names have no upper case of their own (RFC 7143 §4.2.7.1).
-    pub(super) fn own_name(&self, portal: &PortalName) -> Option<String> {
+    pub(crate) fn own_name(&self, portal: &PortalName) -> Option<String> {
         let ours = self.base.target.as_deref().unwrap_or_default();
         portal.target.clone().filter(|name| !name.eq_ignore_ascii_case(ours))
     }
 
     /// The address of one lane, for the initiator.
-    pub(super) fn lane(
+    pub(crate) fn lane(
         &self,
         from: Option<IpAddr>,
         portal: std::net::SocketAddr,
@@ -365,7 +365,7 @@ fn once<T>(place: &mut Option<T>, value: T, key: &'static str) -> Result<(), Add
 }
 
 /// `host[:port][,target]`
-pub(super) fn portal(key: &'static str, value: &str) -> Result<PortalName, AddressError> {
+pub(crate) fn portal(key: &'static str, value: &str) -> Result<PortalName, AddressError> {
     let refused = |source| {
         // Behind a percent sign there may be the secret of someone who put a whole address here.
         let shown = value.split('%').next().unwrap_or_default().to_owned();

@@ -10,11 +10,11 @@ use lunway_initiator::{Detours, IscsiDevice, IscsiUrl, OpenOptions, SessionEvent
 use lunway_scsi::AccessState;
 use tokio::sync::Notify;
 
-use super::absent::Absent;
-use super::bell::Bell;
-use super::reservation::{Registrar, Standing};
-use crate::plan::PlannedLane;
-use crate::{Access, Lane, LaneEvent, LaneListener};
+use crate::absent::Absent;
+use crate::event_gate::EventGate;
+use crate::reservation::{Registrar, Standing};
+use lunway_multipath::plan::PlannedLane;
+use lunway_multipath::{Access, Lane, LaneEvent, LaneListener};
 
 /// Pause before a key that could not be registered is tried again.
 const REGISTER_AGAIN: Duration = Duration::from_secs(1);
@@ -25,14 +25,14 @@ const REGISTER_AGAIN: Duration = Duration::from_secs(1);
 /// somebody has seen that it is the same disk. Until then nothing is told of it, and its device refuses everything.
 ///
 /// With a reservation key, a session is `Up` only when the key is registered for it.
-pub(super) struct IscsiLane {
-    pub(super) planned: PlannedLane,
-    pub(super) name: String,
+pub(crate) struct IscsiLane {
+    pub(crate) planned: PlannedLane,
+    pub(crate) name: String,
     url: IscsiUrl,
     registrar: Option<Arc<Registrar>>,
     device: OnceLock<IscsiDevice>,
     absent: OnceLock<Absent>,
-    bell: Bell,
+    gate: EventGate,
     /// Number of its session.
     epoch: AtomicU64,
     /// Counts devices: what is heard of one before the last is not of this lane.
@@ -45,7 +45,7 @@ pub(super) struct IscsiLane {
     /// Why it could not be connected the last time.
     failure: Mutex<Option<String>>,
     /// Something gives hope, while it has never been connected.
-    pub(super) hope: Notify,
+    pub(crate) hope: Notify,
     weak: Weak<Self>,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for IscsiLane {
 }
 
 impl IscsiLane {
-    pub(super) fn new(planned: PlannedLane, url: IscsiUrl, registrar: Option<Arc<Registrar>>) -> Arc<Self> {
+    pub(crate) fn new(planned: PlannedLane, url: IscsiUrl, registrar: Option<Arc<Registrar>>) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             name: planned.name(),
             planned,
@@ -64,7 +64,7 @@ impl IscsiLane {
             registrar,
             device: OnceLock::new(),
             absent: OnceLock::new(),
-            bell: Bell::default(),
+            gate: EventGate::default(),
             epoch: AtomicU64::new(0),
             attempt: AtomicU64::new(0),
             up: AtomicBool::new(false),
@@ -77,7 +77,7 @@ impl IscsiLane {
     }
 
     /// Opens a session. The device is not part of the lane before [`admit`](Self::admit).
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         options: &OpenOptions,
         detours: Detours,
@@ -96,25 +96,25 @@ impl IscsiLane {
     }
 
     /// Takes the device that [`connect`](Self::connect) gave, and tells what has happened to it.
-    pub(super) fn admit(&self, device: IscsiDevice) {
+    pub(crate) fn admit(&self, device: IscsiDevice) {
         if self.device.set(device).is_err() {
             return;
         }
         if let (Some(device), Some(absent)) = (self.device.get(), self.absent.get()) {
             absent.take_callbacks().into_iter().for_each(|callback| device.on_resize(callback));
         }
-        self.bell.admit();
+        self.gate.admit();
     }
 
     /// The device that was connected is no part of the disk: whoever has it closes it.
-    pub(super) fn forget_session(&self) {
+    pub(crate) fn forget_session(&self) {
         self.attempt.fetch_add(1, Ordering::Relaxed);
-        self.bell.forget();
+        self.gate.forget();
         self.up.store(false, Ordering::Relaxed);
     }
 
     /// Removes its registration and logs out, once what is under way is answered.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.closing.store(true, Ordering::Relaxed);
         if let Some(device) = self.device.get() {
             if let Some(registrar) = self.registrar.as_ref().filter(|_| self.is_up()) {
@@ -125,55 +125,55 @@ impl IscsiLane {
     }
 
     /// Why it is not there yet, for people.
-    pub(super) fn failed(&self, why: String) {
+    pub(crate) fn failed(&self, why: String) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure.as_ref() == Some(&why) {
             return;
         }
         *failure = Some(why.clone());
         drop(failure);
-        self.bell.absent(LaneEvent::Lost { epoch: 0, why });
+        self.gate.absent(LaneEvent::Lost { epoch: 0, why });
     }
 
     /// It will never be part of the disk.
-    pub(super) fn refused(&self, why: String) {
+    pub(crate) fn refused(&self, why: String) {
         tracing::error!(lane = self.name, "the lane is closed: {why}");
-        self.bell.absent(LaneEvent::Closed { why });
+        self.gate.absent(LaneEvent::Closed { why });
     }
 
     /// What it looks like until it is there.
-    pub(super) fn resemble(&self, geometry: Geometry) {
+    pub(crate) fn resemble(&self, geometry: Geometry) {
         let _ = self.absent.set(Absent::new(geometry));
     }
 
     /// Its session's device, once there is one.
-    pub(super) fn session(&self) -> Option<&IscsiDevice> {
+    pub(crate) fn session(&self) -> Option<&IscsiDevice> {
         self.device.get()
     }
 
     /// The portal group that it leads to, as far as is known.
-    pub(super) fn group(&self) -> Option<u16> {
+    pub(crate) fn group(&self) -> Option<u16> {
         self.device.get().and_then(IscsiDevice::portal_group).or(self.planned.group)
     }
 
     /// Whether a session of this lane can be reinstated over another one: a session is named by the target's name and its portal group,
     /// and a group of the same tag under another name is another port.
-    pub(super) fn is_same_port(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_port(&self, other: &Self) -> bool {
         let name = |lane: &Self| lane.url.target.as_ref().map(|name| name.to_ascii_lowercase());
         self.group().is_some() && self.group() == other.group() && name(self) == name(other)
     }
 
     /// Whether its sessions register a reservation key.
-    pub(super) fn registers(&self) -> bool {
+    pub(crate) fn registers(&self) -> bool {
         self.registrar.is_some()
     }
 
-    pub(super) fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
 
     /// Its own port is dead: the session ends, and the next one is tried for only now and then.
-    pub(super) fn strand(&self, why: &str) {
+    pub(crate) fn strand(&self, why: &str) {
         self.stranded.store(true, Ordering::Relaxed);
         if let Some(device) = self.device.get() {
             device.strand(why);
@@ -181,7 +181,7 @@ impl IscsiLane {
     }
 
     /// Its own port is alive again.
-    pub(super) fn refloat(&self) {
+    pub(crate) fn refloat(&self) {
         self.stranded.store(false, Ordering::Relaxed);
         match self.device.get() {
             Some(device) => device.refloat(),
@@ -189,16 +189,16 @@ impl IscsiLane {
         }
     }
 
-    pub(super) fn is_stranded(&self) -> bool {
+    pub(crate) fn is_stranded(&self) -> bool {
         self.stranded.load(Ordering::Relaxed)
     }
 
-    pub(super) fn url(&self) -> &IscsiUrl {
+    pub(crate) fn url(&self) -> &IscsiUrl {
         &self.url
     }
 
     /// What has gone over it, under its name.
-    pub(super) fn sample(&self) -> PathSample {
+    pub(crate) fn sample(&self) -> PathSample {
         let sample = self.device.get().and_then(|device| device.paths().into_iter().next());
         match sample {
             Some(sample) => PathSample { name: self.name.clone(), ..sample },
@@ -212,7 +212,7 @@ impl IscsiLane {
                 self.epoch.store(epoch, Ordering::Relaxed);
                 self.up.store(true, Ordering::Relaxed);
                 match &self.registrar {
-                    None => self.bell.ring(LaneEvent::Up { epoch }),
+                    None => self.gate.push(LaneEvent::Up { epoch }),
                     Some(registrar) => self.register(registrar.clone(), epoch),
                 }
             }
@@ -220,30 +220,30 @@ impl IscsiLane {
                 self.up.store(false, Ordering::Relaxed);
                 // The end of a session that is logged out is no loss.
                 if !self.closing.load(Ordering::Relaxed) {
-                    self.bell.ring(LaneEvent::Lost { epoch, why });
+                    self.gate.push(LaneEvent::Lost { epoch, why });
                 }
             }
-            SessionEvent::Settled { epoch } => self.bell.ring(LaneEvent::Settled { epoch }),
-            SessionEvent::Silent => self.bell.ring(LaneEvent::Silent),
-            SessionEvent::Heard => self.bell.ring(LaneEvent::Heard),
-            SessionEvent::PowerOn => self.bell.ring(LaneEvent::PowerOn),
-            SessionEvent::Spoiled { why } => self.bell.ring(LaneEvent::Spoiled { why }),
+            SessionEvent::Settled { epoch } => self.gate.push(LaneEvent::Settled { epoch }),
+            SessionEvent::Silent => self.gate.push(LaneEvent::Silent),
+            SessionEvent::Heard => self.gate.push(LaneEvent::Heard),
+            SessionEvent::PowerOn => self.gate.push(LaneEvent::PowerOn),
+            SessionEvent::Spoiled { why } => self.gate.push(LaneEvent::Spoiled { why }),
             // Before what was refused for it is answered, so that nothing is tried again meanwhile.
             SessionEvent::Preempted => {
                 if let Some(registrar) = &self.registrar {
-                    self.bell.ring(LaneEvent::Preempted);
+                    self.gate.push(LaneEvent::Preempted);
                     registrar.doubt();
                 }
             }
             SessionEvent::Access(state) => {
-                self.bell.ring(LaneEvent::Access(access(state)));
+                self.gate.push(LaneEvent::Access(access(state)));
             }
             SessionEvent::Closed { why } => {
                 self.up.store(false, Ordering::Relaxed);
                 if !self.closing.load(Ordering::Relaxed) {
                     tracing::error!(lane = self.name, "the lane is closed: {why}");
                 }
-                self.bell.ring(LaneEvent::Closed { why });
+                self.gate.push(LaneEvent::Closed { why });
             }
             // What a later version of the initiator tells is of no meaning here.
             _ => {}
@@ -251,8 +251,8 @@ impl IscsiLane {
     }
 
     /// Tells whether this node may still write.
-    pub(super) fn tell_standing(&self, standing: &Standing) {
-        self.bell.ring(match standing {
+    pub(crate) fn tell_standing(&self, standing: &Standing) {
+        self.gate.push(match standing {
             Standing::Registered => LaneEvent::Registered,
             Standing::Fenced(why) => LaneEvent::Fenced { why: why.clone() },
         });
@@ -262,7 +262,7 @@ impl IscsiLane {
     /// reading. The first session's is registered before it is admitted.
     fn register(&self, registrar: Arc<Registrar>, epoch: u64) {
         if self.device.get().is_none() {
-            return self.bell.ring(LaneEvent::Up { epoch });
+            return self.gate.push(LaneEvent::Up { epoch });
         }
         let weak = self.weak.clone();
         tokio::spawn(async move {
@@ -279,7 +279,7 @@ impl IscsiLane {
                         if let Standing::Fenced(_) = &standing {
                             lane.tell_standing(&standing);
                         }
-                        return lane.bell.ring(LaneEvent::Up { epoch });
+                        return lane.gate.push(LaneEvent::Up { epoch });
                     }
                     Err(why) => {
                         let name = &lane.name;
@@ -302,7 +302,7 @@ impl Lane for IscsiLane {
     }
 
     fn listen(&self, listener: Arc<dyn LaneListener>) {
-        self.bell.listen(listener);
+        self.gate.listen(listener);
     }
 
     fn epoch(&self) -> u64 {

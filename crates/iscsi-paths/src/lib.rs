@@ -1,17 +1,19 @@
-//! Lanes over iSCSI: from an address to a disk over several sessions.
+//! iSCSI sessions as lanes: from an address to one disk over several sessions.
+//!
+//! The disk itself is [`lunway_multipath`], which sees lanes and no sessions; a session is [`lunway_initiator`], which sees no lanes.
 //!
 //! | file | is |
 //! |---|---|
 //! | `address.rs`, `paths_file.rs` | what a user says: an `iscsi://` address with several paths, or a `paths.toml` |
 //! | `local.rs`, `portals.rs` | this machine's side of a plan, and the storage's |
 //! | `open.rs` | plan, connections, and that all lead to one disk |
-//! | `lane.rs`, `absent.rs`, `bell.rs` | a session as a [`Lane`](crate::Lane), also before there is one |
+//! | `lane.rs`, `absent.rs`, `event_gate.rs` | a session as a [`Lane`](lunway_multipath::Lane), also before there is one |
 //! | `reservation.rs` | one reservation key on every lane, and whether somebody has taken it away |
 //! | `watch.rs` | cables that are pulled and put back |
 
 mod absent;
 mod address;
-mod bell;
+mod event_gate;
 mod lane;
 mod local;
 mod open;

@@ -1,16 +1,11 @@
 //! A LUN that is exchanged while a disk over several paths is open: nothing is written to the other one, over whichever lane.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-#[path = "../../initiator/tests/support/two_portals.rs"]
-mod two_portals;
-
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_multipath::LaneState;
-use lunway_multipath::iscsi::{Address, IscsiMultipath};
 use lunway_target::{ChangeOptions, Config};
 
 const NAME: &str = "iqn.2026-11.com.example:exchanged";
@@ -23,7 +18,7 @@ fn ones() -> SharedBuf {
 
 #[tokio::test]
 async fn a_lun_that_is_exchanged_in_live_sessions_is_written_to_over_no_lane() {
-    let (server, portals) = two_portals::serve(NAME, SIZE, false).await;
+    let (server, portals) = crate::two_portals::serve(NAME, SIZE, false).await;
     let text =
         format!("iscsi://{}/{NAME}/0?portal={}&policy=round-robin&when_none=fail", portals[0], portals[1]);
     let Address::Several(url) = Address::parse(&text).unwrap() else { panic!("{text} is one path") };

@@ -1,24 +1,15 @@
 //! A disk over several paths whose process is killed: nothing that it sent lands on what the next one writes.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-#[path = "../../initiator/tests/support/line.rs"]
-mod line;
-#[path = "../../initiator/tests/support/two_portals.rs"]
-mod two_portals;
-#[path = "../../initiator/tests/support/victim.rs"]
-mod victim;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf, Durability, SharedBuf};
 use lunway_initiator::{InitiatorPorts, OpenOptions};
-use lunway_multipath::iscsi::{Address, IscsiMultipath, OpenError};
+use lunway_iscsi_paths::{Address, IscsiMultipath, OpenError};
 
-use line::Line;
-use victim::Victim;
+use crate::line::Line;
+use crate::victim::Victim;
 
 const NAME: &str = "iqn.2026-11.com.example:lanes";
 
@@ -47,12 +38,12 @@ fn fill(byte: u8) -> SharedBuf {
 #[tokio::test]
 #[ignore = "a part of the other tests"]
 async fn victim_process() {
-    let Some((device, records)) = victim::role() else { return };
+    let Some((device, records)) = crate::victim::role() else { return };
     let disk = open(&device, &records).await.unwrap();
-    victim::wait_to_write();
+    crate::victim::wait_to_write();
     let write = tokio::spawn(disk.device().write(0, fill(1), Durability::Volatile).into_future());
     tokio::time::sleep(Duration::from_millis(200)).await;
-    victim::is_writing();
+    crate::victim::is_writing();
     let _ = write.await;
     std::future::pending::<()>().await;
 }
@@ -60,7 +51,8 @@ async fn victim_process() {
 /// Kills a process of two lanes, whose write over the first path arrives that much later; nobody can connect over that path from then on.
 async fn kill_one(portals: [SocketAddr; 2], records: &Path, late: Duration) -> Line {
     let line = Line::start_at([127, 0, 0, 85], portals[0]).await;
-    let victim = Victim::start("victim_process", &address(&[line.address, portals[1]], ""), records).await;
+    let victim =
+        Victim::start("killed::victim_process", &address(&[line.address, portals[1]], ""), records).await;
     let held = tokio::spawn(async move {
         line.cut_and_deliver_late(Duration::from_millis(600), late).await;
         line.refuse(true);
@@ -84,7 +76,7 @@ async fn overwrite(disk: &IscsiMultipath, late: Duration) {
 
 #[tokio::test]
 async fn the_next_start_over_the_path_that_is_left_ends_the_sessions_of_all_paths() {
-    let (_server, portals) = two_portals::serve(NAME, SIZE, false).await;
+    let (_server, portals) = crate::two_portals::serve(NAME, SIZE, false).await;
     let (records, late) = (tempfile::tempdir().unwrap(), Duration::from_secs(3));
     let _line = kill_one(portals, records.path(), late).await;
     let start = Instant::now();
@@ -96,7 +88,7 @@ async fn the_next_start_over_the_path_that_is_left_ends_the_sessions_of_all_path
 
 #[tokio::test]
 async fn where_a_path_has_its_own_portal_group_the_next_start_waits_for_the_time_to_settle() {
-    let (_server, portals) = two_portals::serve(NAME, SIZE, true).await;
+    let (_server, portals) = crate::two_portals::serve(NAME, SIZE, true).await;
     let (records, late) = (tempfile::tempdir().unwrap(), Duration::from_secs(1));
     let line = kill_one(portals, records.path(), late).await;
     let refused = open(&address(&[portals[1]], "&unproven=fail"), records.path()).await.err().unwrap();

@@ -4,17 +4,17 @@ use std::net::IpAddr;
 
 use lunway_machine::{Link, Machine, MachineAddress, Route};
 
-use crate::plan::{LocalPort, Way};
+use lunway_multipath::plan::{LocalPort, Way};
 
 /// The addresses of this machine with their cards, and the ways that its kernel takes: as they are in the network namespace of the thread.
-pub(super) struct Local {
-    pub(super) ports: Vec<LocalPort>,
+pub(crate) struct Local {
+    pub(crate) ports: Vec<LocalPort>,
     links: Vec<Link>,
 }
 
 impl Local {
     /// Looks. What cannot be found out is left out: it is for the plan's sake only.
-    pub(super) fn look(machine: &Machine) -> Self {
+    pub(crate) fn look(machine: &Machine) -> Self {
         let unread = |error: &std::io::Error| tracing::warn!("cannot read this machine's addresses: {error}");
         let addresses = machine.addresses().inspect_err(unread).unwrap_or_default();
         let links = machine.links().inspect_err(unread).unwrap_or_default();
@@ -24,7 +24,7 @@ impl Local {
     }
 
     /// The way to an address.
-    pub(super) fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Option<Way> {
+    pub(crate) fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Option<Way> {
         let route = Route::lookup(from, to).ok()?;
         let link = route.index.and_then(|index| self.links.iter().find(|link| link.index == index));
         Some(Way {

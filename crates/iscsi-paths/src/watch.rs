@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lunway_machine::{Link, Machine, MachineAddress};
 
-use super::lane::IscsiLane;
+use crate::lane::IscsiLane;
 
 /// What is wrong with a local address, if anything is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ struct Watched {
 /// Strands lanes at once whose cable is pulled, and refloats those whose cable is back; for ever.
 ///
 /// It hears of the network namespace in which `machine` was made.
-pub(super) async fn watch(machine: Machine, lanes: Vec<Arc<IscsiLane>>) {
+pub(crate) async fn watch(machine: Machine, lanes: Vec<Arc<IscsiLane>>) {
     let watched = lanes.into_iter().filter_map(|lane| {
         let interface = lane.planned.interface.clone().unwrap_or_default();
         Some(Watched { ip: lane.planned.near?, lane, interface, trouble: None })

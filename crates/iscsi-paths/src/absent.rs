@@ -7,23 +7,23 @@ use lunway_block::{
 };
 
 /// A device that is not there yet: it has the disk's shape, and refuses everything as not done, so that it goes down another lane.
-pub(super) struct Absent {
+pub(crate) struct Absent {
     geometry: Geometry,
     callbacks: Mutex<Vec<ResizeCallback>>,
 }
 
 impl Absent {
-    pub(super) fn new(geometry: Geometry) -> Self {
+    pub(crate) fn new(geometry: Geometry) -> Self {
         Self { geometry, callbacks: Mutex::default() }
     }
 
     /// Of no size, where nobody has said what it stands for.
-    pub(super) fn shapeless() -> Self {
+    pub(crate) fn shapeless() -> Self {
         Self::new(Geometry::plain(0))
     }
 
     /// Who wants to hear of sizes: for the device that takes its place.
-    pub(super) fn take_callbacks(&self) -> Vec<ResizeCallback> {
+    pub(crate) fn take_callbacks(&self) -> Vec<ResizeCallback> {
         std::mem::take(&mut self.callbacks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -12,8 +12,8 @@ use lunway_initiator::IscsiDevice;
 use lunway_scsi::{Sense, SenseKey, Status};
 use tokio::time::{sleep, timeout};
 
-use super::lane::IscsiLane;
-use crate::SettingError;
+use crate::lane::IscsiLane;
+use lunway_multipath::SettingError;
 
 /// PERSISTENT RESERVE IN (SPC-4 6.15), and its service actions.
 const RESERVE_IN: u8 = 0x5E;
@@ -77,7 +77,7 @@ impl FromStr for Registering {
 
 /// What a lane's session may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// The key is registered for it.
     Registered,
     /// Somebody has taken the key away, for this reason: nothing is registered any more.
@@ -102,7 +102,7 @@ pub(super) enum Standing {
 /// A target that restarts and keeps no registrations looks as if all had been removed: no key, no reservation, PRGENERATION 0. Whether this node
 /// was preempted before that cannot be known, so it counts as lost, except with [`Registering::Again`]. It is asked to keep them
 /// (APTPL) where it says that it can.
-pub(super) struct Registrar {
+pub(crate) struct Registrar {
     key: u64,
     when: Registering,
     state: Mutex<State>,
@@ -159,7 +159,7 @@ enum Reply {
 }
 
 impl Registrar {
-    pub(super) fn new(key: u64, when: Registering) -> Arc<Self> {
+    pub(crate) fn new(key: u64, when: Registering) -> Arc<Self> {
         Arc::new(Self {
             key,
             when,
@@ -172,12 +172,12 @@ impl Registrar {
     }
 
     /// The lanes of the disk. Called once.
-    pub(super) fn attend(&self, lanes: &[Arc<IscsiLane>]) {
+    pub(crate) fn attend(&self, lanes: &[Arc<IscsiLane>]) {
         let _ = self.lanes.set(lanes.iter().map(Arc::downgrade).collect());
     }
 
     /// Registers the key for the session of `device`, if that may be. An error says why it is not known; it may be tried again.
-    pub(super) async fn ensure(&self, device: &IscsiDevice) -> Result<Standing, String> {
+    pub(crate) async fn ensure(&self, device: &IscsiDevice) -> Result<Standing, String> {
         if let Some(why) = self.lost() {
             return Ok(Standing::Fenced(why));
         }
@@ -246,8 +246,8 @@ impl Registrar {
     }
 
     /// A unit attention says that reservations or registrations were preempted. Changes must wait until the lanes are told
-    /// [`Registered`](crate::LaneEvent::Registered) or [`Fenced`](crate::LaneEvent::Fenced).
-    pub(super) fn doubt(self: &Arc<Self>) {
+    /// [`Registered`](lunway_multipath::LaneEvent::Registered) or [`Fenced`](lunway_multipath::LaneEvent::Fenced).
+    pub(crate) fn doubt(self: &Arc<Self>) {
         self.doubts.fetch_add(1, Ordering::SeqCst);
         if !self.asking.swap(true, Ordering::SeqCst) {
             tokio::spawn(self.clone().ask());
@@ -324,7 +324,7 @@ impl Registrar {
     }
 
     /// Removes the registration of a session that ends in order.
-    pub(super) async fn release(&self, device: &IscsiDevice) {
+    pub(crate) async fn release(&self, device: &IscsiDevice) {
         if self.lost().is_some() || !self.lock().held {
             return;
         }

@@ -1,4 +1,4 @@
-//! What a plan is made of.
+//! Inventory of a network: the local ports, portals and routes that a plan is made of.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -50,8 +50,8 @@ pub struct Way {
     pub gateway: Option<IpAddr>,
 }
 
-/// What there is: the machine's side and the storage's.
-pub struct Ground<'a> {
+/// Ports of the machine and portals of the storage: the input of a plan.
+pub struct Inventory<'a> {
     /// The machine's addresses, in an order that stays.
     pub locals: Vec<LocalPort>,
     /// The storage's portals, in an order that stays.
@@ -60,14 +60,14 @@ pub struct Ground<'a> {
     pub way: &'a dyn Fn(Option<IpAddr>, IpAddr) -> Option<Way>,
 }
 
-impl fmt::Debug for Ground<'_> {
+impl fmt::Debug for Inventory<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Ground");
+        let mut shown = f.debug_struct("Inventory");
         shown.field("locals", &self.locals).field("portals", &self.portals).finish_non_exhaustive()
     }
 }
 
-impl Ground<'_> {
+impl Inventory<'_> {
     /// The port that has an address. An address of a loopback's network that nobody has given it works all the same, as on Linux. One that
     /// the machine does not have may come yet; a network of the usual size is assumed around it.
     pub(super) fn local(&self, ip: IpAddr) -> LocalPort {

@@ -13,14 +13,14 @@ use lunway_machine::Machine;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::address::MultipathUrl;
-use super::lane::IscsiLane;
-use super::local::Local;
-use super::open_error::OpenError;
-use super::reservation::{Registrar, Standing};
-use super::{portals, predecessors, watch};
-use crate::plan::{Ground, NamedLane, Plan, Wish};
-use crate::{Lane, MultipathDevice, Options};
+use crate::address::MultipathUrl;
+use crate::lane::IscsiLane;
+use crate::local::Local;
+use crate::open_error::OpenError;
+use crate::reservation::{Registrar, Standing};
+use crate::{portals, predecessors, watch};
+use lunway_multipath::plan::{Inventory, NamedLane, Plan, Wish};
+use lunway_multipath::{Lane, MultipathDevice, Options};
 
 /// How long the other lanes are waited for once the first is there: longer than a connection that is not refused takes to fail, so
 /// that what begins at once begins with all that works.
@@ -183,8 +183,8 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
     }
     let portals = if wish.lanes.is_empty() { portals::find(url, options).await? } else { Vec::new() };
     let local = Local::look(machine);
-    let ground = Ground { locals: local.ports.clone(), portals, way: &|from, to| local.way(from, to) };
-    Plan::make(&wish, &ground).map_err(|source| OpenError::Plan { device: url.to_string(), source })
+    let inventory = Inventory { locals: local.ports.clone(), portals, way: &|from, to| local.way(from, to) };
+    Plan::make(&wish, &inventory).map_err(|source| OpenError::Plan { device: url.to_string(), source })
 }
 
 /// What all lanes must lead to.
@@ -224,7 +224,7 @@ struct Team {
 impl Team {
     fn new(url: &MultipathUrl, plan: &Plan, options: OpenOptions) -> Arc<Self> {
         let registrar = url.key.map(|key| Registrar::new(key, url.register.unwrap_or_default()));
-        let lane = |planned: &crate::plan::PlannedLane| {
+        let lane = |planned: &lunway_multipath::plan::PlannedLane| {
             let address = url.lane(planned.from, planned.portal, planned.target.as_deref());
             IscsiLane::new(planned.clone(), address, registrar.clone())
         };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use lunway_block::{BlockDevice, Buf};
 use lunway_initiator::{InitiatorPorts, OpenOptions};
-use lunway_multipath::iscsi::{Address, IscsiMultipath};
+use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_multipath::{LaneState, Policy};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,16 +1,5 @@
 //! Ports that are gone for good, each the only one of its portal group: nothing ever proves that their sessions are dead.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
-#[path = "torture/connection.rs"]
-mod connection;
-#[path = "../../initiator/tests/support/line.rs"]
-mod line;
-#[path = "torture/random.rs"]
-mod random;
-#[path = "torture/region.rs"]
-mod region;
-
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +7,17 @@ use std::time::Duration;
 
 use lunway_block::BlockDevice;
 use lunway_initiator::OpenOptions;
+use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_memory::RamDisk;
-use lunway_multipath::iscsi::{Address, IscsiMultipath};
 use lunway_multipath::{LaneState, LaneStatus};
 use lunway_target::{Config, OpenDevice, Server};
 
 use tokio::sync::watch;
 
-use connection::{Connection, Failed};
-use line::Line;
-use random::Random;
-use region::{Region, Tally};
+use crate::connection::{Connection, Failed};
+use crate::line::Line;
+use crate::random::Random;
+use crate::region::{Region, Tally};
 
 const NAME: &str = "iqn.2026-11.com.example:ports";
 
@@ -36,7 +25,7 @@ const NAME: &str = "iqn.2026-11.com.example:ports";
 const THREADS: u64 = 4;
 
 /// More than any operation takes on a busy machine.
-const OPERATION_MAX: Duration = Duration::from_secs(40);
+pub(crate) const OPERATION_MAX: Duration = Duration::from_secs(40);
 
 /// As `settle` says. Far more than what is late takes below.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -50,7 +39,8 @@ async fn serve() -> (Server, [SocketAddr; 3]) {
     );
     let open: OpenDevice = Arc::new(|_, _| {
         Box::pin(async {
-            let disk = RamDisk::new(THREADS * region::BYTES, 512).map_err(|error| error.to_string())?;
+            let disk =
+                RamDisk::new(THREADS * crate::region::BYTES, 512).map_err(|error| error.to_string())?;
             Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
         })
     });

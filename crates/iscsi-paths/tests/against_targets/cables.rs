@@ -1,7 +1,5 @@
 //! Cables that are pulled and addresses that are taken away, in a network namespace of the test's own.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -11,8 +9,8 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_foreign::namespace::{inside, ip};
 use lunway_initiator::OpenOptions;
+use lunway_iscsi_paths::{Address, IscsiMultipath};
 use lunway_memory::RamDisk;
-use lunway_multipath::iscsi::{Address, IscsiMultipath};
 use lunway_multipath::{LaneState, LaneStatus};
 use lunway_target::{Config, OpenDevice, Server};
 
@@ -146,7 +144,9 @@ async fn start() -> Server {
 
 #[tokio::test]
 async fn a_pulled_cable_and_a_lost_address_end_their_lane_at_once_with_the_reason_and_no_io_fails() {
-    if !inside("a_pulled_cable_and_a_lost_address_end_their_lane_at_once_with_the_reason_and_no_io_fails") {
+    if !inside(
+        "cables::a_pulled_cable_and_a_lost_address_end_their_lane_at_once_with_the_reason_and_no_io_fails",
+    ) {
         return;
     }
     let _server = serve().await;
@@ -195,7 +195,7 @@ fn connections_begun() -> u64 {
 #[tokio::test]
 async fn a_lane_whose_cable_is_plugged_in_again_is_used_at_once_and_tries_nothing_while_it_is_pulled() {
     const TEST: &str =
-        "a_lane_whose_cable_is_plugged_in_again_is_used_at_once_and_tries_nothing_while_it_is_pulled";
+        "cables::a_lane_whose_cable_is_plugged_in_again_is_used_at_once_and_tries_nothing_while_it_is_pulled";
     if std::env::var_os(STORAGE).is_some() {
         return Far::serve().await;
     }

@@ -1,16 +1,16 @@
-//! From a session's events to a lane's.
+//! Event gate of a lane: keeps events back until the lane is admitted.
 
 use std::collections::VecDeque;
 use std::mem::discriminant;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{LaneEvent, LaneListener};
+use lunway_multipath::{LaneEvent, LaneListener};
 
-/// Hands on what happens to a lane, in order, once there is somebody who listens and the lane is admitted.
+/// Queue of a lane's events: passes them on in order, once there is a listener and the lane is admitted.
 ///
 /// Until then of each kind of event the last one is kept, so that a lane that comes and goes unheard takes no memory.
 #[derive(Default)]
-pub(super) struct Bell(Mutex<State>);
+pub(crate) struct EventGate(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -23,9 +23,9 @@ struct State {
     telling: bool,
 }
 
-impl Bell {
-    /// Whom to tell.
-    pub(super) fn listen(&self, listener: Arc<dyn LaneListener>) {
+impl EventGate {
+    /// Sets the listener.
+    pub(crate) fn listen(&self, listener: Arc<dyn LaneListener>) {
         let mut state = self.lock();
         state.listener = Some(listener.clone());
         let absence = state.absence.take().filter(|_| !state.admitted);
@@ -37,20 +37,20 @@ impl Bell {
     }
 
     /// From now on, what happens may be told.
-    pub(super) fn admit(&self) {
+    pub(crate) fn admit(&self) {
         self.lock().admitted = true;
         self.tell();
     }
 
     /// What was to be told is of no interest any more: the session was never part of the disk.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         let mut state = self.lock();
         state.admitted = false;
         state.queue.clear();
     }
 
     /// Tells, or keeps it until it can be told.
-    pub(super) fn ring(&self, event: LaneEvent) {
+    pub(crate) fn push(&self, event: LaneEvent) {
         let mut state = self.lock();
         if state.listener.is_none() || !state.admitted {
             state.queue.retain(|waiting| discriminant(waiting) != discriminant(&event));
@@ -61,7 +61,7 @@ impl Bell {
     }
 
     /// Tells why there is nothing to admit.
-    pub(super) fn absent(&self, event: LaneEvent) {
+    pub(crate) fn absent(&self, event: LaneEvent) {
         let mut state = self.lock();
         match state.listener.clone() {
             Some(listener) => {
@@ -119,48 +119,48 @@ mod tests {
         }
     }
 
-    fn session(bell: &Bell, epoch: u64) {
-        bell.ring(LaneEvent::Up { epoch });
-        bell.ring(LaneEvent::Lost { epoch, why: String::new() });
-        bell.ring(LaneEvent::Settled { epoch });
+    fn session(gate: &EventGate, epoch: u64) {
+        gate.push(LaneEvent::Up { epoch });
+        gate.push(LaneEvent::Lost { epoch, why: String::new() });
+        gate.push(LaneEvent::Settled { epoch });
     }
 
     #[test]
     fn nothing_is_told_before_the_lane_is_admitted_and_then_the_last_of_each_kind_in_order() {
-        let (bell, ear) = (Bell::default(), Arc::new(Ear::default()));
-        bell.listen(ear.clone());
-        (1..1000).for_each(|epoch| session(&bell, epoch));
-        bell.ring(LaneEvent::Up { epoch: 1000 });
-        assert!(bell.lock().queue.len() <= 8);
+        let (gate, ear) = (EventGate::default(), Arc::new(Ear::default()));
+        gate.listen(ear.clone());
+        (1..1000).for_each(|epoch| session(&gate, epoch));
+        gate.push(LaneEvent::Up { epoch: 1000 });
+        assert!(gate.lock().queue.len() <= 8);
         assert_eq!(ear.heard(), "");
-        bell.admit();
+        gate.admit();
         assert_eq!(ear.heard(), "lost 999, settled 999, up 1000");
-        bell.ring(LaneEvent::Silent);
-        bell.ring(LaneEvent::Silent);
+        gate.push(LaneEvent::Silent);
+        gate.push(LaneEvent::Silent);
         assert_eq!(ear.heard(), "Silent, Silent");
     }
 
     #[test]
     fn whoever_begins_to_listen_hears_what_is_so() {
-        let (bell, ear) = (Bell::default(), Arc::new(Ear::default()));
-        bell.admit();
-        session(&bell, 1);
-        bell.ring(LaneEvent::Up { epoch: 2 });
-        bell.listen(ear.clone());
+        let (gate, ear) = (EventGate::default(), Arc::new(Ear::default()));
+        gate.admit();
+        session(&gate, 1);
+        gate.push(LaneEvent::Up { epoch: 2 });
+        gate.listen(ear.clone());
         assert_eq!(ear.heard(), "lost 1, settled 1, up 2");
     }
 
     #[test]
     fn why_a_lane_is_not_there_is_told_without_its_being_admitted() {
-        let (bell, ear) = (Bell::default(), Arc::new(Ear::default()));
-        bell.absent(LaneEvent::Lost { epoch: 0, why: "refused".to_owned() });
-        bell.listen(ear.clone());
+        let (gate, ear) = (EventGate::default(), Arc::new(Ear::default()));
+        gate.absent(LaneEvent::Lost { epoch: 0, why: "refused".to_owned() });
+        gate.listen(ear.clone());
         assert_eq!(ear.heard(), "lost 0");
-        bell.absent(LaneEvent::Lost { epoch: 0, why: "unreachable".to_owned() });
+        gate.absent(LaneEvent::Lost { epoch: 0, why: "unreachable".to_owned() });
         assert_eq!(ear.heard(), "lost 0");
-        bell.ring(LaneEvent::Up { epoch: 1 });
-        bell.forget();
-        bell.admit();
+        gate.push(LaneEvent::Up { epoch: 1 });
+        gate.forget();
+        gate.admit();
         assert_eq!(ear.heard(), "");
     }
 }

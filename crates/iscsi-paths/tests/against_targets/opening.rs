@@ -2,8 +2,6 @@
 //!
 //! Addresses of the loopback stand for ports: whatever is sent from 127.0.0.3 to 127.0.0.1 leaves by another port than from 127.0.0.4.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something it needs is missing")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,8 +9,8 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_file::{FileDevice, FileOptions};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
+use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl, OpenError};
 use lunway_memory::RamDisk;
-use lunway_multipath::iscsi::{Address, IscsiMultipath, MultipathUrl, OpenError};
 use lunway_multipath::plan::PlanKind;
 use lunway_multipath::{Access, LaneState, LaneStatus};
 use lunway_target::{AccessState, ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};

@@ -1,6 +1,6 @@
 //! Why a disk over several paths could not be opened.
 
-use crate::plan::PlanError;
+use lunway_multipath::plan::PlanError;
 
 /// Why a disk over several paths could not be opened: a sentence that names what, and what may help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

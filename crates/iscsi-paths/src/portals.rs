@@ -6,15 +6,15 @@ use std::time::Duration;
 use lunway_initiator::{IscsiUrl, OpenOptions, TargetRecord};
 use tokio::time::timeout;
 
-use super::address::{MultipathUrl, PortalName};
-use super::open_error::OpenError;
-use crate::plan::Portal;
+use crate::address::{MultipathUrl, PortalName};
+use crate::open_error::OpenError;
+use lunway_multipath::plan::Portal;
 
 /// For the answer to a host's name.
 const RESOLVE_TIME: Duration = Duration::from_secs(5);
 
 /// The portals that were named; where only one was, all that the target tells of.
-pub(super) async fn find(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
+pub(crate) async fn find(url: &MultipathUrl, options: &OpenOptions) -> Result<Vec<Portal>, OpenError> {
     if url.portals.is_empty() {
         let told = told(url, options).await?;
         if !told.is_empty() {
@@ -95,7 +95,7 @@ fn of_target<'a>(found: &'a [TargetRecord], target: &str) -> &'a [(String, u16)]
 }
 
 /// The first address of a host, of the family of `from` where that is given.
-pub(super) async fn resolve(host: &str, port: u16, from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
+pub(crate) async fn resolve(host: &str, port: u16, from: Option<IpAddr>) -> Result<SocketAddr, OpenError> {
     let failed = |why: String| OpenError::Resolve { host: host.to_owned(), why };
     let found: Vec<SocketAddr> = match timeout(RESOLVE_TIME, tokio::net::lookup_host((host, port))).await {
         Ok(Ok(addresses)) => addresses.collect(),

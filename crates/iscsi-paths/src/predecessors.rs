@@ -5,11 +5,11 @@ use std::time::Duration;
 use lunway_block::BlockError;
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions, Predecessors};
 
-use super::open_error::OpenError;
-use crate::Unproven;
+use crate::open_error::OpenError;
+use lunway_multipath::Unproven;
 
 /// Ends the sessions that earlier processes of this host have left, over all `ways` of the disk. What cannot be reached so is left.
-pub(super) async fn reinstate(
+pub(crate) async fn reinstate(
     mut ways: Vec<IscsiUrl>,
     options: &OpenOptions,
 ) -> Result<Vec<Predecessors>, OpenError> {
@@ -27,7 +27,7 @@ pub(super) async fn reinstate(
 }
 
 /// Waits until what is left can do nothing any more, as [`Unproven`] says.
-pub(super) async fn outlast(
+pub(crate) async fn outlast(
     left: Vec<Predecessors>,
     lanes: &[(usize, IscsiDevice)],
     settle: Duration,
