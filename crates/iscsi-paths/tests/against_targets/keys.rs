@@ -7,5 +7,9 @@ fn every_key_of_a_paths_file_is_in_its_page() {
         `lunway man lunway-paths.toml`. Written by\n`LUNWAY_WRITE_DOCS=1 cargo test -p lunway-iscsi-paths --test against_targets keys` from the type that the file is read into.\n"
         .to_owned()
         + &lunway_reference::markdown(&lunway_reference::keys(&schema, &schema["$defs"]));
-    lunway_foreign::written::says("docs/src/paths.md", &page, "-p lunway-iscsi-paths --test against_targets keys");
+    lunway_foreign::written::says(
+        "docs/src/paths.md",
+        &page,
+        "-p lunway-iscsi-paths --test against_targets keys",
+    );
 }

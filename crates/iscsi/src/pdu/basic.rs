@@ -60,6 +60,39 @@ pub struct BasicHeader {
     pub rest: [u8; 28],
 }
 
+/// The fields that stand at the same place in every PDU of an initiator's (RFC 7143 §11.2.1, §4.2.2.1): how it is numbered.
+///
+/// In PDUs without a CmdSN, such as Data-Out, `cmd_sn` is reserved.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RequestHeader {
+    /// Opcode and immediate bit.
+    pub opcode: OpcodeByte,
+    /// The final bit and seven bits that belong to the opcode.
+    pub flags: u8,
+    /// Bytes that belong to the opcode, and the lengths of the segments.
+    pub specific: [u8; 6],
+    /// The logical unit number, in the PDUs that have one.
+    pub lun: U64,
+    /// The initiator's name for the task.
+    pub initiator_task_tag: U32,
+    /// Four bytes that belong to the opcode.
+    pub transfer: [u8; 4],
+    /// Place in the command order (§4.2.2.1).
+    pub cmd_sn: U32,
+    /// Next status the initiator expects on this connection (§4.2.2.2).
+    pub exp_stat_sn: U32,
+    /// The rest, which belongs to the opcode.
+    pub rest: [u8; 16],
+}
+
+impl RequestHeader {
+    /// Looks at a header that an initiator sent.
+    pub fn of(header: &Header) -> &Self {
+        zerocopy::transmute_ref!(header)
+    }
+}
+
 impl BasicHeader {
     /// Looks at a header.
     pub fn of(header: &Header) -> &Self {

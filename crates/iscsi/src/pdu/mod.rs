@@ -98,7 +98,7 @@ mod text;
 
 pub use ahs::{Ahs, AhsError, AhsIter, AhsType};
 pub use asynchronous::{AsyncEvent, AsyncMessage};
-pub use basic::{BasicHeader, U24};
+pub use basic::{BasicHeader, RequestHeader, U24};
 pub use command::{ScsiCommand, ScsiResponse, ServiceResponse, TaskAttribute};
 pub use data::{DataIn, DataOut, R2t};
 pub use login::{Isid, LoginRequest, LoginResponse, LoginStatus, Stage};

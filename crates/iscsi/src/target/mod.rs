@@ -40,7 +40,8 @@ use crate::liveness::{Check, Liveness};
 use crate::login::{LoggedIn, LoginAsk, TargetLogin};
 use crate::negotiation::Parameters;
 use crate::pdu::{
-    self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, ScsiCommand, TaskAttribute, TaskManagementFunction,
+    self, BasicHeader, Opcode, RESERVED_TAG, RejectReason, RequestHeader, ScsiCommand, TaskAttribute,
+    TaskManagementFunction,
 };
 use crate::receive::{Data, Head, Receiver};
 use crate::transmit::Transmitter;
@@ -437,9 +438,7 @@ impl TargetConnection {
     /// Every PDU of the initiator's says which answers it has (RFC 7143 §4.2.2.2).
     fn note_acknowledgement(&mut self, head: &Head) {
         if let Some(retention) = &mut self.retention {
-            // ExpStatSN is at the same place in all of them.
-            let pdu: &pdu::ScsiCommand = pdu::view(&head.bhs);
-            retention.acknowledge(pdu.exp_stat_sn.get());
+            retention.acknowledge(RequestHeader::of(&head.bhs).exp_stat_sn.get());
         }
     }
 
@@ -492,8 +491,7 @@ impl TargetConnection {
     /// A PDU with a CmdSN: delivers it in order (RFC 7143 §4.2.2.1).
     // RFC 7143 [4.2.2.1-5, 4.2.2.1-10, 4.2.2.1-12]
     fn take_request(&mut self, head: Head, data: Option<Data>) {
-        let request: &pdu::ScsiCommand = pdu::view(&head.bhs);
-        // All requests have opcode, tag and CmdSN at the same places.
+        let request = RequestHeader::of(&head.bhs);
         let (opcode, cmd_sn) = (request.opcode, request.cmd_sn.get());
         if opcode.is_immediate() {
             // RFC 7143 [4.2.3.3-6, 11.6.1-2]
@@ -502,7 +500,8 @@ impl TargetConnection {
             }
             return self.deliver(head, data);
         }
-        let command = (opcode.opcode() == Opcode::SCSI_COMMAND).then_some(request);
+        let is_command = opcode.opcode() == Opcode::SCSI_COMMAND;
+        let command = is_command.then(|| pdu::view::<ScsiCommand>(&head.bhs));
         match self.numbering.take(cmd_sn, command) {
             Order::Outside => {}
             Order::Later => self.hold(Held { cmd_sn, immediate: false, head, data }),
