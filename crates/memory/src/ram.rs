@@ -44,13 +44,14 @@ pub struct RamDisk {
 /// The longest transfer that is copied at once: it takes the core that it is on 0.1 ms (see [`RamDisk`]), as with files.
 const AT_ONCE_MAX: usize = 1 << 20;
 
-/// What a longer one copies before others on its core have their turn: 30 µs, and for a write to holes 0.1 ms.
+/// What a longer one copies before others on its core have their turn: 30 µs, and more where a write fills holes.
 const TURN: usize = 256 << 10;
 
-/// Chunks with data that are given back or zeroed before others on the core have their turn: 3 µs to 10 µs each.
+/// Chunks with data that are given back or zeroed before others on the core have their turn: as much memory as
+/// [`AT_ONCE_MAX`].
 const TURN_CHUNKS: usize = 16;
 
-/// Steps of a walk in the same time, most of which find a hole: 10 ns each.
+/// Steps of a walk in the same time, most of which find a hole: estimated, at 10 ns each.
 const TURN_STEPS: usize = 4096;
 
 /// What an operation needs of the disk, which may end before the operation does.
