@@ -18,7 +18,8 @@
 //! 2. **Superset**: what geometry says is metadata ([`Volume::metadata`]) is raised to used again, whatever a bitmap
 //!    says. One piece of code does so for all readers: [`free_in`](volume::free_in).
 //! 3. **Ambivalence is use**: two signatures on one volume, a stale superblock beside a new one, and the volume is
-//!    unknown ([`probe`]).
+//!    unknown ([`probe`]). So is a file system in a partition whose type is for something else
+//!    ([`partition::types`]), and a whole disk on which a suspended system lies ([`tree`]).
 //! 4. **Dirty is told by the log**, not by a flag: a journal is replayed exactly, in memory, or the volume is unknown.
 //! 5. A volume lies inside its container. One larger than its container is unknown; what lies behind the end of a
 //!    smaller one is unknown; so are the gaps between partitions. Volumes lie in volumes up to [`DEPTH`] deep.

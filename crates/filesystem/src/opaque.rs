@@ -1,6 +1,6 @@
 //! Formats that are recognised and left alone: encrypted, shared between disks, or not understood here.
 
-use crate::fields::{le32, le64};
+use crate::fields::{be32, le32, le64};
 use crate::source::{Source, Unreadable};
 
 /// A format of which nothing but its mark is known.
@@ -37,12 +37,28 @@ const VDO: Opaque = Opaque { kind: "VDO", reason: UNREAD };
 const VMFS: Opaque = Opaque { kind: "VMFS", reason: SHARED };
 const SNAPSHOT: Opaque = Opaque { kind: "dm-snapshot", reason: UNREAD };
 const INTEGRITY: Opaque = Opaque { kind: "dm-integrity", reason: UNREAD };
+const UFS: Opaque = Opaque { kind: "UFS", reason: UNREAD };
+const JFS: Opaque = Opaque { kind: "JFS", reason: UNREAD };
+const REISERFS: Opaque = Opaque { kind: "ReiserFS", reason: UNREAD };
+const OCFS2: Opaque = Opaque { kind: "OCFS2", reason: SHARED };
+const GFS2: Opaque = Opaque { kind: "GFS2", reason: SHARED };
+const ISO9660: Opaque = Opaque { kind: "ISO 9660", reason: UNREAD };
+const UDF: Opaque = Opaque { kind: "UDF", reason: UNREAD };
+const STRATIS: Opaque = Opaque { kind: "Stratis", reason: SHARED };
+const BLUESTORE: Opaque = Opaque { kind: "BlueStore", reason: SHARED };
+const DRBD: Opaque = Opaque { kind: "DRBD", reason: SHARED };
+const FIRMWARE_RAID: Opaque = Opaque { kind: "firmware RAID", reason: SHARED };
+
+/// The magic numbers of UFS1 and UFS2, at `fs_magic` (1372) of a superblock at 8, 64 or 256 KiB, in either byte order.
+const UFS1_MAGIC: u32 = 0x0001_1954;
+const UFS2_MAGIC: u32 = 0x1954_0119;
+const UFS_MAGIC_AT: u64 = 1372;
 
 /// md's magic, little-endian (struct mdp_superblock_1, and mdp_super_t on little-endian machines).
 const MD_MAGIC: [u8; 4] = 0xA92B_4EFCu32.to_le_bytes();
 
 /// The marks at fixed places, as libblkid of util-linux looks for them.
-const MARKS: [Mark; 20] = [
+const MARKS: [Mark; 45] = [
     Mark { at: 0, bytes: b"LUKS\xBA\xBE", of: &LUKS },
     Mark { at: 16 << 10, bytes: b"SKUL\xBA\xBE", of: &LUKS },
     Mark { at: 32 << 10, bytes: b"SKUL\xBA\xBE", of: &LUKS },
@@ -71,6 +87,53 @@ const MARKS: [Mark; 20] = [
     Mark { at: 1 << 20, bytes: b"\x0D\xD0\x01\xC0", of: &VMFS },
     Mark { at: 0, bytes: b"SnAp", of: &SNAPSHOT },
     Mark { at: 0, bytes: b"integrt\0", of: &INTEGRITY },
+    // The second superblock of F2FS, in block 1.
+    Mark { at: 4096 + 1024, bytes: b"\x10\x20\xF5\xF2", of: &F2FS },
+    Mark { at: (8 << 10) + UFS_MAGIC_AT, bytes: &UFS1_MAGIC.to_le_bytes(), of: &UFS },
+    Mark { at: (8 << 10) + UFS_MAGIC_AT, bytes: &UFS1_MAGIC.to_be_bytes(), of: &UFS },
+    Mark { at: (64 << 10) + UFS_MAGIC_AT, bytes: &UFS2_MAGIC.to_le_bytes(), of: &UFS },
+    Mark { at: (64 << 10) + UFS_MAGIC_AT, bytes: &UFS2_MAGIC.to_be_bytes(), of: &UFS },
+    Mark { at: (256 << 10) + UFS_MAGIC_AT, bytes: &UFS2_MAGIC.to_le_bytes(), of: &UFS },
+    Mark { at: (256 << 10) + UFS_MAGIC_AT, bytes: &UFS2_MAGIC.to_be_bytes(), of: &UFS },
+    Mark { at: 32 << 10, bytes: b"JFS1", of: &JFS },
+    Mark { at: (8 << 10) + 0x14, bytes: b"ReIsErFs", of: &REISERFS },
+    Mark { at: (8 << 10) + 0x34, bytes: b"ReIsErFs", of: &REISERFS },
+    Mark { at: (64 << 10) + 0x34, bytes: b"ReIsErFs", of: &REISERFS },
+    Mark { at: (64 << 10) + 0x34, bytes: b"ReIsEr2Fs", of: &REISERFS },
+    Mark { at: (64 << 10) + 0x34, bytes: b"ReIsEr3Fs", of: &REISERFS },
+    Mark { at: 64 << 10, bytes: b"ReIsEr4", of: &REISERFS },
+    // The superblock of OCFS2 is block 2, of 512 to 4096 bytes.
+    Mark { at: 1024, bytes: b"OCFSV2", of: &OCFS2 },
+    Mark { at: 2048, bytes: b"OCFSV2", of: &OCFS2 },
+    Mark { at: 4096, bytes: b"OCFSV2", of: &OCFS2 },
+    Mark { at: 8192, bytes: b"OCFSV2", of: &OCFS2 },
+    // GFS2_MAGIC, and the type of a superblock.
+    Mark { at: 64 << 10, bytes: b"\x01\x16\x19\x70\0\0\0\x01", of: &GFS2 },
+    // Volume descriptors begin in sector 16 (ECMA-119, 6.2.1; ECMA-167, 2/9.1), of 2048 bytes.
+    Mark { at: (32 << 10) + 1, bytes: b"CD001", of: &ISO9660 },
+    Mark { at: (32 << 10) + 1, bytes: b"BEA01", of: &UDF },
+    Mark { at: (34 << 10) + 1, bytes: b"NSR0", of: &UDF },
+    Mark { at: 512 + 4, bytes: b"!Stra0tis\x86\xFF\x02^\x41rh", of: &STRATIS },
+    Mark { at: 9 * 512 + 4, bytes: b"!Stra0tis\x86\xFF\x02^\x41rh", of: &STRATIS },
+    Mark { at: 0, bytes: b"bluestore block device", of: &BLUESTORE },
+];
+
+/// DRBD's internal metadata take the last block of 4 KiB; the magic number is one of three (versions 8.0 to 8.3, 8.4
+/// unclean, 9), big-endian, at an offset that depends on the version.
+const DRBD_BLOCK: u64 = 4096;
+const DRBD_MAGICS: [u32; 3] = [0x8374_026B, 0x8374_026C, 0x8374_026D];
+const DRBD_HEADER: usize = 128;
+
+/// Marks of firmware RAID: sectors of 512 bytes before the end, and what begins there. Intel's IMSM, SNIA's DDF in
+/// either byte order (on the last sector, or 257 before it with a workspace behind), NVIDIA, LSI.
+const FIRMWARE_MARKS: [(u64, &[u8]); 7] = [
+    (2, b"Intel Raid ISM Cfg Sig. "),
+    (1, b"\xDE\x11\xDE\x11"),
+    (1, b"\x11\xDE\x11\xDE"),
+    (257, b"\xDE\x11\xDE\x11"),
+    (257, b"\x11\xDE\x11\xDE"),
+    (2, b"NVIDIA  "),
+    (1, b"$XIDE$"),
 ];
 
 /// The magic of ZFS' uberblocks, and where the first label has them.
@@ -91,6 +154,12 @@ pub fn recognised(source: &dyn Source) -> Result<Option<&'static Opaque>, Unread
     }
     if md_at_the_end(source)? {
         return Ok(Some(&MD));
+    }
+    if drbd(source)? {
+        return Ok(Some(&DRBD));
+    }
+    if firmware_raid(source)? {
+        return Ok(Some(&FIRMWARE_RAID));
     }
     Ok(zfs(source)?.then_some(&ZFS))
 }
@@ -125,6 +194,25 @@ fn md_at_the_end(source: &dyn Source) -> Result<bool, Unreadable> {
             if magic == MD_MAGIC || le32(&magic, 0).swap_bytes() == u32::from_le_bytes(MD_MAGIC) {
                 return Ok(true);
             }
+        }
+    }
+    Ok(false)
+}
+
+fn drbd(source: &dyn Source) -> Result<bool, Unreadable> {
+    let Some(at) = (source.len() / DRBD_BLOCK).checked_sub(1) else { return Ok(false) };
+    let header: [u8; DRBD_HEADER] = source.array(at * DRBD_BLOCK)?;
+    Ok(header.chunks_exact(4).any(|word| DRBD_MAGICS.contains(&be32(word, 0))))
+}
+
+/// Its superblock lies at the end of the disk, behind the partition table and the file systems of the array.
+fn firmware_raid(source: &dyn Source) -> Result<bool, Unreadable> {
+    for (sectors, mark) in FIRMWARE_MARKS {
+        let at = (source.len() / 512).checked_sub(sectors).map(|sector| sector * 512);
+        if let Some(at) = at
+            && source.bytes(at, mark.len())? == mark
+        {
+            return Ok(true);
         }
     }
     Ok(false)
@@ -177,6 +265,16 @@ mod tests {
         disk[4096..4104].copy_from_slice(b"-FVE-FS-");
         assert_eq!(recognised(&disk), Ok(Some(&BITLOCKER)));
         disk[3] = 0;
+        let at = len / 4096 * 4096 - 4096 + 60;
+        disk[at..at + 4].copy_from_slice(&0x8374_026Bu32.to_be_bytes());
+        assert_eq!(recognised(&disk), Ok(Some(&DRBD)));
+        disk[at..at + 4].fill(0);
+        for (sectors, mark) in FIRMWARE_MARKS {
+            let at = (len / 512 - sectors as usize) * 512;
+            disk[at..at + mark.len()].copy_from_slice(mark);
+            assert_eq!(recognised(&disk), Ok(Some(&FIRMWARE_RAID)), "{mark:?}");
+            disk[at..at + mark.len()].fill(0);
+        }
         for at in [130, 140] {
             disk[at << 10..(at << 10) + 8].copy_from_slice(&ZFS_UBERBLOCK.to_be_bytes());
         }

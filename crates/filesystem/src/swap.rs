@@ -42,6 +42,11 @@ pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     Ok(signature(source)?.is_some())
 }
 
+/// Whether a suspended system lies in the volume, whatever else bears its signature there.
+pub fn is_suspended(source: &dyn Source) -> Result<bool, Unreadable> {
+    Ok(signature(source)?.is_some_and(|(_, suspended)| suspended))
+}
+
 /// Examines the volume.
 pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let (page, suspended) =

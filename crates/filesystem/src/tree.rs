@@ -7,8 +7,10 @@ use crate::lvm::{self, PhysicalVolume};
 use crate::map::{Ranges, Use};
 use crate::opaque::Opaque;
 use crate::partition::layout::{self, Layout};
+use crate::partition::types::Declared;
 use crate::probe::{Format, Found, probe};
 use crate::source::{Budget, Cached, Segment, Source, View};
+use crate::swap;
 use crate::volume::{Doubt, Volume, free_in};
 
 const LVM2: &str = "LVM2";
@@ -47,6 +49,8 @@ pub struct Node {
     /// What lies in it.
     pub children: Vec<Self>,
     content: Content,
+    /// Whether a suspended system lies in it.
+    suspended: bool,
 }
 
 enum Content {
@@ -86,7 +90,11 @@ impl Disk {
     /// is unknown, with the reason in its place.
     pub fn examine(source: &dyn Source, sector: u32) -> Self {
         let cached = Cached::new(source);
-        Self { root: Node::examine(&cached, sector, 0, None) }
+        let mut root = Node::examine(&cached, sector, 0, None);
+        if root.has_suspended() {
+            root.leave_alone();
+        }
+        Self { root }
     }
 
     /// The whole disk.
@@ -158,12 +166,57 @@ impl Node {
             notes: Vec::new(),
             children: Vec::new(),
             content: Content::Whole(Use::Unknown),
+            suspended: false,
         }
     }
 
     fn refused(mut self, doubt: Doubt) -> Self {
         (self.reason, self.remedy) = (Some(doubt.reason), doubt.remedy);
+        self.suspended |= doubt.suspended;
         self
+    }
+
+    /// Whether a suspended system lies in it, or in what lies in it.
+    fn has_suspended(&self) -> bool {
+        self.suspended || self.children.iter().any(Self::has_suspended)
+    }
+
+    /// Calls nothing of it free: the suspended system goes on with volumes as it remembers them.
+    fn leave_alone(&mut self) {
+        match &mut self.content {
+            Content::Whole(_) => return,
+            Content::Volume(_) => {
+                self.content = Content::Whole(Use::Unknown);
+                (self.used, self.free, self.unknown) = (0, 0, self.len);
+            }
+            Content::Pieces(pieces) => {
+                for piece in pieces {
+                    if let What::Own(what @ Use::Free) = &mut piece.what {
+                        *what = Use::Unknown;
+                    }
+                }
+                self.children.iter_mut().for_each(Self::leave_alone);
+                return self.count();
+            }
+        }
+        self.reason = Some("a suspended system on this disk may have it mounted".to_owned());
+        self.remedy = Some("start that system, and shut it down");
+    }
+
+    /// What is read in a partition is not believed where its type is for something else.
+    fn declared(self, declared: Option<&Declared>) -> Self {
+        let (Some(declared), Some(kind)) = (declared, self.kind) else { return self };
+        // What was not read has nothing free.
+        if matches!(self.content, Content::Whole(_)) || declared.holds == Some(kind) {
+            return self;
+        }
+        Self::new(self.len, self.name).refused(
+            Doubt::new(format!(
+                "it is {kind} by its content, and {} by its type in the partition table",
+                declared.name
+            ))
+            .helped_by("correct the type with sfdisk --part-type, or remove the signature with wipefs"),
+        )
     }
 
     /// Examines what lies in `source`, which is a container's child at this depth. Offsets are relative to it.
@@ -173,6 +226,8 @@ impl Node {
             return node.refused(Doubt::new(format!("it lies more than {DEPTH} containers deep")));
         }
         let budget = Budget::for_examination(source);
+        // A stale signature, or an array's around it, makes the suspended system no less alive.
+        node.suspended = swap::is_suspended(&budget).unwrap_or(false);
         match probe(&budget, sector) {
             Err(error) => node.refused(error.into()),
             Ok(Found::Nothing) => node,
@@ -236,7 +291,9 @@ impl Node {
             let len = entry.range.end - entry.range.start;
             let child = match (entry.refused, View::part(source, entry.range.clone())) {
                 (Some(reason), _) => Self::new(len, entry.name).refused(Doubt::new(reason)),
-                (None, Ok(view)) => Self::examine(&view, sector, depth + 1, entry.name),
+                (None, Ok(view)) => {
+                    Self::examine(&view, sector, depth + 1, entry.name).declared(entry.declared)
+                }
                 (None, Err(error)) => Self::new(len, entry.name).refused(error.into()),
             };
             claimed.push(Piece { range: entry.range, what: What::Child(self.children.len(), 0) });
@@ -292,8 +349,19 @@ impl Node {
         if at < self.len {
             pieces.push(Piece { range: at..self.len, what: What::Own(Use::Unknown) });
         }
-        self.unknown = 0;
-        for piece in &pieces {
+        for (number, child) in self.children.iter_mut().enumerate() {
+            child.place(&Self::segments(&pieces, number));
+        }
+        self.content = Content::Pieces(pieces);
+        self.count();
+        self
+    }
+
+    /// Counts the bytes of a container: its own, and those of its children.
+    fn count(&mut self) {
+        (self.used, self.free, self.unknown) = (0, 0, 0);
+        let Content::Pieces(pieces) = &self.content else { return };
+        for piece in pieces {
             let len = piece.range.end - piece.range.start;
             match piece.what {
                 What::Own(Use::Used) => self.used += len,
@@ -302,14 +370,11 @@ impl Node {
                 What::Child(..) => {}
             }
         }
-        for (number, child) in self.children.iter_mut().enumerate() {
-            child.place(&Self::segments(&pieces, number));
+        for child in &self.children {
             self.used += child.used;
             self.free += child.free;
             self.unknown += child.unknown;
         }
-        self.content = Content::Pieces(pieces);
-        self
     }
 
     /// Offsets here and below are relative to this node until it is put into its container, in these segments.

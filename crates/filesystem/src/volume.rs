@@ -25,12 +25,19 @@ pub struct Doubt {
     pub reason: String,
     /// What would help: "run e2fsck", "shut Windows down instead of …".
     pub remedy: Option<&'static str>,
+    /// Whether a suspended system lies in the volume: it has other volumes of the disk mounted, in its memory.
+    pub suspended: bool,
 }
 
 impl Doubt {
     /// A doubt for this reason.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), remedy: None }
+        Self { reason: reason.into(), remedy: None, suspended: false }
+    }
+
+    /// A doubt because of a suspended system.
+    pub fn suspended(reason: impl Into<String>) -> Self {
+        Self { suspended: true, ..Self::new(reason) }
     }
 
     /// The same, with what would help.

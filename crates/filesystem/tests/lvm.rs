@@ -137,6 +137,15 @@ fn volumes_in_pieces_are_looked_into_and_extents_of_none_are_free() {
     std::fs::write(&inner, bytes).expect("an image");
     run("e2fsck", &["-fn", text(&inner)]);
     assert!(lvm::read(&source).is_ok());
+
+    // A partition of the type that is for physical volumes is looked into.
+    let disk = sparse(folder.path(), "disk", 402 * MIB);
+    let table = "echo start=1MiB, size=400MiB, type=8e | sfdisk -q --label dos";
+    run("sh", &["-c", &format!("{table} {}", text(&disk))]);
+    let file = File::options().write(true).open(&disk).expect("a disk");
+    file.write_all_at(&after, MIB).expect("a write");
+    let disk = Disk::examine(&Image::open(&disk), 512);
+    assert_eq!((disk.root().children[0].kind, disk.root().children[0].children.len()), (Some("LVM2"), 3));
 }
 
 #[test]

@@ -6,6 +6,8 @@
 //! - The zeros of each bitmap are as many as its descriptor says, and the bits behind a group's end are ones.
 //! - What is free after the metadata of geometry was raised is as much as all descriptors say, and, on a volume without
 //!   a log to be replayed, as the superblock says: so that no bitmap contradicts geometry.
+//! - Without checksums (`metadata_csum`), a bitmap in which a used and a free bit have changed places is believed: its
+//!   sums are right, and inodes are not read.
 //! - Every feature that changes what is free is one that is known here.
 //! - The volume was unmounted, or its [journal](self) can be replayed to the letter; the replay is in memory, and all of
 //!   the above is asked of the volume as it is after it.

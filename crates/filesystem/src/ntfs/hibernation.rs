@@ -52,7 +52,7 @@ pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
     }
     for reference in found {
         if has_image(source, mft, reference)? {
-            return Err(Doubt::new(
+            return Err(Doubt::suspended(
                 "Windows is hibernated in it (hiberfil.sys), as after a shutdown with Fast Startup",
             )
             .helped_by(

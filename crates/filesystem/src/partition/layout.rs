@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::gpt::Copy;
+use super::types::{self, Declared, guid};
 use super::{MBR_ENTRIES, MBR_ENTRY, PROTECTIVE};
 use crate::fields::le32;
 use crate::map::{Ranges, clip};
@@ -19,6 +20,8 @@ pub struct Entry {
     pub name: Option<String>,
     /// Why what is in it is not looked at: its type, or a contradiction.
     pub refused: Option<&'static str>,
+    /// What its type says that it is, if not a file system whose free map is read here.
+    pub declared: Option<&'static Declared>,
 }
 
 /// A table.
@@ -54,12 +57,6 @@ const REFUSED: [[u8; 16]; 3] = [
     guid(0xAF9B_60A0, 0x1431, 0x4F62, 0xBC68_3311_714A_69AD),
     guid(0xE75C_AF8F, 0xF680, 0x4CEE, 0xAFA3_B001_E56E_FC2D),
 ];
-
-/// A GUID as it lies on a disk: the first three fields little-endian.
-const fn guid(a: u32, b: u16, c: u16, d: u64) -> [u8; 16] {
-    let (a, b, c, d) = (a.to_le_bytes(), b.to_le_bytes(), c.to_le_bytes(), d.to_be_bytes());
-    [a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]]
-}
 
 /// An entry of an MBR or EBR.
 #[derive(Clone, Copy)]
@@ -145,7 +142,8 @@ fn gpt(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
         let refused = REFUSED.contains(&entry.kind).then_some(OTHER_DISKS);
         let range =
             entry.range.clone().ok_or_else(|| Doubt::new("a partition of the GPT ends before it begins"))?;
-        partitions.push(Entry { range, name: entry.name(), refused });
+        let declared = types::of_guid(&entry.kind);
+        partitions.push(Entry { range, name: entry.name(), refused, declared });
     }
     // A hybrid MBR names partitions of the GPT a second time.
     for slot in slots.iter().filter(|slot| slot.is_used() && slot.kind != PROTECTIVE) {
@@ -171,7 +169,8 @@ fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
         if EXTENDED.contains(&slot.kind) {
             extended(source, sector, slot, &mut partitions, &mut table)?;
         } else {
-            partitions.push(Entry { range, name: None, refused: ldm.then_some(OTHER_DISKS) });
+            let refused = ldm.then_some(OTHER_DISKS);
+            partitions.push(Entry { range, name: None, refused, declared: types::of_byte(slot.kind) });
         }
     }
     Layout { kind: "MBR", partitions, table: Ranges::default(), notes: Vec::new() }.sorted(source, table)
@@ -214,7 +213,13 @@ fn extended(
                 }
                 continue;
             }
-            partitions.push(Entry { range: first * sector..last * sector, name: None, refused: None });
+            let declared = types::of_byte(slot.kind);
+            partitions.push(Entry {
+                range: first * sector..last * sector,
+                name: None,
+                refused: None,
+                declared,
+            });
         }
         empty = if partitions.len() == before { empty + 1 } else { 0 };
         match next {

@@ -3,6 +3,7 @@
 
 mod gpt;
 pub mod layout;
+pub mod types;
 
 use crc_fast::CrcAlgorithm;
 

@@ -1,0 +1,135 @@
+//! Whole disks with tables that sfdisk made: what one part says about others.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use lunway_filesystem::tree::{Disk, Node};
+use support::*;
+
+const MIB: u64 = 1 << 20;
+const TOOLS: [&str; 4] = ["sfdisk", "mke2fs", "mkswap", "mkfs.fat"];
+
+/// A disk of 26 MiB with a partition from 1 to 17 MiB of this type, and one from 17 to 25 MiB.
+fn partitioned(folder: &Path, label: &str, kind: &str) -> PathBuf {
+    let image = sparse(folder, "disk", 26 * MIB);
+    let script = folder.join("script");
+    let table = format!("label: {label}\nstart=1MiB, size=16MiB, type={kind}\nstart=17MiB, size=8MiB\n");
+    std::fs::write(&script, table).expect("a script");
+    run("sh", &["-c", &format!("sfdisk -q --wipe never {} <{}", text(&image), text(&script))]);
+    image
+}
+
+/// Formats a partition by `command`, in which IMAGE is a file of `mib` MiB.
+fn format(disk: &Path, at: u64, mib: u64, command: &str) {
+    let image = sparse(disk.parent().expect("a folder"), "volume", mib * MIB);
+    let mut words = command.split(' ').map(|word| if word == "IMAGE" { text(&image) } else { word });
+    let program = words.next().expect("a program");
+    run(program, &words.collect::<Vec<_>>());
+    let bytes = std::fs::read(&image).expect("a volume");
+    File::options()
+        .write(true)
+        .open(disk)
+        .and_then(|file| file.write_all_at(&bytes, at * MIB))
+        .expect("a write");
+}
+
+fn tree(image: &Path) -> Disk {
+    Disk::examine(&Image::open(image), 512)
+}
+
+fn free(disk: &Disk) -> Vec<u64> {
+    disk.root().children.iter().map(|child| child.free).collect()
+}
+
+fn reason(node: &Node) -> &str {
+    node.reason.as_deref().unwrap_or_default()
+}
+
+#[test]
+fn a_file_system_in_a_partition_of_another_type_is_ambivalent() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for (label, kind, name) in [
+        ("gpt", "A19D880F-05FC-4D3B-A006-743F0F84911E", "Linux RAID"),
+        ("gpt", "E6D6D379-F507-44C2-A23C-238F2A3DF928", "LVM"),
+        ("gpt", "CA7D7CCB-63ED-4C53-861C-1742536059CC", "LUKS"),
+        ("gpt", "21686148-6449-6E6F-744E-656564454649", "BIOS boot"),
+        ("gpt", "E3C9E316-0B5C-4DB8-817D-F92DF00215AE", "Microsoft reserved"),
+        ("gpt", "4FBD7E29-9D25-41B8-AFD0-062C0CEFF05D", "Ceph"),
+        ("gpt", "7C3457EF-0000-11AA-AA11-00306543ECAC", "Apple (HFS+, APFS)"),
+        ("gpt", "516E7CBA-6ECF-11D6-8FF8-00022D09712B", "FreeBSD (UFS, ZFS)"),
+        ("gpt", "AA31E02A-400F-11DB-9590-000C2911D1B8", "VMware"),
+        ("dos", "fd", "Linux RAID"),
+        ("dos", "8e", "LVM"),
+        ("dos", "fb", "VMware"),
+        ("dos", "a5", "FreeBSD (UFS, ZFS)"),
+        ("dos", "af", "Apple (HFS+, APFS)"),
+    ] {
+        for (command, content) in
+            [("mke2fs -q -F -t ext4 IMAGE", "ext4"), ("mkfs.fat -F 16 -s 4 IMAGE", "FAT16")]
+        {
+            let image = partitioned(folder.path(), label, kind);
+            format(&image, 1, 16, command);
+            format(&image, 17, 8, "mke2fs -q -F -t ext4 IMAGE");
+            let disk = tree(&image);
+            let [first, second] = disk.root().children.as_slice() else { panic!("two partitions") };
+            assert_eq!(
+                reason(first),
+                format!("it is {content} by its content, and {name} by its type in the partition table")
+            );
+            assert_eq!((first.used, first.free, first.unknown), (0, 0, 16 * MIB), "{kind}");
+            assert!(second.free > 4 * MIB && second.free == disk.root().free, "{kind}");
+        }
+    }
+    for (label, kind) in
+        [("gpt", "linux"), ("gpt", "uefi"), ("gpt", "swap"), ("dos", "83"), ("dos", "7"), ("dos", "82")]
+    {
+        let image = partitioned(folder.path(), label, kind);
+        format(&image, 1, 16, "mke2fs -q -F -t ext4 IMAGE");
+        assert!(free(&tree(&image))[0] > 8 * MIB, "{kind}");
+    }
+}
+
+#[test]
+fn a_suspended_system_keeps_the_whole_disk() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = partitioned(folder.path(), "gpt", "linux");
+    format(&image, 1, 16, "mke2fs -q -F -t ext4 IMAGE");
+    format(&image, 17, 8, "mkswap -q -p 4096 IMAGE");
+    let [ext, swap] = free(&tree(&image))[..] else { panic!("two partitions") };
+    assert!(ext > 8 * MIB && swap == 8 * MIB - 4096, "{ext}, {swap}");
+    let file = File::options().read(true).write(true).open(&image).expect("an image");
+    let write = |at: u64, bytes: &[u8]| file.write_all_at(bytes, 17 * MIB + at).expect("a write");
+    let alone = |why: &str| {
+        let disk = tree(&image);
+        assert_eq!(free(&disk), [0, 0], "{why}");
+        assert_eq!((disk.root().free, disk.root().used + disk.root().unknown), (0, 26 * MIB), "{why}");
+        disk.for_each_free(&Image::open(&image), &mut |range| panic!("{why}: {range:?}")).expect("a map");
+        let [first, second] = disk.root().children.as_slice() else { panic!("two partitions") };
+        assert_eq!(first.kind, Some("ext4"));
+        assert_eq!(reason(first), "a suspended system on this disk may have it mounted");
+        reason(second).to_owned()
+    };
+    write(4086, b"S1SUSPEND\0");
+    assert_eq!(alone("suspended"), "a suspended system lies in it");
+    // Stale signatures in front of it and around it.
+    write(0, b"LUKS\xBA\xBE");
+    assert!(alone("in LUKS").contains("encrypted"));
+    write(0, &[0; 6]);
+    write(1024 + 0x38, &[0x53, 0xEF]);
+    write(1024 + 0x04, &[1]);
+    write(1024 + 0x20, &[1]);
+    write(1024 + 0x28, &[1]);
+    let said = alone("beside ext");
+    assert!(said.contains("at once") || said.contains("suspended"), "{said}");
+    write(4086, b"SWAPSPACE2");
+    assert!(free(&tree(&image))[0] == ext);
+}
