@@ -26,7 +26,7 @@
 //! 6. Nothing is free because nobody claims it.
 //! 7. A broken volume hides nothing else on the disk.
 //! 8. What a disk costs is bounded, whatever its bytes are: bytes read ([`Budget`](source::Budget)), memory, depth.
-//!    There is never a vector with an element for each cluster.
+//!    There is never more than a bit for each cluster, and that only for FAT, while the volume is examined.
 //!
 //! The map is of the bytes as they lie there. On a disk that a guest is writing, a free block may have its data in the
 //! guest's memory already: such a map is good for a backup, and deadly for discarding.
