@@ -210,7 +210,9 @@ impl Node {
         if matches!(self.content, Content::Whole(_)) || declared.holds == Some(kind) {
             return self;
         }
-        Self::new(self.len, self.name).refused(
+        let suspended = self.has_suspended();
+        let node = Self { suspended, ..Self::new(self.len, self.name) };
+        node.refused(
             Doubt::new(format!(
                 "it is {kind} by its content, and {} by its type in the partition table",
                 declared.name
@@ -290,7 +292,10 @@ impl Node {
         for entry in layout.partitions {
             let len = entry.range.end - entry.range.start;
             let child = match (entry.refused, View::part(source, entry.range.clone())) {
-                (Some(reason), _) => Self::new(len, entry.name).refused(Doubt::new(reason)),
+                (Some(reason), view) => {
+                    let suspended = view.is_ok_and(|view| swap::is_suspended(&view).unwrap_or(false));
+                    Self { suspended, ..Self::new(len, entry.name).refused(Doubt::new(reason)) }
+                }
                 (None, Ok(view)) => {
                     Self::examine(&view, sector, depth + 1, entry.name).declared(entry.declared)
                 }

@@ -131,5 +131,17 @@ fn a_suspended_system_keeps_the_whole_disk() {
     let said = alone("beside ext");
     assert!(said.contains("at once") || said.contains("suspended"), "{said}");
     write(4086, b"SWAPSPACE2");
-    assert!(free(&tree(&image))[0] == ext);
+    assert_eq!(free(&tree(&image))[0], ext);
+    // In a partition that its table has no room for, in a partition that is for something else.
+    let nested = partitioned(folder.path(), "dos", "82");
+    format(&nested, 1, 16, "mkswap -q -p 4096 IMAGE");
+    let mut inner = std::fs::read(&nested).expect("a disk");
+    inner[MIB as usize + 4086..][..9].copy_from_slice(b"S1SUSPEND");
+    let disk = partitioned(folder.path(), "dos", "fd");
+    format(&disk, 17, 8, "mke2fs -q -F -t ext4 IMAGE");
+    let outer = File::options().write(true).open(&disk).expect("a disk");
+    outer.write_all_at(&inner[..16 << 20], MIB).expect("a write");
+    let disk = tree(&disk);
+    assert_eq!(free(&disk), [0, 0]);
+    assert_eq!(reason(&disk.root().children[1]), "a suspended system on this disk may have it mounted");
 }
