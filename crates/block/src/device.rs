@@ -1,5 +1,7 @@
 //! The trait.
 
+use std::path::Path;
+
 use crate::{BlockError, Buf, Caching, Extent, ExtentKind, Geometry, Identity, Io, PathSample, SharedBuf};
 
 /// When a write may be acknowledged.
@@ -41,6 +43,10 @@ impl Space {
 
 /// Called with the new geometry after a device has changed its size.
 pub type ResizeCallback = Box<dyn Fn(Geometry) + Send + Sync>;
+
+/// Makes the switch of a snapshot durable, for instance in the configuration that names the device: see
+/// [`BlockDevice::snapshot`]. Blocks; an error has changed nothing.
+pub type SnapshotCommit = Box<dyn FnOnce() -> Result<(), BlockError> + Send>;
 
 /// What a device tells about writes that it acknowledged and that no flush has made durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +118,18 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// size that it has by now, and no other.
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         let _ = size;
+        Io::err(BlockError::Unsupported)
+    }
+
+    /// Freezes what the device holds, and goes on with a new file `leaf` on top of it, which must not exist: all later writes go there.
+    /// Everything that was completed before is in the frozen state, durably, and nothing else. Operations wait meanwhile.
+    ///
+    /// Three steps, so that a kill at any moment leaves either the old device or the new one, whole: the new file is made under another
+    /// name; `commit` writes down that the device is `leaf` from now on; the file gets its name. A device that is opened as `leaf`
+    /// finishes the third step where it is missing. An error, `commit`'s too, leaves the device as it was, unless it is
+    /// [`BlockError::Gone`].
+    fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
+        let _ = (leaf, commit);
         Io::err(BlockError::Unsupported)
     }
 

@@ -59,6 +59,12 @@ pub enum BlockError {
         /// What size it was and what speaks against it.
         why: String,
     },
+    /// No snapshot of the device was made.
+    #[error("no snapshot was made: {why}")]
+    Snapshot {
+        /// What speaks against it, or went wrong.
+        why: String,
+    },
     /// The device cannot be written.
     #[error("the device is read-only")]
     ReadOnly,

@@ -1,8 +1,10 @@
 //! A device around a device.
 
+use std::path::Path;
+
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, Geometry, Identity, Io,
-    PathSample, ResizeCallback, SharedBuf, Space, Zeroing,
+    PathSample, ResizeCallback, SharedBuf, SnapshotCommit, Space, Zeroing,
 };
 
 /// A device around another: [`inner`](Self::inner), and what it changes of it.
@@ -73,6 +75,11 @@ pub trait Layer: Send + Sync + 'static {
     /// As [`BlockDevice::resize`].
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         self.inner().resize(size)
+    }
+
+    /// As [`BlockDevice::snapshot`].
+    fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
+        self.inner().snapshot(leaf, commit)
     }
 
     /// As [`BlockDevice::close`].
@@ -146,6 +153,10 @@ impl<L: Layer> BlockDevice for L {
 
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         Layer::resize(self, size)
+    }
+
+    fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
+        Layer::snapshot(self, leaf, commit)
     }
 
     fn close(&self) -> Io<Result<(), BlockError>> {

@@ -59,7 +59,9 @@ mod turn;
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
 pub use bytes::Bytes;
 pub use caching::Caching;
-pub use device::{BlockDevice, CacheCallback, CacheNews, Durability, ResizeCallback, Space, Zeroing};
+pub use device::{
+    BlockDevice, CacheCallback, CacheNews, Durability, ResizeCallback, SnapshotCommit, Space, Zeroing,
+};
 pub use error::{BlockError, Fate};
 pub use extent::{Extent, ExtentKind};
 pub use geometry::{Geometry, Unmap};

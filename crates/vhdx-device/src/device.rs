@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
-    ResizeCallback, SharedBuf, Unmap, Zeroing,
+    ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
 use lunway_file::{Lane, Workers};
 use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, EditError, Kind, OpenOptions, Resize, Source};
 
 use crate::backing::Backing;
-use crate::random_guids;
+use crate::{random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
 /// change their state.
@@ -46,6 +46,7 @@ pub struct OpenError {
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
 /// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not
 ///   resized.
+/// - **Snapshotted** between two operations: it goes on in another file, whose parent the first one becomes.
 /// - **Closed by [`close`](Self::close)**, which leaves an empty log. Dropped, it is closed on a thread; killed, it is
 ///   replayed when it is opened next.
 ///
@@ -56,8 +57,6 @@ pub struct VhdxDevice {
 }
 
 struct Inner {
-    /// `None`: it lies on a device.
-    path: Option<PathBuf>,
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
     /// `None` once it is closed. Operations share it, on their threads.
@@ -65,11 +64,10 @@ struct Inner {
     /// All but the size, which may change.
     geometry: Geometry,
     size: AtomicU64,
-    identity: Identity,
+    /// Another one after a snapshot.
+    identity: Mutex<Identity>,
     /// Who is told of another size.
     on_resize: Mutex<Vec<ResizeCallback>>,
-    /// How a guest's unmap is carried out.
-    unmap: DiscardMode,
     workers: Workers,
 }
 
@@ -89,6 +87,9 @@ impl VhdxDevice {
         // The first one is for the file. Its parents are only read, and take none.
         let mut guids = Some(random_guids().map_err(random)?);
         let mut guids = || guids.take().unwrap_or_else(|| Box::new(|| lunway_vhdx::format::Guid::ZERO));
+        if !read_only {
+            snapshot::finish(path).map_err(failed)?;
+        }
         let canonical = path.canonicalize().map_err(|source| access("looking for the file", source))?;
         if !read_only {
             let names: Vec<String> = children(&canonical)
@@ -104,7 +105,7 @@ impl VhdxDevice {
             let disk = Disk::open(Backing::File(file), &options, guids())?;
             Chain::of_disks(vec![disk], std::slice::from_ref(&canonical), folder(&canonical), &options, guids)
         });
-        Ok(Self { inner: Arc::new(Inner::new(Some(canonical), opened.map_err(failed)?)) })
+        Ok(Self { inner: Arc::new(Inner::new(opened.map_err(failed)?)) })
     }
 
     /// Opens the VHDX that lies on a device, from its first byte on. It has no parents, does not change its size, and takes space
@@ -121,7 +122,7 @@ impl VhdxDevice {
             source: std::io::Error::other(error.to_string()),
         })?;
         let disk = Disk::open(Backing::device(device), &options, guids)?;
-        Ok(Self { inner: Arc::new(Inner::new(None, Chain::new(vec![disk])?)) })
+        Ok(Self { inner: Arc::new(Inner::new(Chain::new(vec![disk])?)) })
     }
 
     /// The disks of the chain, the one that is written first: their parameters, for people. `None` once it is closed.
@@ -162,7 +163,7 @@ impl VhdxDevice {
 }
 
 impl Inner {
-    fn new(path: Option<PathBuf>, chain: Chain<Backing>) -> Self {
+    fn new(chain: Chain<Backing>) -> Self {
         let disk = &chain.disks()[0];
         let parameters = disk.parameters();
         let geometry = Geometry {
@@ -175,32 +176,17 @@ impl Inner {
             volatile_cache: !disk.is_read_only(),
             ..Geometry::plain(parameters.disk_size).with_sector(parameters.logical_sector)
         };
-        let unmap = match parameters.kind {
-            Kind::Dynamic | Kind::Fixed => DiscardMode::Unmap,
-            // An unmap of a part of a block would leave what the parent has there.
-            Kind::Differencing => DiscardMode::Zero,
-        };
-        // A copy of the file has the same GUID, and lies elsewhere.
-        let identity = Identity {
-            content: Some(format!("virtual disk {}", parameters.disk_id)),
-            place: match disk.storage() {
-                Backing::File(file) => lunway_file::place(file),
-                Backing::Device(bytes) => bytes.device().identity().place,
-            },
-        };
         let device = match disk.storage() {
             Backing::File(_) => None,
             Backing::Device(bytes) => Some(Arc::clone(bytes.device())),
         };
         Self {
-            path,
             device,
-            identity,
+            identity: Mutex::new(identity(&chain)),
             chain: RwLock::new(Some(chain)),
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
-            unmap,
             workers: Workers::new(),
         }
     }
@@ -219,10 +205,11 @@ impl Inner {
         let Some(chain) = place.as_ref() else {
             return Err(BlockError::gone("the VHDX file was closed"));
         };
-        let (Some(path), Backing::File(file)) = (&self.path, chain.disks()[0].storage()) else {
+        let (Some(path), Backing::File(file)) = (chain.paths().first(), chain.disks()[0].storage()) else {
             return Err(BlockError::Unsupported);
         };
-        match children(path).as_deref() {
+        let path = path.clone();
+        match children(&path).as_deref() {
             Ok([]) => {}
             Ok([child, ..]) => {
                 return Err(refused(format!(
@@ -247,7 +234,7 @@ impl Inner {
         let none =
             || -> Box<dyn lunway_vhdx::format::GuidSource> { Box::new(|| lunway_vhdx::format::Guid::ZERO) };
         let opened = Disk::open(Backing::File(file), &options, guids).and_then(|disk| {
-            Chain::of_disks(vec![disk], std::slice::from_ref(path), folder(path), &options, none)
+            Chain::of_disks(vec![disk], std::slice::from_ref(&path), folder(&path), &options, none)
         });
         let chain = opened.map_err(|error| BlockError::gone(format!("after a resize: {error}")))?;
         self.size.store(chain.size(), Ordering::Release);
@@ -261,6 +248,21 @@ impl Inner {
             callback(self.geometry());
         }
         Ok(())
+    }
+
+    /// Goes on in the file `leaf`.
+    fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Result<(), BlockError> {
+        // Waits for operations under way, and holds back those that come.
+        let mut place = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(chain) = place.take() else {
+            return Err(BlockError::gone("the VHDX file was closed"));
+        };
+        let (chain, made) = snapshot::snapshot(chain, leaf, commit);
+        *place = chain;
+        if let Some(chain) = &*place {
+            *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = identity(chain);
+        }
+        made
     }
 
     /// Uses the chain, unless it is closed.
@@ -306,13 +308,34 @@ impl Drop for Inner {
     }
 }
 
+/// Which disk a chain is. A copy of the file has the same GUID, and lies elsewhere.
+fn identity(chain: &Chain<Backing>) -> Identity {
+    let disk = &chain.disks()[0];
+    Identity {
+        content: Some(format!("virtual disk {}", disk.parameters().disk_id)),
+        place: match disk.storage() {
+            Backing::File(file) => lunway_file::place(file),
+            Backing::Device(bytes) => bytes.device().identity().place,
+        },
+    }
+}
+
+/// How an unmap is carried out.
+fn unmap(chain: &Chain<Backing>) -> DiscardMode {
+    match chain.disks()[0].parameters().kind {
+        Kind::Dynamic | Kind::Fixed => DiscardMode::Unmap,
+        // An unmap of a part of a block would leave what the parent has there.
+        Kind::Differencing => DiscardMode::Zero,
+    }
+}
+
 /// The folder in which a file's parents are looked for, and below.
-fn folder(path: &Path) -> &Path {
+pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new("/"))
 }
 
 /// What the engine's errors are to a device.
-fn meaning(error: DiskError) -> BlockError {
+pub(crate) fn meaning(error: DiskError) -> BlockError {
     match error {
         DiskError::ReadOnly => BlockError::ReadOnly,
         DiskError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
@@ -371,7 +394,7 @@ impl BlockDevice for VhdxDevice {
         match self.inner.geometry().check_write(offset, len) {
             Ok(()) if len > 0 && self.inner.geometry.unmap.frees() => self.on(
                 |workers| &workers.writes,
-                move |inner| inner.with(|chain| chain.discard(offset, len, inner.unmap)),
+                move |inner| inner.with(|chain| chain.discard(offset, len, unmap(chain))),
             ),
             checked => Io::Ready(checked),
         }
@@ -406,6 +429,14 @@ impl BlockDevice for VhdxDevice {
         self.on(|workers| &workers.upkeep, move |inner| inner.resize(size))
     }
 
+    fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
+        if self.inner.geometry.read_only {
+            return Io::err(BlockError::ReadOnly);
+        }
+        let leaf = leaf.to_owned();
+        self.on(|workers| &workers.upkeep, move |inner| inner.snapshot(&leaf, commit))
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.inner.on_resize.lock().unwrap_or_else(PoisonError::into_inner).push(callback);
     }
@@ -419,7 +450,7 @@ impl BlockDevice for VhdxDevice {
     }
 
     fn identity(&self) -> Identity {
-        self.inner.identity.clone()
+        self.inner.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn caching(&self) -> Caching {

@@ -12,12 +12,14 @@
 //! |---|---|
 //! | [`VhdxDevice`] | the device |
 //! | `backing` | what it lies on: a file, or another device |
+//! | `snapshot` | going on in a new file, whose parent the old one becomes |
 //! | [`OpenError`] | why a file is not one |
 //! | `guids` | random GUIDs for the engine |
 
 mod backing;
 mod device;
 mod guids;
+mod snapshot;
 
 pub use device::{OpenError, VhdxDevice};
 pub use guids::random_guids;

@@ -149,6 +149,18 @@ impl<S: Storage> Chain<S> {
         &self.disks
     }
 
+    /// The first disk's file has another name from now on.
+    pub fn renamed(&mut self, path: PathBuf) {
+        if let Some(first) = self.paths.first_mut() {
+            *first = path;
+        }
+    }
+
+    /// Takes the chain apart: the disks, the first one being the one that is written. Nothing is closed.
+    pub fn into_disks(self) -> Vec<Disk<S>> {
+        self.disks
+    }
+
     /// Bytes of the disk.
     pub fn size(&self) -> u64 {
         self.disks[0].parameters().disk_size

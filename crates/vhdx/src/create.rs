@@ -2,6 +2,7 @@
 
 use zerocopy::IntoBytes;
 
+use crate::disk::Disk;
 use crate::error::CreateError;
 use crate::format::{
     BatEntry, BlockState, CREATOR, FILE_SIGNATURE, Guid, GuidSource, HEADER_SECTION, Header, MIB,
@@ -9,6 +10,7 @@ use crate::format::{
 };
 use crate::geometry::Geometry;
 use crate::header::Headers;
+use crate::locator::Locator;
 use crate::metadata::{Item, Kind, Parameters, build};
 use crate::region::{Regions, Span};
 use crate::storage::Storage;
@@ -44,6 +46,18 @@ impl CreateOptions {
             items: Vec::new(),
             creator: concat!("lunway ", env!("CARGO_PKG_VERSION")).into(),
         }
+    }
+}
+
+impl CreateOptions {
+    /// A differencing disk on `parent`, which is found at `relative` from its folder: the same size and sectors.
+    pub fn child_of<S: Storage>(parent: &Disk<S>, relative: &str) -> Self {
+        let of = parent.parameters();
+        let mut options = Self::new(Kind::Differencing, of.disk_size, of.disk_id);
+        options.parameters.logical_sector = of.logical_sector;
+        options.parameters.physical_sector = of.physical_sector;
+        options.parameters.locator = Some(Locator::new(parent.data_write_guid(), relative, None));
+        options
     }
 }
 

@@ -87,10 +87,10 @@ pub use edit::{
     set_parent,
 };
 pub use error::{CreateError, DiskError, EditError, OpenError, Place};
-pub use locator::Locator;
+pub use locator::{Locator, relative_path};
 pub use metadata::{Item, Kind, Parameters};
 pub use open::OpenOptions;
 pub use region::Span;
 pub use scan::{Counts, Finding, Severity};
-pub use storage::{Storage, open_file};
+pub use storage::{Storage, open_file, rename_new};
 pub use transition::DiscardMode;

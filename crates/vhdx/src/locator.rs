@@ -196,6 +196,42 @@ impl Locator {
     }
 }
 
+/// A parent's path from the folder of its child, which it must not leave: a file that came from elsewhere could name any other. The
+/// child need not exist.
+///
+/// # Errors
+///
+/// Where one of them is not found, or the parent lies elsewhere or has a name that the format cannot say.
+pub fn relative_path(child: &Path, parent: &Path) -> Result<String, OpenError> {
+    let found = parent.canonicalize().map_err(OpenError::access("looking for the parent"))?;
+    let folder = match child.canonicalize() {
+        Ok(child) => child.parent().map(Path::to_path_buf).unwrap_or_default(),
+        Err(_) => {
+            let folder = child.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+            folder.map_err(OpenError::access("looking for the folder of the child"))?
+        }
+    };
+    let unfit = |why: String| OpenError::ParentUnfit(why);
+    let inside = found.strip_prefix(&folder).map_err(|_| {
+        unfit(format!(
+            "{} is neither in the directory of {} nor below it, where parents are searched for: put both into one directory",
+            found.display(),
+            child.display()
+        ))
+    })?;
+    let text =
+        inside.to_str().ok_or_else(|| unfit(format!("the name of {} is not UTF-8", found.display())))?;
+    // The format's own separator: it would lead elsewhere.
+    if text.contains('\\') {
+        return Err(unfit(format!(
+            "the name of {} has a backslash, which separates folders in a VHDX file: rename it",
+            found.display()
+        )));
+    }
+    Ok(format!("./{text}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,6 +29,10 @@ use crate::open::{self, OpenOptions};
 use crate::storage::{Storage, open_file};
 use crate::transition::DiscardMode;
 
+/// The end of the name of a new child until the disk that it continues has been switched to it: a device that is snapshotted while
+/// it is used ([`children`] leaves such files out).
+pub const PENDING: &str = ".pending-snapshot";
+
 /// How much is copied at a time, bytes.
 const STEP: u64 = 4 << 20;
 
@@ -255,6 +259,10 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
         };
         for entry in entries {
             let path = entry.path();
+            // No child yet: its parent is written until it has its name.
+            if path.as_os_str().as_encoded_bytes().ends_with(PENDING.as_bytes()) {
+                continue;
+            }
             // What is shorter than the first structures is no VHDX file.
             let large = |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() >= HEADER_SECTION;
             if path == parent || !entry.metadata().is_ok_and(large) {

@@ -157,3 +157,18 @@ pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::
         std::thread::sleep(LOCK_PAUSE);
     }
 }
+
+/// Gives a whole file its name, durably. A file of that name is never replaced: that is an error of kind
+/// [`AlreadyExists`](io::ErrorKind::AlreadyExists).
+pub fn rename_new(from: &std::path::Path, to: &std::path::Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, rename, renameat_with};
+
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE).or_else(|error| match error {
+        // Network file systems do not know the flag.
+        rustix::io::Errno::INVAL if to.symlink_metadata().is_err() => rename(from, to),
+        rustix::io::Errno::INVAL => Err(rustix::io::Errno::EXIST),
+        error => Err(error),
+    })?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(std::path::Path::new(".")))?.sync_all()
+}

@@ -1,5 +1,6 @@
 //! Every method of the waist reaches what is inside a layer.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,7 +8,7 @@ use super::{Below, Outcome, Probe, Subject, Verdict, ensure};
 use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing};
 
 /// Operations with what they are called, as [`Probe`] calls them.
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "read",
     "write",
     "durable write",
@@ -17,6 +18,7 @@ const OPERATIONS: [&str; 10] = [
     "zeroing that keeps space",
     "extents",
     "resize",
+    "snapshot",
     "close",
 ];
 
@@ -86,6 +88,7 @@ async fn carry_out(device: &dyn BlockDevice, operation: &str) -> Result<(), Bloc
         "zeroing" => device.write_zeroes(0, 4096, Zeroing::MayUnmap).await,
         "zeroing that keeps space" => device.write_zeroes(0, 4096, Zeroing::KeepAllocated).await,
         "extents" => device.extents(0, 4096).await.map(drop),
+        "snapshot" => device.snapshot(Path::new("leaf"), Box::new(|| Ok(()))).await,
         "close" => device.close().await,
         _ => device.resize(Probe::SIZE).await,
     }

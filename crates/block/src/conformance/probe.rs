@@ -1,10 +1,12 @@
 //! A device whose every answer can be told from a default.
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     BlockDevice, BlockError, Buf, CacheCallback, CacheNews, Caching, Durability, Extent, ExtentKind,
-    Geometry, Identity, Io, PathSample, PathState, ResizeCallback, SharedBuf, Space, Unmap, Zeroing,
+    Geometry, Identity, Io, PathSample, PathState, ResizeCallback, SharedBuf, SnapshotCommit, Space, Unmap,
+    Zeroing,
 };
 
 /// A device that stores nothing, answers every method with something that no default would, and notes what reached it.
@@ -102,6 +104,10 @@ impl BlockDevice for Probe {
 
     fn resize(&self, _: u64) -> Io<Result<(), BlockError>> {
         self.reached("resize", ())
+    }
+
+    fn snapshot(&self, _: &Path, _: SnapshotCommit) -> Io<Result<(), BlockError>> {
+        self.reached("snapshot", ())
     }
 
     fn close(&self) -> Io<Result<(), BlockError>> {

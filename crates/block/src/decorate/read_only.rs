@@ -1,8 +1,11 @@
 //! A device that cannot be written.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::{BlockDevice, BlockError, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing};
+use crate::{
+    BlockDevice, BlockError, Durability, Geometry, Io, ResizeCallback, SharedBuf, SnapshotCommit, Zeroing,
+};
 
 /// Refuses every change with [`BlockError::ReadOnly`]: `readonly:DEVICE`.
 ///
@@ -47,6 +50,10 @@ impl crate::Layer for ReadOnly {
         Io::err(BlockError::ReadOnly)
     }
 
+    fn snapshot(&self, _leaf: &Path, _commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
+        Io::err(BlockError::ReadOnly)
+    }
+
     fn on_resize(&self, callback: ResizeCallback) {
         self.inner.on_resize(Box::new(move |geometry| callback(protected(geometry))));
     }
@@ -70,6 +77,7 @@ mod tests {
             device.unmap(0, 512),
             device.write_zeroes(0, 512, Zeroing::MayUnmap),
             device.resize(8192),
+            device.snapshot(Path::new("leaf"), Box::new(|| Ok(()))),
         ] {
             assert!(matches!(refused, Io::Ready(Err(BlockError::ReadOnly))));
         }

@@ -319,16 +319,7 @@ fn partial(path: &Path) -> PathBuf {
 /// Gives a complete copy its name, durably, unless a file of that name has come meanwhile.
 fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     let failed = || format!("the copy is complete as {}, and cannot be renamed", from.display());
-    let cwd = rustix::fs::CWD;
-    rustix::fs::renameat_with(cwd, from, cwd, to, rustix::fs::RenameFlags::NOREPLACE)
-        .or_else(|error| match error {
-            // Network file systems know no such flag.
-            rustix::io::Errno::INVAL if !to.exists() => rustix::fs::rename(from, to),
-            error => Err(error),
-        })
-        .with_context(failed)?;
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::File::open(folder).and_then(|folder| folder.sync_all()).with_context(failed).map_err(Failure::Failed)
+    lunway_vhdx::rename_new(from, to).with_context(failed).map_err(Failure::Failed)
 }
 
 /// The path of a file, raw, VHDX or VHD, that does not exist.

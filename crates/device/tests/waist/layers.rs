@@ -29,6 +29,7 @@ async fn the_layers_of_the_grammar_conform() {
         ("zeroing", "refused"),
         ("zeroing that keeps space", "refused"),
         ("resize", "refused"),
+        ("snapshot", "refused"),
     ];
     let refused = Box::leak(Box::new(refused));
     conforms(Subject::layer("`readonly:`", refused, |inner| Arc::new(ReadOnly::new(inner)))).await;

@@ -9,10 +9,10 @@ use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args};
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_image::vhd::{Layout, Writer};
-use lunway_vhdx::{CreateOptions, Kind, Locator, create};
+use lunway_vhdx::{CreateOptions, Kind, Locator, create, relative_path};
 use serde_json::json;
 
-use super::parent::{open_parent, relative};
+use super::parent::open_parent;
 use super::{guids, kind_name};
 use crate::command::copy::{Copy, How};
 use crate::failure::Failure;
@@ -231,12 +231,8 @@ fn make_child(
     if layout.sector.is_some_and(|sector| sector != parameters.logical_sector) {
         return Err(anyhow!("a child has its parent's logical sector, {} bytes", parameters.logical_sector));
     }
-    let mut options =
-        CreateOptions::new(Kind::Differencing, size.unwrap_or(parameters.disk_size), parameters.disk_id);
-    options.parameters.logical_sector = parameters.logical_sector;
-    options.parameters.physical_sector = parameters.physical_sector;
-    let relative = relative(path, parent_path)?;
-    options.parameters.locator = Some(Locator::new(parent.data_write_guid(), &relative, None));
+    let mut options = CreateOptions::child_of(&parent, &relative_path(path, parent_path)?);
+    options.parameters.disk_size = size.unwrap_or(options.parameters.disk_size);
     layout.apply(&mut options)?;
     make(path, &options, false)?;
     Ok(options)

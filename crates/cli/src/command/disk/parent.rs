@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use lunway_vhdx::{Disk, Locator, OpenOptions, open_file, set_parent};
+use lunway_vhdx::{Disk, Locator, OpenOptions, open_file, relative_path, set_parent};
 use serde_json::json;
 
-use super::{folder, guids, open_chain, open_to_change};
+use super::{guids, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -82,7 +82,8 @@ impl Rebase {
             )));
         }
         drop(disk);
-        let locator = Locator::new(linkage, &relative(path, parent_path)?, None);
+        let relative = relative_path(path, parent_path).map_err(anyhow::Error::from)?;
+        let locator = Locator::new(linkage, &relative, None);
         set_parent(file.as_ref(), &locator, guids()?().as_mut())
             .map_err(anyhow::Error::from)
             .with_context(cannot)?;
@@ -103,34 +104,4 @@ pub(super) fn open_parent(path: &Path) -> anyhow::Result<Disk<std::fs::File>> {
     let cannot = || format!("cannot open the parent {}", path.display());
     let file = open_file(path, false).with_context(cannot)?;
     Disk::open(file, &OpenOptions::read_only(), guids()?()).with_context(cannot)
-}
-
-/// A parent's path from its child's folder, which it must not leave: a file that came from elsewhere could name any other.
-pub(super) fn relative(child: &Path, parent: &Path) -> anyhow::Result<String> {
-    let looking = || format!("cannot find {}", parent.display());
-    let parent = parent.canonicalize().with_context(looking)?;
-    let base = match child.exists() {
-        true => folder(child),
-        false => {
-            let folder = child.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new("."));
-            folder.canonicalize().with_context(|| format!("cannot find {}", folder.display()))?
-        }
-    };
-    let inside = parent.strip_prefix(&base).map_err(|_| {
-        anyhow!(
-            "{} is neither in the directory of {} nor below it, where parents are searched for: put both into one directory",
-            parent.display(),
-            child.display()
-        )
-    })?;
-    let text = inside.to_str().ok_or_else(|| anyhow!("the name of {} is not UTF-8", parent.display()))?;
-    // The format's own separator: it would lead elsewhere.
-    if text.contains('\\') {
-        return Err(anyhow!(
-            "the name of {} has a backslash, which separates folders in a VHDX file: rename it",
-            parent.display()
-        ));
-    }
-    Ok(format!("./{text}"))
 }
