@@ -5,24 +5,26 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "support/daemon.rs"]
+mod daemon;
 #[path = "support/initiator.rs"]
 mod initiator;
 mod support;
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use daemon::Daemon;
 use initiator::Initiator;
 use lunway_console::{Client, ClientError, Endpoint, Method};
 use lunway_iscsi::initiator::Completed;
 use lunway_target::Config;
 use serde_json::{Value, json};
-use support::{IQN, lunway};
+use support::IQN;
 
 /// Longest time from the first change to the kill. A change takes about a millisecond.
 const LIFE_US_MAX: u64 = 40_000;
@@ -60,34 +62,6 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % limit
-    }
-}
-
-/// `lunway serve -c FILE`.
-struct Daemon {
-    child: Child,
-    address: String,
-}
-
-impl Daemon {
-    fn start(folder: &Path) -> Self {
-        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-        let mut command =
-            lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock"), "--json"]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
-            let _ = child.kill();
-            panic!("the daemon does not come back: {line}")
-        });
-        let address = ready["listening"][0].as_str().unwrap().to_owned();
-        Self { child, address }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 

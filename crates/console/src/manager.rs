@@ -1,10 +1,11 @@
 //! Changes of a running daemon.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use lunway_block::BlockError;
 use lunway_block::spec::DeviceSpec;
 use lunway_target::{
     ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, Server, StartError,
@@ -223,6 +224,76 @@ impl Manager {
         self.to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
     }
 
+    /// Freezes the disk of a logical unit, which goes on in the file `leaf`: the device, the configuration and its file change together.
+    pub(crate) async fn snapshot(
+        &self,
+        ask: Ask,
+        target: IscsiName,
+        lun: u16,
+        leaf: &str,
+    ) -> Result<Applied, ApiError> {
+        let switch = Switch::new(self, target, lun, leaf)?;
+        let this = self.clone();
+        self.to_its_end(async move {
+            let asked = switch.clone();
+            if ask.dry_run {
+                return this.switch(ask, &asked).await;
+            }
+            let (name, path) = (switch.target.to_string(), switch.leaf.clone());
+            let applied = Arc::new(Mutex::new(None));
+            let (runtime, result) = (tokio::runtime::Handle::current(), Arc::clone(&applied));
+            let changer = this.clone();
+            // On a thread of the device, which holds its commands until then.
+            let commit = move || {
+                let done = runtime.block_on(changer.switch(ask, &switch));
+                let refused = done.as_ref().err().map(|error| error.sentence.clone());
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+                refused.map_or(Ok(()), |why| Err(BlockError::Snapshot { why }))
+            };
+            let made = this.server.snapshot_lun(&name, lun, &path, Box::new(commit)).await;
+            let applied = applied.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match (made, applied) {
+                // What the configuration's own refusal says is no news to the device.
+                (_, Some(Err(error))) => Err(error),
+                (Ok(()), Some(Ok(applied))) => Ok(applied),
+                (Err(error), _) => Err(refused(error)),
+                (Ok(()), None) => {
+                    Err(ApiError::internal("the snapshot was made without a commit".to_owned()))
+                }
+            }
+        })
+        .await
+    }
+
+    /// Says in the configuration that a logical unit is another file now.
+    async fn switch(&self, ask: Ask, switch: &Switch) -> Result<Applied, ApiError> {
+        let write = |config: &Config| self.source.persist(config);
+        let switched = Some((switch.target.as_str(), switch.lun));
+        let options = ChangeOptions { persist: Some(&write), switched, ..ChangeOptions::default() };
+        let source = Arc::clone(&self.source);
+        let edit = |config: &mut Config| {
+            let old = config.clone();
+            let lun = config
+                .targets
+                .iter_mut()
+                .find(|target| target.name == switch.target)
+                .and_then(|target| target.luns.iter_mut().find(|lun| lun.id == switch.lun))
+                .filter(|lun| lun.device == switch.from)
+                .ok_or_else(|| ApiError::conflict("the logical unit has changed meanwhile: repeat"))?;
+            lun.device = switch.to.clone();
+            // It is made of the file's name otherwise.
+            lun.serial = Some(switch.serial.clone());
+            match source.keeps(&old, config) {
+                true => Ok(()),
+                false => Err(ApiError::conflict(
+                    "the configuration must say after a restart that the disk is another file, and this part of it is not kept in a \
+                     file: serve it with -c FILE or --save FILE",
+                )),
+            }
+        };
+        self.apply(ask, edit, options).await
+    }
+
     /// Keeps in the file what its devices were opened as.
     pub(crate) fn keep_formats(&self, served: &Config) {
         if let Err(error) = self.source.keep_formats(served) {
@@ -304,6 +375,41 @@ impl Manager {
             }),
             Err(error) => Err(no.unwrap_or_else(|| refused(error))),
         }
+    }
+}
+
+/// What a snapshot changes in the configuration.
+#[derive(Clone)]
+struct Switch {
+    target: IscsiName,
+    lun: u16,
+    from: DeviceName,
+    to: DeviceName,
+    /// The new file.
+    leaf: PathBuf,
+    serial: String,
+}
+
+impl Switch {
+    fn new(manager: &Manager, target: IscsiName, lun: u16, leaf: &str) -> Result<Self, ApiError> {
+        let no_lun = || ApiError::not_found(format!("there is no lun {lun} of target {target}"));
+        let (_, config) = manager.configuration();
+        let present = config.target(target.as_str()).and_then(|target| target.lun(lun)).ok_or_else(no_lun)?;
+        let from = present.device.clone();
+        let mut spec = from.spec().clone();
+        let DeviceSpec::Vhdx { path } = spec.leaf_mut() else {
+            return Err(ApiError::unprocessable(format!(
+                "only a disk in a VHDX file is snapshotted, not {from}; `lunway copy` makes a VHDX of it"
+            )));
+        };
+        *path = manager.source.path(Path::new(leaf));
+        let leaf = path.clone();
+        let to = spec.to_string().parse().map_err(|error| ApiError::unprocessable(format!("{error}")))?;
+        let targets = manager.server.targets();
+        let served = targets.iter().find(|served| served.name == target.as_str());
+        let served = served.and_then(|served| served.luns.iter().find(|served| served.id == lun));
+        let serial = served.ok_or_else(no_lun)?.serial.clone();
+        Ok(Self { target, lun, from, to, leaf, serial })
     }
 }
 

@@ -117,6 +117,13 @@ impl Source {
         config.in_folder_of(self.file.as_deref().unwrap_or(Path::new("flags")))
     }
 
+    /// A path, found as those in the configuration are.
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
+        let folder = self.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        let path = folder.join(path);
+        std::path::absolute(&path).unwrap_or(path)
+    }
+
     /// What was loaded is served now.
     pub(crate) fn took(&self, loaded: Option<String>) {
         *self.known() = loaded;

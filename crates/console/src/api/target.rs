@@ -95,6 +95,13 @@ struct NewSize {
     shrink: bool,
 }
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NewLeaf {
+    /// The new file, beside the present one or in a folder above. It must not exist.
+    leaf: String,
+}
+
 pub(super) fn routes() -> Vec<Route> {
     const TARGET: &str = "/v1/targets/{target}";
     const LUN: &str = "/v1/targets/{target}/luns/{lun}";
@@ -148,6 +155,15 @@ pub(super) fn routes() -> Vec<Route> {
         )
         .query(CHANGE)
         .body::<NewSize>()
+        .answers::<Applied>(),
+        Route::new(
+            Method::POST,
+            "/v1/targets/{target}/luns/{lun}/snapshot",
+            "Freeze the VHDX file of a logical unit: it goes on in a new file, on top of the present one. Initiators notice nothing.",
+            post(snapshot),
+        )
+        .query(CHANGE)
+        .body::<NewLeaf>()
         .answers::<Applied>(),
         Route::new(
             Method::GET,
@@ -417,6 +433,15 @@ async fn resize(
     let target = name(&target)?;
     manager.may_resize(&target, lun, size, shrink)?;
     manager.resize(Ask { shrink, ..ask }, target, lun, size).await
+}
+
+async fn snapshot(
+    State(manager): State<Arc<Manager>>,
+    Place((target, lun)): Place<(String, u16)>,
+    ask: Ask,
+    Body(NewLeaf { leaf }): Body<NewLeaf>,
+) -> Result<Applied, ApiError> {
+    manager.snapshot(ask, name(&target)?, lun, &leaf).await
 }
 
 async fn chap(

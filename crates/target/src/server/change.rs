@@ -51,6 +51,9 @@ pub struct ChangeOptions<'a> {
     /// Logical units may get fewer bytes than they have, and lose what is behind the new end. Otherwise that is
     /// [`ChangeError::Smaller`].
     pub shrink: bool,
+    /// The device of this logical unit has become the one that the new configuration names already
+    /// ([`Server::snapshot_lun`]).
+    pub switched: Option<(&'a str, u16)>,
 }
 
 /// What a change came to.
@@ -253,7 +256,7 @@ impl Server {
         if let Some(key) = FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key))) {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
-        let prepared = self.prepare(&transaction.luns, &new)?;
+        let prepared = self.prepare(&transaction.luns, &new, options.switched)?;
         let smaller = prepared.resized.iter().find_map(|((target, lun), size)| {
             let present = transaction.lun(target, *lun)?.device.geometry().size;
             let smaller = || ChangeError::Smaller { target: target.clone(), lun: *lun, present, size: *size };
@@ -311,7 +314,12 @@ impl Server {
     }
 
     /// Gets everything that `new` needs besides devices. Of what is served nothing changes.
-    fn prepare(&self, luns: &Luns, new: &Config) -> Result<Prepared, ChangeError> {
+    fn prepare(
+        &self,
+        luns: &Luns,
+        new: &Config,
+        switched: Option<(&str, u16)>,
+    ) -> Result<Prepared, ChangeError> {
         let serving = self.shared.serving();
         let mut prepared = Prepared {
             targets: BTreeMap::new(),
@@ -330,7 +338,7 @@ impl Server {
             prepared.secrets.push(changed_secret("discovery".to_owned()));
         }
         for config in &new.targets {
-            self.prepare_target(&serving, luns, new, config, &mut prepared)?;
+            self.prepare_target(&serving, luns, new, (config, switched), &mut prepared)?;
         }
         Ok(prepared)
     }
@@ -340,7 +348,7 @@ impl Server {
         serving: &Serving,
         luns: &Luns,
         new: &Config,
-        config: &TargetConfig,
+        (config, switched): (&TargetConfig, Option<(&str, u16)>),
         prepared: &mut Prepared,
     ) -> Result<(), StartError> {
         let name = config.name.as_str();
@@ -355,7 +363,8 @@ impl Server {
         }
         for lun in &config.luns {
             let key = (name.to_owned(), lun.id);
-            match luns.get(&key).map(|old| (old, old.succession(lun))) {
+            let switched = switched == Some((name, lun.id));
+            match luns.get(&key).map(|old| (old, old.succession(lun, switched))) {
                 Some((_, Succession::Kept { resize })) => {
                     prepared.resized.extend(resize.map(|size| (key, size)));
                 }

@@ -90,6 +90,16 @@ pub enum ChangeError {
         /// What it said.
         error: BlockError,
     },
+    /// A device makes no snapshot.
+    #[error("target {target}, lun {lun}: {error}")]
+    Snapshot {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// What it said.
+        error: BlockError,
+    },
     /// It cannot be kept.
     #[error("cannot save the configuration: {0}")]
     Persist(io::Error),

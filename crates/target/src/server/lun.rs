@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, BlockError};
+use lunway_block::{BlockDevice, BlockError, Io};
 use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, StateStore};
 use tokio::runtime::Handle;
 
@@ -21,8 +21,9 @@ const END_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
-/// How long a change of size is waited for: a file system frees terabytes in less.
-const RESIZE_TIME: Duration = Duration::from_secs(30);
+/// How long a change of size is waited for: a file system frees terabytes in less. A snapshot, which waits for the commands under way, is
+/// waited for as long: no longer than initiators wait for a command.
+const WORK_TIME: Duration = Duration::from_secs(30);
 /// How often the space of a backing store is looked at where there is a threshold.
 const SPACE_POLL: Duration = Duration::from_secs(5);
 
@@ -34,20 +35,25 @@ pub(super) struct Lun {
     pub(super) unit: Arc<LogicalUnit>,
     /// The device was opened for reading only.
     opened_read_only: bool,
-    /// Held by a change of size until the device has answered.
-    resizing: Arc<tokio::sync::Mutex<()>>,
+    /// Held by a change of size and by a snapshot until the device has answered.
+    working: Arc<tokio::sync::Mutex<()>>,
     /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await must be.
     close: Mutex<Option<Closing>>,
 }
 
-/// Another size for the device of a logical unit; initiators hear that its capacity has changed.
-pub(super) struct Resize {
+/// Work on the device of a logical unit that takes its time.
+pub(super) struct DeviceWork {
     target: String,
     lun: u16,
     name: String,
     device: Arc<dyn BlockDevice>,
-    size: u64,
     turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Another size for the device of a logical unit; initiators hear that its capacity has changed.
+pub(super) struct Resize {
+    work: DeviceWork,
+    size: u64,
 }
 
 /// What becomes of a logical unit when its configuration changes.
@@ -89,7 +95,7 @@ impl Maker {
             device: opened.device,
             unit,
             opened_read_only: lun.read_only,
-            resizing: Arc::default(),
+            working: Arc::default(),
             close: Mutex::new(opened.close),
         })
     }
@@ -164,20 +170,27 @@ impl Lun {
         self.config = new.clone();
     }
 
-    /// A change of the device's size, to be carried out beside other changes.
-    pub(super) fn resize(&self, size: u64) -> Resize {
-        Resize {
+    /// Work on the device, to be carried out beside other changes.
+    pub(super) fn work(&self) -> DeviceWork {
+        DeviceWork {
             target: self.target.clone(),
             lun: self.config.id,
             name: self.config.device.to_string(),
             device: Arc::clone(&self.device),
-            size,
-            turn: Arc::clone(&self.resizing),
+            turn: Arc::clone(&self.working),
         }
     }
 
-    /// What a new configuration of the same number asks for.
-    pub(super) fn succession(&self, new: &LunConfig) -> Succession {
+    /// A change of the device's size, to be carried out beside other changes.
+    pub(super) fn resize(&self, size: u64) -> Resize {
+        Resize { work: self.work(), size }
+    }
+
+    /// What a new configuration of the same number asks for. `switched`: the device is the one that it names already.
+    pub(super) fn succession(&self, new: &LunConfig, switched: bool) -> Succession {
+        if switched {
+            return Succession::Kept { resize: None };
+        }
         let old = &self.config;
         let resize =
             if old.device == new.device { None } else { resized(old.device.spec(), new.device.spec()) };
@@ -262,27 +275,35 @@ impl Lun {
     }
 }
 
-impl Resize {
-    /// Carries it out, on the runtime that carries the devices, so that changes of the size of one device never overlap. One that
-    /// takes longer than [`RESIZE_TIME`] goes on, and is an error; one that waits as long for another is not begun.
-    pub(super) async fn carry_out(self, runtime: &Handle) -> Result<(), ChangeError> {
-        let Self { target, lun, name, device, size, turn } = self;
-        let resized = tokio::time::timeout(RESIZE_TIME, async {
+impl DeviceWork {
+    /// Carries it out, on the runtime that carries the devices, so that no two of one device overlap. What takes longer than
+    /// [`WORK_TIME`] goes on, and is an error; what waits as long for another is not begun.
+    pub(super) async fn carry_out(
+        &self,
+        runtime: &Handle,
+        work: impl FnOnce(&dyn BlockDevice) -> Io<Result<(), BlockError>> + Send + 'static,
+    ) -> Result<(), BlockError> {
+        let (turn, device) = (Arc::clone(&self.turn), Arc::clone(&self.device));
+        let done = tokio::time::timeout(WORK_TIME, async {
             let turn = turn.lock_owned().await;
-            let resizing = runtime.spawn(async move {
-                let resized = device.resize(size).await;
+            let working = runtime.spawn(async move {
+                let done = work(&*device).await;
                 drop(turn);
-                resized
+                done
             });
-            resizing.await.unwrap_or_else(|error| Err(BlockError::gone(error.to_string())))
+            working.await.unwrap_or_else(|error| Err(BlockError::gone(error.to_string())))
         });
-        let late = BlockError::late(RESIZE_TIME);
-        resized.await.unwrap_or(Err(late)).map_err(|error| ChangeError::Resize {
-            target,
-            lun,
-            device: name,
-            error,
-        })
+        done.await.unwrap_or(Err(BlockError::late(WORK_TIME)))
+    }
+}
+
+impl Resize {
+    /// As [`DeviceWork::carry_out`].
+    pub(super) async fn carry_out(self, runtime: &Handle) -> Result<(), ChangeError> {
+        let Self { work, size } = self;
+        let resized = work.carry_out(runtime, move |device| device.resize(size)).await;
+        let DeviceWork { target, lun, name: device, .. } = work;
+        resized.map_err(|error| ChangeError::Resize { target, lun, device, error })
     }
 }
 

@@ -30,9 +30,11 @@ mod warnings;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lunway_block::SnapshotCommit;
 use lunway_scsi::StateStore;
 use tokio::runtime::Handle as Runtime;
 
@@ -305,6 +307,22 @@ impl Server {
         let not_found = || ChangeError::NotFound(format!("target {target}, lun {lun}"));
         let resize = self.transaction.lock().await.lun(target, lun).ok_or_else(not_found)?.resize(size);
         resize.carry_out(&self.maker.runtime).await
+    }
+
+    /// Freezes the device behind a logical unit, which goes on in the file `leaf`: [`BlockDevice::snapshot`](lunway_block::BlockDevice::snapshot). Initiators notice nothing
+    /// but a wait. `commit` is called on a thread of the device, and changes the configuration with [`ChangeOptions::switched`].
+    pub async fn snapshot_lun(
+        &self,
+        target: &str,
+        lun: u16,
+        leaf: &Path,
+        commit: SnapshotCommit,
+    ) -> Result<(), ChangeError> {
+        let not_found = || ChangeError::NotFound(format!("target {target}, lun {lun}"));
+        let work = self.transaction.lock().await.lun(target, lun).ok_or_else(not_found)?.work();
+        let leaf = leaf.to_owned();
+        let made = work.carry_out(&self.maker.runtime, move |device| device.snapshot(&leaf, commit)).await;
+        made.map_err(|error| ChangeError::Snapshot { target: target.to_owned(), lun, error })
     }
 
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is

@@ -1,5 +1,7 @@
 //! `lunway lun`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use lunway_block::size::HumanSize;
 use lunway_console::Method;
@@ -9,7 +11,7 @@ use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, Shrinking, rows, target, 
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List, add, resize, change and remove the logical units of a running daemon.
+/// List, add, resize, snapshot, change and remove the logical units of a running daemon.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -18,6 +20,7 @@ Examples:
   lunway lun add iqn.2026-11.com.example:disks 3 other.img --replace
   lunway lun resize iqn.2026-11.com.example:disks 3 200G
   lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
+  lunway lun snapshot iqn.2026-11.com.example:disks 5 db-1.avhdx
   lunway lun set iqn.2026-11.com.example:disks 3 --read-only true
   lunway lun remove iqn.2026-11.com.example:disks 3")]
 pub(crate) struct Lun {
@@ -78,6 +81,20 @@ enum Verb {
         /// Allow a smaller size: data beyond the new end are lost
         #[arg(long)]
         shrink: bool,
+        #[command(flatten)]
+        changing: Changing,
+    },
+    /// Freeze the VHDX file of a logical unit; later writes go to a new file
+    ///
+    /// Initiators notice nothing. The old file is the new one's parent, and holds the
+    /// state to go back to. `lunway disk merge` of the new file, while it is not
+    /// served, ends the snapshot.
+    Snapshot {
+        #[command(flatten)]
+        place: Place,
+        /// The new file, in the same directory or above
+        #[arg(value_name = "CHILD")]
+        leaf: PathBuf,
         #[command(flatten)]
         changing: Changing,
     },
@@ -166,6 +183,11 @@ impl Lun {
             Verb::Resize { place, size, shrink, changing } => {
                 let path = format!("{}/resize", place.path());
                 changing.change(Method::POST, &path, Some(&json!({ "size": size, "shrink": shrink })))
+            }
+            Verb::Snapshot { place, leaf, changing } => {
+                let leaf = std::path::absolute(&leaf).unwrap_or(leaf);
+                let path = format!("{}/snapshot", place.path());
+                changing.change(Method::POST, &path, Some(&json!({ "leaf": leaf.display().to_string() })))
             }
             Verb::Remove { place, changing } => changing.change(Method::DELETE, &place.path(), None),
         }
