@@ -193,6 +193,43 @@ fn what_must_not_be_compacted_is_refused_in_a_sentence() {
 }
 
 #[test]
+fn a_disk_that_qemu_has_open_is_refused_and_so_is_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let pipe = path("pipe.vhdx");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for verb in [&["compact"][..], &["check"], &["info"], &["inside"]] {
+        let refused = finish(lunway(&[&["disk"][..], verb, &[&pipe]].concat()), PATIENCE);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(said.contains("neither a regular file nor a block device"), "{verb:?}: {said}");
+    }
+    let Some(qemu) = program("qemu-io") else { return };
+    let disk = path("disk.vhdx");
+    succeed(lunway(&["disk", "create", &disk, "--size", "64M", "--block-size", "1M"]));
+    let mut qemu = Command::new(qemu);
+    let mut qemu =
+        qemu.args(["-f", "vhdx", &disk]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut commands = qemu.stdin.take().unwrap();
+    commands.write_all(b"write -P 7 1M 1M\nflush\n").unwrap();
+    let (mut said, mut answered) = (qemu.stdout.take().unwrap(), Vec::new());
+    while !String::from_utf8_lossy(&answered).contains("wrote") {
+        let mut byte = [0];
+        assert_eq!(said.read(&mut byte).unwrap(), 1, "QEMU has ended");
+        answered.push(byte[0]);
+    }
+    for command in
+        [&["disk", "compact", &disk][..], &["disk", "resize", &disk, "80M"], &["copy", "ram:64M", &disk]]
+    {
+        let refused = finish(lunway(command), PATIENCE);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("in use"), "{command:?}: {said}");
+    }
+    commands.write_all(b"write -P 8 2M 1M\nquit\n").unwrap();
+    assert!(qemu.wait().unwrap().success());
+    succeed(lunway(&["disk", "compact", &disk]));
+}
+
+#[test]
 fn a_compaction_that_is_killed_again_and_again_loses_nothing() {
     let Some(guest) = Guest::new() else { return };
     let file = guest.vhdx("disk.vhdx", "1M");

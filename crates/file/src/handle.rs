@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
+use lunway_occupancy::withdraw;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::answer::{Answer, pair};
@@ -93,6 +94,7 @@ impl Drop for Handle {
         {
             // Where it fails, closing does it.
             let _ = flock(&descriptors.file, FlockOperation::Unlock);
+            withdraw(&descriptors.file);
         }
         let close = move || {
             drop(descriptors);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
-use lunway_occupancy::{OtherUser, other_user};
+use lunway_occupancy::{OtherUser, announce, other_user};
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
     ioctl_blksszget, major, minor, open, seek,
@@ -226,13 +226,13 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let kind = file_type(path, &stat)?;
     let file = std::fs::File::from(file);
     // Looked for before the file is locked: NFS shows its own lock as another's.
-    if !options.read_only
-        && let Some(by) = other_user(&file)
-    {
-        return Err(OpenError::InUseElsewhere { path: path.to_owned(), by });
-    }
+    let other = if options.read_only { None } else { other_user(&file) };
     let file = OwnedFd::from(file);
     lock(path, &file, options.read_only)?;
+    if let Some(by) = other {
+        return Err(OpenError::InUseElsewhere { path: path.to_owned(), by });
+    }
+    announce(&file, !options.read_only);
     let placement = placement(file.as_fd(), kind);
     let device = match kind {
         FileType::BlockDevice => ioctl_blksszget(&file).map_err(failed)?,

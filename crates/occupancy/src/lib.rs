@@ -1,4 +1,5 @@
 //! Users of a file that hold no `flock` on it: [`other_user`] finds loop devices, and programs that lock parts of a file, as QEMU does.
+//! [`announce`] lets QEMU find us.
 //!
 //! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or while a file
 //! system on it is mounted, is destroyed all the same, so whatever opens a file for writing asks here first.
@@ -7,7 +8,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,56 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
         Ok(true) => Some(OtherUser::RecordLock),
         // A file system without record locks has none.
         Ok(false) | Err(_) => loop_device(file).map(OtherUser::LoopDevice),
+    }
+}
+
+/// QEMU's locks (`block/file-posix.c`, `raw_apply_lock_bytes`; `BlkPermission` of `block/block-common.h`): a read lock on byte 100 + *n* by who
+/// uses permission *n*, on byte 200 + *n* by who shares it with nobody. Consistent reads are 0, writes 1, another size 3.
+const QEMU_READS: i64 = 100;
+const QEMU_WRITES: i64 = 101;
+const QEMU_RESIZES: i64 = 103;
+const QEMU_NO_OTHER_WRITES: i64 = 201;
+const QEMU_NO_OTHER_RESIZES: i64 = 203;
+/// All bytes that QEMU gives a meaning lie from [`QEMU_READS`] on within this length.
+const QEMU_BYTES: i64 = 200;
+/// `f_type` of file systems that make record locks of `flock`, or tell a server of them: NFS, CIFS, SMB2. A record lock that is given up there
+/// could take the `flock` with it.
+const NETWORK_FILE_SYSTEMS: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
+
+/// Takes the locks that keep QEMU out: another writer, and who needs that nobody writes; of a file that is only read, who would write. In place
+/// of those that the open file has from an earlier call. They end with it. On network file systems, and where there are no such locks,
+/// nothing happens.
+pub fn announce(file: &impl AsFd, writable: bool) {
+    let network = rustix::fs::fstatfs(file).map(|is| NETWORK_FILE_SYSTEMS.contains(&(is.f_type as u32)));
+    if network != Ok(false) || set(file, libc::F_UNLCK, QEMU_READS, QEMU_BYTES).is_err() {
+        return;
+    }
+    let writing: &[i64] = if writable { &[QEMU_WRITES, QEMU_RESIZES] } else { &[] };
+    let all = [QEMU_READS, QEMU_NO_OTHER_WRITES, QEMU_NO_OTHER_RESIZES];
+    for byte in all.iter().chain(writing) {
+        // Read locks exclude each other never; a program that locks whole files has been found by `other_user`.
+        let _ = set(file, libc::F_RDLCK, *byte, 1);
+    }
+}
+
+/// Gives up the locks of [`announce`] at once, where closing the file may take its time.
+pub fn withdraw(file: &impl AsFd) {
+    // Where it fails, closing does it.
+    let _ = set(file, libc::F_UNLCK, QEMU_READS, QEMU_BYTES);
+}
+
+fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    // SAFETY: `lock` is a whole `flock` that the kernel reads during the call, and the descriptor is open.
+    match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -124,5 +175,33 @@ mod tests {
         assert_eq!(other_user(file.as_file()), Some(OtherUser::RecordLock));
         drop(other);
         assert_eq!(other_user(file.as_file()), None);
+    }
+
+    #[test]
+    fn qemu_is_kept_out_by_who_writes_and_writes_beside_nobody() {
+        let (Some(img), Some(io)) = (lunway_foreign::program("qemu-img"), lunway_foreign::program("qemu-io"))
+        else {
+            return;
+        };
+        for format in ["raw", "vhdx", "qcow2"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("disk");
+            let made = Command::new(&img).args(["create", "-q", "-f", format]).arg(&path).arg("8M").output();
+            assert!(made.unwrap().status.success());
+            let qemu = |options: &[&str], command: &str| {
+                let mut qemu = Command::new(&io);
+                qemu.args(["-f", format]).args(options).args(["-c", command]).arg(&path);
+                qemu.output().unwrap().status.success()
+            };
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            announce(&file, true);
+            assert!(!qemu(&[], "write 0 4k"), "{format}: we write");
+            // Of a raw image it shares all with all where it only reads, as nothing of it is metadata.
+            assert_eq!(qemu(&["-r"], "read 0 4k"), format == "raw", "{format}: we write");
+            announce(&file, false);
+            assert!(!qemu(&[], "write 0 4k") && qemu(&["-r"], "read 0 4k"), "{format}: we read");
+            withdraw(&file);
+            assert!(qemu(&[], "write 0 4k"), "{format}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use lunway_block::{BlockError, SnapshotCommit};
+use lunway_occupancy::announce;
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::PENDING;
 use lunway_vhdx::{
@@ -131,7 +132,7 @@ impl Closed {
     ) -> Result<(Disk<Backing>, Disk<Backing>, File), BlockError> {
         let file = self.file.try_clone()?;
         // Whoever slips in between the two locks has changed the base, or holds it: both are seen below.
-        lock(&self.file, File::try_lock_shared)?;
+        lock(&self.file, false)?;
         let base = Disk::open(Backing::File(self.file.try_clone()?), &OpenOptions::read_only(), none());
         let base = base.map_err(told)?;
         if pending.symlink_metadata().is_ok_and(|found| found.is_file()) {
@@ -152,7 +153,7 @@ impl Closed {
 
     /// The chain as it was.
     fn reopen(self) -> Result<Chain<Backing>, BlockError> {
-        lock(&self.file, File::try_lock)?;
+        lock(&self.file, true)?;
         let random = |error: getrandom::Error| BlockError::Snapshot { why: error.to_string() };
         let guids = random_guids().map_err(random)?;
         let options = OpenOptions::writable();
@@ -184,10 +185,14 @@ fn pending(leaf: &Path) -> PathBuf {
     name.into()
 }
 
-/// Changes the lock of an open file, if no other has one that excludes it. File systems without locks: as much as they allow.
-fn lock(file: &File, change: fn(&File) -> Result<(), fs::TryLockError>) -> Result<(), BlockError> {
-    match change(file) {
-        Ok(()) => Ok(()),
+/// Exchanges the lock of an open file, with an instant between in which another may take the file. File systems without locks: as much as
+/// they allow.
+fn lock(file: &File, writable: bool) -> Result<(), BlockError> {
+    match if writable { file.try_lock() } else { file.try_lock_shared() } {
+        Ok(()) => {
+            announce(file, writable);
+            Ok(())
+        }
         Err(fs::TryLockError::WouldBlock) => Err(told(OpenError::InUse)),
         Err(fs::TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(()),
         Err(fs::TryLockError::Error(error)) => Err(error.into()),

@@ -92,5 +92,5 @@ pub use metadata::{Item, Kind, Parameters};
 pub use open::OpenOptions;
 pub use region::Span;
 pub use scan::{Counts, Finding, Severity};
-pub use storage::{Storage, open_file, rename_new};
+pub use storage::{Storage, open_file, open_unlocked, rename_new};
 pub use transition::DiscardMode;

@@ -240,6 +240,17 @@ fn merge_one(
     Ok(Go::On)
 }
 
+/// Whether a file has a parent where its locator leads to that is not `parent`: the one that `parent` is a copy of.
+fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let places = locator.candidates(folder, folder).into_iter();
+    let found = places.filter_map(|place| place.canonicalize().ok()).find(|place| place.is_file());
+    found.filter(|found| found != parent).is_some_and(|found| {
+        let opened = File::open(found).ok().and_then(|file| open::read(&file).ok());
+        opened.is_some_and(|opened| locator.matches(opened.headers.current.data_write))
+    })
+}
+
 /// The files that were made on `parent`, as their locators say: in its folder and those above, since parents are looked
 /// for in the folder of a child and below. Files and folders that cannot be read are left out.
 ///
@@ -270,7 +281,8 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
             }
             let Ok(file) = File::open(&path) else { continue };
             let Ok(opened) = open::read(&file) else { continue };
-            if opened.parameters.locator.is_some_and(|locator| locator.matches(data_write)) {
+            let Some(locator) = opened.parameters.locator else { continue };
+            if locator.matches(data_write) && !has_another_parent(&path, &locator, &parent) {
                 found.push(path);
             }
         }

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use lunway_occupancy::{announce, other_user};
+
 /// Bytes that a VHDX file lies on: a file, a LUN, or the simulated device of [`crash`](crate::crash).
 ///
 /// # Contract
@@ -123,30 +125,43 @@ impl<S: Storage + ?Sized> Storage for Arc<S> {
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Opens a file and locks it: shared for reading, alone for writing. The lock is advisory (`flock`) and ends with the
-/// file.
+/// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe would wait for
+/// its other end.
+pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
+    use std::os::unix::fs::FileTypeExt;
+
+    let opening = || crate::OpenError::access("opening the file");
+    let kind = path.metadata().map_err(opening())?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        let what = "it is neither a regular file nor a block device";
+        return Err(opening()(io::Error::new(io::ErrorKind::InvalidInput, what)));
+    }
+    File::options().read(true).write(writable).open(path).map_err(opening())
+}
+
+/// Opens a file and locks it: shared for reading, alone for writing (`flock`; `lunway_occupancy` for QEMU and loop devices). The lock
+/// ends with the file.
 pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
-    let file = File::options()
-        .read(true)
-        .write(writable)
-        .open(path)
-        .map_err(crate::OpenError::access("opening the file"))?;
+    let file = open_unlocked(path, writable)?;
     let mut patience = LOCK_TRIES;
     loop {
         // Looked for before the file is locked: NFS shows its own lock as another's.
-        let other = if writable { lunway_occupancy::other_user(&file) } else { None };
+        let other = if writable { other_user(&file) } else { None };
         let locked = if writable { file.try_lock() } else { file.try_lock_shared() };
-        let busy = match (other, locked) {
-            (Some(by), _) => crate::OpenError::InUseElsewhere { by },
-            (None, Ok(())) => return Ok(file),
-            (None, Err(std::fs::TryLockError::WouldBlock)) => crate::OpenError::InUse,
+        let busy = match (locked, other) {
+            (Err(std::fs::TryLockError::WouldBlock), _) => crate::OpenError::InUse,
+            (_, Some(by)) => crate::OpenError::InUseElsewhere { by },
+            (Ok(()), None) => {
+                announce(&file, writable);
+                return Ok(file);
+            }
             // File systems without locks: as much as they allow.
-            (None, Err(std::fs::TryLockError::Error(error)))
+            (Err(std::fs::TryLockError::Error(error)), None)
                 if error.kind() == io::ErrorKind::Unsupported =>
             {
                 return Ok(file);
             }
-            (None, Err(std::fs::TryLockError::Error(error))) => {
+            (Err(std::fs::TryLockError::Error(error)), None) => {
                 return Err(crate::OpenError::access("locking the file")(error));
             }
         };

@@ -1,6 +1,5 @@
 //! `lunway disk info`.
 
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_vhdx::check::{Report, check};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, Disk, Kind, Locator, OpenOptions, Parameters};
+use lunway_vhdx::{Chain, Disk, Kind, Locator, OpenOptions, Parameters, open_unlocked};
 use serde_json::{Value, json};
 
 use super::{folder, guids, image, kind_name, names};
@@ -61,7 +60,7 @@ impl Info {
 
 fn read(path: &Path) -> anyhow::Result<Found> {
     // Not locked: a disk that is in use can be looked at as well.
-    let file = File::open(path)?;
+    let file = open_unlocked(path, false)?;
     let metadata = file.metadata()?;
     let blocked = |locked| matches!(locked, Err(std::fs::TryLockError::WouldBlock));
     let in_use = match () {
