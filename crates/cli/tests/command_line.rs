@@ -212,8 +212,7 @@ fn one_line_serves_at_once_and_warns_once_that_anybody_may_write_unless_that_is_
         format!("{}\n{logged}", shown.join("\n"))
     };
     let said = says(&[]);
-    let warning =
-        "is open: every initiator that can reach it may read and write; restrict it with CHAP (--chap";
+    let warning = "is open: every initiator that can reach it may read and write; restrict it with CHAP ([[target.chap]])";
     assert!(said.contains(warning) && said.matches("open").count() == 2, "`is open`, `open = true`: {said}");
     for meant in [&["--open"][..], &["--chap", &chap]] {
         let said = says(meant);

@@ -46,8 +46,9 @@ impl NewFile {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => ApiError::conflict(format!(
-                "{name} already exists and was not changed; omit create (--create) to serve it as it is"
-            )),
+                "{name} already exists and was not changed; omit create to serve it as it is"
+            ))
+            .decided_by("create"),
             _ => ApiError::unprocessable(format!("cannot create {name}: {error}")),
         })?;
         let new = Self { path: path.to_owned(), kept: AtomicBool::new(false) };

@@ -60,9 +60,7 @@ pub enum ClientError {
     #[error("{0:?} is not the address of an API: write it as http://192.0.2.10:3290")]
     Address(String),
     /// Nobody there.
-    #[error(
-        "no daemon answers on {endpoint}: {source}; start one with `lunway serve`, or name its socket with --socket"
-    )]
+    #[error("no daemon answers on {endpoint}: {source}; start one with `lunway serve`")]
     Connect {
         /// The socket or address.
         endpoint: String,
@@ -89,6 +87,8 @@ pub enum ClientError {
         status: u16,
         /// Why.
         sentence: String,
+        /// The parameter or member of the request that would decide otherwise.
+        parameter: Option<String>,
     },
 }
 
@@ -173,11 +173,11 @@ impl Client {
         if status.is_success() {
             return Ok(answer);
         }
-        let sentence = match serde_json::from_slice::<ErrorBody>(&answer) {
-            Ok(body) => body.error,
-            Err(_) => format!("the daemon on {} answered {status}", self.endpoint),
+        let (sentence, parameter) = match serde_json::from_slice::<ErrorBody>(&answer) {
+            Ok(body) => (body.error, body.parameter),
+            Err(_) => (format!("the daemon on {} answered {status}", self.endpoint), None),
         };
-        Err(ClientError::Refused { status: status.as_u16(), sentence })
+        Err(ClientError::Refused { status: status.as_u16(), sentence, parameter })
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {

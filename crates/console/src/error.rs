@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) sentence: String,
+    /// Parameter or member of the request that would decide otherwise.
+    pub(crate) parameter: Option<&'static str>,
 }
 
 /// The body of every answer that is not a success.
@@ -18,11 +20,19 @@ pub(crate) struct ApiError {
 pub struct ErrorBody {
     /// One sentence: what is wrong, where, and what would be right.
     pub error: String,
+    /// The parameter of the query, or the member of the body, that would decide otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameter: Option<String>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
-        Self { status, sentence: sentence.into() }
+        Self { status, sentence: sentence.into(), parameter: None }
+    }
+
+    /// The same, decided by a parameter or member of the request: clients name it in their own words.
+    pub(crate) fn decided_by(self, parameter: &'static str) -> Self {
+        Self { parameter: Some(parameter), ..self }
     }
 
     /// The request cannot be meant.
@@ -58,6 +68,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(ErrorBody { error: self.sentence })).into_response()
+        let body = ErrorBody { error: self.sentence, parameter: self.parameter.map(str::to_owned) };
+        (self.status, Json(body)).into_response()
     }
 }

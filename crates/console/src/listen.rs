@@ -40,7 +40,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub enum ListenError {
     /// A daemon is there already.
     #[error(
-        "another daemon listens on {}: stop it, or give this one a socket of its own (--socket, or socket in [api])",
+        "another daemon listens on {}: stop it, or give this one a socket of its own (socket in [api])",
         .0.display()
     )]
     Taken(PathBuf),

@@ -286,8 +286,8 @@ impl Manager {
             match source.keeps(&old, config) {
                 true => Ok(()),
                 false => Err(ApiError::conflict(
-                    "the configuration must say after a restart that the disk is another file, and this part of it is not kept in a \
-                     file: serve it with -c FILE or --save FILE",
+                    "a configuration file must say after a restart that the disk is another file, and this logical unit is in none: \
+                     serve it from one",
                 )),
             }
         };
@@ -360,9 +360,8 @@ impl Manager {
             *config = source.located(config.clone());
             kept = source.keeps(&old, config);
             edited.map_err(|error| {
-                let sentence = error.sentence.clone();
                 no = Some(error);
-                ChangeError::NotFound(sentence)
+                ChangeError::Refused
             })
         };
         match self.server.change(edit, options).await {
@@ -445,7 +444,8 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
         }
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    ApiError::new(status, error.to_string())
+    let refusal = ApiError::new(status, error.to_string());
+    if matches!(error, ChangeError::Smaller { .. }) { refusal.decided_by("shrink") } else { refusal }
 }
 
 #[cfg(test)]

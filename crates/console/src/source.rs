@@ -5,19 +5,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lunway_target::{Config, ConfigError, Flags, IscsiName, TargetConfig};
+use lunway_target::{Config, ConfigError, IscsiName, Overrides, TargetConfig};
 
 use crate::document;
 use crate::replace::{self, replace};
 
-/// The file and the flags that a daemon was started with.
+/// File and overrides that a daemon was started with.
 ///
 /// | started with | changes |
 /// |---|---|
 /// | a file | are written to it: what did not change keeps its bytes and comments |
-/// | flags | last as long as the process |
-/// | both | to what the flags said last as long as the process, all others are written to the file |
-/// | flags, and a file to save to | are written there, all of the configuration, beginning with what the flags say |
+/// | overrides | last as long as the process |
+/// | both | to what the overrides say last as long as the process, all others are written to the file |
+/// | overrides, and a file to save to | are written there, all of the configuration, beginning with what the overrides say |
 ///
 /// A device that the file names without its format is written as what it was opened as (`raw:disk.img`), so that it stays that
 /// whatever its initiators write.
@@ -26,9 +26,9 @@ use crate::replace::{self, replace};
 #[derive(Debug)]
 pub struct Source {
     file: Option<PathBuf>,
-    flags: Flags,
-    /// The target that the flags describe.
-    flag_target: Option<IscsiName>,
+    overrides: Overrides,
+    /// The target that the overrides describe.
+    added_target: Option<IscsiName>,
     /// The content of `file` as it was last read or written; `None`: it was not there.
     known: Mutex<Option<String>>,
 }
@@ -41,40 +41,36 @@ pub(crate) struct Loaded {
 }
 
 impl Source {
-    /// Reads `file` and adds what the flags say.
-    pub fn read(file: Option<&Path>, flags: Flags) -> Result<(Self, Config), ConfigError> {
+    /// Reads `file` and lays `overrides` over it.
+    pub fn read(file: Option<&Path>, overrides: Overrides) -> Result<(Self, Config), ConfigError> {
         let mut source =
-            Self { file: file.map(Path::to_owned), flags, flag_target: None, known: Mutex::new(None) };
+            Self { file: file.map(Path::to_owned), overrides, added_target: None, known: Mutex::new(None) };
         let Loaded { config, text } = source.load()?;
         let from_file = match &text {
             Some(text) => source.parse(text, &config.origin)?.targets.len(),
             None => 0,
         };
-        source.flag_target = config.targets.get(from_file).map(|target| target.name.clone());
+        source.added_target = config.targets.get(from_file).map(|target| target.name.clone());
         *source.known() = text;
         Ok((source, config))
     }
 
-    /// Takes what the flags say, to be saved to `file`: [`save`](Self::save) does that first. A file that is there already must be regular, and
+    /// Takes `overrides` alone, to be saved to `file`: [`save`](Self::save) does that first. A file that is there already must be regular, and
     /// is replaced only by `force`.
-    pub fn saving_to(file: &Path, flags: Flags, force: bool) -> Result<(Self, Config), ConfigError> {
-        let config = Config::default().with_flags(&flags)?;
+    pub fn saving_to(file: &Path, overrides: Overrides, force: bool) -> Result<(Self, Config), ConfigError> {
+        let config = Config::default().overridden(&overrides);
         let refused = |why: &str| ConfigError::Save { file: file.display().to_string(), why: why.to_owned() };
         // A link to nothing is something: what is written would come into being where it points.
         match (fs::metadata(file), file.is_symlink()) {
             (Ok(metadata), _) if !metadata.is_file() => return Err(refused("it is not a regular file")),
             (Err(_), true) => return Err(refused("it is a symbolic link that leads nowhere")),
-            (Ok(_), _) if !force => {
-                return Err(refused(
-                    "it exists and stays as it is; serve it with -c, name another file, or --force to replace it",
-                ));
-            }
+            (Ok(_), _) if !force => return Err(ConfigError::Exists { file: file.display().to_string() }),
             _ => {}
         }
         replace::check(file).map_err(|error| refused(&error.to_string()))?;
-        // From now on the flags' part is like any other.
-        let (file, flags) = (Some(file.to_owned()), Flags::default());
-        Ok((Self { file, flags, flag_target: None, known: Mutex::new(None) }, config))
+        // From now on the overrides' part is like any other.
+        let (file, overrides) = (Some(file.to_owned()), Overrides::default());
+        Ok((Self { file, overrides, added_target: None, known: Mutex::new(None) }, config))
     }
 
     /// Writes the file of [`saving_to`](Self::saving_to): all of `config`, as it is served.
@@ -97,13 +93,13 @@ impl Source {
     /// Reads it all again.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
         let Some(path) = &self.file else {
-            let config = Config::default().with_flags(&self.flags)?;
+            let config = Config::default().overridden(&self.overrides);
             return Ok(Loaded { config, text: None });
         };
         let file = path.display().to_string();
         let text =
             fs::read_to_string(path).map_err(|source| ConfigError::Read { file: file.clone(), source })?;
-        let config = self.parse(&text, &file)?.with_flags(&self.flags)?;
+        let config = self.parse(&text, &file)?.overridden(&self.overrides);
         Ok(Loaded { config, text: Some(text) })
     }
 
@@ -114,7 +110,7 @@ impl Source {
 
     /// The same configuration with its relative paths found as those of the file; without a file, from the working folder.
     pub(crate) fn located(&self, config: Config) -> Config {
-        config.in_folder_of(self.file.as_deref().unwrap_or(Path::new("flags")))
+        config.in_folder_of(self.file.as_deref().unwrap_or(Path::new("overrides")))
     }
 
     /// A path, found as those in the configuration are.
@@ -131,14 +127,14 @@ impl Source {
 
     /// Whether going from `old` to `new` is kept for good.
     pub(crate) fn keeps(&self, old: &Config, new: &Config) -> bool {
-        self.file.is_some() && self.flags_part(old) == self.flags_part(new)
+        self.file.is_some() && self.overridden_part(old) == self.overridden_part(new)
     }
 
-    /// What the flags have a say in.
-    fn flags_part<'c>(&self, config: &'c Config) -> impl PartialEq + use<'c> {
-        let target = self.flag_target.as_ref().and_then(|name| find(config, name));
-        let listen = (!self.flags.listen.is_empty()).then_some(&config.listen);
-        (target, listen, self.flags.cores.and(config.cores))
+    /// The part that overrides decide.
+    fn overridden_part<'c>(&self, config: &'c Config) -> impl PartialEq + use<'c> {
+        let target = self.added_target.as_ref().and_then(|name| find(config, name));
+        let listen = (!self.overrides.listen.is_empty()).then_some(&config.listen);
+        (target, listen, self.overrides.cores.and(config.cores))
     }
 
     /// Writes `config` to the file, if there is one: durably, and all of it or nothing.
@@ -177,13 +173,13 @@ impl Source {
     fn text(&self, present: &str, config: &Config) -> Result<String, ConfigError> {
         let before = self.parse(present, &config.origin)?;
         let mut after = config.clone();
-        if !self.flags.listen.is_empty() {
+        if !self.overrides.listen.is_empty() {
             after.listen.clone_from(&before.listen);
         }
-        if self.flags.cores.is_some() {
+        if self.overrides.cores.is_some() {
             after.cores = before.cores;
         }
-        if let Some(name) = &self.flag_target {
+        if let Some(name) = &self.added_target {
             after.targets.retain(|target| target.name != *name);
         }
         let text = document::rewrite(present, &table(&before)?, &table(&after)?);
@@ -222,9 +218,20 @@ fn table(config: &Config) -> Result<toml::Table, ConfigError> {
 
 #[cfg(test)]
 mod tests {
+    use lunway_target::LunConfig;
+
     use super::*;
 
     const FILE: &str = "# ours\nlisten = [\"127.0.0.1:0\"]   # one\n[[target]]\nname = \"iqn.2026-11.com.example:a\"\n[[target.lun]]\nid = 0\ndevice = \"ram:1M\"  # zero\n";
+
+    fn overrides(luns: &[(u16, &str)]) -> Overrides {
+        let luns = luns.iter().map(|(id, device)| LunConfig::new(*id, device.parse().unwrap())).collect();
+        let name = IscsiName::parse("iqn.2026-11.com.example:f").unwrap();
+        Overrides {
+            target: Some(TargetConfig { open: true, luns, ..TargetConfig::new(name) }),
+            ..Overrides::default()
+        }
+    }
 
     fn folder() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -236,7 +243,7 @@ mod tests {
     #[test]
     fn a_change_is_written_to_the_file_and_read_back_from_there() {
         let (_folder, path) = folder();
-        let (source, mut config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (source, mut config) = Source::read(Some(&path), Overrides::default()).unwrap();
         let old = config.clone();
         config.targets[0].alias = Some("A".to_owned());
         config.targets[0].luns[0].device = "ram:2M".parse().unwrap();
@@ -252,23 +259,21 @@ mod tests {
         let (_folder, path) = folder();
         let device = "iscsi://u%hunter2hunter2@h/iqn.2026-11.com.example:b/0";
         fs::write(&path, FILE.replace("ram:1M", device)).unwrap();
-        let (source, mut config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (source, mut config) = Source::read(Some(&path), Overrides::default()).unwrap();
         config.targets[0].alias = Some("A".to_owned());
         source.persist(&config).unwrap();
         assert!(fs::read_to_string(&path).unwrap().contains(device));
     }
 
     #[test]
-    fn what_the_flags_said_is_never_written() {
+    fn what_overrides_say_is_never_written() {
         let (_folder, path) = folder();
-        let flags = Flags {
-            listen: vec!["127.0.0.1:1".to_owned()],
-            iqn: Some("iqn.2026-11.com.example:f".to_owned()),
-            luns: vec!["0=ram:1M".to_owned()],
+        let overrides = Overrides {
+            listen: vec!["127.0.0.1:1".parse().unwrap()],
             cores: Some(1),
-            ..Flags::default()
+            ..overrides(&[(0, "ram:1M")])
         };
-        let (source, mut config) = Source::read(Some(&path), flags).unwrap();
+        let (source, mut config) = Source::read(Some(&path), overrides).unwrap();
         let old = config.clone();
         source.persist(&config).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), FILE);
@@ -288,7 +293,7 @@ mod tests {
         let text =
             FILE.replace("ram:1M", "disks/a.img").replace("listen =", "state_dir = \"state\"\nlisten =");
         fs::write(&path, &text).unwrap();
-        let (source, mut config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (source, mut config) = Source::read(Some(&path), Overrides::default()).unwrap();
         let real = |name: &str| folder.path().join(name);
         assert_eq!(config.state_dir, Some(real("state")));
         assert_eq!(config.targets[0].luns[0].device.to_string(), real("disks/a.img").display().to_string());
@@ -299,19 +304,23 @@ mod tests {
             saved.contains("state_dir = \"state\"") && saved.contains("\"raw:disks/a.img\"  # zero"),
             "{saved}"
         );
-        // What flags say is found from the working folder, also when it is saved elsewhere.
-        let flags = Flags { luns: vec!["0=b.img".to_owned()], ..Flags::default() };
-        let (source, config) = Source::saving_to(&real("saved.toml"), flags, false).unwrap();
+        // What overrides say is found from the working folder, also when it is saved elsewhere.
+        let here = std::env::current_dir().unwrap();
+        let added = overrides(&[(0, here.join("b.img").to_str().unwrap())]);
+        let (source, config) = Source::saving_to(&real("saved.toml"), added, false).unwrap();
         source.save(&config).unwrap();
-        let here = std::env::current_dir().unwrap().join("b.img");
-        assert!(fs::read_to_string(real("saved.toml")).unwrap().contains(&here.display().to_string()));
+        assert!(
+            fs::read_to_string(real("saved.toml"))
+                .unwrap()
+                .contains(&here.join("b.img").display().to_string())
+        );
     }
 
     #[test]
     fn the_format_that_a_device_was_opened_as_is_written_to_the_file_once() {
         let (_folder, path) = folder();
         fs::write(&path, FILE.replace("ram:1M", "disk.img")).unwrap();
-        let (source, config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (source, config) = Source::read(Some(&path), Overrides::default()).unwrap();
         source.keep_formats(&config.with_formats()).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, FILE.replace("ram:1M", "raw:disk.img"));
@@ -324,7 +333,7 @@ mod tests {
     #[test]
     fn an_edited_file_is_not_overwritten_until_it_was_reloaded() {
         let (_folder, path) = folder();
-        let (source, config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (source, config) = Source::read(Some(&path), Overrides::default()).unwrap();
         let edited = FILE.replace("# ours", "# mine");
         fs::write(&path, &edited).unwrap();
         let error = source.persist(&config).unwrap_err();
@@ -336,30 +345,30 @@ mod tests {
     }
 
     #[test]
-    fn flags_alone_are_saved_where_it_is_said() {
+    fn overrides_alone_are_saved_where_it_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("saved.toml");
-        let flags = Flags { luns: vec!["0=ram:1M".to_owned()], ..Flags::default() };
-        let (source, config) = Source::read(None, flags.clone()).unwrap();
+        let added = overrides(&[(0, "ram:1M")]);
+        let (source, config) = Source::read(None, added.clone()).unwrap();
         source.persist(&config).unwrap();
         assert!(!source.keeps(&config, &config));
-        let (source, mut config) = Source::saving_to(&path, flags.clone(), false).unwrap();
+        let (source, mut config) = Source::saving_to(&path, added.clone(), false).unwrap();
         source.save(&config).unwrap();
         assert_eq!(source.load().unwrap().config.targets, config.targets);
         config.targets[0].alias = Some("A".to_owned());
         source.persist(&config).unwrap();
         assert!(source.keeps(&config, &config));
-        let (_, read) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (_, read) = Source::read(Some(&path), Overrides::default()).unwrap();
         assert_eq!(read.targets, config.targets);
-        let refused = Source::saving_to(&path, flags.clone(), false).unwrap_err().to_string();
-        assert!(refused.contains("stays as it is; serve it with -c"), "{refused}");
-        let (source, config) = Source::saving_to(&path, flags.clone(), true).unwrap();
+        let refused = Source::saving_to(&path, added.clone(), false).unwrap_err().to_string();
+        assert!(refused.contains("stays as it is"), "{refused}");
+        let (source, config) = Source::saving_to(&path, added.clone(), true).unwrap();
         source.save(&config).unwrap();
-        assert_eq!(Source::read(Some(&path), Flags::default()).unwrap().1.targets, config.targets);
+        assert_eq!(Source::read(Some(&path), Overrides::default()).unwrap().1.targets, config.targets);
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
         for taken in [&link, folder.path(), Path::new("/dev/null")] {
-            assert!(Source::saving_to(taken, flags.clone(), true).is_err(), "{taken:?}");
+            assert!(Source::saving_to(taken, added.clone(), true).is_err(), "{taken:?}");
         }
     }
 }

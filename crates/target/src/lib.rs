@@ -14,7 +14,7 @@
 //!
 //! | part | is |
 //! |---|---|
-//! | [`Config`], [`Flags`] | what to serve, from a TOML file, from the command line, or both |
+//! | [`Config`], [`Overrides`] | what to serve: a TOML file, and what stands above it for one process |
 //! | [`IscsiName`] | names of nodes, checked and normalised |
 //! | [`Server`] | start, stop, and what is served |
 //! | `driver` | **the hot path**: a connection's read – execute – write loop; task management; its end |
@@ -39,7 +39,6 @@ mod chap_failures;
 mod config;
 mod crowd;
 mod driver;
-mod flags;
 mod isns;
 mod log_limit;
 mod metrics;
@@ -57,11 +56,10 @@ mod worker;
 
 pub use config::{
     AccessRule, AccessState, Advertise, ApiConfig, Change, ChangeKind, ChapUser, Config, ConfigError,
-    DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, PortalGroupConfig,
-    Redirect, TargetConfig, TargetPortalGroup,
+    DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
+    PortalGroupConfig, Redirect, TargetConfig, TargetPortalGroup,
 };
 pub use crowd::Crowd;
-pub use flags::Flags;
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
     SessionReading, SpaceReading, WarningCount,
@@ -71,7 +69,7 @@ pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError
 pub use secret::SecretError;
 pub use server::{
     ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunRegistration, LunReservations, LunSummary,
-    OpenDevice, OpenOptions, OpenedDevice, OpeningDevice, Persist, Served, Server, SessionSummary,
+    OpenDevice, OpenError, OpenOptions, OpenedDevice, OpeningDevice, Persist, Served, Server, SessionSummary,
     ShutdownError, StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
 };
 pub use source::Source;

@@ -62,6 +62,15 @@ pub enum NameDeparture {
 const RESERVED: &str = "/?#%\"<>[]\\^`{|}";
 
 impl IscsiName {
+    /// Name of a target for which its user has not chosen one. The host's name makes it unique, as names of targets should be.
+    pub fn of_this_host() -> Self {
+        let host = lunway_machine::host_name().to_ascii_lowercase();
+        let host: String =
+            host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).take(64).collect();
+        let name = format!("iqn.2026-11.io.lunway:{}", if host.is_empty() { "target" } else { &host });
+        Self::parse(&name).expect("made of characters that names may have")
+    }
+
     /// Checks and normalises.
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let name = text.to_ascii_lowercase();

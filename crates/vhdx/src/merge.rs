@@ -26,7 +26,7 @@ use crate::error::{DiskError, EditError, OpenError};
 use crate::format::{Guid, GuidSource, HEADER_SECTION};
 use crate::locator::Locator;
 use crate::open::{self, OpenOptions};
-use crate::storage::{Storage, open_file};
+use crate::storage::{Storage, open_file, open_unlocked};
 use crate::transition::DiscardMode;
 
 /// The end of the name of a new child until the disk that it continues has been switched to it: a device that is snapshotted while
@@ -260,7 +260,7 @@ fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
 pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let looking = || OpenError::access("looking for the file");
     let parent = parent.canonicalize().map_err(looking())?;
-    let file = File::open(&parent).map_err(OpenError::access("opening the file"))?;
+    let file = open_unlocked(&parent, false)?;
     let data_write = open::read(&file)?.headers.current.data_write;
     let mut found = Vec::new();
     for (above, folder) in parent.ancestors().skip(1).enumerate() {

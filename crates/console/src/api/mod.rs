@@ -2,6 +2,7 @@
 
 mod config;
 mod daemon;
+mod element;
 mod portal;
 mod reservation;
 mod session;

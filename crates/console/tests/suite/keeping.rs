@@ -3,7 +3,7 @@
 use std::fs;
 
 use lunway_console::{Method, Source};
-use lunway_target::Flags;
+use lunway_target::{IscsiName, LunConfig, Overrides, TargetConfig};
 use serde_json::{Value, json};
 
 use crate::support::{Daemon, FILE, TARGET, lines};
@@ -19,13 +19,14 @@ async fn a_change_is_in_the_file_when_it_is_answered_and_its_comments_stay() {
 #[tokio::test]
 async fn without_a_file_a_change_lasts_as_long_as_the_process_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let flags = Flags {
-        listen: vec!["127.0.0.1:0".to_owned()],
-        iqn: Some(TARGET.to_owned()),
-        luns: vec!["0=ram:1M".to_owned()],
-        ..Flags::default()
+    let luns = vec![LunConfig::new(0, "ram:1M".parse().unwrap())];
+    let target = TargetConfig { open: true, luns, ..TargetConfig::new(IscsiName::parse(TARGET).unwrap()) };
+    let overrides = Overrides {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        target: Some(target),
+        ..Overrides::default()
     };
-    let (source, config) = Source::read(None, flags).unwrap();
+    let (source, config) = Source::read(None, overrides).unwrap();
     let daemon = Daemon::start_from(folder, source, config).await;
     let answer = daemon.put(&format!("/v1/targets/{TARGET}"), json!({ "alias": "A" })).await.unwrap();
     assert_eq!((&answer["persisted"], lines(&answer).len()), (&json!(false), 1));

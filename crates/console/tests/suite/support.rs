@@ -8,7 +8,7 @@ use std::time::Duration;
 use lunway_block::spec::DeviceSpec;
 use lunway_console::{Client, ClientError, Console, Endpoint, Method, Sockets, Source};
 use lunway_memory::RamDisk;
-use lunway_target::{ApiConfig, Config, Flags, OpenDevice, Server};
+use lunway_target::{ApiConfig, Config, OpenDevice, Overrides, Server};
 use serde_json::Value;
 
 pub(crate) const TARGET: &str = "iqn.2026-11.com.example:a";
@@ -46,7 +46,7 @@ fn open() -> OpenDevice {
                     let device: Arc<dyn lunway_block::BlockDevice> = Arc::new(disk);
                     Ok(device.into())
                 }
-                _ => Err("there is no such device here".to_owned()),
+                _ => Err("there is no such device here".into()),
             }
         })
     })
@@ -61,7 +61,7 @@ impl Daemon {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lunway.toml");
         fs::write(&path, file).unwrap();
-        let (source, config) = Source::read(Some(&path), Flags::default()).unwrap();
+        let (source, config) = Source::read(Some(&path), Overrides::default()).unwrap();
         Self::start_from(folder, source, config).await
     }
 
@@ -100,7 +100,7 @@ impl Daemon {
     pub(crate) async fn call(&self, method: Method, path: &str, body: Value) -> Result<Value, (u16, String)> {
         match self.client.call(method, path, (!body.is_null()).then_some(&body)).await {
             Ok(answer) => Ok(answer),
-            Err(ClientError::Refused { status, sentence }) => Err((status, sentence)),
+            Err(ClientError::Refused { status, sentence, .. }) => Err((status, sentence)),
             Err(error) => panic!("{path}: {error}"),
         }
     }

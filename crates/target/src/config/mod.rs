@@ -1,4 +1,4 @@
-//! What to serve: a TOML file, flags, or both.
+//! What to serve: a TOML file, and overrides of it.
 //!
 //! | file | room of |
 //! |---|---|
@@ -12,6 +12,7 @@ mod check;
 mod device;
 mod discovery;
 mod limits;
+mod overrides;
 mod target;
 
 use std::fs;
@@ -28,6 +29,7 @@ pub use change::{Change, ChangeKind};
 pub use device::DeviceName;
 pub use discovery::{Advertise, Discovery};
 pub use limits::Limits;
+pub use overrides::Overrides;
 pub use target::{AccessRule, AccessState, ChapUser, LunConfig, Redirect, TargetConfig, TargetPortalGroup};
 
 /// The tag of the portal group that [`Config::listen`] describes.
@@ -244,6 +246,12 @@ pub enum ConfigError {
         /// What is wrong with it, and what would be right.
         why: String,
     },
+    /// The file that changes are to be saved to is there already.
+    #[error("{file} exists and stays as it is")]
+    Exists {
+        /// Its name.
+        file: String,
+    },
     /// It cannot be written as TOML: a path that is not UTF-8.
     #[error("{origin} cannot be written as TOML: {why}")]
     Unwritable {
@@ -253,17 +261,15 @@ pub enum ConfigError {
         why: String,
     },
     /// Nothing to serve.
-    #[error(
-        "{origin} names no target: add a [[target]] with a name and a [[target.lun]], or a flag such as --lun 0=ram:1G"
-    )]
+    #[error("{origin} names no target: add a [[target]] with a name and a [[target.lun]]")]
     NoTargets {
         /// The file, or the command line.
         origin: String,
     },
 }
 
-/// The origin of what flags say.
-pub(crate) const COMMAND_LINE: &str = "the command line";
+/// Origin of a configuration that no file says.
+const COMMAND_LINE: &str = "the command line";
 
 impl Default for Config {
     fn default() -> Self {

@@ -551,7 +551,7 @@ pub(super) fn attach(scsi: &ScsiTarget, lun: &Lun) -> Result<(), StartError> {
         target: lun.target.clone(),
         lun: lun.config.id,
         device: lun.config.device.to_string(),
-        why: error.to_string(),
+        why: error.into(),
     })
 }
 

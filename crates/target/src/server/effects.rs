@@ -58,8 +58,8 @@ pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
         Admits::Everybody => (
             WarningKind::OpenTarget,
             format!(
-                "target {name} is open: every initiator that can reach it{} may read and write; restrict it with CHAP (--chap, \
-                 [[target.chap]]) or access rules instead of `open = true` ([[target.acl]])",
+                "target {name} is open: every initiator that can reach it{} may read and write; restrict it with CHAP \
+                 ([[target.chap]]) or access rules instead of `open = true` ([[target.acl]])",
                 if target.acl.is_empty() { "" } else { " and matches no access rule" }
             ),
         ),

@@ -5,6 +5,7 @@ use std::io;
 use lunway_block::BlockError;
 use lunway_scsi::StateError;
 
+use super::opening::OpenError;
 use crate::config::ConfigError;
 use crate::portal::BindError;
 use crate::state::StateDirError;
@@ -28,7 +29,7 @@ pub enum StartError {
         /// The device.
         device: String,
         /// What went wrong.
-        why: String,
+        why: OpenError,
     },
     /// What was kept, or the directory for it.
     #[error(transparent)]
@@ -50,6 +51,9 @@ pub enum ChangeError {
     /// What was to be changed is not there.
     #[error("there is no {0}")]
     NotFound(String),
+    /// The function that edits the configuration refused; its caller knows why.
+    #[error("the change was refused")]
+    Refused,
     /// Someone else made a change in between.
     #[error(
         "the configuration has changed meanwhile: it has generation {is}, not {expected}; look again and repeat"
@@ -66,7 +70,7 @@ pub enum ChangeError {
     /// A logical unit would lose what is behind its new end, and nobody said that this is meant.
     #[error(
         "lun {lun} of target {target} has {present} bytes; a size of {size} would lose the data beyond it, and needs \
-         --shrink, or \"shrink\": true"
+         \"shrink\": true"
     )]
     Smaller {
         /// The target.

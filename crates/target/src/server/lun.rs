@@ -9,7 +9,7 @@ use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, State
 use tokio::runtime::Handle;
 
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
-use super::opening::{Closing, OpenDevice, OpenOptions};
+use super::opening::{Closing, OpenDevice, OpenError, OpenOptions};
 use super::place::Place;
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
@@ -83,11 +83,11 @@ pub(super) struct Maker {
 impl Maker {
     /// Opens the device and puts a logical unit in front of it.
     pub(super) async fn make(&self, target: &TargetConfig, lun: &LunConfig) -> Result<Lun, StartError> {
-        let refused = |why: String| refused(target, lun, why);
+        let refused = |why: OpenError| refused(target, lun, why);
         let options = OpenOptions { sector: lun.sector, read_only: lun.read_only };
         // On the server's own runtime, whoever asks: the device must live as long as that.
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
-        let opened = opening.map_err(|error| refused(error.to_string()))?.map_err(refused)?;
+        let opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
         let unit = self.unit(target, lun, &opened.device)?;
         Ok(Lun {
             target: target.name.to_string(),
@@ -129,7 +129,7 @@ impl Maker {
             ..LogicalUnitOptions::default()
         };
         let unit = LogicalUnit::new(Arc::clone(device), options)
-            .map_err(|error| refused(target, lun, error.to_string()))?;
+            .map_err(|error| refused(target, lun, error.into()))?;
         self.runtime.spawn(watch_space(Arc::downgrade(&unit)));
         Ok(unit)
     }
@@ -144,7 +144,7 @@ async fn watch_space(unit: Weak<LogicalUnit>) {
     }
 }
 
-fn refused(target: &TargetConfig, lun: &LunConfig, why: String) -> StartError {
+fn refused(target: &TargetConfig, lun: &LunConfig, why: OpenError) -> StartError {
     StartError::Open { target: target.name.to_string(), lun: lun.id, device: lun.device.to_string(), why }
 }
 
@@ -343,7 +343,7 @@ mod tests {
         let text = "listen = [\"127.0.0.1:0\"]\n[[target]]\nname = \"iqn.2026-11.com.example:disk\"\n[[target.lun]]\nid = 1\ndevice = \"ram:1M\"\n";
         let config = Config::from_toml(text, "lunway.toml").unwrap();
         let (target, lun) = (&config.targets[0], &config.targets[0].luns[0]);
-        let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".to_owned()) }));
+        let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".into()) }));
         let place = Arc::new(Place::of(&config));
         let maker = Maker { open, runtime: Handle::current(), state: None, place };
         let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());

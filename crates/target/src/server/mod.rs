@@ -57,7 +57,7 @@ use stopping::Stopped;
 
 pub use change::{ChangeOptions, Changed, Persist, Served};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
-pub use opening::{Closing, OpenDevice, OpenOptions, OpenedDevice, OpeningDevice};
+pub use opening::{Closing, OpenDevice, OpenError, OpenOptions, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
 pub use summary::{LunSummary, SessionSummary, TargetSummary};
 pub use warnings::{Warning, WarningKind};

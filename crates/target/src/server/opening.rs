@@ -1,5 +1,6 @@
 //! Devices as the server gets them: opened by a function from outside, because this crate knows only [`BlockDevice`].
 
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,8 +35,11 @@ impl From<Arc<dyn BlockDevice>> for OpenedDevice {
     }
 }
 
-/// A device being opened; the error is a sentence.
-pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, String>> + Send>>;
+/// Why a device could not be opened: the back end's own error, whose text is a sentence for people.
+pub type OpenError = Box<dyn Error + Send + Sync>;
+
+/// A device being opened.
+pub type OpeningDevice = Pin<Box<dyn Future<Output = Result<OpenedDevice, OpenError>> + Send>>;
 
 /// Opens what the device grammar describes. It is called on the runtime that the server was started on, which carries
 /// the device as long as it is open.

@@ -27,9 +27,9 @@ fn opener() -> OpenDevice {
                 }
                 DeviceSpec::File { path, .. } => {
                     let opening = FileDevice::open_on_thread(path.clone(), FileOptions::default());
-                    Arc::new(opening.await.map_err(|error| error.to_string())?)
+                    Arc::new(opening.await?)
                 }
-                _ => return Err("no such device here".to_owned()),
+                _ => return Err("no such device here".into()),
             };
             Ok(device.into())
         })

@@ -210,7 +210,7 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
                     slow.later(Io::Ready(())).await;
                     ram(1 << 20)
                 }
-                _ => Err("no such device here".to_owned()),
+                _ => Err("no such device here".into()),
             }
         })
     })

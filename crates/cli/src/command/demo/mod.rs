@@ -11,12 +11,12 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_bench::report;
 use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
-use lunway_block::size::HumanSize;
+use lunway_block::size::{ExactSize, HumanSize};
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_copy::{Before, Transfer};
 use lunway_device::{OpenOptions, Opened};
 use lunway_report::{Document, Fact, html};
-use lunway_target::{Config, Flags, Server};
+use lunway_target::{Config, IscsiName, LunConfig, Server, TargetConfig};
 
 use self::act::Act;
 use super::bench::{environment, judge, result_text, run_profile};
@@ -136,6 +136,20 @@ fn first_act(cancel: &Cancel) -> Result<(Document, Vec<Outcome>), Failure> {
 /// What a demonstration leaves: results, notes on them, facts about the place.
 type Shown = (Vec<Outcome>, Vec<String>, Vec<Fact>);
 
+/// A logical unit of `size` bytes in memory.
+fn ram(id: u16, size: u64) -> Result<LunConfig, Failure> {
+    let device = format!("ram:{}", ExactSize(size)).parse().map_err(Failure::failed)?;
+    Ok(LunConfig::new(id, device))
+}
+
+/// An open target on a port of the kernel's choice that only this machine reaches.
+fn on_loopback(name: &str, luns: Vec<LunConfig>) -> Result<Config, Failure> {
+    let name = IscsiName::parse(name).map_err(Failure::failed)?;
+    let target = TargetConfig { open: true, luns, ..TargetConfig::new(name) };
+    let listen = vec!["127.0.0.1:0".parse().map_err(Failure::failed)?];
+    Ok(Config { listen, targets: vec![target], ..Config::default() })
+}
+
 /// A server on threads of its own, and where it is.
 struct Demonstration {
     server: Server,
@@ -144,15 +158,8 @@ struct Demonstration {
 
 impl Demonstration {
     async fn start() -> Result<Self, Failure> {
-        let size = lunway_block::size::ExactSize(LUN_SIZE);
-        let flags = Flags {
-            listen: vec!["127.0.0.1:0".to_owned()],
-            iqn: Some(NAME.to_owned()),
-            luns: vec![format!("0=ram:{size}"), format!("1=ram:{size},sector=4096")],
-            open: true,
-            ..Flags::default()
-        };
-        let config = Config::default().with_flags(&flags).map_err(Failure::failed)?;
+        let large = LunConfig { sector: Some(4096), ..ram(1, LUN_SIZE)? };
+        let config = on_loopback(NAME, vec![ram(0, LUN_SIZE)?, large])?;
         let server = serve::start(config).await?;
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         terminal::print(&format!(

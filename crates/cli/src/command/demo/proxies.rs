@@ -9,7 +9,6 @@ use anyhow::Context;
 use lunway_bench::{BlockSizes, Cancel, End, Job, Limit, Mix, Pattern, Region};
 use lunway_device::{OpenOptions, Opened};
 use lunway_lab::experiment::{Label, SAMPLING, Sampler};
-use lunway_target::{Config, Flags};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -18,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::act::Act;
+use super::{on_loopback, ram};
 use crate::command::serve;
 use crate::device;
 use crate::failure::Failure;
@@ -39,14 +39,7 @@ const LATE: Duration = Duration::from_millis(10);
 
 /// Serves, reaches the disk over two proxies, and closes one of them in mid-write. `reason` is why there are no cables.
 pub(super) async fn act(reason: &str, cancel: &Cancel) -> Result<Act, Failure> {
-    let flags = Flags {
-        listen: vec!["127.0.0.1:0".to_owned()],
-        iqn: Some(NAME.to_owned()),
-        luns: vec![format!("0=ram:{SIZE}")],
-        open: true,
-        ..Flags::default()
-    };
-    let config = Config::default().with_flags(&flags).map_err(Failure::failed)?;
+    let config = on_loopback(NAME, vec![ram(0, SIZE)?])?;
     let server = serve::start(config).await?;
     let result = async {
         let portal = *server.addresses().first().context("the target listens nowhere")?;

@@ -188,11 +188,28 @@ fn failure(error: ClientError) -> Failure {
         ClientError::Connect { .. } => {
             let running = RunningDaemon::all();
             match listed(&running.iter().collect::<Vec<_>>()) {
-                none if none.is_empty() => Failure::failed(error),
-                listed => Failure::failed(anyhow::anyhow!("{error}; running: {listed}")),
+                none if none.is_empty() => {
+                    Failure::failed(anyhow::anyhow!("{error}, or name its socket with --socket"))
+                }
+                listed => Failure::failed(anyhow::anyhow!(
+                    "{error}, or name its socket with --socket; running: {listed}"
+                )),
             }
         }
+        ClientError::Refused { sentence, parameter: Some(parameter), .. } => {
+            Failure::failed(anyhow::anyhow!("{sentence}{}", flag_of(&parameter)))
+        }
         error => Failure::failed(error),
+    }
+}
+
+/// The words of the command line for a parameter of the API that a refusal names.
+fn flag_of(parameter: &str) -> &'static str {
+    match parameter {
+        "create" => " (here: without --create)",
+        "must_be_new" => " (here: `set`, or --replace)",
+        "shrink" => " (here: --shrink)",
+        _ => "",
     }
 }
 

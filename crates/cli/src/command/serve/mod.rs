@@ -1,20 +1,23 @@
 //! `lunway serve`.
 
+mod flags;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, Source};
 use lunway_target::{
-    ApiConfig, Config, ConfigError, DeviceName, Flags, OpenedDevice, OpeningDevice, Server, StartError,
+    ApiConfig, Config, ConfigError, DeviceName, OpenedDevice, OpeningDevice, Server, StartError,
     TargetSummary, Warning,
 };
 use serde_json::json;
 
+use self::flags::Flags;
 use crate::failure::Failure;
 use crate::interrupt::{Reloads, Requests};
 use crate::protection::Protection;
@@ -98,9 +101,10 @@ impl Serve {
             open: self.open,
             cores: self.cores,
         };
+        let overrides = flags.overrides().map_err(config_failure)?;
         let read = match &self.save {
-            Some(file) => Source::saving_to(file, flags, self.force),
-            None => Source::read(self.config.as_deref(), flags),
+            Some(file) => Source::saving_to(file, overrides, self.force),
+            None => Source::read(self.config.as_deref(), overrides),
         };
         let (source, config) = read.map_err(config_failure)?;
         let is_new = self.save.is_some();
@@ -158,7 +162,7 @@ impl Serve {
             tokio::select! {
                 ended = end => ended,
                 // Asked twice: it is in a hurry.
-                () = requests.next() => Err(Failure::failed(anyhow::anyhow!(
+                () = requests.next() => Err(Failure::failed(anyhow!(
                     "stopped before all initiators had logged out and all devices were flushed"
                 ))),
             }
@@ -176,9 +180,18 @@ fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<(Sockets
     match Sockets::bind(socket.or(usual.as_deref()), config) {
         Err(error @ (ListenError::Taken(_) | ListenError::Unix { .. })) if !asked => {
             let sockets = Sockets::bind(None, config).map_err(Failure::failed)?;
-            Ok((sockets, Some(error.to_string())))
+            Ok((sockets, Some(taken(&error))))
         }
+        Err(error @ ListenError::Taken(_)) => Err(Failure::failed(anyhow!("{}", taken(&error)))),
         bound => bound.map(|sockets| (sockets, None)).map_err(Failure::failed),
+    }
+}
+
+/// What to do where a socket cannot be bound.
+fn taken(error: &ListenError) -> String {
+    match error {
+        ListenError::Taken(_) => format!("{error}, or name another one with --socket"),
+        other => other.to_string(),
     }
 }
 
@@ -205,6 +218,10 @@ pub(crate) async fn start(config: Config) -> Result<Server, Failure> {
 pub(crate) fn config_failure(error: ConfigError) -> Failure {
     match error {
         ConfigError::Read { .. } | ConfigError::Save { .. } => Failure::failed(error),
+        ConfigError::NoTargets { .. } => Failure::Usage(format!("{error}, or a flag such as --lun 0=ram:1G")),
+        ConfigError::Exists { .. } => {
+            Failure::failed(anyhow!("{error}; serve it with -c, name another file, or --force to replace it"))
+        }
         error => Failure::Usage(error.to_string()),
     }
 }
@@ -216,7 +233,7 @@ fn open(name: DeviceName, options: lunway_target::OpenOptions) -> OpeningDevice 
             read_only: options.read_only,
             ..lunway_device::OpenOptions::default()
         };
-        let opened = lunway_device::open(name.spec(), &options).await.map_err(|error| error.to_string())?;
+        let opened = lunway_device::open(name.spec(), &options).await?;
         Ok(OpenedDevice { device: opened.device.clone(), close: Some(Box::pin(opened.close_or_log())) })
     })
 }
