@@ -210,7 +210,7 @@ fn a_disk_that_qemu_has_open_is_refused_and_so_is_a_pipe() {
     let mut qemu =
         qemu.args(["-f", "vhdx", &disk]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut commands = qemu.stdin.take().unwrap();
-    commands.write_all(b"write -P 7 1M 1M\nflush\n").unwrap();
+    commands.write_all(b"write -P 7 1M 1M\n").unwrap();
     let (mut said, mut answered) = (qemu.stdout.take().unwrap(), Vec::new());
     while !String::from_utf8_lossy(&answered).contains("wrote") {
         let mut byte = [0];
@@ -224,7 +224,8 @@ fn a_disk_that_qemu_has_open_is_refused_and_so_is_a_pipe() {
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("in use"), "{command:?}: {said}");
     }
-    commands.write_all(b"write -P 8 2M 1M\nquit\n").unwrap();
+    commands.write_all(b"write -P 8 2M 1M\n").unwrap();
+    drop(commands);
     assert!(qemu.wait().unwrap().success());
     succeed(lunway(&["disk", "compact", &disk]));
 }

@@ -218,7 +218,7 @@ fn snapshots_keep_what_was_and_merging_keeps_what_is() {
     assert!(folder.contents("base.vhdx") == shown);
     assert!(!Path::new(&folder.path("one.avhdx")).exists() && !Path::new(&folder.path("two.avhdx")).exists());
     folder.qemu_check("base.vhdx");
-    assert!(folder.refused("merge base.vhdx").contains("no differencing disk"));
+    assert!(folder.refused("merge base.vhdx").contains("not a differencing disk"));
 }
 
 #[test]

@@ -88,6 +88,8 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("disk mount", "--nbd", Role::Socket),
     ("disk mount", "--fuse", Role::Folder),
     ("*", "--socket", Role::Asks),
+    // Made by the daemon, which refuses what exists: `snapshot.rs`.
+    ("lun snapshot", "CHILD", Role::Asks),
 ];
 
 /// The number of the row in [`ROLES`].

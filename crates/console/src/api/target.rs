@@ -93,7 +93,8 @@ struct NewSize {
     shrink: bool,
 }
 
-#[derive(Deserialize, JsonSchema)]
+/// A new file that a disk goes on in.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewLeaf {
     /// The new file, beside the present one or in a folder above. It must not exist.
