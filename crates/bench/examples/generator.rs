@@ -1,4 +1,5 @@
-//! What the load generator costs by itself, for `script/bench`: I/Os per second and core from a device that does nothing.
+//! What the load generator costs by itself, for `script/bench`: I/Os per second and core from a device that does
+//! nothing.
 //!
 //! ```text
 //! generator [SECONDS]

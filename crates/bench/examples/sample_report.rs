@@ -1,5 +1,6 @@
-//! Runs the `anvil` profile on a RAM disk and writes its page: `cargo run -p lunway-bench --example sample_report -- page.html`.
-//! Prints what the loop itself costs per I/O, too: reads from a device that does nothing at all.
+//! Runs the `anvil` profile on a RAM disk and writes its page:
+//! `cargo run -p lunway-bench --example sample_report -- page.html`. Prints what the loop itself costs per I/O, too:
+//! reads from a device that does nothing at all.
 
 use std::error::Error;
 use std::sync::Arc;

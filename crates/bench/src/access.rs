@@ -123,8 +123,8 @@ pub enum Distribution {
     /// Each block once, in random order, before any comes again; the next pass has another order (fio's default, the
     /// random map). Takes no memory, however large the region is.
     Once,
-    /// The block of rank `k` comes in proportion to `1 / k^theta` (fio's `random_distribution=zipf:theta`). At 1.2 over a
-    /// million blocks the hottest one per cent takes nine I/Os of ten.
+    /// The block of rank `k` comes in proportion to `1 / k^theta` (fio's `random_distribution=zipf:theta`). At 1.2 over
+    /// a million blocks the hottest one per cent takes nine I/Os of ten.
     Zipf(f64),
     /// A share `h` of the blocks takes the share `1 − h` of the I/Os, and so on within it (fio's
     /// `random_distribution=pareto:h`): 0.2 is the rule of 80 to 20, 0.5 is uniform.

@@ -15,11 +15,12 @@ const EXTENT_WINDOWS_MAX: u64 = 256;
 /// A device that does not answer by then has nothing to say.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Sentences about what stood between a measurement in `region` and the medium: which cache, how large the region is against
-/// this host's memory, and how much of it was never written. Ask after the measurement, since preparing it writes.
+/// Sentences about what stood between a measurement in `region` and the medium: which cache, how large the region is
+/// against this host's memory, and how much of it was never written. Ask after the measurement, since preparing it
+/// writes.
 ///
-/// This is what the device and this host say of themselves. What a disk or a far end keeps in its own memory is told only as
-/// far as it tells.
+/// This is what the device and this host say of themselves. What a disk or a far end keeps in its own memory is told
+/// only as far as it tells.
 pub async fn cache_truth(device: &dyn BlockDevice, region: Region) -> Vec<String> {
     let caching = device.caching();
     let empty = match tokio::time::timeout(PATIENCE, empty_share(device, region)).await {

@@ -18,8 +18,8 @@ use crate::slots::Wakes;
 use crate::source::{Next, Source};
 use crate::verify::Verifier;
 
-/// A device that answers inline keeps the task this long, nanoseconds, before the runtime gets its turn: a thousand I/Os
-/// of a RAM disk, so that a turn costs each of them less than a nanosecond.
+/// A device that answers inline keeps the task this long, nanoseconds, before the runtime gets its turn: a thousand
+/// I/Os of a RAM disk, so that a turn costs each of them less than a nanosecond.
 const SLICE: u64 = 100_000;
 /// With nothing else to do, cancel and progress are looked after this often.
 const IDLE_TURN: Duration = Duration::from_millis(50);

@@ -22,8 +22,8 @@ pub struct GeneratorCost {
     pub iops_per_core: f64,
 }
 
-/// Makes 4 KiB random reads from a device that does nothing, for about `duration` on a thread of its own, and says what they
-/// cost. Blocks the caller. In processor time, so that it holds on a busy machine; 100 ms are enough.
+/// Makes 4 KiB random reads from a device that does nothing, for about `duration` on a thread of its own, and says what
+/// they cost. Blocks the caller. In processor time, so that it holds on a busy machine; 100 ms are enough.
 pub fn generator_cost(duration: Duration) -> Result<GeneratorCost, BenchError> {
     let measure = move || {
         let runtime = runtime::Builder::new_current_thread().enable_time().build();

@@ -2,8 +2,8 @@
 
 use crate::latency::Latency;
 
-/// What completed in one direction between two moments. [`merge`](Self::merge) makes longer intervals of shorter ones, with
-/// percentiles that are those of all their I/Os.
+/// What completed in one direction between two moments. [`merge`](Self::merge) makes longer intervals of shorter ones,
+/// with percentiles that are those of all their I/Os.
 #[derive(Clone, Debug, Default)]
 pub struct Interval {
     /// I/Os completed without error.

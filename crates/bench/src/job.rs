@@ -34,10 +34,10 @@ pub struct Job {
     pub block_sizes: BlockSizes,
     /// I/Os kept in flight, by each worker.
     pub queue_depth: u32,
-    /// Workers, each on a thread of its own, each doing all of this: depth, rate and limit are per worker, as with fio's
-    /// `numjobs`. All work in the same region, with different random addresses; sequential ones run over the same blocks
-    /// side by side. With [`verify`](Self::verify) each has its own part of the region, since two writers of one block
-    /// leave no order to check.
+    /// Workers, each on a thread of its own, each doing all of this: depth, rate and limit are per worker, as with
+    /// fio's `numjobs`. All work in the same region, with different random addresses; sequential ones run over the same
+    /// blocks side by side. With [`verify`](Self::verify) each has its own part of the region, since two writers of one
+    /// block leave no order to check.
     pub jobs: u32,
     /// When to stop issuing; what is in flight then is waited for and counted.
     pub limit: Limit,
@@ -193,8 +193,8 @@ pub enum Rate {
 pub enum Arrivals {
     /// At equal intervals
     Even,
-    /// At random, each independent of the others: what many clients that know nothing of each other make together (fio's
-    /// `rate_process=poisson`). Bursts come with it, and a queue before a device that keeps up on average.
+    /// At random, each independent of the others: what many clients that know nothing of each other make together
+    /// (fio's `rate_process=poisson`). Bursts come with it, and a queue before a device that keeps up on average.
     Poisson,
 }
 

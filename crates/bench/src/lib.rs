@@ -6,8 +6,8 @@
 //!                            BlockDevice, a clock                      └──▶ report (one HTML page)
 //! ```
 //!
-//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and a clock. It does not know what is on the other side of the
-//! waist: a RAM disk, a file and a LUN over four paths are measured by the same code.
+//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and a clock. It does not know what is on
+//! the other side of the waist: a RAM disk, a file and a LUN over four paths are measured by the same code.
 //!
 //! # What a number means
 //!

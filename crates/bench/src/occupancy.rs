@@ -17,9 +17,9 @@ const SAMPLE: u64 = 4096;
 /// The first offset in `region` at which data was seen, if any.
 ///
 /// Extents come first: what they call zero or unallocated is empty. What they call data is read, completely if it is
-/// at most 64 MiB, else its first and last MiB and 1024 samples; only bytes that are not zero count as data. For a large
-/// device that cannot tell its extents this is an opinion, not a proof: a few kilobytes amid terabytes of zeroes may be
-/// missed.
+/// at most 64 MiB, else its first and last MiB and 1024 samples; only bytes that are not zero count as data. For a
+/// large device that cannot tell its extents this is an opinion, not a proof: a few kilobytes amid terabytes of zeroes
+/// may be missed.
 pub async fn holds_data(device: &dyn BlockDevice, region: Region) -> Result<Option<u64>, BlockError> {
     let end = region.offset.saturating_add(region.len);
     let mut at = region.offset;

@@ -59,9 +59,9 @@ pub struct Direction {
     pub bytes: u64,
     /// How long they were measured; that of the whole job.
     pub elapsed: Duration,
-    /// Response times: from when each was *intended* to start until it was completed. Without a rate that is when it was
-    /// submitted. With one it is when it was due, so that a stall of the device counts for every I/O that it held up,
-    /// and not only for those that it happened to hold.
+    /// Response times: from when each was *intended* to start until it was completed. Without a rate that is when it
+    /// was submitted. With one it is when it was due, so that a stall of the device counts for every I/O that it held
+    /// up, and not only for those that it happened to hold.
     pub response: Latency,
     /// From when each was submitted to the device until it was completed: what the device itself took.
     pub service: Latency,
@@ -137,7 +137,8 @@ impl Outcome {
         read.into_iter().chain(write)
     }
 
-    /// Whether a rate was set (for each worker) and less than 99 % of it was reached: then latency is that of an overload.
+    /// Whether a rate was set (for each worker) and less than 99 % of it was reached: then latency is that of an
+    /// overload.
     pub fn rate_missed(&self) -> bool {
         use crate::job::Rate;
         let reached = match self.job.rate {

@@ -8,8 +8,8 @@ use crate::sizes::BlockSizes;
 /// Passes over a region in random order, in which each block comes exactly once.
 ///
 /// With one size it is a permutation of the block numbers. With several, the region is cut into *tiles* as long as the
-/// smallest common multiple of the sizes; in each pass, each tile falls to one size and direction (drawn by its number, so
-/// that it need not be remembered, and in proportion to the bytes that this size moves) and is cut into such blocks.
+/// smallest common multiple of the sizes; in each pass, each tile falls to one size and direction (drawn by its number,
+/// so that it need not be remembered, and in proportion to the bytes that this size moves) and is cut into such blocks.
 /// Then every multiple of the common unit comes in random order, and those that are no block's start are passed over.
 /// So nothing is remembered but a counter, and no block is ever cut short, as with a bitmap it would be where its
 /// neighbours have gone before.

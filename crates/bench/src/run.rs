@@ -71,13 +71,13 @@ impl Tick {
 /// Runs `job` on `device` and says what came of it.
 ///
 /// Each worker keeps `job.queue_depth` I/Os in flight; each completion issues the next. A single worker is the calling
-/// task, which must be inside a tokio runtime with time enabled, best a `current_thread` one that nothing else competes for;
-/// several have a thread each. `progress` is called from the calling task and should be quick.
+/// task, which must be inside a tokio runtime with time enabled, best a `current_thread` one that nothing else competes
+/// for; several have a thread each. `progress` is called from the calling task and should be quick.
 ///
 /// Cancelled, in whatever it was doing, it gives the outcome of what was done. Dropped, it stops issuing.
 ///
-/// A failed I/O is counted, not returned; a thousand in a row with no success end the run. A job that writes is refused with
-/// [`BenchError::WouldDestroy`] if [`holds_data`] sees data in its region and [`Job::destroy`] is not set.
+/// A failed I/O is counted, not returned; a thousand in a row with no success end the run. A job that writes is refused
+/// with [`BenchError::WouldDestroy`] if [`holds_data`] sees data in its region and [`Job::destroy`] is not set.
 pub async fn run(
     device: Arc<dyn BlockDevice>,
     job: &Job,

@@ -19,9 +19,9 @@ const NAP: Duration = Duration::from_millis(20);
 
 /// Jobs in stages: those of one stage run side by side, the next stage waits for all of them.
 ///
-/// What a job file makes. Alone in its stage, a job runs on the calling task; several have a thread with a runtime each, so
-/// that none waits for another's turn. Before the first I/O all jobs are checked, and all that may not overwrite data are
-/// refused if there is some in their regions: later they would find each other's.
+/// What a job file makes. Alone in its stage, a job runs on the calling task; several have a thread with a runtime
+/// each, so that none waits for another's turn. Before the first I/O all jobs are checked, and all that may not
+/// overwrite data are refused if there is some in their regions: later they would find each other's.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// In order.

@@ -1,9 +1,9 @@
 //! Our own score over the rows of the `anvil` profile.
 //!
 //! It is **not** the score of the tool that the profile is named after, whose formula was never published. Ours is: a
-//! row's IOPS over the reference's, the geometric mean over the rows of a direction, times 1000. The total is the geometric
-//! mean of both directions. A device twice as fast in every row scores twice as much, and which reference is taken
-//! changes no ratio between two devices.
+//! row's IOPS over the reference's, the geometric mean over the rows of a direction, times 1000. The total is the
+//! geometric mean of both directions. A device twice as fast in every row scores twice as much, and which reference is
+//! taken changes no ratio between two devices.
 
 use std::fmt;
 

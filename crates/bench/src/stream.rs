@@ -18,8 +18,8 @@ const SLACK: Duration = Duration::from_millis(60);
 
 /// Ticks joined to seconds.
 ///
-/// A second's figures are its own, not running totals, and its percentiles are of all its I/Os. What is left when a job ends is
-/// a shorter interval: [`flush`](Self::flush).
+/// A second's figures are its own, not running totals, and its percentiles are of all its I/Os. What is left when a job
+/// ends is a shorter interval: [`flush`](Self::flush).
 #[derive(Debug, Default)]
 pub struct Second {
     /// How long it is by now.
@@ -95,8 +95,8 @@ impl Second {
 
 /// Results while they come, as newline-delimited JSON: each line is a whole object, whatever ends the run.
 ///
-/// `start`, then an `interval` for each second of each job and a `job` with fio's object for each job that has ended, at last
-/// `end`. [`end`](Self::end) is also for runs that were interrupted or failed.
+/// `start`, then an `interval` for each second of each job and a `job` with fio's object for each job that has ended,
+/// at last `end`. [`end`](Self::end) is also for runs that were interrupted or failed.
 #[derive(Debug)]
 pub struct Stream<W> {
     out: W,
@@ -195,8 +195,8 @@ pub struct PathRates {
 }
 
 impl PathRates {
-    /// The difference to the sample of the same name in `before`, which was taken `since` ago. A path that was not there began
-    /// with nothing.
+    /// The difference to the sample of the same name in `before`, which was taken `since` ago. A path that was not
+    /// there began with nothing.
     pub fn of(now: &PathSample, before: &[PathSample], since: Duration) -> Self {
         let before = before.iter().find(|before| before.name == now.name);
         let more = |count: fn(&PathSample) -> u64| count(now).saturating_sub(before.map_or(0, count));

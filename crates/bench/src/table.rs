@@ -34,7 +34,8 @@ pub struct TableRow {
     pub errors: u64,
 }
 
-/// Fewest I/Os whose mean and rate say something: of times that vary as an exponential distribution does, the mean of ten is a third off.
+/// Fewest I/Os whose mean and rate say something: of times that vary as an exponential distribution does, the mean of
+/// ten is a third off.
 const IOS_MIN: u64 = 10;
 
 impl TableRow {

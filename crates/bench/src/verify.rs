@@ -235,7 +235,8 @@ impl Verifier {
     }
 }
 
-/// What is wrong with the sector at `lba`, if a run with that seed wrote it last with the generation `expected` (any, if none).
+/// What is wrong with the sector at `lba`, if a run with that seed wrote it last with the generation `expected` (any,
+/// if none).
 pub(crate) fn judge(seed: u64, lba: u64, expected: Option<u64>, found: Found) -> Option<FaultKind> {
     match found {
         Found::Zero => Some(FaultKind::Zero),

@@ -1,8 +1,9 @@
 //! A device's figures as a share of what its wire can do.
 //!
-//! Two bare sockets move what the job moved: requests of 48 bytes, answers of 48 and a block, as many in flight (reads; writes the
-//! reverse). Sequential I/O of large blocks is set against a stream instead. No protocol over one connection can be faster, so
-//! a share near 1 cannot be improved on the storage's side, and a small one is not the network's fault.
+//! Two bare sockets move what the job moved: requests of 48 bytes, answers of 48 and a block, as many in flight (reads;
+//! writes the reverse). Sequential I/O of large blocks is set against a stream instead. No protocol over one connection
+//! can be faster, so a share near 1 cannot be improved on the storage's side, and a small one is not the network's
+//! fault.
 
 use std::time::Duration;
 
@@ -52,13 +53,14 @@ pub struct Share {
     pub read: Option<Limit>,
     /// Of its writes.
     pub write: Option<Limit>,
-    /// What the device did of what the wire could have done: 1 is all. Where a job reads and writes, the shares of both are added,
-    /// as if the wire had been given to one after the other.
+    /// What the device did of what the wire could have done: 1 is all. Where a job reads and writes, the shares of both
+    /// are added, as if the wire had been given to one after the other.
     pub share: f64,
 }
 
 impl Share {
-    /// Whether it can be so. A share far above 1 says that the wire was slower when it was measured than when the device was.
+    /// Whether it can be so. A share far above 1 says that the wire was slower when it was measured than when the
+    /// device was.
     pub fn is_plausible(&self) -> bool {
         self.share < IMPLAUSIBLE
     }
@@ -86,12 +88,13 @@ impl Share {
     }
 }
 
-/// From this share on the limit is wrong, not the device quick: both are measured a few per cent apart where the machine is the same.
+/// From this share on the limit is wrong, not the device quick: both are measured a few per cent apart where the
+/// machine is the same.
 const IMPLAUSIBLE: f64 = 1.1;
 
-/// Measures the wire to `client`'s responder with the I/O of each outcome, in about `budget` altogether, calling `progress` with the
-/// fraction done. Blocks the caller. `None` for what has no such limit: a job that kept to a rate or moved nothing, and everything
-/// after a stop.
+/// Measures the wire to `client`'s responder with the I/O of each outcome, in about `budget` altogether, calling
+/// `progress` with the fraction done. Blocks the caller. `None` for what has no such limit: a job that kept to a rate
+/// or moved nothing, and everything after a stop.
 pub fn shares(
     client: &Client,
     outcomes: &[Outcome],

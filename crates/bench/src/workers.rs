@@ -37,9 +37,9 @@ const GRACE: u64 = 60_000_000;
 
 /// The workers of a job between its runs: one to write, one to read back.
 ///
-/// A single worker is the calling task, so that a device and its only user share a thread as they do in a daemon. Several
-/// are a thread each, with a runtime of its own; they start their clocks together. What they share is the device, the
-/// cancel, and four times a second a lock that nobody else holds.
+/// A single worker is the calling task, so that a device and its only user share a thread as they do in a daemon.
+/// Several are a thread each, with a runtime of its own; they start their clocks together. What they share is the
+/// device, the cancel, and four times a second a lock that nobody else holds.
 pub(crate) struct Workers {
     device: Arc<dyn BlockDevice>,
     workers: Vec<Worker>,

@@ -1,24 +1,27 @@
 //! Our figures against fio's.
 //!
-//! A binary of its own: Cargo runs those one after the other, and what is compared here must not compete with other tests.
+//! A binary of its own: Cargo runs those one after the other, and what is compared here must not compete with other
+//! tests.
 //!
-//! **Known times.** A device that takes milliseconds, measured here directly and by fio through NBD: both must find the device's
-//! time, whatever the machine does beside it. Checks units, percentiles, means and rates.
+//! **Known times.** A device that takes milliseconds, measured here directly and by fio through NBD: both must find the
+//! device's time, whatever the machine does beside it. Checks units, percentiles, means and rates.
 //!
-//! **Microseconds**, run by `script/bench` only, since no busy machine can tell them: the median response time on one file, of shapes
-//! in which both programs ask the same of the kernel.
+//! **Microseconds**, run by `script/bench` only, since no busy machine can tell them: the median response time on one
+//! file, of shapes in which both programs ask the same of the kernel.
 //!
 //! - Buffered reads of cached data are answered inline here (`preadv2`), as by fio's `pvsync2`; a depth above 1 changes
-//!   nothing for either. Buffered writes likewise, in tmpfs: on ext4 the kernel does not promise not to wait, so ours go to
-//!   a thread, and fio's have nothing like it. Writes write the same zeroes, since our random data comes from 4 MiB and not
-//!   from one block in the innermost cache. I/Os per second would not agree: what fio does between two I/Os shows in
-//!   them when the I/O itself takes a microsecond.
-//! - With `O_DIRECT` both use `io_uring`, and each thread collects its own completions: fio by asking the ring, ours by waiting for
-//!   it as for a socket, which costs two microseconds more for an I/O that no other comes with. So these shapes have a queue.
+//!   nothing for either. Buffered writes likewise, in tmpfs: on ext4 the kernel does not promise not to wait, so ours
+//!   go to a thread, and fio's have nothing like it. Writes write the same zeroes, since our random data comes from 4
+//!   MiB and not from one block in the innermost cache. I/Os per second would not agree: what fio does between two I/Os
+//!   shows in them when the I/O itself takes a microsecond.
+//! - With `O_DIRECT` both use `io_uring`, and each thread collects its own completions: fio by asking the ring, ours by
+//!   waiting for it as for a socket, which costs two microseconds more for an I/O that no other comes with. So these
+//!   shapes have a queue.
 //!
-//! **How.** Six rounds; in each, both run all shapes, and who goes first changes. From the six differences of each figure
-//! (of logarithms, in per cent) comes an interval of at least 95 %, by signed ranks. Figures disagree when the whole interval
-//! lies beyond the margin, and again when measured anew: then noise is no excuse. A shape with a known difference must be seen to disagree.
+//! **How.** Six rounds; in each, both run all shapes, and who goes first changes. From the six differences of each
+//! figure (of logarithms, in per cent) comes an interval of at least 95 %, by signed ranks. Figures disagree when the
+//! whole interval lies beyond the margin, and again when measured anew: then noise is no excuse. A shape with a known
+//! difference must be seen to disagree.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -39,8 +42,8 @@ use lunway_stats::paired;
 use serde_json::Value;
 
 const ROUNDS: usize = 6;
-/// What disagrees is measured again, up to this often in all: on a machine with more to do than it has cores, one program can be
-/// left waiting six times in a row.
+/// What disagrees is measured again, up to this often in all: on a machine with more to do than it has cores, one
+/// program can be left waiting six times in a row.
 const ATTEMPTS: usize = 3;
 /// How long each program runs each shape, milliseconds.
 const RUN: u64 = 100;
@@ -49,7 +52,8 @@ const SIZE: u64 = 64 << 20;
 const SERVICE_TIME: Duration = Duration::from_millis(10);
 /// Differences up to this do not matter, per cent. Inline, both are a system call and a clock, and the last nanoseconds
 /// are fio's rounding to 64ths. With `O_DIRECT` there is an event loop (and in a test
-/// one that is little optimised), and a disk that other machines share. Through NBD there is a socket, and a server to be woken.
+/// one that is little optimised), and a disk that other machines share. Through NBD there is a socket, and a server to
+/// be woken.
 const MARGIN_BUFFERED: f64 = 10.0;
 const MARGIN_DIRECT: f64 = 25.0;
 const MARGIN_NBD: f64 = 30.0;
@@ -219,7 +223,8 @@ async fn agree(program: &Path, shapes: Vec<Shape>, margin: f64) {
     panic!("ours against fio's, beyond ±{margin} % {ATTEMPTS} times: {told:#?}");
 }
 
-/// A device with a known time, served over NBD by a thread of its own until the test ends: fio is waited for without a runtime.
+/// A device with a known time, served over NBD by a thread of its own until the test ends: fio is waited for without a
+/// runtime.
 struct Timed {
     subject: Subject,
     _folder: tempfile::TempDir,

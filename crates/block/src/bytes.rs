@@ -9,8 +9,8 @@ use crate::{BlockDevice, BlockError, Buf, Durability, Io, Zeroing};
 /// Reads and writes any range of bytes of a device.
 ///
 /// What does not consist of whole sectors is read, changed and written back. No other write may come between, or the
-/// sector would get back what it held before: such a write holds the lock alone, whole-sector ones share it. The cost to
-/// those is one uncontended atomic.
+/// sector would get back what it held before: such a write holds the lock alone, whole-sector ones share it. The cost
+/// to those is one uncontended atomic.
 #[derive(Clone)]
 pub struct Bytes {
     device: Arc<dyn BlockDevice>,

@@ -53,8 +53,8 @@ pub type SnapshotCommit = Box<dyn FnOnce() -> Result<(), BlockError> + Send>;
 pub enum CacheNews {
     /// They may be lost; the next flush finds out, and succeeds if they are not.
     InDoubt,
-    /// They are lost, as far as can be known. Flushes that are under way fail with [`BlockError::UnflushedLost`]; later ones cover what
-    /// is written from now on.
+    /// They are lost, as far as can be known. Flushes that are under way fail with [`BlockError::UnflushedLost`]; later
+    /// ones cover what is written from now on.
     Lost {
         /// See [`BlockError::UnflushedLost`].
         reported: bool,
@@ -75,8 +75,9 @@ pub type CacheCallback = Box<dyn Fn(CacheNews) + Send + Sync>;
 /// - Operations in flight at the same time have no order. One issued after another's completion sees its effect.
 /// - A completed write is visible to every later read. It is durable after a later `flush` completes, or at once with
 ///   [`Durability::Stable`].
-/// - No method waits for a disk, a server or a lock that is held while one is waited for, nor does dropping the device: each is called on
-///   threads that serve other devices as well. What takes time is a pending [`Io`]; what has no [`Io`] is known already.
+/// - No method waits for a disk, a server or a lock that is held while one is waited for, nor does dropping the device:
+///   each is called on threads that serve other devices as well. What takes time is a pending [`Io`]; what has no
+///   [`Io`] is known already.
 /// - Dropping a pending [`Io`] abandons the answer, not the operation: it may still happen.
 /// - A device around another is a [`Layer`](crate::Layer), which passes on what it does not change.
 /// - A flush error is sticky: once `flush` has failed, every flush fails until the failure was reported once.
@@ -113,33 +114,35 @@ pub trait BlockDevice: Send + Sync + 'static {
     }
 
     /// Changes the size, durably. What a smaller size cuts off is gone; what a larger one adds reads as zeroes.
-    /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this answers.
-    /// An operation in flight beyond a new end fails or has no effect. A device whose size is decided elsewhere takes the
-    /// size that it has by now, and no other.
+    /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this
+    /// answers. An operation in flight beyond a new end fails or has no effect. A device whose size is decided
+    /// elsewhere takes the size that it has by now, and no other.
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         let _ = size;
         Io::err(BlockError::Unsupported)
     }
 
-    /// Freezes what the device holds, and goes on with a new file `leaf` on top of it, which must not exist: all later writes go there.
-    /// Everything that was completed before is in the frozen state, durably, and nothing else. Operations wait meanwhile.
+    /// Freezes what the device holds, and goes on with a new file `leaf` on top of it, which must not exist: all later
+    /// writes go there. Everything that was completed before is in the frozen state, durably, and nothing else.
+    /// Operations wait meanwhile.
     ///
-    /// Three steps, so that a kill at any moment leaves either the old device or the new one, whole: the new file is made under another
-    /// name; `commit` writes down that the device is `leaf` from now on; the file gets its name. A device that is opened as `leaf`
-    /// finishes the third step where it is missing. An error, `commit`'s too, leaves the device as it was, unless it is
-    /// [`BlockError::Gone`].
+    /// Three steps, so that a kill at any moment leaves either the old device or the new one, whole: the new file is
+    /// made under another name; `commit` writes down that the device is `leaf` from now on; the file gets its name. A
+    /// device that is opened as `leaf` finishes the third step where it is missing. An error, `commit`'s too, leaves
+    /// the device as it was, unless it is [`BlockError::Gone`].
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
         let _ = (leaf, commit);
         Io::err(BlockError::Unsupported)
     }
 
-    /// Ends the device for all who use it: waits for what is under way, gives up what others wait for (sessions, locks), and leaves
-    /// behind what the next start finds in order. Later operations are refused as [`BlockError::Gone`] where there is something to
-    /// give up. It takes as long as it takes: a caller that waits no longer drops the [`Io`], and the end goes on.
+    /// Ends the device for all who use it: waits for what is under way, gives up what others wait for (sessions,
+    /// locks), and leaves behind what the next start finds in order. Later operations are refused as
+    /// [`BlockError::Gone`] where there is something to give up. It takes as long as it takes: a caller that waits no
+    /// longer drops the [`Io`], and the end goes on.
     ///
-    /// An error says that something that was acknowledged may be lost, or that the next start has something to repair; the
-    /// device is closed all the same. A flush comes before it: closing alone makes nothing durable. Once closed, further calls
-    /// succeed. A device that has nothing to give up answers at once.
+    /// An error says that something that was acknowledged may be lost, or that the next start has something to repair;
+    /// the device is closed all the same. A flush comes before it: closing alone makes nothing durable. Once closed,
+    /// further calls succeed. A device that has nothing to give up answers at once.
     fn close(&self) -> Io<Result<(), BlockError>> {
         Io::ok(())
     }
@@ -149,15 +152,15 @@ pub trait BlockDevice: Send + Sync + 'static {
         Identity::default()
     }
 
-    /// What the backing store holds and has left; `None` where that is not known. Never waits for the store: the answer is what is
-    /// known, refreshed elsewhere. It is up to 5 seconds old, or 1 where it is asked for again and again, and as old as the store's
-    /// last answer where the store has stopped answering.
+    /// What the backing store holds and has left; `None` where that is not known. Never waits for the store: the answer
+    /// is what is known, refreshed elsewhere. It is up to 5 seconds old, or 1 where it is asked for again and again,
+    /// and as old as the store's last answer where the store has stopped answering.
     fn space(&self) -> Option<Space> {
         None
     }
 
-    /// The ways by which data reaches the device, in an order that stays; none where there is nothing to tell apart. Not
-    /// for each I/O: a call may take a lock and ask the kernel.
+    /// The ways by which data reaches the device, in an order that stays; none where there is nothing to tell apart.
+    /// Not for each I/O: a call may take a lock and ask the kernel.
     fn paths(&self) -> Vec<PathSample> {
         Vec::new()
     }
@@ -173,11 +176,12 @@ pub trait BlockDevice: Send + Sync + 'static {
         drop(callback);
     }
 
-    /// Asks to be told when unflushed writes may be lost: **before** an operation is answered that was carried out after the loss. A device
-    /// that cannot lose them without failing keeps nothing. With a listener the loss is the listener's business: a flush that begins after
-    /// [`CacheNews::Lost`] does not fail for it again.
+    /// Asks to be told when unflushed writes may be lost: **before** an operation is answered that was carried out
+    /// after the loss. A device that cannot lose them without failing keeps nothing. With a listener the loss is the
+    /// listener's business: a flush that begins after [`CacheNews::Lost`] does not fail for it again.
     ///
-    /// The callback may come on any thread and with locks of the device held: it takes note, and calls no method of the device.
+    /// The callback may come on any thread and with locks of the device held: it takes note, and calls no method of the
+    /// device.
     fn on_cache_news(&self, callback: CacheCallback) {
         drop(callback);
     }

@@ -67,8 +67,8 @@ impl fmt::Display for ExactDuration {
     }
 }
 
-/// Prints a duration for people: three digits, in the largest unit that leaves a whole number in front (`250 µs`, `1.05 s`, `1 min 30 s`,
-/// `2 h 05 min`).
+/// Prints a duration for people: three digits, in the largest unit that leaves a whole number in front (`250 µs`,
+/// `1.05 s`, `1 min 30 s`, `2 h 05 min`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HumanTime(pub Duration);
 

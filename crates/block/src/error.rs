@@ -12,11 +12,13 @@ use crate::duration::HumanTime;
 pub enum Fate {
     /// It was not carried out: it may be sent again at once, over any way.
     NotDone,
-    /// It may have been carried out, wholly or in part, and nothing of it happens any more: it may be sent again at once.
+    /// It may have been carried out, wholly or in part, and nothing of it happens any more: it may be sent again at
+    /// once.
     Over,
     /// The disk itself answered: every other way would bring the same answer.
     Answered,
-    /// It may have been carried out, or may yet be: a write waits until the session that it went into is known to be dead.
+    /// It may have been carried out, or may yet be: a write waits until the session that it went into is known to be
+    /// dead.
     Unknown,
 }
 
@@ -99,8 +101,8 @@ pub enum BlockError {
     /// A flush cannot vouch for what was written before it: the storage may have lost its volatile cache.
     #[error("{}", unflushed_lost(*.reported))]
     UnflushedLost {
-        /// The storage said that its power was off; otherwise every session with it has ended, and nothing proves that its cache
-        /// lived through that.
+        /// The storage said that its power was off; otherwise every session with it has ended, and nothing proves that
+        /// its cache lived through that.
         reported: bool,
     },
     /// The device does not know the operation.

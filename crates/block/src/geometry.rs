@@ -11,7 +11,8 @@ pub enum Unmap {
     Holes,
     /// Space is allocated when written, and stays: `unmap` does nothing.
     Ignored,
-    /// Space is allocated when written; `unmap` gives whole units of `granularity` bytes back. What was unmapped reads as anything.
+    /// Space is allocated when written; `unmap` gives whole units of `granularity` bytes back. What was unmapped reads
+    /// as anything.
     Frees {
         /// Not 0.
         granularity: u32,
@@ -71,8 +72,8 @@ pub struct Geometry {
     pub physical_sector: u32,
     /// Transfers of this length, so aligned, go best; 0: no preference.
     pub optimal_transfer: u32,
-    /// Transfers that begin and end at multiples of this, counted from `first_aligned`, need no work beside their own; 0: no more than
-    /// `physical_sector` says.
+    /// Transfers that begin and end at multiples of this, counted from `first_aligned`, need no work beside their own;
+    /// 0: no more than `physical_sector` says.
     pub transfer_granularity: u32,
     /// Where the first whole physical sector begins: of a disk that was partitioned by its emulation, not at 0.
     pub first_aligned: u32,

@@ -2,14 +2,15 @@
 
 /// The names of a disk.
 ///
-/// A disk has up to two: the name that its content bears, which a copy of it bears as well, and the name of where it lies, which
-/// a copy does not share. So a copy is not taken for the original, and the original is known again when it lies elsewhere.
+/// A disk has up to two: the name that its content bears, which a copy of it bears as well, and the name of where it
+/// lies, which a copy does not share. So a copy is not taken for the original, and the original is known again when it
+/// lies elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// What its content calls itself, and takes along: of a VHDX file the virtual disk's GUID.
     pub content: Option<String>,
-    /// Where it lies, one name for every way there: a file's device and inode, a logical unit's designator or serial number.
-    /// Not for longer than it is open: the next file may get the inode of one that is gone.
+    /// Where it lies, one name for every way there: a file's device and inode, a logical unit's designator or serial
+    /// number. Not for longer than it is open: the next file may get the inode of one that is gone.
     pub place: Option<String>,
 }
 

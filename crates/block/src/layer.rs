@@ -9,10 +9,11 @@ use crate::{
 
 /// A device around another: [`inner`](Self::inner), and what it changes of it.
 ///
-/// Every layer is a [`BlockDevice`] by one implementation. What a layer does not write itself goes to the device inside, also a
-/// method that the waist gets after the layer was written: a layer cannot forget one. The methods here are those of
-/// [`BlockDevice`], each with that as its default, and must be kept equal to them; a method that is missing here does not
-/// compile there, because the implementation below names every one (`clippy::missing_trait_methods`).
+/// Every layer is a [`BlockDevice`] by one implementation. What a layer does not write itself goes to the device
+/// inside, also a method that the waist gets after the layer was written: a layer cannot forget one. The methods here
+/// are those of [`BlockDevice`], each with that as its default, and must be kept equal to them; a method that is
+/// missing here does not compile there, because the implementation below names every one
+/// (`clippy::missing_trait_methods`).
 ///
 /// ```
 /// use std::sync::Arc;

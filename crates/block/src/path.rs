@@ -25,10 +25,11 @@ pub struct PathSample {
     pub errors: u64,
     /// Smoothed round trip of the transport; `None` where nothing knows it.
     pub round_trip: Option<Duration>,
-    /// How long the other end itself took, the transport included, to answer the last question that needs no medium (an iSCSI NOP); `None`
-    /// where none was asked. Idle paths are asked.
+    /// How long the other end itself took, the transport included, to answer the last question that needs no medium (an
+    /// iSCSI NOP); `None` where none was asked. Idle paths are asked.
     pub ping: Option<Duration>,
-    /// What last happened to it, for people: why its connection was lost, what was not answered; `None` where nothing did.
+    /// What last happened to it, for people: why its connection was lost, what was not answered; `None` where nothing
+    /// did.
     pub last_event: Option<String>,
 }
 

@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// A lock that is shared or held alone, awaited without a runtime. Whoever waits to be alone holds back those that come later, so
-/// that it gets its turn.
+/// A lock that is shared or held alone, awaited without a runtime. Whoever waits to be alone holds back those that come
+/// later, so that it gets its turn.
 #[derive(Default)]
 pub(crate) struct Turn {
     state: Mutex<State>,

@@ -31,8 +31,8 @@ pub(crate) fn paths_file_failure(error: PathsFileError) -> Failure {
     }
 }
 
-/// Runs a server on this thread, as [`run`] does. Whatever still runs when it has ended, such as a device that hangs and was given up,
-/// is not waited for.
+/// Runs a server on this thread, as [`run`] does. Whatever still runs when it has ended, such as a device that hangs
+/// and was given up, is not waited for.
 pub(crate) fn run_server<T>(server: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = runtime()?;
     let result = runtime.block_on(server);

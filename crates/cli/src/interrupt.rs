@@ -13,8 +13,8 @@ use crate::screen;
 /// What a second Ctrl-C ends the process with: what shells use for SIGINT.
 const KILLED_BY_INTERRUPT: i32 = 130;
 
-/// How long after a request another is the same one. Who sends a signal to a process and to its group, as timeout(1) does, asks
-/// once; the two arrive as far apart as a busy machine runs the sender late.
+/// How long after a request another is the same one. Who sends a signal to a process and to its group, as timeout(1)
+/// does, asks once; the two arrive as far apart as a busy machine runs the sender late.
 const ECHO: Duration = Duration::from_millis(500);
 
 /// SIGINT and SIGTERM, which ask for an orderly end. From the moment this exists they no longer end the process.

@@ -17,8 +17,8 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Logs to standard error: warnings normally, more with each `-v`. `RUST_LOG`, where set, decides instead. A command that breaks
-/// things itself, and tells what came of it, is not interrupted by warnings that they are broken.
+/// Logs to standard error: warnings normally, more with each `-v`. `RUST_LOG`, where set, decides instead. A command
+/// that breaks things itself, and tells what came of it, is not interrupted by warnings that they are broken.
 pub(crate) fn start(verbose: u8, format: LogFormat, breaks_things: bool) {
     let level = match verbose {
         0 if breaks_things => "error",

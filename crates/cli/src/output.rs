@@ -13,8 +13,8 @@ use crate::terminal;
 
 /// Results on their way out: text for people, files, JSON for a program that reads standard output.
 ///
-/// [`text`](Self::text) first, then the files in any order, then [`end`](Self::end), which names them. Where JSON or a file called `-`
-/// takes standard output, nothing for people is on it.
+/// [`text`](Self::text) first, then the files in any order, then [`end`](Self::end), which names them. Where JSON or a
+/// file called `-` takes standard output, nothing for people is on it.
 pub(crate) struct Output<'a> {
     takes_stdout: bool,
     written: Vec<&'a Path>,
@@ -38,8 +38,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Refuses what must not be replaced or cannot be written, before anything is measured. `devices` are those that the command
-    /// works on.
+    /// Refuses what must not be replaced or cannot be written, before anything is measured. `devices` are those that
+    /// the command works on.
     pub(crate) fn check(&self, devices: &[&DeviceSpec]) -> Result<(), Failure> {
         self.check_with(std::iter::empty(), devices)
     }

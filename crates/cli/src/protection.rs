@@ -1,8 +1,8 @@
 //! Protection of a process that the kernel of the same machine writes through.
 //!
-//! A file system on a disk that this process carries turns the kernel's memory reclaim into a client of this process: dirty
-//! pages become free when this process has written them. Three things make a circle of that, and iscsid and multipathd
-//! protect themselves from the same three:
+//! A file system on a disk that this process carries turns the kernel's memory reclaim into a client of this process:
+//! dirty pages become free when this process has written them. Three things make a circle of that, and iscsid and
+//! multipathd protect themselves from the same three:
 //!
 //! | what happens | what prevents it |
 //! |---|---|
@@ -10,7 +10,8 @@
 //! | a page of this process was dropped or swapped out, and comes back through this process, or only with memory that reclaim has to find | locked memory (mlockall(2)) |
 //! | the kernel, out of memory, kills the process whose end frees the least of it | `oom_score_adj` of −1000 (proc(5)) |
 //!
-//! Each step needs a capability and none is necessary to serve: what cannot be had is one line of the log, with what gives it.
+//! Each step needs a capability and none is necessary to serve: what cannot be had is one line of the log, with what
+//! gives it.
 
 use std::fs;
 use std::io;
@@ -30,33 +31,35 @@ const OOM_NEVER: &str = "-1000";
 
 /// What a process is protected from, by what it does.
 ///
-/// [`apply`](Self::apply) must be called before the process has threads: the kernel keeps `PR_SET_IO_FLUSHER` for each thread and
-/// hands it down to those that a thread starts.
+/// [`apply`](Self::apply) must be called before the process has threads: the kernel keeps `PR_SET_IO_FLUSHER` for each
+/// thread and hands it down to those that a thread starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
-    /// Memory is locked. Never where memory is what is served: a `ram:` disk could not give back what is unmapped, because the kernel
-    /// refuses `MADV_DONTNEED` in locked memory, and all that was ever written would be out of the reach of swap.
+    /// Memory is locked. Never where memory is what is served: a `ram:` disk could not give back what is unmapped,
+    /// because the kernel refuses `MADV_DONTNEED` in locked memory, and all that was ever written would be out of the
+    /// reach of swap.
     locked: bool,
-    /// The process is not chosen when memory runs out. Never where memory is what is served: that would be the process to
-    /// choose.
+    /// The process is not chosen when memory runs out. Never where memory is what is served: that would be the process
+    /// to choose.
     spared: bool,
     /// A step that fails is a warning. Without it: a line for those who ask with `-v`.
     expected: bool,
 }
 
 impl Protection {
-    /// Protection of `attach`. Any user may attach, but only root can put a block device of the kernel on it: elsewhere what cannot be had
-    /// is no news, unless a service manager started this process for others.
+    /// Protection of `attach`. Any user may attach, but only root can put a block device of the kernel on it: elsewhere
+    /// what cannot be had is no news, unless a service manager started this process for others.
     pub(crate) fn of_attached(spec: &DeviceSpec) -> Self {
         let own_memory = matches!(spec.leaf(), DeviceSpec::Ram { .. });
         let expected = rustix::process::geteuid().is_root() || supervisor::is_there();
         Self { locked: !own_memory, spared: !own_memory, expected }
     }
 
-    /// Protection of `serve`, where the initiators can be this machine's kernel and no others: all portals are on loopback. `None`
-    /// elsewhere: a daemon that serves a network is to wait for memory as everybody does.
+    /// Protection of `serve`, where the initiators can be this machine's kernel and no others: all portals are on
+    /// loopback. `None` elsewhere: a daemon that serves a network is to wait for memory as everybody does.
     ///
-    /// Memory is not locked: how much there is of it follows what all initiators have under way, and `ram:` LUNs may be added at any time.
+    /// Memory is not locked: how much there is of it follows what all initiators have under way, and `ram:` LUNs may be
+    /// added at any time.
     pub(crate) fn of_target(config: &Config) -> Option<Self> {
         let groups = config.portal_groups.iter().flat_map(|group| &group.listen);
         let mut portals = config.listen.iter().chain(groups);
@@ -116,10 +119,11 @@ fn spare() -> io::Result<()> {
     }
 }
 
-/// Locks what is mapped now, which is read in (the program and its libraries), and what will be, page by page as it is touched.
+/// Locks what is mapped now, which is read in (the program and its libraries), and what will be, page by page as it is
+/// touched.
 ///
-/// Only without a limit: under one, a mapping made later would fail where it exceeds it, and an allocation that fails ends the
-/// process.
+/// Only without a limit: under one, a mapping made later would fail where it exceeds it, and an allocation that fails
+/// ends the process.
 fn lock() -> io::Result<()> {
     let may_exceed = rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::IPC_LOCK);
     if !may_exceed {

@@ -17,9 +17,9 @@ const MODE: u32 = 0o666;
 
 /// A file that a command writes results to.
 ///
-/// **Invariant**: without the user's `--force`, writing it destroys nothing but an older report of ours. A device that the command
-/// works on is never written, with or without. [`check`](Self::check) comes before anything is measured, [`write`](Self::write) after; the
-/// file is replaced whole, so that a full file system or a kill leaves the older one.
+/// **Invariant**: without the user's `--force`, writing it destroys nothing but an older report of ours. A device that
+/// the command works on is never written, with or without. [`check`](Self::check) comes before anything is measured,
+/// [`write`](Self::write) after; the file is replaced whole, so that a full file system or a kill leaves the older one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportFile<'a> {
     path: &'a Path,

@@ -12,8 +12,8 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Whether this process has the other screen: there is one terminal, and whoever ends the process gives it back.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// A text as one drawing: from the top left corner, each line cleared behind its end and everything below, so that nothing
-/// flickers.
+/// A text as one drawing: from the top left corner, each line cleared behind its end and everything below, so that
+/// nothing flickers.
 pub(crate) fn redrawn(text: &str) -> String {
     let lines = text.lines().map(|line| format!("{line}\x1b[K\n")).collect::<String>();
     format!("\x1b[H{lines}\x1b[J")

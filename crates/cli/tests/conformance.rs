@@ -1,4 +1,5 @@
-//! libiscsi's conformance suite against each kind of logical unit. What it skips and why is in `docs/src/conformance.md`.
+//! libiscsi's conformance suite against each kind of logical unit. What it skips and why is in
+//! `docs/src/conformance.md`.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Files whose bytes are not those of a disk: refused where they are named without a format, by every command that opens a device.
+//! Files whose bytes are not those of a disk: refused where they are named without a format, by every command that
+//! opens a device.
 //!
 //! The commands are read from the command line's own help, so that a new one must be given its row in [`opening`].
 

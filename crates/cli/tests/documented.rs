@@ -1,4 +1,5 @@
-//! Whether help, manual pages, completions and the documentation say the same: every option is in all of them, and no page names one that does not exist.
+//! Whether help, manual pages, completions and the documentation say the same: every option is in all of them, and no
+//! page names one that does not exist.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -55,7 +56,8 @@ fn notes(help: &str) -> &str {
 /// The heading of the options of every command.
 const GLOBAL: &str = "Options of every command:";
 
-/// Long options in a text, without their dashes. In the source of a manual page a dash is `\-`, and `\f` changes the font.
+/// Long options in a text, without their dashes. In the source of a manual page a dash is `\-`, and `\f` changes the
+/// font.
 fn options(text: &str) -> BTreeSet<String> {
     let text = text.replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace("\\-", "-");
     let mut found = BTreeSet::new();
@@ -151,7 +153,8 @@ fn tables_are_cut_to_the_terminal() {
     assert_eq!(cut.lines().count(), whole.lines().count());
 }
 
-/// The first column of the tables of a page of the book: keys, parameters, fields and values, each with the heading above it.
+/// The first column of the tables of a page of the book: keys, parameters, fields and values, each with the heading
+/// above it.
 fn names_in_the_book(page: &str) -> BTreeSet<String> {
     let (_, text) = documents().into_iter().find(|(path, _)| path.ends_with(page)).unwrap();
     let mut heading = "";
@@ -279,8 +282,8 @@ fn libvirt_and_multipath_read_what_the_guides_say() {
     }
 }
 
-/// What the fields of the manifests may be, from the Kubernetes API reference, v1.31: PersistentVolumeSpec, ISCSIPersistentVolumeSource,
-/// SecretReference, ObjectMeta, Secret. A dot goes down; `*` is any key.
+/// What the fields of the manifests may be, from the Kubernetes API reference, v1.31: PersistentVolumeSpec,
+/// ISCSIPersistentVolumeSource, SecretReference, ObjectMeta, Secret. A dot goes down; `*` is any key.
 const KUBERNETES: &[(&str, &[(&str, &str)])] = &[
     (
         "PersistentVolume",

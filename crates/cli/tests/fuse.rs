@@ -233,8 +233,8 @@ fn what_may_only_be_read_is_not_opened_for_writing() {
     attached.detach();
 }
 
-/// Waits for that line of the log; before it stands what a machine without the capability says of the process's protection.
-/// The log stays open as long as what this gives: the program still writes to it.
+/// Waits for that line of the log; before it stands what a machine without the capability says of the process's
+/// protection. The log stays open as long as what this gives: the program still writes to it.
 fn says_that_it_is_in_use(attached: &mut Attached) -> impl Iterator<Item = String> + use<> {
     let mut log = BufReader::new(attached.child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(log.any(|line| line.contains("is in use")), "it ended without saying so");

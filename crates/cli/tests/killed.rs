@@ -1,5 +1,5 @@
-//! The daemon is killed in the middle of changes, again and again: what it comes back with is what was before the change that
-//! was under way, or after it, and nothing else.
+//! The daemon is killed in the middle of changes, again and again: what it comes back with is what was before the
+//! change that was under way, or after it, and nothing else.
 //!
 //! 40 kills; `LUNWAY_KILLS=500` makes more.
 

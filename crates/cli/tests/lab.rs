@@ -395,7 +395,8 @@ fn an_interrupt_leaves_valid_results_and_nothing_else() {
     }
 }
 
-/// What an experiment leaves that is interrupted a while after all its processes have begun; whatever that is, it says so.
+/// What an experiment leaves that is interrupted a while after all its processes have begun; whatever that is, it says
+/// so.
 fn interrupted_after(time: Duration) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let (json, page) = (folder.path().join("partial.json"), folder.path().join("partial.html"));

@@ -64,7 +64,8 @@ impl Network {
         format!("{}storage", self.tag)
     }
 
-    /// What `command` is, in a namespace of the network, and nowhere else: `ip netns exec` would keep its mounts to itself.
+    /// What `command` is, in a namespace of the network, and nowhere else: `ip netns exec` would keep its mounts to
+    /// itself.
     fn inside(name: &str, command: &Command) -> Command {
         let mut inside = Command::new("nsenter");
         inside.arg(format!("--net=/run/netns/{name}")).arg("--").arg(command.get_program());

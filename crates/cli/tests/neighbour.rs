@@ -1,7 +1,7 @@
 //! One LUN whose device hangs, and the others that it must not slow down: latency and pings before and while.
 //!
-//! The device is a file of a FUSE mount, which `lunway attach` serves: stopped by SIGSTOP it answers nothing, as a dead NFS server or a
-//! drive that retries.
+//! The device is a file of a FUSE mount, which `lunway attach` serves: stopped by SIGSTOP it answers nothing, as a dead
+//! NFS server or a drive that retries.
 
 #[path = "support/attached.rs"]
 mod attached;
@@ -22,8 +22,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use support::{IQN, Served};
 
 const HUNG: u8 = 0;
-/// LUN, operation, and the floor of its percentile: a `ram:` disk, and a file on a disk of this machine, whose reads, writes and
-/// flushes go through threads, those of each kind for themselves.
+/// LUN, operation, and the floor of its percentile: a `ram:` disk, and a file on a disk of this machine, whose reads,
+/// writes and flushes go through threads, those of each kind for themselves.
 const WELL: [(u8, u8, Duration); 4] = [
     (1, READ_10, FLOOR),
     (2, READ_10, THREAD_FLOOR),
@@ -36,17 +36,19 @@ const SYNCHRONIZE_CACHE_10: u8 = 0x35;
 const BLOCK: usize = 4096;
 const SIZE: u64 = 64 << 20;
 
-/// What other LUNs may cost while one hangs: twice what they did, and pings of initiators that give up after 5 s a tenth of a second.
+/// What other LUNs may cost while one hangs: twice what they did, and pings of initiators that give up after 5 s a
+/// tenth of a second.
 const SLOWER_MAX: u32 = 2;
 const PING_MAX: Duration = Duration::from_millis(100);
 /// Below this a percentile tells of the scheduler of a busy machine: its time slice is 3 ms.
 const FLOOR: Duration = Duration::from_millis(3);
 /// The same where a thread has to be woken, on a machine with load 8.
 const THREAD_FLOOR: Duration = Duration::from_millis(20);
-/// The same for a flush, which a disk that others write to takes its time for. One that waits for the hung device takes until that goes on.
+/// The same for a flush, which a disk that others write to takes its time for. One that waits for the hung device takes
+/// until that goes on.
 const FLUSH_FLOOR: Duration = Duration::from_millis(500);
-/// One look is several windows, of which the median counts, and one look that is good is enough: a neighbour that is slowed down by a hung device
-/// is so in each.
+/// One look is several windows, of which the median counts, and one look that is good is enough: a neighbour that is
+/// slowed down by a hung device is so in each.
 const LOOKS: usize = 4;
 const WINDOWS: usize = 5;
 const WINDOW: Duration = Duration::from_millis(100);
@@ -99,7 +101,8 @@ fn look(session: &mut Initiator, file: &File) -> Look {
     Look { p99, ping: median(pings) }
 }
 
-/// Everything that a host may have under way on a disk when it stops answering, twice as much as threads that might wait for it.
+/// Everything that a host may have under way on a disk when it stops answering, twice as much as threads that might
+/// wait for it.
 fn leave_hanging(session: &mut Initiator) -> Vec<u64> {
     let mut tokens = Vec::new();
     let mut begin = |cdb: &[u8], data_out: &[u8], data_in| {
@@ -112,7 +115,8 @@ fn leave_hanging(session: &mut Initiator) -> Vec<u64> {
         begin(&[0x2A, 0, 0, 0, n, 0, 0, 0, 8, 0], &[n; 4096], 0);
     }
     begin(&[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0);
-    // What asks for size and space: READ CAPACITY (16), block limits, thin provisioning, LOG SENSE (0Ch), MODE SENSE (10).
+    // What asks for size and space: READ CAPACITY (16), block limits, thin provisioning, LOG SENSE (0Ch), MODE SENSE
+    // (10).
     begin(&[0x9E, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], &[], 32);
     for page in [0xB0, 0xB2] {
         begin(&[0x12, 1, page, 0, 252, 0], &[], 252);

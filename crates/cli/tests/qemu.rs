@@ -132,7 +132,7 @@ fn patterns_zeroes_and_discards_read_back() {
 
 #[test]
 fn patterns_zeroes_and_discards_read_back_with_4096_byte_sectors() {
-    // QEMU 7.2 asks for the allocation of what it reads from 32 KiB on, and ends itself (an assertion in its driver) where
-    // a sector is not 512 bytes.
+    // QEMU 7.2 asks for the allocation of what it reads from 32 KiB on, and ends itself (an assertion in its driver)
+    // where a sector is not 512 bytes.
     patterns_read_back(4096, Some("28k"));
 }

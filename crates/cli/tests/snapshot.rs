@@ -1,5 +1,5 @@
-//! `lunway lun snapshot`: a served VHDX goes on in a new file. Its initiators notice nothing, and a kill at any moment leaves the
-//! configuration and the files in step.
+//! `lunway lun snapshot`: a served VHDX goes on in a new file. Its initiators notice nothing, and a kill at any moment
+//! leaves the configuration and the files in step.
 //!
 //! 10 kills; `LUNWAY_SNAPSHOT_KILLS=100` makes more.
 

@@ -1,4 +1,5 @@
-//! `lunway serve` and `lunway attach` under a supervisor: what they say, when, in what form they log, and how they are protected.
+//! `lunway serve` and `lunway attach` under a supervisor: what they say, when, in what form they log, and how they are
+//! protected.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -76,7 +77,8 @@ fn of_process(child: &std::process::Child, file: &str, key: &str) -> String {
     line.unwrap_or_else(|| panic!("no {key} in {text}")).trim().to_owned()
 }
 
-/// Of each thread, whether `PR_SET_IO_FLUSHER` holds: `PF_MEMALLOC_NOIO` of the kernel's task flags (proc_pid_stat(5), field 9).
+/// Of each thread, whether `PR_SET_IO_FLUSHER` holds: `PF_MEMALLOC_NOIO` of the kernel's task flags (proc_pid_stat(5),
+/// field 9).
 fn flushers(child: &std::process::Child) -> Vec<bool> {
     const PF_MEMALLOC_NOIO: u64 = 0x0008_0000;
     let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();

@@ -26,8 +26,8 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Serves `folder/lunway.toml`; `inside`: a script that ends with `exec "$@"`, run in a mount namespace of its own. `None`: this
-    /// machine has none.
+    /// Serves `folder/lunway.toml`; `inside`: a script that ends with `exec "$@"`, run in a mount namespace of its own.
+    /// `None`: this machine has none.
     fn start(folder: &Path, inside: Option<&str>) -> Option<Self> {
         let socket = folder.join("api.sock");
         let file = folder.join("lunway.toml");

@@ -20,8 +20,9 @@ pub struct Applied {
     pub persisted: bool,
     /// What is different; empty if everything was so already.
     pub changes: Vec<Line>,
-    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that are logged out, targets that
-    /// nobody or everybody may log in to from now on, secrets that can be guessed or read, addresses that are not listened on.
+    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that are logged out,
+    /// targets that nobody or everybody may log in to from now on, secrets that can be guessed or read, addresses that
+    /// are not listened on.
     pub effects: Vec<String>,
 }
 
@@ -81,8 +82,8 @@ pub struct Health {
     pub uptime_s: u64,
     /// The generation of its configuration.
     pub generation: u64,
-    /// What is served as configured and may not be meant so: open targets, secrets that are weak or that every user may read,
-    /// addresses that are not listened on.
+    /// What is served as configured and may not be meant so: open targets, secrets that are weak or that every user may
+    /// read, addresses that are not listened on.
     #[serde(default)]
     pub warnings: Vec<Warning>,
 }

@@ -1,4 +1,5 @@
-//! The file behind a new logical unit, made by the daemon: it belongs to the user that serves it, and stands where that user can see it.
+//! The file behind a new logical unit, made by the daemon: it belongs to the user that serves it, and stands where that
+//! user can see it.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -19,10 +19,10 @@ use crate::token::{Token, TokenError};
 
 /// The management interface of one server.
 ///
-/// It has a thread and a runtime of its own, so that whatever is asked of it takes no time from the cores that serve; what is
-/// shared with them are the server's own short locks. Bind the sockets with [`Sockets::bind`] before the server is started,
-/// so that a second daemon is noticed before it touches anything; then [`start`](Self::start), and [`stop`](Self::stop) before
-/// the server's shutdown: nobody can change what ends.
+/// It has a thread and a runtime of its own, so that whatever is asked of it takes no time from the cores that serve;
+/// what is shared with them are the server's own short locks. Bind the sockets with [`Sockets::bind`] before the server
+/// is started, so that a second daemon is noticed before it touches anything; then [`start`](Self::start), and
+/// [`stop`](Self::stop) before the server's shutdown: nobody can change what ends.
 pub struct Console {
     manager: Manager,
     tcp: Option<SocketAddr>,
@@ -107,7 +107,8 @@ impl Console {
         self.manager.reload(crate::extract::Ask::default()).await.map_err(|error| error.sentence)
     }
 
-    /// Answers nobody any longer. Changes under way are carried to their end first, unless they wait for a disk that does not answer.
+    /// Answers nobody any longer. Changes under way are carried to their end first, unless they wait for a disk that
+    /// does not answer.
     pub async fn stop(self) {
         self.manager.end().await;
         drop(self.stop);

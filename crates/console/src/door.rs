@@ -24,9 +24,9 @@ const EXPELLED: u8 = 2;
 
 /// Connections before and after they have shown the token.
 ///
-/// Everybody is let as far as the door, and nobody stays there: a stranger has [`STRANGER_TIME`], and makes place for newer ones
-/// of its source, or, where all places are taken, if its source has the most of them. So a client that has the token is answered
-/// however many strangers stand in the door, and from whatever source.
+/// Everybody is let as far as the door, and nobody stays there: a stranger has [`STRANGER_TIME`], and makes place for
+/// newer ones of its source, or, where all places are taken, if its source has the most of them. So a client that has
+/// the token is answered however many strangers stand in the door, and from whatever source.
 #[derive(Debug, Default)]
 pub(crate) struct Door {
     inner: Mutex<Inner>,

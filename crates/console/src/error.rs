@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A refusal: a status for programs and one sentence for people, which says what is wrong, where, and what would be right.
+/// A refusal: a status for programs and one sentence for people, which says what is wrong, where, and what would be
+/// right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,

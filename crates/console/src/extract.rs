@@ -15,8 +15,8 @@ use crate::error::ApiError;
 
 /// Largest body, bytes: a configuration of ten thousand LUNs.
 const BODY_MAX: usize = 4 << 20;
-/// How long a client has to send it. What is beyond the limit is read and dropped for as long, so that the client, which reads when it has sent
-/// everything, learns what is wrong.
+/// How long a client has to send it. What is beyond the limit is read and dropped for as long, so that the client,
+/// which reads when it has sent everything, learns what is wrong.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// The varying parts of a path.

@@ -6,9 +6,9 @@
 //!                            Source (file + overrides) ◄ Manager: one change at a time ──► lunway_target::Server
 //! ```
 //!
-//! A change is one transaction: the new configuration is checked, its devices are opened, it is written to the file, and then
-//! served; an error before that leaves everything as it was. After a kill at any moment the file says what was served before or
-//! after, never anything else. Every request names what it means, so all of them can be repeated.
+//! A change is one transaction: the new configuration is checked, its devices are opened, it is written to the file,
+//! and then served; an error before that leaves everything as it was. After a kill at any moment the file says what was
+//! served before or after, never anything else. Every request names what it means, so all of them can be repeated.
 //!
 //! This crate runs on a thread of its own and must not know the command line.
 //!

@@ -42,8 +42,8 @@ enum Ending {
     Now,
 }
 
-/// How long changes under way may take when the daemon ends. One that waits longer waits for a disk that does not answer: it has been made
-/// whole by then, or is not made.
+/// How long changes under way may take when the daemon ends. One that waits longer waits for a disk that does not
+/// answer: it has been made whole by then, or is not made.
 const END_TIME: Duration = Duration::from_secs(2);
 
 impl Manager {
@@ -224,7 +224,8 @@ impl Manager {
         self.to_its_end(async move { this.resize_in_place(ask, &target, lun, size).await }).await
     }
 
-    /// Freezes the disk of a logical unit, which goes on in the file `leaf`: the device, the configuration and its file change together.
+    /// Freezes the disk of a logical unit, which goes on in the file `leaf`: the device, the configuration and its file
+    /// change together.
     pub(crate) async fn snapshot(
         &self,
         ask: Ask,

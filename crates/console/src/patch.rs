@@ -24,8 +24,8 @@ pub(crate) fn merge(present: &mut Value, patch: Value) {
     }
 }
 
-/// `present`, or something new, with what `patch` says. `name` is the key and value that the path gave: the body may repeat
-/// it, and may not say otherwise.
+/// `present`, or something new, with what `patch` says. `name` is the key and value that the path gave: the body may
+/// repeat it, and may not say otherwise.
 pub(crate) fn patched<T: Serialize + DeserializeOwned>(
     place: &str,
     present: Option<&T>,

@@ -42,8 +42,8 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     fs::remove_file(temporary)
 }
 
-/// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content or
-/// the new; when this returns without an error it is the new. Mode and a symbolic link in the way are
+/// Replaces what `path` holds. Whoever reads it, also after a kill or a power cut at any moment, finds the old content
+/// or the new; when this returns without an error it is the new. Mode and a symbolic link in the way are
 /// kept, and the owner where this process may.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     let Places { path, folder, temporary } = Places::of(path)?;

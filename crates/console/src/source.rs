@@ -19,8 +19,8 @@ use crate::replace::{self, replace};
 /// | both | to what the overrides say last as long as the process, all others are written to the file |
 /// | overrides, and a file to save to | are written there, all of the configuration, beginning with what the overrides say |
 ///
-/// A device that the file names without its format is written as what it was opened as (`raw:disk.img`), so that it stays that
-/// whatever its initiators write.
+/// A device that the file names without its format is written as what it was opened as (`raw:disk.img`), so that it
+/// stays that whatever its initiators write.
 ///
 /// A file that somebody edited after it was last read is never overwritten: it must be reloaded first.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl Source {
         Ok((source, config))
     }
 
-    /// Takes `overrides` alone, to be saved to `file`: [`save`](Self::save) does that first. A file that is there already must be regular, and
-    /// is replaced only by `force`.
+    /// Takes `overrides` alone, to be saved to `file`: [`save`](Self::save) does that first. A file that is there
+    /// already must be regular, and is replaced only by `force`.
     pub fn saving_to(file: &Path, overrides: Overrides, force: bool) -> Result<(Self, Config), ConfigError> {
         let config = Config::default().overridden(&overrides);
         let refused = |why: &str| ConfigError::Save { file: file.display().to_string(), why: why.to_owned() };
@@ -108,7 +108,8 @@ impl Source {
         Ok(self.located(Config::from_toml(text, origin)?))
     }
 
-    /// The same configuration with its relative paths found as those of the file; without a file, from the working folder.
+    /// The same configuration with its relative paths found as those of the file; without a file, from the working
+    /// folder.
     pub(crate) fn located(&self, config: Config) -> Config {
         config.in_folder_of(self.file.as_deref().unwrap_or(Path::new("overrides")))
     }
@@ -159,7 +160,8 @@ impl Source {
         Ok(())
     }
 
-    /// Writes into the file which format its devices were opened as, where it does not say so and `config` is what it says.
+    /// Writes into the file which format its devices were opened as, where it does not say so and `config` is what it
+    /// says.
     pub(crate) fn keep_formats(&self, config: &Config) -> io::Result<()> {
         let known = self.known().clone();
         let said = known.and_then(|text| self.parse(&text, &config.origin).ok());

@@ -34,8 +34,8 @@ pub enum TokenError {
     Missing,
 }
 
-/// A bearer token in a file. It is read for each request, so that a new one counts as soon as the file has it; where the file
-/// cannot be read, nobody is let in.
+/// A bearer token in a file. It is read for each request, so that a new one counts as soon as the file has it; where
+/// the file cannot be read, nobody is let in.
 pub(crate) struct Token {
     file: PathBuf,
 }

@@ -9,7 +9,8 @@
 //!
 //! [`Transfer`] is the manual; `pieces` cuts a device into what is moved at a time, `zeroes` finds them in data.
 //!
-//! **Invariant:** this crate sees [`BlockDevice`]; it does not know where devices come from, who asked for the copy, or how anything is shown.
+//! **Invariant:** this crate sees [`BlockDevice`]; it does not know where devices come from, who asked for the copy, or
+//! how anything is shown.
 
 mod pieces;
 mod zeroes;
@@ -29,8 +30,8 @@ const IN_FLIGHT: usize = 8;
 /// Copies all of `source` to the start of `destination`.
 ///
 /// What the source says is not data, and what is zeroes when read, is not sent: the destination is told to be zero
-/// there, or left alone where [`before`](Self::before) says that it is. The order of writes is not defined; everything is
-/// durable when [`copy`](Self::copy) has returned.
+/// there, or left alone where [`before`](Self::before) says that it is. The order of writes is not defined; everything
+/// is durable when [`copy`](Self::copy) has returned.
 pub struct Transfer<'a> {
     /// What is copied.
     pub source: &'a dyn BlockDevice,
@@ -49,8 +50,8 @@ pub enum Before {
     Blank,
     /// Anything.
     Unknown,
-    /// What an interrupted copy left: each piece is compared and written only where it differs. No record of progress is
-    /// needed, and none can be wrong: the source may have changed since.
+    /// What an interrupted copy left: each piece is compared and written only where it differs. No record of progress
+    /// is needed, and none can be wrong: the source may have changed since.
     Unfinished,
 }
 
@@ -119,7 +120,8 @@ pub enum TransferError {
     },
 }
 
-/// What a device knows of its paths, behind an error that alone says no more than that no answer came; empty where it knows nothing.
+/// What a device knows of its paths, behind an error that alone says no more than that no answer came; empty where it
+/// knows nothing.
 pub fn of_paths(device: &dyn BlockDevice, error: &BlockError) -> String {
     if !matches!(error, BlockError::Timeout { .. } | BlockError::Aborted { .. } | BlockError::Busy) {
         return String::new();
@@ -234,8 +236,8 @@ impl Transfer<'_> {
         error
     }
 
-    /// The first place at which the destination holds neither what the source does nor zeroes. An interrupted copy to an empty
-    /// destination leaves none.
+    /// The first place at which the destination holds neither what the source does nor zeroes. An interrupted copy to
+    /// an empty destination leaves none.
     pub async fn foreign_data(&self, progress: &mut dyn FnMut(u64)) -> Result<Foreign, TransferError> {
         self.look_for_foreign_data(progress).await.map_err(|error| self.explained(error))
     }

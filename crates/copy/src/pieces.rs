@@ -28,8 +28,8 @@ pub(crate) struct Piece {
     pub(crate) content: Content,
 }
 
-/// Cuts a device into pieces that follow each other without gaps. All begin at whole sectors of `align` bytes, and all but
-/// the last end there.
+/// Cuts a device into pieces that follow each other without gaps. All begin at whole sectors of `align` bytes, and all
+/// but the last end there.
 pub(crate) struct Pieces<'a> {
     device: &'a dyn BlockDevice,
     align: u64,

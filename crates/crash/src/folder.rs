@@ -16,8 +16,8 @@ type Damage = fn(&[u8]) -> Vec<u8>;
 
 /// A folder in memory, each step as small as a crash can cut it, that fails after a number of them.
 ///
-/// It keeps what is durable apart from what was done: bytes are durable after [`sync_file`](Self::sync_file), names after
-/// [`sync`](Self::sync). [`after_power_failure`](Self::after_power_failure) tells what the next start may find.
+/// It keeps what is durable apart from what was done: bytes are durable after [`sync_file`](Self::sync_file), names
+/// after [`sync`](Self::sync). [`after_power_failure`](Self::after_power_failure) tells what the next start may find.
 #[derive(Clone)]
 pub struct Folder {
     inodes: Vec<Inode>,
@@ -47,8 +47,8 @@ impl Folder {
         Self { steps_left: steps, ..self.clone() }
     }
 
-    /// Every folder that may be there after the power comes back: names as they were at any moment since the last sync, bytes
-    /// that were not made durable in any of the states that disks leave.
+    /// Every folder that may be there after the power comes back: names as they were at any moment since the last sync,
+    /// bytes that were not made durable in any of the states that disks leave.
     pub fn after_power_failure(&self) -> Vec<Self> {
         let damage: [Damage; 4] = [
             |_| Vec::new(),

@@ -1,10 +1,11 @@
-//! The crash kit: storage in memory that records what is done to it, and makes of that every state that a power cut could leave.
+//! The crash kit: storage in memory that records what is done to it, and makes of that every state that a power cut
+//! could leave.
 //!
 //! For tests alone, of every crate that keeps something. What is tested writes through a [`Recorder`]; afterwards
-//! [`Recorder::each_crash`] visits every prefix of the writes and flushes, with what was durable by then and what was not: the
-//! test decides unit by unit (512 or 4096 bytes) what of the rest has reached the medium. Units that are left out cover writes
-//! that are lost, torn, and carried out in another order: a cache below may write sectors in any order, but never an older
-//! content of a sector over a newer one.
+//! [`Recorder::each_crash`] visits every prefix of the writes and flushes, with what was durable by then and what was
+//! not: the test decides unit by unit (512 or 4096 bytes) what of the rest has reached the medium. Units that are left
+//! out cover writes that are lost, torn, and carried out in another order: a cache below may write sectors in any
+//! order, but never an older content of a sector over a newer one.
 //!
 //! | kit | what is tested lies on |
 //! |---|---|
@@ -313,7 +314,8 @@ impl Recorder {
         !self.0.no_holes
     }
 
-    /// With the recording locked, so that of operations at the same time the order that was recorded is the order that happened.
+    /// With the recording locked, so that of operations at the same time the order that was recorded is the order that
+    /// happened.
     fn record(
         &self,
         change: impl FnOnce(&MemoryStorage) -> io::Result<()>,

@@ -19,7 +19,8 @@ use lunway_vhdx_device::VhdxDevice;
 
 use crate::OpenError;
 
-/// How long the end of a file is waited for: it is there at once, unless its disk does not answer, and then it may never come.
+/// How long the end of a file is waited for: it is there at once, unless its disk does not answer, and then it may
+/// never come.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 
 /// How to open a device.
@@ -31,12 +32,14 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Files past the page cache (`O_DIRECT`), as with `?cache=none`.
     pub direct: bool,
-    /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection, whatever stands here.
+    /// Times and limits of iSCSI sessions. Those of a disk over several paths do not wait for a lost connection,
+    /// whatever stands here.
     pub iscsi: lunway_initiator::OpenOptions,
 }
 
 impl Default for OpenOptions {
-    /// Sessions are recorded for all processes of this user on this host, so that what a killed one leaves is ended by the next.
+    /// Sessions are recorded for all processes of this user on this host, so that what a killed one leaves is ended by
+    /// the next.
     fn default() -> Self {
         let initiator_ports = InitiatorPorts::Host;
         let iscsi = lunway_initiator::OpenOptions { initiator_ports, ..Default::default() };
@@ -46,8 +49,8 @@ impl Default for OpenOptions {
 
 /// An open device, and what it is beside a [`BlockDevice`].
 ///
-/// The device may be used as long as the runtime lives that it was opened on. Dropped without [`close`](Self::close), an
-/// iSCSI session ends without a logout if the runtime ends at once.
+/// The device may be used as long as the runtime lives that it was opened on. Dropped without [`close`](Self::close),
+/// an iSCSI session ends without a logout if the runtime ends at once.
 pub struct Opened {
     /// The device, with its decorators around it.
     pub device: Arc<dyn BlockDevice>,
@@ -68,8 +71,8 @@ enum Innermost {
 }
 
 impl Opened {
-    /// Ends the device, once what is under way is answered, and logs what `stats:` has counted. A file is closed when nothing uses
-    /// it any more, which is waited for some seconds: then another may open it.
+    /// Ends the device, once what is under way is answered, and logs what `stats:` has counted. A file is closed when
+    /// nothing uses it any more, which is waited for some seconds: then another may open it.
     ///
     /// # Errors
     ///
@@ -305,8 +308,8 @@ async fn open_multipath(
     with_sector(opened, device, options).await
 }
 
-/// Writes again what the storage may have lost. A disk with a reservation key is shared, as a rule: what another host has written meanwhile
-/// would be overwritten, so nothing is kept unless the address says so.
+/// Writes again what the storage may have lost. A disk with a reservation key is shared, as a rule: what another host
+/// has written meanwhile would be overwritten, so nothing is kept unless the address says so.
 fn retaining(device: Arc<dyn BlockDevice>, bytes_max: u64, options: &OpenOptions) -> Arc<dyn BlockDevice> {
     if bytes_max == 0 || options.read_only || options.iscsi.cache_survives_power_on {
         return device;

@@ -10,10 +10,10 @@ use crate::ring::{Completions, Ring};
 
 /// Starts a collector for `ring`, which has operations under way and nobody who waits for them.
 ///
-/// In a runtime (which must have its I/O driver, as all do that carry sockets) it is a task that waits for the ring as others wait for
-/// sockets: a completion wakes the thread that wants it, and no other. A thread in between cost ten microseconds for each operation at
-/// depth 1, and a quarter of the rate at depth 16. Elsewhere, and for what a runtime leaves behind when it ends, it is a thread that
-/// lives until nothing is under way.
+/// In a runtime (which must have its I/O driver, as all do that carry sockets) it is a task that waits for the ring as
+/// others wait for sockets: a completion wakes the thread that wants it, and no other. A thread in between cost ten
+/// microseconds for each operation at depth 1, and a quarter of the rate at depth 16. Elsewhere, and for what a runtime
+/// leaves behind when it ends, it is a thread that lives until nothing is under way.
 pub(crate) fn start(ring: &Arc<Ring>) {
     let Ok(runtime) = Handle::try_current() else { return on_thread(Arc::clone(ring)) };
     match Completions::of(ring) {

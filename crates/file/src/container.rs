@@ -6,14 +6,15 @@ use std::os::fd::BorrowedFd;
 use lunway_block::Buf;
 use rustix::io::{Errno, pread};
 
-/// Bytes that are read at the beginning and at the end: whole pieces for `O_DIRECT`, whatever the disk's sector. All signatures stand in
-/// the first 512 bytes or the last 512.
+/// Bytes that are read at the beginning and at the end: whole pieces for `O_DIRECT`, whatever the disk's sector. All
+/// signatures stand in the first 512 bytes or the last 512.
 const PIECE: u64 = 4096;
-/// The footer of a VHD. Images of Virtual PC before 2004 have one byte less (Virtual Hard Disk Image Format Specification, "Hard Disk
-/// Footer Format").
+/// The footer of a VHD. Images of Virtual PC before 2004 have one byte less (Virtual Hard Disk Image Format
+/// Specification, "Hard Disk Footer Format").
 const VHD_FOOTER: usize = 512;
 const VHD_COOKIE: &[u8] = b"conectix";
-/// Where the signature of a VDI stands (VirtualBox, `VDICore.h`: `VDIPREHEADER` is a text of 64 bytes, then the signature).
+/// Where the signature of a VDI stands (VirtualBox, `VDICore.h`: `VDIPREHEADER` is a text of 64 bytes, then the
+/// signature).
 const VDI_SIGNATURE: (usize, [u8; 4]) = (64, 0xbeda_107f_u32.to_le_bytes());
 /// What follows `BZh` and a digit: π for the first block, √π at the end of an empty stream.
 const BZIP2_BLOCKS: [[u8; 6]; 2] =
@@ -43,8 +44,8 @@ const SIGNATURES: [(&[u8], Container); 13] = [
 
 /// The format of a file that is not raw data.
 ///
-/// It is looked for once, in a file that is opened for the first time and whose format was not said. It never decides how a file is
-/// opened: the content of a raw disk belongs to its guest, who may write any of these signatures there.
+/// It is looked for once, in a file that is opened for the first time and whose format was not said. It never decides
+/// how a file is opened: the content of a raw disk belongs to its guest, who may write any of these signatures there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Container {

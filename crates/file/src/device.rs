@@ -32,22 +32,23 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 ///
 /// - **Locked.** One writer or any number of readers, by `flock`: a second writer, here or in another process
 ///   that locks too, is refused when it opens. The lock goes with the last operation in flight.
-/// - **Never blocks the caller.** Reads are tried inline where a local file system promises not to wait, and while few of this device's
-///   operations are under way, for such a read still starts read-ahead, which waits if the disk's queue is full. What
-///   would wait, and everything on file systems behind a server, goes to the ring or the device's own threads, see the
-///   crate's picture. Space is told from what a thread of the file system's has found out ([`space`](BlockDevice::space)), and descriptors are
-///   closed on a thread.
-/// - **Holds up no other.** Threads, queue and places in the ring are the device's own and bounded: if its disk does not answer, its
-///   operations wait, more than 4,096 are answered with `Busy`, and no other device notices.
-/// - **Flushed in time.** What the page cache holds of its writes is written back in the background and bounded by what the disk writes
-///   in some seconds, see `write_back`; writes wait before a flush would take longer than hosts wait for it.
-/// - **Honest.** A file that was cut behind our back has lost data: reads, writes, unmaps and maps behind the cut fail with a medium error
-///   and make the file no longer, and the next flush fails, until the file has its length again or the device is given another size. A
-///   write-back error makes a flush fail, whoever the kernel told it to first. An abandoned operation keeps
-///   its buffer until it is done.
+/// - **Never blocks the caller.** Reads are tried inline where a local file system promises not to wait, and while few
+///   of this device's operations are under way, for such a read still starts read-ahead, which waits if the disk's
+///   queue is full. What would wait, and everything on file systems behind a server, goes to the ring or the device's
+///   own threads, see the crate's picture. Space is told from what a thread of the file system's has found out
+///   ([`space`](BlockDevice::space)), and descriptors are closed on a thread.
+/// - **Holds up no other.** Threads, queue and places in the ring are the device's own and bounded: if its disk does
+///   not answer, its operations wait, more than 4,096 are answered with `Busy`, and no other device notices.
+/// - **Flushed in time.** What the page cache holds of its writes is written back in the background and bounded by what
+///   the disk writes in some seconds, see `write_back`; writes wait before a flush would take longer than hosts wait
+///   for it.
+/// - **Honest.** A file that was cut behind our back has lost data: reads, writes, unmaps and maps behind the cut fail
+///   with a medium error and make the file no longer, and the next flush fails, until the file has its length again or
+///   the device is given another size. A write-back error makes a flush fail, whoever the kernel told it to first. An
+///   abandoned operation keeps its buffer until it is done.
 /// - **As large as it was told**: the size of the file when it was opened, rounded down to sectors, until
-///   [`resize`](BlockDevice::resize). That cuts or extends a regular file; what somebody else did to a file, or to a block
-///   device, is taken by a resize to just that size.
+///   [`resize`](BlockDevice::resize). That cuts or extends a regular file; what somebody else did to a file, or to a
+///   block device, is taken by a resize to just that size.
 ///
 /// Measured on ext4 (Linux 6.18), 4 KiB in the page cache: a read with `RWF_NOWAIT` 1.5 µs, the same as
 /// without. A write takes 3 µs, but ext4 answers `EOPNOTSUPP` to `RWF_NOWAIT` for buffered writes, and an
@@ -60,8 +61,9 @@ pub struct FileDevice {
     inner: Arc<Inner>,
 }
 
-/// Longest transfer that is copied on the caller's thread, bytes. From the page cache (`preadv`, one core of a virtual machine): 4 KiB 1.1 µs,
-/// 1 MiB 42 µs, 8 MiB 330 µs into memory that is mapped already, and several times that into new memory. All others of the core wait as long.
+/// Longest transfer that is copied on the caller's thread, bytes. From the page cache (`preadv`, one core of a virtual
+/// machine): 4 KiB 1.1 µs, 1 MiB 42 µs, 8 MiB 330 µs into memory that is mapped already, and several times that into
+/// new memory. All others of the core wait as long.
 const INLINE_BYTES_MAX: usize = 1 << 20;
 
 struct Inner {
@@ -276,8 +278,8 @@ impl Inner {
         Geometry { size: self.size.get(), ..self.shape }
     }
 
-    /// The error for a range, if the file has lost bytes of it. What the file has lost fails the next flush once: writes that nobody
-    /// had flushed may have been there.
+    /// The error for a range, if the file has lost bytes of it. What the file has lost fails the next flush once:
+    /// writes that nobody had flushed may have been there.
     fn lost(&self, offset: u64, len: u64) -> Option<BlockError> {
         let Loss { length, new } = self.size.loss(self.fd())?;
         if new {
@@ -378,8 +380,9 @@ impl Inner {
         })
     }
 
-    /// What a read came to: the end of the file is no failure of the medium where the device ends too. Past the page cache a read that
-    /// goes on behind the end of the file is refused as misaligned. `may_ask`: the file system may be asked for the file's length here.
+    /// What a read came to: the end of the file is no failure of the medium where the device ends too. Past the page
+    /// cache a read that goes on behind the end of the file is refused as misaligned. `may_ask`: the file system may be
+    /// asked for the file's length here.
     fn was_read<T>(
         &self,
         offset: u64,

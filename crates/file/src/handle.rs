@@ -13,9 +13,9 @@ use crate::answer::{Answer, pair};
 
 /// An open file: shared by its device and all operations under way.
 ///
-/// Closing a file may wait for its disk or its server (a block device writes back its cache, FUSE and NFS ask their servers), so the last
-/// part that goes hands the descriptors to a thread. The lock goes with the last operation: at once where
-/// locks are the kernel's own, with the descriptor where a server keeps them.
+/// Closing a file may wait for its disk or its server (a block device writes back its cache, FUSE and NFS ask their
+/// servers), so the last part that goes hands the descriptors to a thread. The lock goes with the last operation: at
+/// once where locks are the kernel's own, with the descriptor where a server keeps them.
 pub(crate) struct Handle {
     descriptors: Option<Descriptors>,
     placement: Placement,
@@ -33,8 +33,8 @@ struct Descriptors {
 pub(crate) enum Placement {
     /// In this host's memory: nothing waits.
     Memory,
-    /// On a disk of this host, through a file system that is known to answer from memory where it is told not to wait, and to keep
-    /// attributes of open files there.
+    /// On a disk of this host, through a file system that is known to answer from memory where it is told not to wait,
+    /// and to keep attributes of open files there.
     Local,
     /// Behind a server, or a file system of which that is not known: nothing is asked on the caller's thread.
     Remote,
@@ -43,10 +43,10 @@ pub(crate) enum Placement {
 impl Handle {
     /// Takes a file that is open and locked.
     ///
-    /// It is opened twice more. `fdatasync` has a file of its own with a memory of write-back errors of its own: a synchronous write
-    /// that fails takes the error from the memory of the file it went through, at a moment when a flush may be just about to look
-    /// there. Background write-back has another one for the same reason. Where `/proc` is missing the first two share one and that moment
-    /// stays, and nothing is written back in the background.
+    /// It is opened twice more. `fdatasync` has a file of its own with a memory of write-back errors of its own: a
+    /// synchronous write that fails takes the error from the memory of the file it went through, at a moment when a
+    /// flush may be just about to look there. Background write-back has another one for the same reason. Where `/proc`
+    /// is missing the first two share one and that moment stays, and nothing is written back in the background.
     pub(crate) fn new(file: OwnedFd, read_only: bool, placement: Placement) -> io::Result<(Self, Closed)> {
         let sync = reopened(&file, read_only).or_else(|_| file.try_clone())?;
         let behind = if read_only { None } else { reopened(&file, read_only).ok() };

@@ -6,8 +6,8 @@
 //!                            └▶ threads of the device's own otherwise (10–25 µs more)
 //! ```
 //!
-//! No call waits for a disk or a server, also not those that have no I/O in their names: attributes, space, opening and closing. What one
-//! device may take of threads, queues and the ring is bounded, and no other waits for it.
+//! No call waits for a disk or a server, also not those that have no I/O in their names: attributes, space, opening and
+//! closing. What one device may take of threads, queues and the ring is bounded, and no other waits for it.
 //!
 //! | part | is |
 //! |---|---|

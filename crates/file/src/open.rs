@@ -23,14 +23,18 @@ use crate::handle::{Closed, Handle, Placement};
 use crate::ring::Ring;
 use crate::space::can_punch;
 
-/// `f_type` of the file systems that live in memory (tmpfs, ramfs): no read or write there waits for a disk (swap aside).
+/// `f_type` of the file systems that live in memory (tmpfs, ramfs): no read or write there waits for a disk (swap
+/// aside).
 const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
-/// `f_type` of the file systems on local disks of which it is known that `RWF_NOWAIT` and `fstat` on an open file wait for nothing: ext2 to
-/// ext4, XFS, btrfs, F2FS. Others may be as good (or ask a server, as FUSE, NFS and SMB do); their operations take a thread.
+/// `f_type` of the file systems on local disks of which it is known that `RWF_NOWAIT` and `fstat` on an open file wait
+/// for nothing: ext2 to ext4, XFS, btrfs, F2FS. Others may be as good (or ask a server, as FUSE, NFS and SMB do); their
+/// operations take a thread.
 const LOCAL_FILE_SYSTEMS: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-/// How long a file system may take to open a file: an automounter that dials, a disk that spins up. A dead server never answers.
+/// How long a file system may take to open a file: an automounter that dials, a disk that spins up. A dead server never
+/// answers.
 const OPEN_TIME: Duration = Duration::from_secs(15);
-/// Operations under way above which none is tried inline, where the disk's queue is as long as usual: when all threads are busy.
+/// Operations under way above which none is tried inline, where the disk's queue is as long as usual: when all threads
+/// are busy.
 const INLINE_MAX: usize = 16;
 
 /// How a file is opened. The default: what the file says, buffered, for writing, the engine that suits.
@@ -284,9 +288,9 @@ fn placement(file: BorrowedFd<'_>, kind: FileType) -> Placement {
     }
 }
 
-/// Operations under way above which none is tried inline. A read with `RWF_NOWAIT` starts read-ahead for what is not cached, and that
-/// waits for a place in the disk's queue (`nr_requests`; 0: not known), for ever if the disk hangs: a quarter of the places, since one
-/// read may take several.
+/// Operations under way above which none is tried inline. A read with `RWF_NOWAIT` starts read-ahead for what is not
+/// cached, and that waits for a place in the disk's queue (`nr_requests`; 0: not known), for ever if the disk hangs: a
+/// quarter of the places, since one read may take several.
 fn inline_max(requests: u64) -> usize {
     match usize::try_from(requests / 4).unwrap_or(INLINE_MAX) {
         0 if requests == 0 => INLINE_MAX / 2,
@@ -366,7 +370,8 @@ fn geometry(
         physical_sector: block,
         unmap: match read_only {
             _ if thin => Unmap::Zeroes { granularity: block },
-            // A hole reads as zeroes in any file. In one that cannot be punched, an unmap does nothing: that must not be promised.
+            // A hole reads as zeroes in any file. In one that cannot be punched, an unmap does nothing: that must not
+            // be promised.
             true => Unmap::Holes,
             false => Unmap::Never,
         },

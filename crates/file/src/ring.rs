@@ -29,8 +29,9 @@ use crate::transfer::meaning;
 const DEPTH: usize = 128;
 /// Operations of one device that wait for one of these: as many as for its threads, see `workers`.
 const WAITING_MAX: usize = 4096;
-/// Threads that the kernel may start for operations of one of our threads that it cannot begin without waiting; by default it takes four
-/// per core, which one hung disk would have all. Enough for eight disks that hang with all of their operations in this state.
+/// Threads that the kernel may start for operations of one of our threads that it cannot begin without waiting; by
+/// default it takes four per core, which one hung disk would have all. Enough for eight disks that hang with all of
+/// their operations in this state.
 const KERNEL_THREADS: u32 = 8 * DEPTH as u32;
 /// The most that one operation moves, bytes; the kernel's own limit is just below 2 GiB.
 const LEN_MAX: usize = 1 << 30;
@@ -42,17 +43,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
 ///
-/// Callers put operations in under a lock, which nobody else wants, and submit them at once, so that an operation costs its caller
-/// one system call and no thread switch. A [`collector`] takes what is done, starts the rest of short transfers, and wakes the
-/// tasks: normally a task of the caller's own runtime.
+/// Callers put operations in under a lock, which nobody else wants, and submit them at once, so that an operation costs
+/// its caller one system call and no thread switch. A [`collector`] takes what is done, starts the rest of short
+/// transfers, and wakes the tasks: normally a task of the caller's own runtime.
 ///
-/// **Isolation.** A thread's devices share its ring and nothing in it: each has [`DEPTH`] operations with the kernel at most and a bounded
-/// queue of its own for more, so that one whose disk does not answer takes no other's places.
+/// **Isolation.** A thread's devices share its ring and nothing in it: each has [`DEPTH`] operations with the kernel at
+/// most and a bounded queue of its own for more, so that one whose disk does not answer takes no other's places.
 ///
-/// **Invariants.** An operation with the kernel has a slot; slots are made as they are needed. The submission queue is emptied by each
-/// submission, and when it is full; completions that find no room the kernel keeps until they are asked for. Only who
-/// holds `state` looks at either queue. What is in a slot stays there until its completion has come, and while a slot is taken
-/// there is a collector, which keeps the ring alive.
+/// **Invariants.** An operation with the kernel has a slot; slots are made as they are needed. The submission queue is
+/// emptied by each submission, and when it is full; completions that find no room the kernel keeps until they are asked
+/// for. Only who holds `state` looks at either queue. What is in a slot stays there until its completion has come, and
+/// while a slot is taken there is a collector, which keeps the ring alive.
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,
@@ -361,7 +362,8 @@ pub(crate) struct Completions(Arc<Ring>);
 impl Completions {
     /// Registers with the runtime of the calling thread.
     pub(crate) fn of(ring: &Arc<Ring>) -> io::Result<AsyncFd<Self>> {
-        // SAFETY: the descriptor is the ring's, which this owns a part of: it is the same one and open until the `AsyncFd` is gone.
+        // SAFETY: the descriptor is the ring's, which this owns a part of: it is the same one and open until the
+        // `AsyncFd` is gone.
         let watched = unsafe { AsyncFd::register_with_interest(Self(Arc::clone(ring)), Interest::READABLE) };
         watched.map_err(|error| error.into_parts().1)
     }

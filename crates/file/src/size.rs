@@ -12,14 +12,14 @@ use crate::transfer::meaning;
 
 /// The size of an open file as its device promises it.
 ///
-/// I/O takes no lock. A write that passed its check before a shrink may reach the file after it, and make it longer again.
-/// So each write looks at the size once more when it is done and cuts what it added ([`cut_again`](Self::cut_again)); and a
-/// growth first cuts at the old end, for the sake of writes that nobody waited for. What a growth adds is therefore
-/// always a hole.
+/// I/O takes no lock. A write that passed its check before a shrink may reach the file after it, and make it longer
+/// again. So each write looks at the size once more when it is done and cuts what it added
+/// ([`cut_again`](Self::cut_again)); and a growth first cuts at the old end, for the sake of writes that nobody waited
+/// for. What a growth adds is therefore always a hole.
 ///
-/// A regular file that somebody else has cut is a medium that has lost data ([`loss`](Self::loss)), until the file has its length
-/// again or the device is given another size. Nothing here makes it longer meanwhile: what a write behind the cut left before
-/// it would read as zeroes.
+/// A regular file that somebody else has cut is a medium that has lost data ([`loss`](Self::loss)), until the file has
+/// its length again or the device is given another size. Nothing here makes it longer meanwhile: what a write behind
+/// the cut left before it would read as zeroes.
 pub(crate) struct Size {
     bytes: AtomicU64,
     /// The file's length is ours to change. A block device has the size that it has.
@@ -78,8 +78,8 @@ impl Size {
         }
     }
 
-    /// What the file has lost, if it is shorter than its device. Costs one `fstat`, for which local file systems look at the inode
-    /// in memory and others may wait.
+    /// What the file has lost, if it is shorter than its device. Costs one `fstat`, for which local file systems look
+    /// at the inode in memory and others may wait.
     pub(crate) fn loss(&self, file: BorrowedFd<'_>) -> Option<Loss> {
         if !self.regular {
             return None;

@@ -25,8 +25,8 @@ pub(crate) fn can_punch(file: BorrowedFd<'_>, size: u64) -> bool {
 }
 
 /// Makes a range read as zeroes, the cheapest way that the file system knows; in the end by writing them.
-/// Punching works on block devices too (since Linux 4.9), as a discard that zeroes. `before_write` is told how many zeroes are
-/// written next.
+/// Punching works on block devices too (since Linux 4.9), as a discard that zeroes. `before_write` is told how many
+/// zeroes are written next.
 pub(crate) fn zero(
     file: BorrowedFd<'_>,
     offset: u64,

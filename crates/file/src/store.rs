@@ -11,18 +11,18 @@ use rustix::fs::{fstat, fstatvfs};
 
 use crate::handle::{Handle, Placement};
 
-/// How old an answer may be before one who asks has it refreshed: it takes two system calls, which a network file system may have
-/// to ask its server for, and is asked for by every INQUIRY of page B2h.
+/// How old an answer may be before one who asks has it refreshed: it takes two system calls, which a network file
+/// system may have to ask its server for, and is asked for by every INQUIRY of page B2h.
 const GOOD_FOR: Duration = Duration::from_secs(1);
-/// How often every device is refreshed that nobody asks for: others fill the file system too, and the first one to ask gets what
-/// is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
+/// How often every device is refreshed that nobody asks for: others fill the file system too, and the first one to ask
+/// gets what is known. 1,000 devices are 2,000 system calls, 2 ms, in this time.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// The space of the file system behind a regular file. A block device does not say what it has.
 ///
-/// [`space`](Self::space) never asks the file system, which may not answer: it says what is known. A thread for each file system refreshes
-/// what its devices know, every [`PERIOD`] and soon after somebody has asked. If the file system does not answer, that thread is
-/// the only one that waits, and what was known last stays.
+/// [`space`](Self::space) never asks the file system, which may not answer: it says what is known. A thread for each
+/// file system refreshes what its devices know, every [`PERIOD`] and soon after somebody has asked. If the file system
+/// does not answer, that thread is the only one that waits, and what was known last stays.
 pub(crate) struct Store {
     entry: Option<Arc<Entry>>,
     watch: Option<Arc<Watch>>,

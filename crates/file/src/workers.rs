@@ -11,16 +11,17 @@ use lunway_block::{BlockError, Io};
 
 use crate::answer::{Answer, pair};
 
-/// Threads of a device for reads, and as many for writes: enough to keep a disk's queue busy, few enough to be free. Deeper
-/// queues are what the ring is for.
+/// Threads of a device for reads, and as many for writes: enough to keep a disk's queue busy, few enough to be free.
+/// Deeper queues are what the ring is for.
 pub(crate) const THREADS_MAX: usize = 16;
-/// Threads for reads and writes of all devices together, where that leaves each device [`THREADS_MIN`]: half of what systemd allows a
-/// service on a machine whose process numbers end at 32,768 (`TasksMax=15%`, 4,915). 64 devices have all their threads.
+/// Threads for reads and writes of all devices together, where that leaves each device [`THREADS_MIN`]: half of what
+/// systemd allows a service on a machine whose process numbers end at 32,768 (`TasksMax=15%`, 4,915). 64 devices have
+/// all their threads.
 const PROCESS_THREADS: usize = 2048;
 /// Threads for reads, and as many for writes, however many devices there are.
 const THREADS_MIN: usize = 2;
-/// Operations that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which its session has
-/// counted; more are answered with `Busy`.
+/// Operations that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which its
+/// session has counted; more are answered with `Busy`.
 const QUEUE_MAX: usize = 4096;
 /// How long a thread without work stays: longer than the pauses of a host that writes back every few seconds.
 const IDLE_TIME: Duration = Duration::from_secs(7);
@@ -32,9 +33,10 @@ static DEVICES: AtomicUsize = AtomicUsize::new(0);
 
 /// The threads of one device, started when there is work and ended when there is none for some seconds.
 ///
-/// **Isolation.** Each device has threads of its own, and each kind of work its lane of them, so that a device whose disk does not answer
-/// holds up nothing but itself: not another device, its hanging reads not its flush, and a long flush not its reads. The bound of
-/// a lane is the device's share of the process's threads: no device can take another's.
+/// **Isolation.** Each device has threads of its own, and each kind of work its lane of them, so that a device whose
+/// disk does not answer holds up nothing but itself: not another device, its hanging reads not its flush, and a long
+/// flush not its reads. The bound of a lane is the device's share of the process's threads: no device can take
+/// another's.
 pub struct Workers {
     /// Reads and maps.
     pub reads: Lane,
@@ -127,8 +129,8 @@ impl Lane {
         self.shared.pending.load(Ordering::Relaxed)
     }
 
-    /// Runs `job` on a thread, started if none is idle and the bound allows. Jobs start in the order of their calls. Dropping the
-    /// answer does not stop the job. Never blocks.
+    /// Runs `job` on a thread, started if none is idle and the bound allows. Jobs start in the order of their calls.
+    /// Dropping the answer does not stop the job. Never blocks.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,

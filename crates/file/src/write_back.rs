@@ -5,26 +5,27 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the disk may need for all that is dirty. Initiators give a flush 30 s (Linux: `SD_TIMEOUT`, and 60 s for
-/// SYNCHRONIZE CACHE) before they abort it. A flush that comes at the worst moment waits for one pass and then for what was written since:
-/// twice this time, and the disk may become three times slower meanwhile.
+/// SYNCHRONIZE CACHE) before they abort it. A flush that comes at the worst moment waits for one pass and then for what
+/// was written since: twice this time, and the disk may become three times slower meanwhile.
 const TARGET: Duration = Duration::from_secs(4);
 /// Dirty bytes allowed before the disk has shown how fast it is: 4 s at 8 MB/s.
 const LIMIT_FIRST: u64 = 32 << 20;
 /// Dirty bytes allowed at least: sorted 4 KiB writes bring a hard disk down to 2 MB/s, for which this is 4 s.
 const LIMIT_MIN: u64 = 8 << 20;
-/// Dirty bytes allowed at most: a disk that wrote one file fast may have to write small scattered pieces next, with 10 MB/s in 26 s.
+/// Dirty bytes allowed at most: a disk that wrote one file fast may have to write small scattered pieces next, with 10
+/// MB/s in 26 s.
 const LIMIT_MAX: u64 = 256 << 20;
 /// A pass begins when this part of the limit is dirty, so that writes seldom meet the limit.
 const PASS_AT: u64 = 4;
 
 /// Bounds what the page cache holds of a device's writes, in bytes, by the time that the disk takes for it.
 ///
-/// Every volatile write is [`note`](Self::note)d. When a quarter of the limit is dirty a pass is due: `fdatasync` through a file of
-/// its own (see `Handle`), on the device's own thread. Writes wait for room while the limit is reached. Each pass measures the disk and sets
-/// the limit to what it writes in [`TARGET`].
+/// Every volatile write is [`note`](Self::note)d. When a quarter of the limit is dirty a pass is due: `fdatasync`
+/// through a file of its own (see `Handle`), on the device's own thread. Writes wait for room while the limit is
+/// reached. Each pass measures the disk and sets the limit to what it writes in [`TARGET`].
 ///
-/// Bytes are counted as they are written: what is written twice counts twice, so that the estimate errs by rewriting the same
-/// blocks; [`LIMIT_MAX`] is for that.
+/// Bytes are counted as they are written: what is written twice counts twice, so that the estimate errs by rewriting
+/// the same blocks; [`LIMIT_MAX`] is for that.
 #[derive(Debug)]
 pub(crate) struct WriteBack {
     /// Bytes written since the device was opened.

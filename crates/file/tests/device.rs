@@ -1,5 +1,5 @@
-//! The file device against the file itself, and other openers of the same file. That it is a plain vector of sectors is shown
-//! with all devices (`crates/device/tests/waist`).
+//! The file device against the file itself, and other openers of the same file. That it is a plain vector of sectors is
+//! shown with all devices (`crates/device/tests/waist`).
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs;

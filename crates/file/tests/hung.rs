@@ -16,7 +16,8 @@ use stopped::Stoppable;
 
 /// No call may take longer. A machine that is busy with other tests may not run a thread for a while.
 const AT_ONCE: Duration = Duration::from_secs(2);
-/// What some hundred operations of a disk that answers, and a flush, may take on such a machine. Those of one that hangs take for ever.
+/// What some hundred operations of a disk that answers, and a flush, may take on such a machine. Those of one that
+/// hangs take for ever.
 const WORK_TIME: Duration = Duration::from_secs(20);
 
 /// Runs `call` on a thread, and fails if it does not come back in time.
@@ -181,8 +182,8 @@ fn opening_what_does_not_answer_ends_with_a_sentence_and_holds_up_no_runtime() {
     });
 }
 
-/// With the ring by force, on a file system for which it is not chosen: each operation takes a thread of the kernel, as FUSE waits where
-/// it is told not to.
+/// With the ring by force, on a file system for which it is not chosen: each operation takes a thread of the kernel, as
+/// FUSE waits where it is told not to.
 #[test]
 fn a_device_that_hangs_in_the_ring_takes_no_place_of_another() {
     let Some(mount) = Stoppable::mount("stopped") else { return };

@@ -86,8 +86,8 @@ pub struct Span<'a> {
 }
 
 impl Disk {
-    /// Examines a disk with logical sectors of `sector` bytes. Never an error: what cannot be read, proven or understood
-    /// is unknown, with the reason in its place.
+    /// Examines a disk with logical sectors of `sector` bytes. Never an error: what cannot be read, proven or
+    /// understood is unknown, with the reason in its place.
     pub fn examine(source: &dyn Source, sector: u32) -> Self {
         let cached = Cached::new(source);
         let mut root = Node::examine(&cached, sector, 0, None);
@@ -102,9 +102,9 @@ impl Disk {
         &self.root
     }
 
-    /// Gives all bytes of `window` as sorted, disjoint ranges. Neighbours differ in use or node. Where the disk does not
-    /// say what it said in the examination the rest of that volume is unknown, everything else is given nevertheless,
-    /// and the first such doubt is the result.
+    /// Gives all bytes of `window` as sorted, disjoint ranges. Neighbours differ in use or node. Where the disk does
+    /// not say what it said in the examination the rest of that volume is unknown, everything else is given
+    /// nevertheless, and the first such doubt is the result.
     pub fn for_each<'a>(
         &'a self,
         source: &dyn Source,
@@ -336,8 +336,8 @@ impl Node {
         self.pieces(claimed, &volume.metadata)
     }
 
-    /// Makes this a container of disjoint `claimed` pieces and of ranges that it `needs` itself; everything else in it is
-    /// unknown.
+    /// Makes this a container of disjoint `claimed` pieces and of ranges that it `needs` itself; everything else in it
+    /// is unknown.
     fn pieces(mut self, mut claimed: Vec<Piece>, needs: &Ranges) -> Self {
         claimed.extend(
             needs.as_slice().iter().map(|range| Piece { range: range.clone(), what: What::Own(Use::Used) }),

@@ -60,8 +60,8 @@ fn reason(path: &Path) -> Option<String> {
     proven(path).1.verdict.err().map(|doubt| doubt.reason)
 }
 
-/// Mounts, fills, deletes, fills again, and unmounts: files in extents of all sizes, holes, a snapshot that keeps some of
-/// what is deleted.
+/// Mounts, fills, deletes, fills again, and unmounts: files in extents of all sizes, holes, a snapshot that keeps some
+/// of what is deleted.
 fn fill(image: &Path, seed: u64) -> Option<()> {
     let mounted = Mounted::new(image, "noatime")?;
     let root = mounted.at.join("volume");

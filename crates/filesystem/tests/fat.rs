@@ -1,5 +1,5 @@
-//! FAT12, FAT16 and FAT32 as mkfs.fat and mtools make them, beside `fsck.fat`, `partclone` and a reading of the table that
-//! shares nothing with ours.
+//! FAT12, FAT16 and FAT32 as mkfs.fat and mtools make them, beside `fsck.fat`, `partclone` and a reading of the table
+//! that shares nothing with ours.
 
 mod support;
 

@@ -14,8 +14,8 @@ use lunway_filesystem::{Examined, Volume};
 use support::fuse::Fuse;
 use support::*;
 
-/// Bytes of a sector, of a cluster, and of the volume: clusters of every size, numbers of them that are not whole bytes of
-/// a bitmap, tails that are no cluster.
+/// Bytes of a sector, of a cluster, and of the volume: clusters of every size, numbers of them that are not whole bytes
+/// of a bitmap, tails that are no cluster.
 const VARIANTS: [(u32, u32, u64); 8] = [
     (512, 4096, 100 << 20),
     (512, 512, (40 << 20) + 512),

@@ -40,8 +40,8 @@ pub struct Looked {
     pub charts: usize,
     /// The page's ground is dark.
     pub dark: bool,
-    /// What a reader would complain of, each a sentence: charts without size, text that is too small, cut off, on top of other text or
-    /// hardly told from its ground, anything wider than the window.
+    /// What a reader would complain of, each a sentence: charts without size, text that is too small, cut off, on top
+    /// of other text or hardly told from its ground, anything wider than the window.
     pub problems: Vec<String>,
     /// A picture of all of it.
     pub screenshot: PathBuf,
@@ -49,8 +49,8 @@ pub struct Looked {
 
 /// Opens `page` in headless Chromium and looks at it; `None` where there is no Chromium, which is noted.
 ///
-/// A page around it measures, as `page` allows no script and a window cannot be made as narrow as a phone. Everything is
-/// written to `folder`, with names that begin as `page`'s does.
+/// A page around it measures, as `page` allows no script and a window cannot be made as narrow as a phone. Everything
+/// is written to `folder`, with names that begin as `page`'s does.
 ///
 /// # Panics
 ///

@@ -1,10 +1,11 @@
 //! Finds the programs that tests converse with, and says when one is missing.
 //!
-//! For tests only. A conversation with a program that is not installed must be neither a failure on a developer's machine
-//! nor a silent pass: what was left out is printed, and noted in the file that `LUNWAY_NOT_RUN` names, whose lines
-//! `script/test` shows at its end. Where `CI=true` everything must be there that can be installed.
+//! For tests only. A conversation with a program that is not installed must be neither a failure on a developer's
+//! machine nor a silent pass: what was left out is printed, and noted in the file that `LUNWAY_NOT_RUN` names, whose
+//! lines `script/test` shows at its end. Where `CI=true` everything must be there that can be installed.
 //!
-//! [`written`] compares pages that are written from the code. Two of them need more than finding: [`look`] opens a page in a browser, and [`namespace`] runs a test in a network of its own.
+//! [`written`] compares pages that are written from the code. Two of them need more than finding: [`look`] opens a page
+//! in a browser, and [`namespace`] runs a test in a network of its own.
 
 mod browser;
 pub mod namespace;
@@ -44,8 +45,8 @@ pub fn not_run(what: &str) {
     note(what);
 }
 
-/// Notes that this machine does not have what no package brings: a device node, a right. A container may be refused that for
-/// good reasons, so unlike [`not_run`] it fails nowhere, not even where `CI=true`.
+/// Notes that this machine does not have what no package brings: a device node, a right. A container may be refused
+/// that for good reasons, so unlike [`not_run`] it fails nowhere, not even where `CI=true`.
 ///
 /// # Panics
 ///

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::{env, fs};
 
-/// Checks that a file of the repository, named from its root, says what the code says. With `LUNWAY_WRITE_DOCS=1` it is written anew instead.
+/// Checks that a file of the repository, named from its root, says what the code says. With `LUNWAY_WRITE_DOCS=1` it is
+/// written anew instead.
 ///
 /// # Panics
 ///
-/// Where it says something else: with the first line that differs, and the command that writes it anew (`tests`: the arguments of
-/// `cargo test`).
+/// Where it says something else: with the first line that differs, and the command that writes it anew (`tests`: the
+/// arguments of `cargo test`).
 pub fn says(file: &str, expected: &str, tests: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     if env::var_os("LUNWAY_WRITE_DOCS").is_some() {

@@ -27,26 +27,27 @@ const REQUEST_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Bytes of reads and writes that may be under way. Above it nobody listens to the kernel, whose callers wait.
 const UNDER_WAY_MAX: u32 = 64 << 20;
-/// How much of the device the first look for data or a hole takes in, bytes. Each that finds neither makes the next twice as
-/// long: an extent is 24 bytes here, and at worst 4 KiB there.
+/// How much of the device the first look for data or a hole takes in, bytes. Each that finds neither makes the next
+/// twice as long: an extent is 24 bytes here, and at worst 4 KiB there.
 const LOOK_MIN: u64 = 1 << 30;
 const LOOK_MAX: u64 = 1 << 40;
 
 /// A directory with a device in it, as the kernel sees it.
 ///
 /// The file behaves as a block device would: it has the device's size, opening it with `O_TRUNC` leaves that alone, and
-/// writes past the end find no space. `fsync` is a flush, a write with `O_DSYNC` is one with [`Durability::Stable`], punching a
-/// hole gives space back, `SEEK_DATA` and `SEEK_HOLE` ask the device, `ftruncate` resizes it where it can be resized.
+/// writes past the end find no space. `fsync` is a flush, a write with `O_DSYNC` is one with [`Durability::Stable`],
+/// punching a hole gives space back, `SEEK_DATA` and `SEEK_HOLE` ask the device, `ftruncate` resizes it where it can be
+/// resized.
 ///
-/// It is always read and written past the page cache ([`OPENED`]). A cached page would outlive what another host writes to
-/// the disk; it would make each byte exist twice under a loop device, whose file system caches already; and a write that
-/// had been taken into it would be acknowledged before the device has heard of it, so that its error came with a later
-/// `fsync`, or with none. The price: no shared writable mapping.
+/// It is always read and written past the page cache ([`OPENED`]). A cached page would outlive what another host writes
+/// to the disk; it would make each byte exist twice under a loop device, whose file system caches already; and a write
+/// that had been taken into it would be acknowledged before the device has heard of it, so that its error came with a
+/// later `fsync`, or with none. The price: no shared writable mapping.
 ///
 /// # Order
 ///
-/// The kernel asks for several things at a time, and they go to the device as they come. What the device answers at once
-/// is answered on the thread that heard of it; the rest on the runtime that carries the device, in whatever order.
+/// The kernel asks for several things at a time, and they go to the device as they come. What the device answers at
+/// once is answered on the thread that heard of it; the rest on the runtime that carries the device, in whatever order.
 pub(crate) struct Disk {
     name: OsString,
     bytes: Bytes,

@@ -8,8 +8,8 @@ use fuser::FileHandle;
 use lunway_block::BlockDevice;
 use lunway_block::decorate::{Opener, Openers};
 
-/// The file's open handles: each `fsync` hears of every flush of the device that failed since the last one over the same handle, as
-/// with any other file.
+/// The file's open handles: each `fsync` hears of every flush of the device that failed since the last one over the
+/// same handle, as with any other file.
 ///
 /// They are as many as the kernel has files open.
 #[derive(Debug)]

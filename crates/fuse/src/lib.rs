@@ -1,11 +1,12 @@
-//! Any block device as a file: for programs that know only files, and for the kernel, which puts a loop device and a file
-//! system on it.
+//! Any block device as a file: for programs that know only files, and for the kernel, which puts a loop device and a
+//! file system on it.
 //!
 //! ```text
 //!   cp, dd, losetup ──▶ kernel ──▶ /dev/fuse ──▶ Disk ──▶ Bytes ──▶ BlockDevice
 //! ```
 //!
-//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and FUSE; it does not know what the device is.
+//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and FUSE; it does not know what the device
+//! is.
 //!
 //! | file | room of |
 //! |---|---|

@@ -52,12 +52,12 @@ pub enum MountError {
 
 /// A device mounted as `FOLDER/NAME`.
 ///
-/// [`mount`](Self::mount), then [`ended`](Self::ended) or [`detach`](Self::detach). Dropped before it has ended it is taken
-/// from the folder at once, and whoever has the file open loses it when the process ends.
+/// [`mount`](Self::mount), then [`ended`](Self::ended) or [`detach`](Self::detach). Dropped before it has ended it is
+/// taken from the folder at once, and whoever has the file open loses it when the process ends.
 ///
-/// A process that is killed leaves a dead mount behind (“transport endpoint is not connected”), which the next one at this
-/// place clears away, or `umount`. What programs had synced is on the device, what had been acknowledged has been handed to
-/// it: nothing waits in this process.
+/// A process that is killed leaves a dead mount behind (“transport endpoint is not connected”), which the next one at
+/// this place clears away, or `umount`. What programs had synced is on the device, what had been acknowledged has been
+/// handed to it: nothing waits in this process.
 pub struct Mounted {
     folder: PathBuf,
     file: PathBuf,
@@ -123,7 +123,8 @@ impl Mounted {
         self.session.has_changed().is_err()
     }
 
-    /// Unmounts as soon as nobody uses it any longer, and flushes the device. `busy` is called once where somebody does.
+    /// Unmounts as soon as nobody uses it any longer, and flushes the device. `busy` is called once where somebody
+    /// does.
     pub async fn detach(mut self, busy: impl FnOnce()) -> Result<(), BlockError> {
         let mut busy = Some(busy);
         while !self.has_ended() {

@@ -18,11 +18,12 @@ pub(crate) fn is_power_on(code: AdditionalSense) -> bool {
 /// are unflushed, each flush that waits then, or else the next one, fails once and says so.
 ///
 /// Some targets report a power-on over every new session. With them, a lost connection alone makes a flush fail that
-/// had no reason to: the price of not being silent about the other case. Others (LIO) report none, whatever has happened to them.
+/// had no reason to: the price of not being silent about the other case. Others (LIO) report none, whatever has
+/// happened to them.
 ///
-/// With a listener, which has the writes and can write them again, both are made good: it is told of every new session that begins while
-/// acknowledged writes are unflushed, since nothing that a target says in one proves that it kept its cache; and only flushes that wait
-/// then fail.
+/// With a listener, which has the writes and can write them again, both are made good: it is told of every new session
+/// that begins while acknowledged writes are unflushed, since nothing that a target says in one proves that it kept its
+/// cache; and only flushes that wait then fail.
 #[derive(Default)]
 pub(crate) struct Cache {
     pub(crate) volatile: bool,

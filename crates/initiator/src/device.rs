@@ -32,8 +32,8 @@ use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, Predecessors,
 ///
 /// # A lost connection
 ///
-/// Operations wait while the device connects again, up to [`replacement_timeout`](OpenOptions::replacement_timeout); with none
-/// they do not wait, and mean more by their errors: see [`OpenOptions`].
+/// Operations wait while the device connects again, up to [`replacement_timeout`](OpenOptions::replacement_timeout);
+/// with none they do not wait, and mean more by their errors: see [`OpenOptions`].
 /// All that this trait offers is idempotent and is sent again, once the old session is proven dead. [`BlockError`]
 /// tells how the others end: `Timeout` and `Aborted`: whether it happened is not known; `Gone`: it did not happen,
 /// or the target offers another disk now.
@@ -42,8 +42,8 @@ use crate::{Identity, IscsiUrl, KnownDisk, OpenError, OpenOptions, Predecessors,
 ///
 /// What a target acknowledged into a volatile cache dies with its power. If it reports a power-on in a new session
 /// while acknowledged writes are unflushed, the flushes under way, or else the next one, fail once with
-/// [`BlockError::UnflushedLost`]. A listener ([`on_cache_news`](BlockDevice::on_cache_news)) hears of it first, and of every new session
-/// that begins while acknowledged writes are unflushed: `lunway_retain` writes them again.
+/// [`BlockError::UnflushedLost`]. A listener ([`on_cache_news`](BlockDevice::on_cache_news)) hears of it first, and of
+/// every new session that begins while acknowledged writes are unflushed: `lunway_retain` writes them again.
 ///
 /// # The end
 ///
@@ -120,8 +120,8 @@ impl IscsiDevice {
 
     /// The number of the session there is, or of the last one there was.
     ///
-    /// Who wants to know the session of an operation asks after starting it: at worst the number is too high then, and of a
-    /// later [`Settled`](SessionEvent::Settled), never too low.
+    /// Who wants to know the session of an operation asks after starting it: at worst the number is too high then, and
+    /// of a later [`Settled`](SessionEvent::Settled), never too low.
     pub fn epoch(&self) -> u64 {
         self.session.epoch()
     }
@@ -131,11 +131,12 @@ impl IscsiDevice {
         self.session.sever(why);
     }
 
-    /// As [`sever`](Self::sever), because the port that it leaves by is dead: without a carrier, or without its address. Until
-    /// [`refloat`](Self::refloat) it tries to connect only now and then.
+    /// As [`sever`](Self::sever), because the port that it leaves by is dead: without a carrier, or without its
+    /// address. Until [`refloat`](Self::refloat) it tries to connect only now and then.
     ///
-    /// Not for thrift: whoever sends into a dead port makes the kernel ask for the portal's hardware address, and that asks again
-    /// only once a second (`retrans_time_ms`). A port that comes back meanwhile would be silent for the rest of that second.
+    /// Not for thrift: whoever sends into a dead port makes the kernel ask for the portal's hardware address, and that
+    /// asks again only once a second (`retrans_time_ms`). A port that comes back meanwhile would be silent for the rest
+    /// of that second.
     pub fn strand(&self, why: &str) {
         self.session.set_stranded(true);
         self.session.sever(why);
@@ -147,9 +148,9 @@ impl IscsiDevice {
         self.hurry();
     }
 
-    /// Tries to connect now instead of later, because something has changed that gives hope. An attempt that waits for the
-    /// target's machine to answer is joined by a second one. Where there is a session through a port that is not active, asks
-    /// whether it still is not.
+    /// Tries to connect now instead of later, because something has changed that gives hope. An attempt that waits for
+    /// the target's machine to answer is joined by a second one. Where there is a session through a port that is not
+    /// active, asks whether it still is not.
     pub fn hurry(&self) {
         self.session.hope.notify_one();
         self.session.look.notify_one();
@@ -196,10 +197,10 @@ impl IscsiDevice {
         }
     }
 
-    /// Answers when every command has ended that the unit was given before, over whichever session to whichever port of it: with one
-    /// ORDERED command that asks nothing (SAM-5 8.6.3). What a target gives before the command's turn (a unit attention, BUSY) makes it sent
-    /// again, and is an error in the end. A unit with a task set for each nexus (TST in its Control mode page) would wait for its own session's commands
-    /// only: there it is an error at once.
+    /// Answers when every command has ended that the unit was given before, over whichever session to whichever port of
+    /// it: with one ORDERED command that asks nothing (SAM-5 8.6.3). What a target gives before the command's turn (a
+    /// unit attention, BUSY) makes it sent again, and is an error in the end. A unit with a task set for each nexus
+    /// (TST in its Control mode page) would wait for its own session's commands only: there it is an error at once.
     pub fn barrier(&self) -> Io<Result<(), BlockError>> {
         if self.unit.shape().separate_task_sets {
             let message =

@@ -11,8 +11,8 @@ use tokio::sync::Notify;
 
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
-/// Where there is hope, a further connection is tried for beside the one that is waited for, this much later. TCP itself would try
-/// again after a second: a machine that comes back is found sooner.
+/// Where there is hope, a further connection is tried for beside the one that is waited for, this much later. TCP
+/// itself would try again after a second: a machine that comes back is found sooner.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// Most connections tried for at a time.
@@ -20,8 +20,8 @@ const TRIES_MAX: usize = 6;
 
 /// Connects to an address. Every connection is [abortive](abort_on_close) until [`close_in_order`].
 ///
-/// With `hope` it tries again and again beside the first try, which may have met a machine or a network that was not there;
-/// the first connection counts. Each notification of `hope` is a try more, at once.
+/// With `hope` it tries again and again beside the first try, which may have met a machine or a network that was not
+/// there; the first connection counts. Each notification of `hope` is a try more, at once.
 pub(crate) struct Dialling<'a> {
     pub(crate) url: &'a IscsiUrl,
     pub(crate) options: &'a OpenOptions,
@@ -96,10 +96,10 @@ impl Dialling<'_> {
     }
 }
 
-/// Abortive close (SO_LINGER of zero): when the last handle of the socket goes, the kernel throws away what was not delivered and resets the
-/// connection; no byte of it is sent, or sent again, after that. Without this the kernel goes on sending what is queued, for minutes, though
-/// nobody has the socket any more. It is set before `connect`, so that it holds from the first byte, however the process ends: by its own will,
-/// by SIGKILL, or for want of memory.
+/// Abortive close (SO_LINGER of zero): when the last handle of the socket goes, the kernel throws away what was not
+/// delivered and resets the connection; no byte of it is sent, or sent again, after that. Without this the kernel goes
+/// on sending what is queued, for minutes, though nobody has the socket any more. It is set before `connect`, so that
+/// it holds from the first byte, however the process ends: by its own will, by SIGKILL, or for want of memory.
 fn abort_on_close<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
     socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
@@ -110,10 +110,11 @@ pub(crate) fn close_in_order<S: std::os::fd::AsFd>(socket: &S) {
     let _ = socket2::SockRef::from(socket).set_linger(None);
 }
 
-/// From now on what the kernel has to send for a connection goes nowhere. Through a dead port nothing comes anyway, and what is sent into one
-/// costs it a second when it is back: see [`IscsiDevice::strand`](crate::IscsiDevice::strand).
+/// From now on what the kernel has to send for a connection goes nowhere. Through a dead port nothing comes anyway, and
+/// what is sent into one costs it a second when it is back: see [`IscsiDevice::strand`](crate::IscsiDevice::strand).
 pub(crate) fn keep_off_the_port<S: std::os::fd::AsFd>(socket: &S) {
-    // Bound to the loopback, where nobody has the peer's address. A kernel older than 5.7 lets only root do this; then it costs the second.
+    // Bound to the loopback, where nobody has the peer's address. A kernel older than 5.7 lets only root do this; then
+    // it costs the second.
     if let Err(error) = socket2::SockRef::from(socket).bind_device(Some(b"lo")) {
         tracing::debug!(%error, "a lost connection cannot be kept off its port");
     }

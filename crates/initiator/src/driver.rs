@@ -135,7 +135,8 @@ impl Driver {
         loop {
             let now = Instant::now();
             let turn = self.turn(stream, now);
-            // Outside of the lock, as those who are told or woken will take it; an answer is explained before it is given.
+            // Outside of the lock, as those who are told or woken will take it; an answer is explained before it is
+            // given.
             if !matches!(turn, Ok(Turn { news: false, .. })) {
                 self.session.tell_news();
             }
@@ -312,8 +313,9 @@ impl State {
         Ok(())
     }
 
-    /// The logout was answered. Where every command had ended before, nothing of the session is left. Otherwise the target has ended them
-    /// (RFC 7143 §11.14), or says so while its store still carries them out: that is a loss like any other, and is settled like one.
+    /// The logout was answered. Where every command had ended before, nothing of the session is left. Otherwise the
+    /// target has ended them (RFC 7143 §11.14), or says so while its store still carries them out: that is a loss like
+    /// any other, and is settled like one.
     fn logged_out(&self) -> End {
         let settled = self.core.as_ref().is_none_or(|core| core.unanswered() == 0);
         match (self.closing, settled) {

@@ -9,12 +9,12 @@ use lunway_scsi::AdditionalSense;
 use crate::nexus::{Nexus, Purpose};
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
-/// After a way without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but with round
-/// trips of storage networks in mind).
+/// After a way without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but
+/// with round trips of storage networks in mind).
 const STAGGER: Duration = Duration::from_millis(50);
 
-/// For one way, from the first packet to the end of the login. What takes longer does not help, since nobody tries the session's
-/// own way meanwhile.
+/// For one way, from the first packet to the end of the login. What takes longer does not help, since nobody tries the
+/// session's own way meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For the logout from the session that was made for the proof.
@@ -25,17 +25,19 @@ const DETOURS_MAX: usize = 32;
 
 /// Ends a lost session by logging in with its name over a detour.
 ///
-/// To a target a session is named by the initiator's name and ISID and the target's name and portal group. A login with TSIH 0
-/// under a name that is in use takes the old session's place, and succeeds only when all tasks of that one have ended (session
-/// reinstatement, RFC 7143 §6.3.5). Over which portal of the group it comes does not matter. So a success over any
-/// cable proves that nothing of the lost session will ever reach the disk, while that one's own cable is still dead.
+/// To a target a session is named by the initiator's name and ISID and the target's name and portal group. A login with
+/// TSIH 0 under a name that is in use takes the old session's place, and succeeds only when all tasks of that one have
+/// ended (session reinstatement, RFC 7143 §6.3.5). Over which portal of the group it comes does not matter. So a
+/// success over any cable proves that nothing of the lost session will ever reach the disk, while that one's own cable
+/// is still dead.
 ///
 /// The unit is then asked for what a target's store may still be doing of it: [`Nexus::outwait`].
 ///
-/// A login that reaches another portal group proves nothing, as it makes another session; it is logged out like the rest.
+/// A login that reaches another portal group proves nothing, as it makes another session; it is logged out like the
+/// rest.
 ///
-/// **Invariant**: when [`run`](Self::run) has ended, nothing is left of its attempts that could succeed later and then end
-/// the device's next session: they are cut off, which discards what was sent and has not arrived.
+/// **Invariant**: when [`run`](Self::run) has ended, nothing is left of its attempts that could succeed later and then
+/// end the device's next session: they are cut off, which discards what was sent and has not arrived.
 pub(crate) struct Fence<'a> {
     pub(crate) url: &'a IscsiUrl,
     pub(crate) options: &'a OpenOptions,
@@ -45,8 +47,8 @@ pub(crate) struct Fence<'a> {
 }
 
 impl Fence<'_> {
-    /// A session in the place of the lost one, to be logged out, and the unit attentions that it met; none if nothing is
-    /// proven.
+    /// A session in the place of the lost one, to be logged out, and the unit attentions that it met; none if nothing
+    /// is proven.
     pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<(Nexus, Vec<AdditionalSense>)> {
         let options = OpenOptions {
             connect_timeout: PATIENCE,

@@ -32,7 +32,8 @@ impl Identity {
         }
     }
 
-    /// The name that is unique for most disks, the same over every way: NAA before EUI-64 before the others, then the serial number.
+    /// The name that is unique for most disks, the same over every way: NAA before EUI-64 before the others, then the
+    /// serial number.
     pub(crate) fn best_name(&self) -> Option<String> {
         let rank = |designator: &&Designator| match designator.kind {
             DesignatorType::NAA => 0,
@@ -49,8 +50,8 @@ impl Identity {
         (is_named || self.serial.is_some() && other.serial.is_some()) && self.is_still(other)
     }
 
-    /// Whether `now` may be the names of the disk that has these: a designator in common where both have some, else the same serial number. A
-    /// disk that had a name has not lost it; one that never had any cannot be told from others.
+    /// Whether `now` may be the names of the disk that has these: a designator in common where both have some, else the
+    /// same serial number. A disk that had a name has not lost it; one that never had any cannot be told from others.
     pub(crate) fn is_still(&self, now: &Self) -> bool {
         if !self.designators.is_empty() && !now.designators.is_empty() {
             return self.designators.iter().any(|designator| now.designators.contains(designator));

@@ -1,4 +1,5 @@
-//! The initiator ports that processes of this host use: who has which, and what a process that ended has left at targets.
+//! The initiator ports that processes of this host use: who has which, and what a process that ended has left at
+//! targets.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions as FileOptions, TryLockError};
@@ -24,18 +25,19 @@ const RECORD_TITLE: &str = "lunway initiator port 1";
 
 /// How the ISIDs of sessions are chosen, which with the initiator's name make its ports (RFC 7143 §4.4.2).
 ///
-/// A login under the name of a session that is there takes its place, and ends it with all its tasks (session reinstatement, RFC 7143 §6.3.5). So
-/// a process that was killed can be cleaned up after by the next one, if that one uses the same ports. [`Host`](Self::Host) makes it so: an ISID is
-/// a hash of this machine's id, the target, the logical unit, the lane and a slot. A file for each says, by a lock that the kernel drops
-/// with the process, whether a process has it now, and by its content which portal groups its session may live in. A second process takes
-/// the next slot, and so ends nobody's session.
+/// A login under the name of a session that is there takes its place, and ends it with all its tasks (session
+/// reinstatement, RFC 7143 §6.3.5). So a process that was killed can be cleaned up after by the next one, if that one
+/// uses the same ports. [`Host`](Self::Host) makes it so: an ISID is a hash of this machine's id, the target, the
+/// logical unit, the lane and a slot. A file for each says, by a lock that the kernel drops with the process, whether a
+/// process has it now, and by its content which portal groups its session may live in. A second process takes the next
+/// slot, and so ends nobody's session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum InitiatorPorts {
     /// Another one for each device. What a killed process leaves is not found.
     #[default]
     Random,
-    /// Recorded for all processes of this user on this host: in `$LUNWAY_RUNTIME_DIR`, else, for root, in `/run/lunway`, else in
-    /// `$XDG_RUNTIME_DIR/lunway`, else in a private directory among the temporary files.
+    /// Recorded for all processes of this user on this host: in `$LUNWAY_RUNTIME_DIR`, else, for root, in
+    /// `/run/lunway`, else in `$XDG_RUNTIME_DIR/lunway`, else in a private directory among the temporary files.
     Host,
     /// Recorded in this directory.
     In(PathBuf),
@@ -119,7 +121,8 @@ impl UnitPorts {
         let nodes = hash(&[initiator_name(url, options).as_bytes(), target.as_bytes()]);
         let directory = root.join(hex(&nodes[..8]));
         private_directory(&directory)?;
-        // Of two users, or two containers, that cannot see each other's locks, no two may choose the same ISID: so the place counts.
+        // Of two users, or two containers, that cannot see each other's locks, no two may choose the same ISID: so the
+        // place counts.
         let place = root.as_os_str().as_encoded_bytes();
         // The machine's id is as stable as its installation: two hosts of one name do not end each other's sessions.
         let machine = lunway_machine::machine_id().unwrap_or_else(lunway_machine::host_name);
@@ -139,7 +142,8 @@ impl UnitPorts {
         for slot in 0..SLOTS_MAX {
             let isid = self.isid(lane, slot);
             if let Some(mut file) = self.lock(&hex(&isid))? {
-                // What is left of an earlier process has been settled before, or else is settled later with the record as it is.
+                // What is left of an earlier process has been settled before, or else is settled later with the record
+                // as it is.
                 let record = Record::read(&mut file).filter(|record| record.lun == self.lun);
                 let record = record.unwrap_or(Record { lun: self.lun, groups: Vec::new() });
                 return Ok(ClaimedPort { isid, record, file, path: self.directory.join(hex(&isid)) });
@@ -201,7 +205,8 @@ impl UnitPorts {
     }
 }
 
-/// A port that this process has. Dropped without [`release`](Self::release), its record stays, for the next process to settle.
+/// A port that this process has. Dropped without [`release`](Self::release), its record stays, for the next process to
+/// settle.
 #[derive(Debug)]
 pub(crate) struct ClaimedPort {
     pub(crate) isid: Isid,

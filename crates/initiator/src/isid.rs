@@ -5,9 +5,9 @@ use lunway_iscsi::pdu::Isid;
 /// A number that sessions of one owner have in common: with a qualifier each it makes their ISIDs (RFC 7143 §11.12.5,
 /// format 10b: 24 random bits, 16 bits to tell ports apart).
 ///
-/// A session that is lost is logged in again with the ISID that it had, and thereby ends what is left of itself at the target.
-/// Two living sessions with the same one would end each other, so those of a device with several take a qualifier each. As
-/// an ISID stays while its device lives, so do reservations that a target holds for it.
+/// A session that is lost is logged in again with the ISID that it had, and thereby ends what is left of itself at the
+/// target. Two living sessions with the same one would end each other, so those of a device with several take a
+/// qualifier each. As an ISID stays while its device lives, so do reservations that a target holds for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IsidFamily([u8; 3]);
 

@@ -11,15 +11,15 @@
 //!
 //! # I/O model
 //!
-//! A caller hands its command to the connection core itself and wakes the driver; the driver sends what all callers have
-//! put in with one vectored write, and hands out what one vectored read brought. A command costs one allocation (its
-//! future) and no copy of its data; [`IscsiDevice`] says when there is one.
+//! A caller hands its command to the connection core itself and wakes the driver; the driver sends what all callers
+//! have put in with one vectored write, and hands out what one vectored read brought. A command costs one allocation
+//! (its future) and no copy of its data; [`IscsiDevice`] says when there is one.
 //!
 //! # Errors
 //!
 //! [`UrlError`] for addresses, [`OpenError`] until the device is open, [`BlockError`](lunway_block::BlockError) after
-//! that. No operation waits for ever; [`OpenOptions`] says how long. What happens to work under way when a connection is
-//! lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
+//! that. No operation waits for ever; [`OpenOptions`] says how long. What happens to work under way when a connection
+//! is lost, and to acknowledged writes when a target is, stands at [`IscsiDevice`].
 //!
 //! # Parts
 //!

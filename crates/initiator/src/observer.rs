@@ -12,12 +12,12 @@ use crate::IscsiUrl;
 /// # Order
 ///
 /// Sessions of a device come one after the other and are numbered from 1. Of each, `Up` is told first, then
-/// `Lost`, then `Settled`, and only then `Up` of the next. `Lost` is told before an operation under way fails for it; the size
-/// of the disk, `PowerOn` and `Access` as they are found in a new session are told before its `Up`. After
+/// `Lost`, then `Settled`, and only then `Up` of the next. `Lost` is told before an operation under way fails for it;
+/// the size of the disk, `PowerOn` and `Access` as they are found in a new session are told before its `Up`. After
 /// `Closed` nothing is told.
 pub trait Observer: Send + Sync {
-    /// Called by the device's driver, on the thread of its runtime, with no lock held: it may use any device. It must not
-    /// block, as no byte moves meanwhile.
+    /// Called by the device's driver, on the thread of its runtime, with no lock held: it may use any device. It must
+    /// not block, as no byte moves meanwhile.
     fn happened(&self, event: SessionEvent);
 }
 
@@ -36,8 +36,8 @@ pub enum SessionEvent {
         /// Which one.
         epoch: u64,
     },
-    /// The session is lost: nothing more comes from it, and nothing more is sent in it, not even again: its connection was reset with
-    /// all that waited in it.
+    /// The session is lost: nothing more comes from it, and nothing more is sent in it, not even again: its connection
+    /// was reset with all that waited in it.
     Lost {
         /// Which one.
         epoch: u64,
@@ -56,15 +56,15 @@ pub enum SessionEvent {
     Heard,
     /// The unit reports that its power was off: what it acknowledged and did not flush may be lost.
     PowerOn,
-    /// A write that was acknowledged earlier has failed behind the cache (a deferred error, SPC-4 4.5.7). Told where nothing waits for a
-    /// lost connection; elsewhere the next flush fails.
+    /// A write that was acknowledged earlier has failed behind the cache (a deferred error, SPC-4 4.5.7). Told where
+    /// nothing waits for a lost connection; elsewhere the next flush fails.
     Spoiled {
         /// What the unit said.
         why: String,
     },
-    /// The unit reports that reservations or registrations were preempted (2A/03, 2A/05): somebody may have fenced this node. Told where
-    /// nothing waits for a lost connection; a change that the report came instead of fails with [`Gone`](lunway_block::BlockError::Gone)
-    /// after that.
+    /// The unit reports that reservations or registrations were preempted (2A/03, 2A/05): somebody may have fenced this
+    /// node. Told where nothing waits for a lost connection; a change that the report came instead of fails with
+    /// [`Gone`](lunway_block::BlockError::Gone) after that.
     Preempted,
     /// The asymmetric access state of the port that the session reaches the unit through (SPC-4 5.16).
     Access(AccessState),
@@ -110,10 +110,11 @@ impl PartialEq for SharedObserver {
 
 impl Eq for SharedObserver {}
 
-/// Other ways to the target port of a device, asked for at each loss of a session. Two are equal if they are the same one.
+/// Other ways to the target port of a device, asked for at each loss of a session. Two are equal if they are the same
+/// one.
 ///
-/// Of an address, host, port and `from` count; names and secrets are the device's own. A way is good for nothing but proving
-/// that a lost session has ended, and only where it leads to the same portal group.
+/// Of an address, host, port and `from` count; names and secrets are the device's own. A way is good for nothing but
+/// proving that a lost session has ended, and only where it leads to the same portal group.
 #[derive(Clone)]
 pub struct Detours(Arc<dyn Fn() -> Vec<IscsiUrl> + Send + Sync>);
 

@@ -32,8 +32,8 @@ const LBA_STATUS_DESCRIPTORS: usize = 512;
 pub(crate) struct Handle {
     pub(crate) session: Arc<Session>,
     pub(crate) unit: Arc<UnitCell>,
-    /// The session that all commands of the operation belong to, where nothing waits for the next one: of an operation that
-    /// was sent in part over a session that is lost, no other part may follow over the next.
+    /// The session that all commands of the operation belong to, where nothing waits for the next one: of an operation
+    /// that was sent in part over a session that is lost, no other part may follow over the next.
     pub(crate) epoch: Option<u64>,
 }
 
@@ -279,8 +279,8 @@ impl Future for Done {
     }
 }
 
-/// Carries out pieces of an operation that changes the disk. It ends when each of them has: what is said of it must hold for
-/// all. After an error no further one is begun.
+/// Carries out pieces of an operation that changes the disk. It ends when each of them has: what is said of it must
+/// hold for all. After an error no further one is begun.
 async fn to_the_end<F: Future<Output = Result<(), BlockError>>>(
     mut waiting: impl Iterator<Item = Range<u64>>,
     start: impl Fn(Range<u64>) -> F,
@@ -310,8 +310,8 @@ fn less_certain(one: BlockError, other: BlockError) -> BlockError {
 }
 
 impl Shape {
-    /// What lies between two places on the disk at which a request is cut, and where the first of them is: the least that the unit
-    /// writes without reading first, and at least the 4 KiB of file systems and media.
+    /// What lies between two places on the disk at which a request is cut, and where the first of them is: the least
+    /// that the unit writes without reading first, and at least the 4 KiB of file systems and media.
     fn boundary(&self) -> (u64, u64) {
         let least = u64::from(self.geometry.physical_sector).max(4096);
         (least, u64::from(self.geometry.first_aligned) % least)
@@ -324,8 +324,8 @@ impl Shape {
     }
 }
 
-/// `range` in pieces of at most `len_max` bytes, cut at multiples of the first number behind the second one. Where a piece is too
-/// short to reach the next such place it is cut where it ends.
+/// `range` in pieces of at most `len_max` bytes, cut at multiples of the first number behind the second one. Where a
+/// piece is too short to reach the next such place it is cut where it ends.
 fn pieces(
     range: Range<u64>,
     len_max: u64,

@@ -8,26 +8,27 @@ use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silenc
 
 /// Limits and times of a device. The defaults are those of the field where it has some.
 ///
-/// No operation hangs: it is answered, or fails after at most `command_timeout` (twice where its answer was lost) + `abort_timeout` +
-/// `replacement_timeout` and what the kernel adds.
+/// No operation hangs: it is answered, or fails after at most `command_timeout` (twice where its answer was lost) +
+/// `abort_timeout` + `replacement_timeout` and what the kernel adds.
 ///
 /// # Failing fast
 ///
-/// Where another way to the disk is at hand, nobody should wait for this one. [`fail_fast`](Self::fail_fast) has the values
-/// for that; what makes the difference is a `replacement_timeout` of zero. Then, at the loss of a connection,
+/// Where another way to the disk is at hand, nobody should wait for this one. [`fail_fast`](Self::fail_fast) has the
+/// values for that; what makes the difference is a `replacement_timeout` of zero. Then, at the loss of a connection,
 ///
-/// - what was sent fails at once with [`Aborted`](lunway_block::BlockError::Aborted): it may have happened, and may happen yet, until
-///   [`Settled`](crate::SessionEvent::Settled) is told of its session;
-/// - what was not sent, and what comes while there is no session, fails at once with [`Gone`](lunway_block::BlockError::Gone), and has
-///   not happened; so does what a port that is not active refuses;
+/// - what was sent fails at once with [`Aborted`](lunway_block::BlockError::Aborted): it may have happened, and may
+///   happen yet, until [`Settled`](crate::SessionEvent::Settled) is told of its session;
+/// - what was not sent, and what comes while there is no session, fails at once with
+///   [`Gone`](lunway_block::BlockError::Gone), and has not happened; so does what a port that is not active refuses;
 /// - the device goes on trying for ever.
 ///
 /// What a target is too busy for (BUSY, TASK SET FULL, NOT READY for a reason that passes) fails with
-/// [`Busy`](lunway_block::BlockError::Busy) after 100 ms, and has not happened: elsewhere it is sent again until `command_timeout` is over.
+/// [`Busy`](lunway_block::BlockError::Busy) after 100 ms, and has not happened: elsewhere it is sent again until
+/// `command_timeout` is over.
 ///
-/// And a command that the target itself has ended without carrying it out is a [`Timeout`](lunway_block::BlockError::Timeout): as after
-/// an abort that was confirmed, it may have happened in part, and nothing of it happens any more. An operation of several commands
-/// ends when the last of them has.
+/// And a command that the target itself has ended without carrying it out is a
+/// [`Timeout`](lunway_block::BlockError::Timeout): as after an abort that was confirmed, it may have happened in part,
+/// and nothing of it happens any more. An operation of several commands ends when the last of them has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
     /// Our iSCSI name; `None`: what the address says, else one made from the host's name.
@@ -52,9 +53,9 @@ pub struct OpenOptions {
     pub nop_timeout: Duration,
     /// When silence is taken for a dead path, sooner than by `nop_timeout`; `None`: never.
     pub silence: Option<Silence>,
-    /// TCP_USER_TIMEOUT: how long sent data may stay without an acknowledgement before the kernel ends the connection; `None`: as
-    /// the system is set, a quarter of an hour. Counts also while the target takes no data because it is busy, so it should be
-    /// longer than `nop_interval` + `nop_timeout`.
+    /// TCP_USER_TIMEOUT: how long sent data may stay without an acknowledgement before the kernel ends the connection;
+    /// `None`: as the system is set, a quarter of an hour. Counts also while the target takes no data because it is
+    /// busy, so it should be longer than `nop_interval` + `nop_timeout`.
     pub user_timeout: Option<Duration>,
     /// For logging out in `close`.
     pub logout_timeout: Duration,
@@ -69,23 +70,26 @@ pub struct OpenOptions {
     pub cache_survives_power_on: bool,
     /// How long the connection is watched without sleeping after the last activity, while answers are due.
     pub spin: Duration,
-    /// The sessions' ISID, the same for all of a device; `None`: as `initiator_ports` says. Of sessions that live at the same time no two may
-    /// have the same; [`IsidFamily`](crate::IsidFamily) gives such as differ.
+    /// The sessions' ISID, the same for all of a device; `None`: as `initiator_ports` says. Of sessions that live at
+    /// the same time no two may have the same; [`IsidFamily`](crate::IsidFamily) gives such as differ.
     pub isid: Option<Isid>,
     /// How it is chosen where `isid` is `None`.
     pub initiator_ports: InitiatorPorts,
-    /// The device is one of several lanes to the disk, and this tells the lane from the others on every start: whoever opens the lanes settles what
-    /// earlier processes have left ([`Predecessors`](crate::Predecessors)). `None`: the device does that itself.
+    /// The device is one of several lanes to the disk, and this tells the lane from the others on every start: whoever
+    /// opens the lanes settles what earlier processes have left ([`Predecessors`](crate::Predecessors)). `None`: the
+    /// device does that itself.
     pub lane: Option<String>,
-    /// How long what an earlier process left is waited for where nothing proves that it is dead; then a barrier must be answered.
+    /// How long what an earlier process left is waited for where nothing proves that it is dead; then a barrier must be
+    /// answered.
     pub settle: Duration,
     /// Told what happens to the sessions.
     pub observer: Option<SharedObserver>,
-    /// Other ways to the same target port. At the loss of a session it is logged in over them first, and logged out, which proves
-    /// that the lost one is dead long before its own path is back. Attempts over its own path begin after that.
+    /// Other ways to the same target port. At the loss of a session it is logged in over them first, and logged out,
+    /// which proves that the lost one is dead long before its own path is back. Attempts over its own path begin after
+    /// that.
     pub detours: Option<Detours>,
-    /// What another way to the disk has told of it. A port that is not active (standby, unavailable) tells no shape, and cannot be opened
-    /// without; with this it can, and becomes useful when its state changes.
+    /// What another way to the disk has told of it. A port that is not active (standby, unavailable) tells no shape,
+    /// and cannot be opened without; with this it can, and becomes useful when its state changes.
     pub known: Option<KnownDisk>,
 }
 
@@ -146,8 +150,8 @@ impl Default for OpenOptions {
             // Larger commands gain nothing more on loopback and hold more memory on both sides.
             transfer_max: 4 << 20,
             cache_survives_power_on: false,
-            // Longer than a round trip in a fast network, far shorter than a time slice. Waking a sleeping core takes 20–40 µs,
-            // most of a round trip at depth 1. Where cores are short it stops by itself.
+            // Longer than a round trip in a fast network, far shorter than a time slice. Waking a sleeping core takes
+            // 20–40 µs, most of a round trip at depth 1. Where cores are short it stops by itself.
             spin: Duration::from_micros(50),
             isid: None,
             initiator_ports: InitiatorPorts::Random,

@@ -28,15 +28,15 @@ const BARRIER_AGAIN: Duration = Duration::from_millis(250);
 /// How often a barrier is tried.
 const BARRIERS_MAX: usize = 8;
 
-/// The sessions that processes of this host have left behind which used the same disk, and ended without a logout: killed, for want of memory, or
-/// with a path that was gone. A write that such a process sent may still be in the network, or in a buffer of the target. It must not land
-/// on what the next process writes.
+/// The sessions that processes of this host have left behind which used the same disk, and ended without a logout:
+/// killed, for want of memory, or with a path that was gone. A write that such a process sent may still be in the
+/// network, or in a buffer of the target. It must not land on what the next process writes.
 ///
 /// So whoever opens a disk, before the first I/O:
 ///
 /// 1. [`find`](Self::find)s what is left, by the records of [`InitiatorPorts`](crate::InitiatorPorts);
-/// 2. [`reinstate`](Self::reinstate)s it: logs in under each old session's name over whatever way leads to its portal group, which
-///    ends it (RFC 7143 §6.3.5), and logs out;
+/// 2. [`reinstate`](Self::reinstate)s it: logs in under each old session's name over whatever way leads to its portal
+///    group, which ends it (RFC 7143 §6.3.5), and logs out;
 /// 3. where a portal group cannot be reached, [`outlast`](Self::outlast)s it: waits for `settle`, then for a barrier.
 ///
 /// A device of one path does this itself. For the lanes of a disk, whoever opens them does it once for all.
@@ -79,7 +79,8 @@ impl Predecessors {
         Ok(this)
     }
 
-    /// Ends the old sessions by logins over `ways`, of which host, port and `from` count, and over the ways that they went themselves.
+    /// Ends the old sessions by logins over `ways`, of which host, port and `from` count, and over the ways that they
+    /// went themselves.
     pub async fn reinstate(&mut self, ways: &[IscsiUrl], options: &OpenOptions) {
         let left = std::mem::take(&mut self.left);
         let url = &self.url;
@@ -92,8 +93,9 @@ impl Predecessors {
         self.left.is_empty()
     }
 
-    /// Waits until nothing of what is left can reach the disk: until `settle` has passed, and then for `barrier`, which answers when the disk has
-    /// done everything that it was given before (see [`IscsiDevice::barrier`](crate::IscsiDevice::barrier)).
+    /// Waits until nothing of what is left can reach the disk: until `settle` has passed, and then for `barrier`, which
+    /// answers when the disk has done everything that it was given before (see
+    /// [`IscsiDevice::barrier`](crate::IscsiDevice::barrier)).
     pub async fn outlast<B>(mut self, settle: Duration, barrier: impl Fn() -> B) -> Result<(), OpenError>
     where
         B: Future<Output = Result<(), BlockError>>,

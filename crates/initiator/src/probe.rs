@@ -17,8 +17,8 @@ pub(crate) struct Kernel {
     pub(crate) acknowledged: u64,
     /// How long ago its last packet came that was more than data.
     pub(crate) last_packet: Duration,
-    /// Data are under way without an acknowledgement; or the peer's window is closed, and several probes of it in a row were
-    /// not answered. One may stay unanswered: Linux answers such packets at most twice a second.
+    /// Data are under way without an acknowledgement; or the peer's window is closed, and several probes of it in a row
+    /// were not answered. One may stay unanswered: Linux answers such packets at most twice a second.
     pub(crate) waits_for_acknowledgement: bool,
     /// How long the kernel waits before it first sends again, as it has learned from the path.
     pub(crate) retransmission_timeout: Duration,
@@ -52,7 +52,8 @@ impl Probe {
             info.assume_init()
         };
         let micros = |micros: u32| Duration::from_micros(micros.into());
-        // `tcpi_rto` has been doubled for each timeout since the last acknowledgement, but for probes of a closed window.
+        // `tcpi_rto` has been doubled for each timeout since the last acknowledgement, but for probes of a closed
+        // window.
         let doublings = if info.tcpi_unacked > 0 { u32::from(info.tcpi_backoff).min(16) } else { 0 };
         Some(Kernel {
             round_trip: (info.tcpi_rtt > 0).then(|| micros(info.tcpi_rtt)),

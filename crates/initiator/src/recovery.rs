@@ -21,12 +21,12 @@ use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
 /// First wait before an attempt; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(50);
 
-/// A session that lives shorter than this before a breach of the protocol has ended soon after its login: commands that waited are sent at
-/// once, and their answers are looked for within the default `command_timeout`.
+/// A session that lives shorter than this before a breach of the protocol has ended soon after its login: commands that
+/// waited are sent at once, and their answers are looked for within the default `command_timeout`.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Between attempts over a port that is said to be dead: some, as packets may leave by another port than the one with the address. Rare, as each
-/// may cost the port a second when it is back.
+/// Between attempts over a port that is said to be dead: some, as packets may leave by another port than the one with
+/// the address. Rare, as each may cost the port a second when it is back.
 const WAIT_STRANDED: Duration = Duration::from_secs(30);
 
 /// The way back to the disk after a lost connection.
@@ -36,8 +36,8 @@ const WAIT_STRANDED: Duration = Duration::from_secs(30);
 /// connection can reach the disk any more, and sending it again is safe. Then the unit is read again; only the same
 /// disk is accepted: a target that offers another one under the old address ends the device.
 ///
-/// Where there are detours, they come first: [`Fence`] proves by one of them that the old session is dead. Attempts over the
-/// device's own path begin only when nothing of the fence is left, as each would end the other's session.
+/// Where there are detours, they come first: [`Fence`] proves by one of them that the old session is dead. Attempts
+/// over the device's own path begin only when nothing of the fence is left, as each would end the other's session.
 ///
 /// After `replacement_timeout` everything that waits fails and new I/O is refused at once, while the attempts go on: a
 /// device that comes back works again without being opened anew.
@@ -100,8 +100,8 @@ impl Recovery {
         self.url.portal()
     }
 
-    /// A session has ended, perhaps by a breach of the protocol. What ends sessions soon after their logins will end the next one too: the
-    /// wait before that grows.
+    /// A session has ended, perhaps by a breach of the protocol. What ends sessions soon after their logins will end
+    /// the next one too: the wait before that grows.
     pub(crate) fn note_end(&mut self, breach: bool) {
         let soon = self.up_since.elapsed() < SOON;
         self.breaches = if breach && soon { self.breaches.saturating_add(1) } else { 0 };
@@ -127,8 +127,8 @@ impl Recovery {
         tokio::spawn(async move { unit.refresh_access(session, portal, patience).await });
     }
 
-    /// Tries until it has the disk again, and gives the session its new connection. An error is for ever. `settled`: the old
-    /// session was logged out.
+    /// Tries until it has the disk again, and gives the session its new connection. An error is for ever. `settled`:
+    /// the old session was logged out.
     pub(crate) async fn run(
         &mut self,
         session: &Arc<Session>,
@@ -290,7 +290,8 @@ impl Recovery {
     }
 }
 
-/// Waits before an attempt to connect. Says whether something has given hope meanwhile: of a dead port only its own return does.
+/// Waits before an attempt to connect. Says whether something has given hope meanwhile: of a dead port only its own
+/// return does.
 async fn pause(session: &Session, wait: Duration) -> bool {
     let begun = Instant::now();
     loop {

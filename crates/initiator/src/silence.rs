@@ -6,22 +6,23 @@ use lunway_block::duration::HumanTime;
 
 use crate::probe::Kernel;
 
-/// How many of TCP's own retransmission timeouts must have passed in vain, in halves: 3½. After the first the kernel has sent again
-/// what is missing, after the second once more (its timeout doubles, or begins with a loss probe of RFC 8985), and by the third an
-/// answer to that would be here. On a path with a queue of half a second, whose timeouts are longer than a second, this
-/// is what keeps a burst of losses from being taken for the end; in a fast network it is shorter than `dead_after`.
+/// How many of TCP's own retransmission timeouts must have passed in vain, in halves: 3½. After the first the kernel
+/// has sent again what is missing, after the second once more (its timeout doubles, or begins with a loss probe of RFC
+/// 8985), and by the third an answer to that would be here. On a path with a queue of half a second, whose timeouts are
+/// longer than a second, this is what keeps a burst of losses from being taken for the end; in a fast network it is
+/// shorter than `dead_after`.
 const TIMEOUTS_HALVES: u32 = 7;
 
 /// When silence means that a path is dead.
 ///
 /// A path is silent when answers are due and for `ask_after` neither a byte nor an acknowledgement of the peer's kernel
 /// has come. Then the target is asked (NOP-Out), so that something is certainly under way, and if for
-/// `dead_after` more the peer's kernel acknowledges nothing of it, nobody is there. What the peer sends again because it
-/// does not hear us is no sign of life. A target that is only busy acknowledges; so does one whose window is closed, when TCP probes
-/// it. Such a target has until `nop_timeout`.
+/// `dead_after` more the peer's kernel acknowledges nothing of it, nobody is there. What the peer sends again because
+/// it does not hear us is no sign of life. A target that is only busy acknowledges; so does one whose window is closed,
+/// when TCP probes it. Such a target has until `nop_timeout`.
 ///
-/// So a path that swallows everything is given up after `ask_after` + `dead_after`, or later where TCP itself waits longer
-/// for an acknowledgement: on a slow path with long queues.
+/// So a path that swallows everything is given up after `ask_after` + `dead_after`, or later where TCP itself waits
+/// longer for an acknowledgement: on a slow path with long queues.
 ///
 /// | here | elsewhere |
 /// |---|---|
@@ -36,8 +37,8 @@ pub struct Silence {
 
 impl Default for Silence {
     fn default() -> Self {
-        // Round trips on a storage network take milliseconds, and a disk's longest answers tenths of seconds. TCP sends again
-        // after 200 ms at the least: within 750 ms it has done so twice.
+        // Round trips on a storage network take milliseconds, and a disk's longest answers tenths of seconds. TCP sends
+        // again after 200 ms at the least: within 750 ms it has done so twice.
         Self { ask_after: Duration::from_millis(250), dead_after: Duration::from_millis(750) }
     }
 }
@@ -60,7 +61,8 @@ pub(crate) enum Sign {
     Dead(Duration),
 }
 
-/// Watches one connection. Costs two stores where bytes have come; the kernel is asked only where none have for a while.
+/// Watches one connection. Costs two stores where bytes have come; the kernel is asked only where none have for a
+/// while.
 #[derive(Debug)]
 pub(crate) struct Watch {
     silence: Silence,
@@ -143,7 +145,8 @@ impl Watch {
                 None
             }
             (Some(since), Some(_)) => {
-                // We were kept from looking, by a machine that was too busy or asleep: then the kernel may have been as well.
+                // We were kept from looking, by a machine that was too busy or asleep: then the kernel may have been as
+                // well.
                 if late > self.silence.ask_after / 2 {
                     *since += late;
                 }

@@ -13,7 +13,8 @@ use lunway_scsi::Status;
 pub(crate) enum Effect {
     /// None: reads state. Sent again at will.
     Query,
-    /// None: asks which unit it is and what it is like, which is done also while all else is [held](crate::session::State::suspect_disk).
+    /// None: asks which unit it is and what it is like, which is done also while all else is
+    /// [held](crate::session::State::suspect_disk).
     Inspect,
     /// None: reads data. Sent again at will.
     Read,
@@ -95,8 +96,8 @@ pub(crate) enum Stage {
     Delayed,
     /// ABORT TASK was sent at that tick.
     Aborting { since: u64 },
-    /// Overdue, or the cause of breaches of the protocol, when its connection ended. Not sent again; fails with this once a new
-    /// session has ended the old one, when it can no longer happen.
+    /// Overdue, or the cause of breaches of the protocol, when its connection ended. Not sent again; fails with this
+    /// once a new session has ended the old one, when it can no longer happen.
     Expired(BlockError),
     /// Waits to be picked up.
     Answered(Outcome),

@@ -33,7 +33,8 @@ const SECTOR_MAX: u32 = 64 << 10;
 const WRITE_SAME_MAX: u64 = 256 << 20;
 /// How often a port in transition is asked what has become of it.
 const TRANSITION_POLL: Duration = Duration::from_millis(250);
-/// How often another inactive port is: no command goes there that could bring the news. Linux asks every 5 to 20 seconds.
+/// How often another inactive port is: no command goes there that could bring the news. Linux asks every 5 to 20
+/// seconds.
 const INACTIVE_POLL: Duration = Duration::from_secs(1);
 /// How often a unit that changes while it is asked what it is may do so.
 const CHANGES_MAX: usize = 8;
@@ -127,7 +128,8 @@ impl Shape {
     }
 }
 
-/// What an open device knows of its disk: enough to open another way to that before it can be used. See [`OpenOptions::known`](crate::OpenOptions::known).
+/// What an open device knows of its disk: enough to open another way to that before it can be used. See
+/// [`OpenOptions::known`](crate::OpenOptions::known).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownDisk(pub(crate) Shape);
 
@@ -145,8 +147,9 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Asks a unit what it is. Waits for it to become ready and clears its unit attentions. Through a port that is not active
-    /// it tells only its names; its shape is then the one that is `known` of it. Asks again if it changes meanwhile.
+    /// Asks a unit what it is. Waits for it to become ready and clears its unit attentions. Through a port that is not
+    /// active it tells only its names; its shape is then the one that is `known` of it. Asks again if it changes
+    /// meanwhile.
     pub(crate) async fn learn<E: Exchange>(
         exchange: &mut E,
         lun: u16,
@@ -377,7 +380,8 @@ impl Facts {
         let limits = self.limits.as_ref();
         let limit = limits.map_or(0, |limits| limits.transfer_max);
 
-        // Also of a unit with long commands, as far as the short ones reach: it may turn out to know only READ CAPACITY (16).
+        // Also of a unit with long commands, as far as the short ones reach: it may turn out to know only READ CAPACITY
+        // (16).
         let short_reaches = size / u64::from(sector) <= 1 << 32;
         let most = if self.long && !short_reaches { u32::MAX } else { bytes(u16::MAX.into()) };
         let target_max = if limit == 0 { most } else { bytes(limit).min(most) };
@@ -517,7 +521,8 @@ impl UnitCell {
         }
     }
 
-    /// Asks the unit which it is, with as few commands as possible, in any state of its port. An error says that it does not tell.
+    /// Asks the unit which it is, with as few commands as possible, in any state of its port. An error says that it
+    /// does not tell.
     async fn examine<E: Exchange>(&self, exchange: &mut E) -> Result<Found, OpenError> {
         let mut met = Vec::new();
         let inquiry =

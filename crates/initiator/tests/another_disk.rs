@@ -61,7 +61,8 @@ async fn a_unit_attention_that_may_mean_another_disk_is_looked_into_before_anyth
     }
 }
 
-/// What LIO answers for LUN 0 where there is none any more (a small read-only unit of its own does), and what others do.
+/// What LIO answers for LUN 0 where there is none any more (a small read-only unit of its own does), and what others
+/// do.
 const ABSENCES: [(u8, u8, u8); 3] = [(5, 0x21, 0x00), (7, 0x27, 0x00), (5, 0x25, 0x00)];
 
 #[tokio::test]

@@ -68,7 +68,8 @@ async fn holds(device: &IscsiDevice, byte: u8) {
     assert!(read.iter().all(|&there| there == byte), "a late write of {} is on the disk", read[0]);
 }
 
-/// The path swallows packets while the write is under way, and is well again later. With nothing recorded: it is for the kernel alone.
+/// The path swallows packets while the write is under way, and is well again later. With nothing recorded: it is for
+/// the kernel alone.
 #[tokio::test]
 async fn what_a_killed_process_had_in_its_socket_is_never_sent() {
     let (_server, [first, second]) = two_portals::serve(NAME, SIZE, false).await;

@@ -24,7 +24,8 @@ const RECEIVE_BUFFER: usize = 8 << 10;
 /// A write's data, all of it sent unasked.
 const DATA: usize = 32 << 10;
 
-/// A far end that takes one connection, hands bytes on until it is told to stop, and gives what it has of the connection then.
+/// A far end that takes one connection, hands bytes on until it is told to stop, and gives what it has of the
+/// connection then.
 async fn far_end(target: SocketAddr, stop: Arc<Notify>) -> (SocketAddr, oneshot::Receiver<TcpStream>) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(RECEIVE_BUFFER).unwrap();

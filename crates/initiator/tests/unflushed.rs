@@ -28,10 +28,12 @@ fn sectors(count: usize, byte: u8) -> SharedBuf {
     Buf::copy_of(&vec![byte; count * SECTOR]).freeze()
 }
 
-/// What a target says over a new session after its power was off: the standards ask for 29/00 or 29/01, LIO says nothing.
+/// What a target says over a new session after its power was off: the standards ask for 29/00 or 29/01, LIO says
+/// nothing.
 const SAID: [Option<Act>; 3] = [Some(Act::Sense(6, 0x29, 0x00)), Some(Act::Sense(6, 0x29, 0x01)), None];
 
-/// At the first command `at` all is lost that was not flushed, and the connection; the first TEST UNIT READY after that is answered with `said`.
+/// At the first command `at` all is lost that was not flushed, and the connection; the first TEST UNIT READY after that
+/// is answered with `said`.
 fn lose_power(disk: &Arc<Disk>, at: u8, said: Option<Act>) {
     let (mut lost, mut said, storage) = (false, said, disk.clone());
     disk.script(move |cdb| match cdb[0] {

@@ -6,7 +6,8 @@ use lunway_block::{
     BlockDevice, BlockError, Buf, Durability, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
 };
 
-/// A device that is not there yet: it has the disk's shape, and refuses everything as not done, so that it goes down another lane.
+/// A device that is not there yet: it has the disk's shape, and refuses everything as not done, so that it goes down
+/// another lane.
 pub(crate) struct Absent {
     geometry: Geometry,
     callbacks: Mutex<Vec<ResizeCallback>>,

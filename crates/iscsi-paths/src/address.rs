@@ -92,7 +92,8 @@ pub struct PortalName {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// The target's name there, where the portal was given one: arrays have a name for each port or node, and one disk behind all.
+    /// The target's name there, where the portal was given one: arrays have a name for each port or node, and one disk
+    /// behind all.
     pub target: Option<String>,
 }
 
@@ -261,7 +262,8 @@ impl MultipathUrl {
         }
     }
 
-    /// The target's name at a portal, where it is not that of the address. Names have no upper case of their own (RFC 7143 §4.2.7.1).
+    /// The target's name at a portal, where it is not that of the address. Names have no upper case of their own (RFC
+    /// 7143 §4.2.7.1).
     pub(crate) fn own_name(&self, portal: &PortalName) -> Option<String> {
         let ours = self.base.target.as_deref().unwrap_or_default();
         portal.target.clone().filter(|name| !name.eq_ignore_ascii_case(ours))

@@ -21,8 +21,9 @@ const REGISTER_AGAIN: Duration = Duration::from_secs(1);
 
 /// A lane over an iSCSI session.
 ///
-/// It may exist before its session does: [`connect`](Self::connect) opens that, [`admit`](Self::admit) makes it part of the disk once
-/// somebody has seen that it is the same disk. Until then nothing is told of it, and its device refuses everything.
+/// It may exist before its session does: [`connect`](Self::connect) opens that, [`admit`](Self::admit) makes it part of
+/// the disk once somebody has seen that it is the same disk. Until then nothing is told of it, and its device refuses
+/// everything.
 ///
 /// With a reservation key, a session is `Up` only when the key is registered for it.
 pub(crate) struct IscsiLane {
@@ -156,8 +157,8 @@ impl IscsiLane {
         self.device.get().and_then(IscsiDevice::portal_group).or(self.planned.group)
     }
 
-    /// Whether a session of this lane can be reinstated over another one: a session is named by the target's name and its portal group,
-    /// and a group of the same tag under another name is another port.
+    /// Whether a session of this lane can be reinstated over another one: a session is named by the target's name and
+    /// its portal group, and a group of the same tag under another name is another port.
     pub(crate) fn is_same_port(&self, other: &Self) -> bool {
         let name = |lane: &Self| lane.url.target.as_ref().map(|name| name.to_ascii_lowercase());
         self.group().is_some() && self.group() == other.group() && name(self) == name(other)
@@ -258,8 +259,8 @@ impl IscsiLane {
         });
     }
 
-    /// Registers the key for a session before that is told to be up, if it is still there; where it was taken away the session is good for
-    /// reading. The first session's is registered before it is admitted.
+    /// Registers the key for a session before that is told to be up, if it is still there; where it was taken away the
+    /// session is good for reading. The first session's is registered before it is admitted.
     fn register(&self, registrar: Arc<Registrar>, epoch: u64) {
         if self.device.get().is_none() {
             return self.gate.push(LaneEvent::Up { epoch });

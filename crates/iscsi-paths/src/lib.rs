@@ -1,6 +1,7 @@
 //! iSCSI sessions as lanes: from an address to one disk over several sessions.
 //!
-//! The disk itself is [`lunway_multipath`], which sees lanes and no sessions; a session is [`lunway_initiator`], which sees no lanes.
+//! The disk itself is [`lunway_multipath`], which sees lanes and no sessions; a session is [`lunway_initiator`], which
+//! sees no lanes.
 //!
 //! | file | is |
 //! |---|---|

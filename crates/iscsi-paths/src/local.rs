@@ -6,7 +6,8 @@ use lunway_machine::{Link, Machine, MachineAddress, Route};
 
 use lunway_multipath::plan::{LocalPort, Way};
 
-/// The addresses of this machine with their cards, and the ways that its kernel takes: as they are in the network namespace of the thread.
+/// The addresses of this machine with their cards, and the ways that its kernel takes: as they are in the network
+/// namespace of the thread.
 pub(crate) struct Local {
     pub(crate) ports: Vec<LocalPort>,
     links: Vec<Link>,

@@ -22,8 +22,8 @@ use crate::{portals, predecessors, watch};
 use lunway_multipath::plan::{Inventory, NamedLane, Plan, Wish};
 use lunway_multipath::{Lane, MultipathDevice, Options};
 
-/// How long the other lanes are waited for once the first is there: longer than a connection that is not refused takes to fail, so
-/// that what begins at once begins with all that works.
+/// How long the other lanes are waited for once the first is there: longer than a connection that is not refused takes
+/// to fail, so that what begins at once begins with all that works.
 const GRACE: Duration = Duration::from_millis(1200);
 
 /// Waits between attempts to connect a lane that was never there: the first, and the longest.
@@ -32,16 +32,19 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// While its own port is dead: see [`IscsiDevice::strand`].
 const RETRY_STRANDED: Duration = Duration::from_secs(30);
 
-/// How long the end of a disk waits for what is under way, before registrations are removed: who ends it has nothing under way, or gave up.
+/// How long the end of a disk waits for what is under way, before registrations are removed: who ends it has nothing
+/// under way, or gave up.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// One disk over several iSCSI sessions, and how they were chosen.
 ///
-/// [`open`](Self::open) asks for the portals, makes a [`Plan`] and connects all its lanes at once. One is enough to begin with; the
-/// others are tried again and again, and join. What a lane leads to must be the same disk as the others' (VPD page 83h, or the serial
-/// number), whatever its address says: at the opening another disk is an error, later it closes the lane.
+/// [`open`](Self::open) asks for the portals, makes a [`Plan`] and connects all its lanes at once. One is enough to
+/// begin with; the others are tried again and again, and join. What a lane leads to must be the same disk as the
+/// others' (VPD page 83h, or the serial number), whatever its address says: at the opening another disk is an error,
+/// later it closes the lane.
 ///
-/// Sessions, and news of cables, belong to the runtime that this is called on, and to the network namespace of its thread.
+/// Sessions, and news of cables, belong to the runtime that this is called on, and to the network namespace of its
+/// thread.
 pub struct IscsiMultipath {
     device: Arc<MultipathDevice>,
     lanes: Vec<Arc<IscsiLane>>,
@@ -116,7 +119,8 @@ impl IscsiMultipath {
         self.lanes.iter().map(|lane| lane.sample().round_trip).collect()
     }
 
-    /// Logs out on all lanes, once what is under way is answered, and removes their registrations of the reservation key before that.
+    /// Logs out on all lanes, once what is under way is answered, and removes their registrations of the reservation
+    /// key before that.
     pub async fn close(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
         end(&self.device, &self.lanes).await;
@@ -314,7 +318,8 @@ impl Team {
         }
     }
 
-    /// Other ways to where a lane leads: the lanes of its target's name and portal group, first those that are up and share no port with it.
+    /// Other ways to where a lane leads: the lanes of its target's name and portal group, first those that are up and
+    /// share no port with it.
     fn detours(&self, n: usize) -> Detours {
         let all: Vec<Weak<IscsiLane>> = self.lanes.iter().map(Arc::downgrade).collect();
         Detours::new(move || {

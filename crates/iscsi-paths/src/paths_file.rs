@@ -21,8 +21,8 @@ struct PathsFile {
     target: String,
     /// The number of the logical unit.
     lun: u16,
-    /// Portals, `HOST[:PORT][,TARGET]`. One is enough: the target is asked for the others. With a target's name where the storage has
-    /// another one there.
+    /// Portals, `HOST[:PORT][,TARGET]`. One is enough: the target is asked for the others. With a target's name where
+    /// the storage has another one there.
     portal: Vec<String>,
     /// Local addresses that lanes leave from. Without it: every address that reaches a portal.
     #[serde(default)]
@@ -30,17 +30,17 @@ struct PathsFile {
     /// The lanes of an explicit plan, `IP>HOST[:PORT][,TARGET][,weight=N][,reserve]`.
     #[serde(default)]
     lane: Vec<String>,
-    /// How lanes are made of ports and portals: `paired`, `balanced`, `mesh`, `redundant`, `explicit`. Without it: `paired` where every
-    /// subnet has as many local ports as portals, otherwise `balanced`.
+    /// How lanes are made of ports and portals: `paired`, `balanced`, `mesh`, `redundant`, `explicit`. Without it:
+    /// `paired` where every subnet has as many local ports as portals, otherwise `balanced`.
     plan: Option<String>,
-    /// Which lane takes the next I/O: `adaptive`, `failover`, `round-robin`, `round-robin-subset`, `least-queue-depth`, `weighted`,
-    /// `least-blocks`, `service-time`.
+    /// Which lane takes the next I/O: `adaptive`, `failover`, `round-robin`, `round-robin-subset`, `least-queue-depth`,
+    /// `weighted`, `least-blocks`, `service-time`.
     #[schemars(extend("default" = "adaptive"))]
     policy: Option<String>,
     /// When a lane that came back is used again: `immediate`, `manual`, or after a time such as `30s`.
     failback: Option<String>,
-    /// What I/O does while no lane is left: it waits for at most this time, and at most this many bytes of it (`TIME[:SIZE]`, or
-    /// `forever[:SIZE]`), or it fails at once (`fail`).
+    /// What I/O does while no lane is left: it waits for at most this time, and at most this many bytes of it
+    /// (`TIME[:SIZE]`, or `forever[:SIZE]`), or it fails at once (`fail`).
     #[schemars(extend("default" = "30s:256M"))]
     queue: Option<String>,
     /// Another form of `queue`: `fail`, or `queue[:TIME[:SIZE]]`.
@@ -48,18 +48,18 @@ struct PathsFile {
     /// How long to wait for proof that a lost session is dead, at most `1h`.
     #[schemars(extend("default" = "10s"))]
     settle: Option<String>,
-    /// What becomes of a write in a lost session that nothing has proved dead within `settle`: `resend` writes it again behind a barrier,
-    /// `fail` reports an error.
+    /// What becomes of a write in a lost session that nothing has proved dead within `settle`: `resend` writes it again
+    /// behind a barrier, `fail` reports an error.
     #[schemars(extend("default" = "resend"))]
     unproven: Option<String>,
-    /// How many bytes of acknowledged writes are kept until they are flushed, so that they can be written again after the storage has lost
-    /// its cache. With `key`: none unless said here.
+    /// How many bytes of acknowledged writes are kept until they are flushed, so that they can be written again after
+    /// the storage has lost its cache. With `key`: none unless said here.
     #[schemars(extend("default" = "64M"))]
     keep_unflushed: Option<String>,
     /// A persistent reservation key, `0x…`, which is registered on every lane before that lane is used.
     key: Option<String>,
-    /// When `key` is registered: `first` (when the disk is opened), `again` (also after a restart of the target that lost it), `present`
-    /// (only where it is registered already).
+    /// When `key` is registered: `first` (when the disk is opened), `again` (also after a restart of the target that
+    /// lost it), `present` (only where it is registered already).
     #[schemars(extend("default" = "first"))]
     register: Option<String>,
     /// Weights of the lanes, in the order of the plan.

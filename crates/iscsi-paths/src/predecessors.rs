@@ -8,12 +8,14 @@ use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions, Predecessors};
 use crate::open_error::OpenError;
 use lunway_multipath::Unproven;
 
-/// Ends the sessions that earlier processes of this host have left, over all `ways` of the disk. What cannot be reached so is left.
+/// Ends the sessions that earlier processes of this host have left, over all `ways` of the disk. What cannot be reached
+/// so is left.
 pub(crate) async fn reinstate(
     mut ways: Vec<IscsiUrl>,
     options: &OpenOptions,
 ) -> Result<Vec<Predecessors>, OpenError> {
-    // Sessions belong to a target's name. In an order that is the same for all processes, as each name is opened by one at a time.
+    // Sessions belong to a target's name. In an order that is the same for all processes, as each name is opened by one
+    // at a time.
     let name = |way: &IscsiUrl| way.target.as_ref().map(|name| name.to_ascii_lowercase());
     ways.sort_by_key(name);
     let mut left = Vec::new();

@@ -45,7 +45,8 @@ pub enum Registering {
     /// When the disk is opened, and over a lane that joins or returns as long as the key is still there.
     #[default]
     First,
-    /// As `First`, and also with a target that has lost every registration and reservation, as by a restart that keeps none.
+    /// As `First`, and also with a target that has lost every registration and reservation, as by a restart that keeps
+    /// none.
     Again,
     /// Only where the key is registered already, also when the disk is opened.
     Present,
@@ -88,20 +89,21 @@ pub(crate) enum Standing {
 ///
 /// # Fencing
 ///
-/// Who preempts a key removes it from every nexus at once (SPC-4 5.13.11.2), and means that this node shall write no more. So the key is
-/// registered when the disk is opened, and after that **only where it is still there**:
+/// Who preempts a key removes it from every nexus at once (SPC-4 5.13.11.2), and means that this node shall write no
+/// more. So the key is registered when the disk is opened, and after that **only where it is still there**:
 ///
-/// - A lane that returns registers with the key as the one that it has (REGISTER with its own key as RESERVATION KEY), which succeeds only if its
-///   nexus still has it. Where its nexus is a new one, the key must be registered for another nexus (READ KEYS); then it registers without
-///   replacing anything, and looks again: were all others removed meanwhile, it takes its registration back.
-/// - A unit attention that says that reservations or registrations were preempted, over any lane, makes all changes of the disk wait until
-///   READ KEYS has told over a lane whether the key is there.
-/// - A key that is nowhere any more, though it was registered, is **lost for good**: no lane registers again, and the disk refuses changes,
-///   until it is opened anew.
+/// - A lane that returns registers with the key as the one that it has (REGISTER with its own key as RESERVATION KEY),
+///   which succeeds only if its nexus still has it. Where its nexus is a new one, the key must be registered for
+///   another nexus (READ KEYS); then it registers without replacing anything, and looks again: were all others removed
+///   meanwhile, it takes its registration back.
+/// - A unit attention that says that reservations or registrations were preempted, over any lane, makes all changes of
+///   the disk wait until READ KEYS has told over a lane whether the key is there.
+/// - A key that is nowhere any more, though it was registered, is **lost for good**: no lane registers again, and the
+///   disk refuses changes, until it is opened anew.
 ///
-/// A target that restarts and keeps no registrations looks as if all had been removed: no key, no reservation, PRGENERATION 0. Whether this node
-/// was preempted before that cannot be known, so it counts as lost, except with [`Registering::Again`]. It is asked to keep them
-/// (APTPL) where it says that it can.
+/// A target that restarts and keeps no registrations looks as if all had been removed: no key, no reservation,
+/// PRGENERATION 0. Whether this node was preempted before that cannot be known, so it counts as lost, except with
+/// [`Registering::Again`]. It is asked to keep them (APTPL) where it says that it can.
 pub(crate) struct Registrar {
     key: u64,
     when: Registering,
@@ -176,7 +178,8 @@ impl Registrar {
         let _ = self.lanes.set(lanes.iter().map(Arc::downgrade).collect());
     }
 
-    /// Registers the key for the session of `device`, if that may be. An error says why it is not known; it may be tried again.
+    /// Registers the key for the session of `device`, if that may be. An error says why it is not known; it may be
+    /// tried again.
     pub(crate) async fn ensure(&self, device: &IscsiDevice) -> Result<Standing, String> {
         if let Some(why) = self.lost() {
             return Ok(Standing::Fenced(why));
@@ -245,8 +248,8 @@ impl Registrar {
         Err("registrations of others come and go without end".to_owned())
     }
 
-    /// A unit attention says that reservations or registrations were preempted. Changes must wait until the lanes are told
-    /// [`Registered`](lunway_multipath::LaneEvent::Registered) or [`Fenced`](lunway_multipath::LaneEvent::Fenced).
+    /// A unit attention says that reservations or registrations were preempted. Changes must wait until the lanes are
+    /// told [`Registered`](lunway_multipath::LaneEvent::Registered) or [`Fenced`](lunway_multipath::LaneEvent::Fenced).
     pub(crate) fn doubt(self: &Arc<Self>) {
         self.doubts.fetch_add(1, Ordering::SeqCst);
         if !self.asking.swap(true, Ordering::SeqCst) {
@@ -341,8 +344,8 @@ impl Registrar {
         );
     }
 
-    /// Sends a registration. The registrations and the reservation are kept over a loss of the target's power where it can keep them: the
-    /// last registration decides that for all (APTPL, SPC-4 5.13.5).
+    /// Sends a registration. The registrations and the reservation are kept over a loss of the target's power where it
+    /// can keep them: the last registration decides that for all (APTPL, SPC-4 5.13.5).
     async fn register(&self, device: &IscsiDevice, action: u8, from: u64, to: u64) -> Result<Reply, String> {
         let known = self.lock().keeps;
         let mut keeps = match known {

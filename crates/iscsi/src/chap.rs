@@ -91,7 +91,8 @@ impl Secret {
     /// Longest secret, bytes.
     // RFC 7143 [9.2.1-2]
     pub const LEN_MAX: usize = 255;
-    /// Below this many bytes a secret can be guessed from one overheard login (RFC 7143 §9.2.1 asks for 96 random bits).
+    /// Below this many bytes a secret can be guessed from one overheard login (RFC 7143 §9.2.1 asks for 96 random
+    /// bits).
     pub const LEN_STRONG: usize = 12;
 
     /// A secret of these bytes.
@@ -103,8 +104,8 @@ impl Secret {
         Ok(Self(bytes.into()))
     }
 
-    /// The secret that a file holds: its only line. Line ends after it (LF, CR LF) are not part of it, as editors and `echo` write them.
-    /// Both ends read their files so.
+    /// The secret that a file holds: its only line. Line ends after it (LF, CR LF) are not part of it, as editors and
+    /// `echo` write them. Both ends read their files so.
     pub fn from_file(content: &[u8]) -> Result<Self, SecretFileError> {
         let end = content.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
         let line = &content[..end];
@@ -114,7 +115,8 @@ impl Secret {
         Ok(Self::new(line)?)
     }
 
-    /// Whether the secret is shorter than the standard asks for. It works all the same: many installations use short ones.
+    /// Whether the secret is shorter than the standard asks for. It works all the same: many installations use short
+    /// ones.
     pub fn is_weak(&self) -> bool {
         self.0.len() < Self::LEN_STRONG
     }
@@ -221,7 +223,8 @@ impl Challenge {
         self.bytes == other.bytes
     }
 
-    /// The response that proves knowledge of `secret` (CHAP_R): a hash of identifier, secret and challenge (RFC 1994 §4.1).
+    /// The response that proves knowledge of `secret` (CHAP_R): a hash of identifier, secret and challenge (RFC 1994
+    /// §4.1).
     // RFC 7143 [9.2-1]
     pub fn answer(&self, algorithm: ChapAlgorithm, secret: &Secret) -> Vec<u8> {
         fn hash<D: Digest>(challenge: &Challenge, secret: &Secret) -> Vec<u8> {

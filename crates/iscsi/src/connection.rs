@@ -7,7 +7,8 @@ use crate::login::LoginError;
 use crate::pdu::LoginStatus;
 use crate::receive::ReceiveError;
 
-/// A command descriptor block: 16 bytes, or longer where the command came with an extended-CDB AHS (RFC 7143 §11.2.2.3).
+/// A command descriptor block: 16 bytes, or longer where the command came with an extended-CDB AHS (RFC 7143
+/// §11.2.2.3).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cdb {
     first: [u8; 16],

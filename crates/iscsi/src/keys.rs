@@ -1,4 +1,5 @@
-//! Every key of RFC 7143 §12 and §13 as a row of one table: the negotiation follows it, nothing else knows defaults or ranges.
+//! Every key of RFC 7143 §12 and §13 as a row of one table: the negotiation follows it, nothing else knows defaults or
+//! ranges.
 //!
 //! Keys not in the table, private ones (`X-…`, §13.22) among them, are answered with NotUnderstood.
 
@@ -102,8 +103,8 @@ pub struct KeyRule {
     pub usage: Usage,
     /// For what.
     pub scope: Scope,
-    /// Whether it means nothing in a discovery session: it is not offered there. An offer is answered with a value all the same, as
-    /// other targets do: some initiators give up on Irrelevant.
+    /// Whether it means nothing in a discovery session: it is not offered there. An offer is answered with a value all
+    /// the same, as other targets do: some initiators give up on Irrelevant.
     pub irrelevant_in_discovery: bool,
     /// Where the standard has it (RFC 7143).
     pub section: &'static str,

@@ -1,8 +1,8 @@
 //! iSCSI (RFC 7143) without I/O: bytes in, bytes and events out, for both roles.
 //!
-//! The crate knows no socket, no runtime, no clock (time is an argument) and no meaning of a SCSI command. A driver reads
-//! into a connection, takes its events, answers them, and writes what the connection gathers; the same code runs against
-//! sockets, a simulated wire and a fuzzer.
+//! The crate knows no socket, no runtime, no clock (time is an argument) and no meaning of a SCSI command. A driver
+//! reads into a connection, takes its events, answers them, and writes what the connection gathers; the same code runs
+//! against sockets, a simulated wire and a fuzzer.
 //!
 //! ```text
 //!    bytes ──▶ receive ──▶ login │ command │ control ──▶ events        target::TargetConnection
@@ -23,8 +23,8 @@
 //!
 //! # Errors
 //!
-//! What a peer does wrong becomes an answer of the protocol (Reject, a response, a login status) where RFC 7143 has one,
-//! and otherwise the end of the connection, as [`CloseReason`]. Nothing panics, and nothing grows without bound.
+//! What a peer does wrong becomes an answer of the protocol (Reject, a response, a login status) where RFC 7143 has
+//! one, and otherwise the end of the connection, as [`CloseReason`]. Nothing panics, and nothing grows without bound.
 
 pub mod chap;
 mod connection;

@@ -13,10 +13,12 @@ pub(crate) enum Check {
     Gone,
 }
 
-/// Notices silence and unanswered pings (RFC 7143 §4.6.3.6, §7.14: NOP-In and NOP-Out as keep-alive), the same in both roles.
+/// Notices silence and unanswered pings (RFC 7143 §4.6.3.6, §7.14: NOP-In and NOP-Out as keep-alive), the same in both
+/// roles.
 ///
-/// Whatever arrives is a sign of life, so nothing is timed while data flows: one flag is set for each read, and looked at once an
-/// interval. A peer that falls silent is pinged after one to two intervals, and given up `timeout` after that.
+/// Whatever arrives is a sign of life, so nothing is timed while data flows: one flag is set for each read, and looked
+/// at once an interval. A peer that falls silent is pinged after one to two intervals, and given up `timeout` after
+/// that.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     /// Zero: never ping.

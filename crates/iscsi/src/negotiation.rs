@@ -10,7 +10,8 @@ pub enum DigestPolicy {
     Never,
     /// A digest if the other side asks for one.
     Allow,
-    /// A digest if the other side can. As responder the same as [`Self::Allow`]: the offering side orders the list (§6.2.1).
+    /// A digest if the other side can. As responder the same as [`Self::Allow`]: the offering side orders the list
+    /// (§6.2.1).
     Prefer,
     /// No session without the digest.
     Require,
@@ -115,7 +116,8 @@ impl Negotiated {
         }
     }
 
-    /// The value of a key that the leading connection fixes for the session: booleans are 0 and 1, a choice is its place in the list.
+    /// The value of a key that the leading connection fixes for the session: booleans are 0 and 1, a choice is its
+    /// place in the list.
     fn value(&self, key: Key) -> Option<u32> {
         Some(match key {
             Key::MaxConnections => self.max_connections.into(),
@@ -330,8 +332,8 @@ fn expectation(rule: &KeyRule) -> String {
 /// The operational negotiation of one connection, for either role (RFC 7143 §6.2, §6.4).
 ///
 /// Feed every operational pair of a text to [`Self::receive`] and call [`Self::end_of_text`]; what is to be sent back
-/// stands in the builder. [`Self::offer`] makes the initiator's offers, [`Self::declare`] the one declaration both make.
-/// [`Self::finish`] tells what was agreed.
+/// stands in the builder. [`Self::offer`] makes the initiator's offers, [`Self::declare`] the one declaration both
+/// make. [`Self::finish`] tells what was agreed.
 ///
 /// A responder makes no offers of its own: the standard's defaults, which hold for what the initiator left out, are all
 /// within what this crate can do, and some initiators cannot answer an offer.

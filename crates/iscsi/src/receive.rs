@@ -9,8 +9,8 @@ use crate::pdu::{self, HEADER_LEN, Header};
 
 /// Before login: a Login Request of usual size, and little to lose to connections that never log in.
 const SPACE_LOGIN: usize = 8 << 10;
-/// In full feature phase: what the kernel hands over in one go at depth 32 with 4 KiB of immediate data each. Larger data
-/// segments do not pass through it, see [`Receiver`].
+/// In full feature phase: what the kernel hands over in one go at depth 32 with 4 KiB of immediate data each. Larger
+/// data segments do not pass through it, see [`Receiver`].
 const SPACE_FULL_FEATURE: usize = 128 << 10;
 
 /// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.7, §7.8).

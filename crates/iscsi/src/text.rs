@@ -13,15 +13,16 @@
 /// Longest key, bytes (RFC 7143 §6.1).
 // RFC 7143 [6.1-2]
 pub const KEY_LEN_MAX: usize = 63;
-/// Longest value, bytes. The standard's limit is 255 for simple values (§6.1); large binary values and lists of addresses need more.
+/// Longest value, bytes. The standard's limit is 255 for simple values (§6.1); large binary values and lists of
+/// addresses need more.
 pub const VALUE_LEN_MAX: usize = 8192;
 /// Longest text over all its PDUs, bytes. Ours; the longest login seen in practice takes one kilobyte.
 // RFC 7143 [6.1-4]
 pub const TEXT_LEN_MAX: usize = 64 << 10;
 /// Most pairs in one text. Ours; the standard defines some forty keys.
 pub const PAIRS_MAX: usize = 256;
-/// Most text one PDU carries during login, bytes: the default MaxRecvDataSegmentLength, which holds until the full feature phase
-/// (RFC 7143 §13.12).
+/// Most text one PDU carries during login, bytes: the default MaxRecvDataSegmentLength, which holds until the full
+/// feature phase (RFC 7143 §13.12).
 pub const LOGIN_SEGMENT_LEN_MAX: usize = 8192;
 
 /// Answers to an offer that are no values (RFC 7143 §6.2).

@@ -15,8 +15,8 @@ pub(crate) enum Order {
 
 /// ExpCmdSN, and how far beyond it the initiator may go.
 ///
-/// MaxCmdSN = ExpCmdSN + depth − commands in flight − 1. It never goes back: a command that is delivered raises ExpCmdSN
-/// and what is in flight together, one that finishes opens the window by one.
+/// MaxCmdSN = ExpCmdSN + depth − commands in flight − 1. It never goes back: a command that is delivered raises
+/// ExpCmdSN and what is in flight together, one that finishes opens the window by one.
 #[derive(Debug)]
 pub(crate) struct CommandWindow {
     expected: Serial,
@@ -25,7 +25,8 @@ pub(crate) struct CommandWindow {
     /// Numbers that count as received although they never came (RFC 7143 §11.6.1); always within the window, so at most
     /// `depth` of them.
     plugged: Vec<u32>,
-    /// Of a connection that took another's place: where the numbers of the session stood, until the first request comes.
+    /// Of a connection that took another's place: where the numbers of the session stood, until the first request
+    /// comes.
     stood_at: Option<u32>,
 }
 
@@ -41,9 +42,10 @@ impl CommandWindow {
         }
     }
 
-    /// The numbers may also go on where those of the session stood, whose only connection this one replaces. RFC 7143 §11.12.8 has the
-    /// Login Request say the number that comes next; some initiators say a constant there and count on, and others begin anew with
-    /// it. The first request shows it: of the two beginnings the one is meant that it is nearer to.
+    /// The numbers may also go on where those of the session stood, whose only connection this one replaces. RFC 7143
+    /// §11.12.8 has the Login Request say the number that comes next; some initiators say a constant there and count
+    /// on, and others begin anew with it. The first request shows it: of the two beginnings the one is meant that it is
+    /// nearer to.
     pub(crate) fn may_go_on_at(&mut self, cmd_sn: u32) {
         self.stood_at = Some(cmd_sn);
     }
@@ -70,8 +72,8 @@ impl CommandWindow {
         }
     }
 
-    /// Takes a request if it is the next one. One that `occupies` the target does so until [`finished`](Self::finished):
-    /// both steps are one, as MaxCmdSN would go back between them.
+    /// Takes a request if it is the next one. One that `occupies` the target does so until
+    /// [`finished`](Self::finished): both steps are one, as MaxCmdSN would go back between them.
     pub(crate) fn take(&mut self, cmd_sn: u32, occupies: bool) -> Order {
         self.settle_beginning(cmd_sn);
         let order = self.judge(cmd_sn);

@@ -24,8 +24,8 @@ const SHORTEST: Duration = Duration::from_millis(200);
 /// Watches cores, and the threads of this process, or of everything in the sandbox, from [`start`](Self::start) to
 /// [`stop`](Self::stop).
 ///
-/// The cores' figures are the whole machine's: what somebody else does on it is missing to the experiment all the same. Time
-/// that the hypervisor took counts as busy.
+/// The cores' figures are the whole machine's: what somebody else does on it is missing to the experiment all the same.
+/// Time that the hypervisor took counts as busy.
 #[derive(Debug)]
 pub struct CpuWatch {
     started: Instant,
@@ -45,8 +45,9 @@ pub struct CpuUse {
     pub steal: f64,
     /// The thread that used most of a core, and how much.
     pub thread: Option<(String, f64)>,
-    /// Whether the processor may have been what limited the result: all cores together were busy for 88 % of the time, or one core or
-    /// thread for 97 %. What was measured then says something about the processor, not about the network.
+    /// Whether the processor may have been what limited the result: all cores together were busy for 88 % of the time,
+    /// or one core or thread for 97 %. What was measured then says something about the processor, not about the
+    /// network.
     pub limited: bool,
 }
 
@@ -82,8 +83,8 @@ impl CpuWatch {
 }
 
 impl CpuUse {
-    /// Whether the hypervisor gave so much of the cores to others that it shows: 2 % or more. A core that is away for milliseconds is no
-    /// busy core; the machine looks idle, and the wire slow.
+    /// Whether the hypervisor gave so much of the cores to others that it shows: 2 % or more. A core that is away for
+    /// milliseconds is no busy core; the machine looks idle, and the wire slow.
     pub fn is_disturbed(&self) -> bool {
         self.steal >= TAKEN_LIMIT
     }
@@ -121,8 +122,8 @@ impl Cores {
         fs::read_to_string("/proc/stat").map(|text| Self::parse(&text)).unwrap_or_default()
     }
 
-    /// proc(5): user nice system idle iowait irq softirq steal guest guest_nice, of which the last two are counted in the
-    /// first two already. Waiting for a disk is idle.
+    /// proc(5): user nice system idle iowait irq softirq steal guest guest_nice, of which the last two are counted in
+    /// the first two already. Waiting for a disk is idle.
     fn parse(text: &str) -> Self {
         let cores = text.lines().filter(|line| {
             line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -170,7 +171,8 @@ impl Threads {
             for task in tasks.flatten() {
                 let Ok(stat) = fs::read_to_string(task.path().join("stat")) else { continue };
                 let Some((thread, name, ticks, start)) = parse_thread(&stat) else { continue };
-                // What a thread used before the first look was not used in this time; one that came later began with nothing.
+                // What a thread used before the first look was not used in this time; one that came later began with
+                // nothing.
                 let before = if self.looked { 0 } else { ticks };
                 let entry =
                     self.seen.entry((number, thread, start)).or_insert((String::new(), before, ticks));

@@ -1,9 +1,9 @@
 //! Networks on one machine, without root.
 //!
-//! A [`Topology`] says which hosts there are and which cables go from where to where. [`Sandbox::enter`] makes the place for it, in which
-//! [`Network::build`] makes it real: a network stack for each host, cables with a rate, a burst, a delay, a loss and an MTU, which
-//! can be pulled, slowed and turned into black holes while traffic runs over them. What was built is calibrated before
-//! anything is measured on it, and the processor is watched while something is.
+//! A [`Topology`] says which hosts there are and which cables go from where to where. [`Sandbox::enter`] makes the
+//! place for it, in which [`Network::build`] makes it real: a network stack for each host, cables with a rate, a burst,
+//! a delay, a loss and an MTU, which can be pulled, slowed and turned into black holes while traffic runs over them.
+//! What was built is calibrated before anything is measured on it, and the processor is watched while something is.
 //!
 //! | part | is |
 //! |---|---|

@@ -262,7 +262,8 @@ pub struct RunningTimeline {
 }
 
 impl RunningTimeline {
-    /// Ends it: nothing more happens. Cables stay as they are; [`LiveCable::mend`](crate::LiveCable::mend) makes them as new.
+    /// Ends it: nothing more happens. Cables stay as they are; [`LiveCable::mend`](crate::LiveCable::mend) makes them
+    /// as new.
     pub fn stop(self) -> Vec<Happened> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -6,8 +6,8 @@ use std::path::Path;
 /// Files that hold the machine's id (machine-id(5)); the second is where it was before systemd.
 const MACHINE_ID_FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// The machine's id (machine-id(5)), 32 lower-case hexadecimal digits: as stable as the installation. `None` where there is none, as in a container or
-/// in the image of a machine that has never started.
+/// The machine's id (machine-id(5)), 32 lower-case hexadecimal digits: as stable as the installation. `None` where
+/// there is none, as in a container or in the image of a machine that has never started.
 ///
 /// It is confidential: derive from it, by a hash, what others are to see.
 pub fn machine_id() -> Option<String> {

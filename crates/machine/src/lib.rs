@@ -1,7 +1,8 @@
-//! What this machine has of a network: its addresses, the cards behind them, which way the kernel would send; and news of changes.
+//! What this machine has of a network: its addresses, the cards behind them, which way the kernel would send; and news
+//! of changes.
 //!
-//! The target's portals follow [`MachineAddress`]es as they come and go; a multipath device plans its lanes on them and hears here
-//! that a cable was pulled. Nothing is changed, only looked at.
+//! The target's portals follow [`MachineAddress`]es as they come and go; a multipath device plans its lanes on them and
+//! hears here that a cable was pulled. Nothing is changed, only looked at.
 //!
 //! | part | is |
 //! |---|---|
@@ -11,8 +12,8 @@
 //! | [`Route`] | the way that the kernel takes to an address |
 //! | `netlink` | the kernel's routing socket, which says all this |
 //!
-//! A network namespace belongs to a thread: everything here is asked on the thread that calls, and news come from the namespace in which
-//! [`Machine::watch`] was called.
+//! A network namespace belongs to a thread: everything here is asked on the thread that calls, and news come from the
+//! namespace in which [`Machine::watch`] was called.
 
 mod identity;
 mod link;

@@ -77,7 +77,8 @@ impl Link {
                     carrier: link.header.flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
                     mtu: facts.mtu,
                     loopback: link.header.flags.contains(LinkFlags::Loopback),
-                    // The other end of a pair of virtual interfaces is given in the same place, and is no card of this machine's.
+                    // The other end of a pair of virtual interfaces is given in the same place, and is no card of this
+                    // machine's.
                     below: facts.below.filter(|_| !facts.pair).and_then(name_of),
                     speed: if facts.pair { None } else { speed(name, link.header.index, facts.address) },
                 })
@@ -122,8 +123,8 @@ pub(crate) fn name(link: &LinkMessage) -> Option<&String> {
     })
 }
 
-/// The speed from `/sys`, if the interface there is the same one: `/sys` shows the namespace in which it was mounted, which need not be
-/// the thread's.
+/// The speed from `/sys`, if the interface there is the same one: `/sys` shows the namespace in which it was mounted,
+/// which need not be the thread's.
 fn speed(name: &str, index: u32, address: Option<&[u8]>) -> Option<u64> {
     let folder = Path::new("/sys/class/net").join(name);
     let there = fs::read_to_string(folder.join("address")).ok()?;

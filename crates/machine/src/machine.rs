@@ -34,8 +34,9 @@ pub struct MachineAddress {
 
 /// Looks at the machine's addresses, and tells when they change.
 ///
-/// The kernel says so by netlink. Where that cannot be had (a sandbox that forbids its sockets) they are read from `/proc`
-/// once a second: less exact, as interfaces of IPv4 addresses must be guessed from routes, and all that there is.
+/// The kernel says so by netlink. Where that cannot be had (a sandbox that forbids its sockets) they are read from
+/// `/proc` once a second: less exact, as interfaces of IPv4 addresses must be guessed from routes, and all that there
+/// is.
 #[derive(Debug)]
 pub struct Machine {
     /// `None`: without netlink.

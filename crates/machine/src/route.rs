@@ -21,8 +21,8 @@ pub struct Route {
 }
 
 impl Route {
-    /// Asks the kernel, which sends nothing for it: how would a packet get to `to`, with `from` as its source if there is one? In
-    /// the network namespace of the calling thread.
+    /// Asks the kernel, which sends nothing for it: how would a packet get to `to`, with `from` as its source if there
+    /// is one? In the network namespace of the calling thread.
     pub fn lookup(from: Option<IpAddr>, to: IpAddr) -> io::Result<Self> {
         match netlink::route(request(from, to)) {
             Ok(message) => Ok(Self::read(&message, from)),

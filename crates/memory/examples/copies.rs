@@ -1,4 +1,5 @@
-//! How long a copy of 4 KiB takes that the processor's caches do not have: `cargo run --release -p lunway-memory --example copies [GiB]`.
+//! How long a copy of 4 KiB takes that the processor's caches do not have:
+//! `cargo run --release -p lunway-memory --example copies [GiB]`.
 
 use std::time::{Duration, Instant};
 

@@ -16,8 +16,8 @@ pub(crate) const CHUNKS_PER_HUGE: usize = HUGE / CHUNK;
 
 /// Regions that wait to be put together; the next ones stay as they are. 32 GiB.
 const WAITING_MAX: usize = 16_384;
-/// The thread rests this many times as long as it worked, so that it takes a fifth of a core: a disk of 1 GiB that is filled is
-/// done after 1–2 s.
+/// The thread rests this many times as long as it worked, so that it takes a fifth of a core: a disk of 1 GiB that is
+/// filled is done after 1–2 s.
 const REST: u32 = 4;
 /// But no longer than this: on a busy machine most of the time that a region took was others' work.
 const REST_MAX: Duration = Duration::from_millis(5);
@@ -27,7 +27,8 @@ const IDLE_TIME: Duration = Duration::from_secs(5);
 /// What the machine does with transparent huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThpMode {
-    /// The kernel takes them at the first write in any region: switched off for disks, where one sector would take 2 MiB.
+    /// The kernel takes them at the first write in any region: switched off for disks, where one sector would take 2
+    /// MiB.
     Always,
     /// They are had where they are asked for.
     Advised,
@@ -62,8 +63,9 @@ fn lock() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes that all chunks of a region hold data: soon after, a thread puts its pages together to a huge one (`MADV_COLLAPSE`), which
-/// copies 2 MiB and takes 0.2–0.5 ms. A region is huge only once it is full, so no memory is taken that data does not fill.
+/// Notes that all chunks of a region hold data: soon after, a thread puts its pages together to a huge one
+/// (`MADV_COLLAPSE`), which copies 2 MiB and takes 0.2–0.5 ms. A region is huge only once it is full, so no memory is
+/// taken that data does not fill.
 pub(crate) fn is_dense(table: Weak<Table>, region: usize) {
     if ThpMode::of_this_machine() != ThpMode::Advised {
         return;

@@ -19,18 +19,18 @@ use crate::table::{SIZE_MAX, Table};
 /// A disk of memory: sparse, thin, never waiting.
 ///
 /// - **Sparse.** Memory is taken in chunks of 64 KiB when first written, zeroed, and read as zeroes before
-///   that. The disk never holds more than its size, rounded up to chunks, and 0.02 % for the table. Addresses are reserved for the
-///   whole disk, in one mapping: a pattern of holes costs none more.
+///   that. The disk never holds more than its size, rounded up to chunks, and 0.02 % for the table. Addresses are
+///   reserved for the whole disk, in one mapping: a pattern of holes costs none more.
 /// - **Dense.** Where 2 MiB are full their pages become a huge one, on a thread in the background (`huge`).
 /// - **Thin.** [`unmap`](BlockDevice::unmap) and zeroing that may unmap give whole chunks back to the
 ///   kernel and zero the rest, so unmapped ranges always read as zeroes. Zeroing that must keep allocated
 ///   space leaves holes holes: they have none to keep.
 /// - **Parallel.** Each chunk has its own lock. Operations on other chunks do not meet; reads of the same one
 ///   go together. A transfer is atomic per chunk, hence per sector, and not as a whole.
-/// - **Inline.** Every answer is ready, but for reads and writes above 1 MiB and for unmapping or zeroing more than that of data,
-///   which are done in pieces so that others on the core have their turns in between: 4 KiB cost a table walk, a lock and a copy. Measured on a disk of 2
-///   GiB: 4 KiB in 120 ns where the caches have it and 550–700 ns where memory must be asked (a bare copy:
-///   480–560 ns), 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
+/// - **Inline.** Every answer is ready, but for reads and writes above 1 MiB and for unmapping or zeroing more than
+///   that of data, which are done in pieces so that others on the core have their turns in between: 4 KiB cost a table
+///   walk, a lock and a copy. Measured on a disk of 2 GiB: 4 KiB in 120 ns where the caches have it and 550–700 ns
+///   where memory must be asked (a bare copy: 480–560 ns), 1 MiB at the speed of `memcpy` (112 µs, 9 GB/s).
 /// - **Volatile** in the sense that everything goes with the process; nothing in the sense of a write cache
 ///   that a flush would empty. [`Durability::Stable`] and flush promise what memory can.
 pub struct RamDisk {
@@ -41,7 +41,8 @@ pub struct RamDisk {
     callbacks: Mutex<Vec<ResizeCallback>>,
 }
 
-/// The longest transfer that is copied at once: it takes the core that it is on 0.1 ms (see [`RamDisk`]), as with files.
+/// The longest transfer that is copied at once: it takes the core that it is on 0.1 ms (see [`RamDisk`]), as with
+/// files.
 const AT_ONCE_MAX: usize = 1 << 20;
 
 /// What a longer one copies before others on its core have their turn: 30 µs, and more where a write fills holes.
@@ -135,7 +136,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Zeroes a range as far as a turn goes; gives whole chunks back if that is wanted. Returns where the next turn begins.
+    /// Zeroes a range as far as a turn goes; gives whole chunks back if that is wanted. Returns where the next turn
+    /// begins.
     fn clear(&self, offset: u64, end: u64, zeroing: Zeroing) -> u64 {
         let (mut cleared, mut steps) = (0, 0);
         for (chunks, chunk) in self.table.walk((offset / CHUNK as u64) as usize..chunks_of(end)) {
@@ -171,8 +173,8 @@ impl RamDisk {
     ///
     /// # Errors
     ///
-    /// [`ShapeError`] for another sector, a size that is not whole sectors or more than 16 TiB, or one for which the kernel gives
-    /// no addresses.
+    /// [`ShapeError`] for another sector, a size that is not whole sectors or more than 16 TiB, or one for which the
+    /// kernel gives no addresses.
     pub fn new(size: u64, logical_sector: u32) -> Result<Self, ShapeError> {
         check_shape(size, logical_sector)?;
         let shape = Geometry {

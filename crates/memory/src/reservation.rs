@@ -23,12 +23,13 @@ pub(crate) const CHUNK: usize = 64 << 10;
 pub(crate) const SEGMENT: usize = 1024;
 const SEGMENT_LEN: usize = SEGMENT * CHUNK;
 
-/// Address space for a part of a disk: one mapping, of which pages are taken when they are first written, and given back by advice.
+/// Address space for a part of a disk: one mapping, of which pages are taken when they are first written, and given
+/// back by advice.
 ///
-/// One mapping, because the kernel allows a process 65,530 (`vm.max_map_count`): with a mapping for each chunk a pattern of holes takes them
-/// all, and then threads and buffers cannot be had either. Advice splits none. Nothing is reserved but addresses
-/// (`MAP_NORESERVE`): a disk may be larger than the memory. Where the kernel counts addresses as memory (`vm.overcommit_memory=2`) it may
-/// refuse, which is the disk's error.
+/// One mapping, because the kernel allows a process 65,530 (`vm.max_map_count`): with a mapping for each chunk a
+/// pattern of holes takes them all, and then threads and buffers cannot be had either. Advice splits none. Nothing is
+/// reserved but addresses (`MAP_NORESERVE`): a disk may be larger than the memory. Where the kernel counts addresses as
+/// memory (`vm.overcommit_memory=2`) it may refuse, which is the disk's error.
 pub(crate) struct Reservation {
     map: MmapRaw,
     /// Bytes before the first chunk, so that regions of huge pages begin where the kernel has them.
@@ -45,7 +46,8 @@ impl Reservation {
         let map = MmapRaw::from(MmapOptions::new().len(whole).no_reserve_swap().map_anon()?);
         let skip = map.as_ptr().addr().next_multiple_of(HUGE) - map.as_ptr().addr();
         if ThpMode::of_this_machine() == ThpMode::Always {
-            // Else the first 4 KiB written in a region would take 2 MiB. On the whole mapping, which therefore stays one.
+            // Else the first 4 KiB written in a region would take 2 MiB. On the whole mapping, which therefore stays
+            // one.
             let _ = map.advise(Advice::NoHugePage);
         }
         Ok(Self { map, skip, lent: (0..segments).map(|_| AtomicBool::new(false)).collect() })
@@ -78,7 +80,8 @@ impl Reservation {
         Address(NonNull::new(address).expect("no mapping begins at 0"))
     }
 
-    /// Puts the pages of a whole region ([`HUGE`]) together to a huge one. What is in them stays, whoever reads and writes there meanwhile.
+    /// Puts the pages of a whole region ([`HUGE`]) together to a huge one. What is in them stays, whoever reads and
+    /// writes there meanwhile.
     pub(crate) fn collapse(&self, offset: usize) -> io::Result<()> {
         assert!(offset.is_multiple_of(HUGE) && offset + HUGE <= self.len(), "not a region");
         let address = self.address(offset).0.as_ptr();
@@ -138,9 +141,9 @@ impl Segment {
 ///
 /// # Soundness
 ///
-/// Bytes of a reservation are reached through chunks alone, and a chunk's bytes only while its lock is held: shared by any number of
-/// readers, or by one writer. Chunks do not overlap, and each has one lock, since a segment is lent once. The lifetime is the
-/// segment's, which keeps the mapping.
+/// Bytes of a reservation are reached through chunks alone, and a chunk's bytes only while its lock is held: shared by
+/// any number of readers, or by one writer. Chunks do not overlap, and each has one lock, since a segment is lent once.
+/// The lifetime is the segment's, which keeps the mapping.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk<'a> {
     slot: &'a RwLock<bool>,

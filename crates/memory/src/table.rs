@@ -23,8 +23,8 @@ type Root = Box<[OnceLock<Middle>]>;
 /// contention, and takes the lock of one chunk: threads meet only where their data does. Inner nodes are made
 /// when first written below and stay until the disk goes: at most 0.02 % of the disk's size.
 ///
-/// Addresses are reserved in one piece when the disk is made, and in one more piece, at least as large as all before, each time that it
-/// outgrows them: a handful of mappings, however often it is resized.
+/// Addresses are reserved in one piece when the disk is made, and in one more piece, at least as large as all before,
+/// each time that it outgrows them: a handful of mappings, however often it is resized.
 pub(crate) struct Table {
     root: Root,
     /// In the order of the disk, without gaps; only added to.
@@ -78,8 +78,8 @@ impl Table {
         Some(self.segment(chunk)?.chunk(chunk % SEGMENT))
     }
 
-    /// A chunk, its lock made if need be. Only for chunks that addresses are [reserved](Self::reserve) for, which the disk's size
-    /// ensures.
+    /// A chunk, its lock made if need be. Only for chunks that addresses are [reserved](Self::reserve) for, which the
+    /// disk's size ensures.
     pub(crate) fn get_or_make(&self, chunk: usize) -> Chunk<'_> {
         let middle = self.root[chunk / SEGMENT / MIDDLE].get_or_init(|| empty(MIDDLE));
         let segment = middle[chunk / SEGMENT % MIDDLE].get_or_init(|| self.make(chunk / SEGMENT));

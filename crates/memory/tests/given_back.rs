@@ -51,8 +51,8 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").expect("Linux").lines().count()
 }
 
-/// Every other 64 KiB trimmed made a mapping of each of the rest, up to the kernel's limit of 65,530; then nothing could be mapped any
-/// more, and a process that cannot map may not be able to go on.
+/// Every other 64 KiB trimmed made a mapping of each of the rest, up to the kernel's limit of 65,530; then nothing
+/// could be mapped any more, and a process that cannot map may not be able to go on.
 #[test]
 fn a_hundred_thousand_scattered_trims_take_no_mappings_and_give_memory_back() {
     const TRIMS: u64 = 100_000;
@@ -61,7 +61,8 @@ fn a_hundred_thousand_scattered_trims_take_no_mappings_and_give_memory_back() {
     let disk = RamDisk::new(2 * TRIMS * CHUNK, 512).expect("a disk");
     let (before, few) = (resident(), mappings());
     let data = Buf::copy_of(&[7; 4096]).freeze();
-    // One chunk of each 2 MiB stays empty: what is full becomes a huge page, parts of which the kernel frees only when it needs memory.
+    // One chunk of each 2 MiB stays empty: what is full becomes a huge page, parts of which the kernel frees only when
+    // it needs memory.
     let written = |chunk: u64| chunk % 32 != 31;
     // All is there before anything goes: what one trim leaves free the next write must not take.
     for chunk in (0..2 * TRIMS).filter(|&chunk| written(chunk)) {

@@ -1,4 +1,5 @@
-//! The RAM disk against many threads. Alone it is held against the contract of all devices (`crates/device/tests/waist`).
+//! The RAM disk against many threads. Alone it is held against the contract of all devices
+//! (`crates/device/tests/waist`).
 
 use std::sync::Arc;
 use std::thread;

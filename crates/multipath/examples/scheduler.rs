@@ -1,4 +1,5 @@
-//! What the scheduler costs for each operation, for `script/bench`: nanoseconds of a `place` and of a `finished`, by lanes and size.
+//! What the scheduler costs for each operation, for `script/bench`: nanoseconds of a `place` and of a `finished`, by
+//! lanes and size.
 //!
 //! ```text
 //! scheduler [MILLISECONDS]

@@ -7,35 +7,37 @@ use lunway_block::{BlockDevice, BlockError, Io};
 
 /// One path to the disk: a session from one local port to one port of the storage.
 ///
-/// How it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not wait when its connection is
-/// lost: what is under way over it fails at once, and the error says what is known ([`Fate`](lunway_block::Fate)).
+/// How it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not wait when its
+/// connection is lost: what is under way over it fails at once, and the error says what is known
+/// ([`Fate`](lunway_block::Fate)).
 ///
 /// # Sessions
 ///
-/// A lane has one session at a time; `epoch` counts them from 1. After a loss it brings the next one by itself. The end of a
-/// session is told twice: [`Lost`](LaneEvent::Lost) when nothing more comes from it and nothing more is sent in it, not even again;
-/// [`Settled`](LaneEvent::Settled) once nothing that was sent over it can reach the disk any more. Only after that may a write whose
-/// outcome is unknown be sent down another lane; or, where no proof comes, when time and a [`barrier`](Self::barrier) over another lane have
-/// made it as good as certain ([`Unproven`](crate::Unproven)).
+/// A lane has one session at a time; `epoch` counts them from 1. After a loss it brings the next one by itself. The end
+/// of a session is told twice: [`Lost`](LaneEvent::Lost) when nothing more comes from it and nothing more is sent in
+/// it, not even again; [`Settled`](LaneEvent::Settled) once nothing that was sent over it can reach the disk any more.
+/// Only after that may a write whose outcome is unknown be sent down another lane; or, where no proof comes, when time
+/// and a [`barrier`](Self::barrier) over another lane have made it as good as certain ([`Unproven`](crate::Unproven)).
 pub trait Lane: Send + Sync + 'static {
     /// Its operations.
     fn device(&self) -> &dyn BlockDevice;
 
-    /// Where events go; those of now (`Up` or `Lost`, the access state) are told at once. Called once, before any operation.
+    /// Where events go; those of now (`Up` or `Lost`, the access state) are told at once. Called once, before any
+    /// operation.
     fn listen(&self, listener: Arc<dyn LaneListener>);
 
     /// The session there is, or the last one there was.
     fn epoch(&self) -> u64;
 
-    /// Answers when every command has ended that the disk had received before this one, over whichever lane. An error says that nothing is
-    /// known.
+    /// Answers when every command has ended that the disk had received before this one, over whichever lane. An error
+    /// says that nothing is known.
     fn barrier(&self) -> Io<Result<(), BlockError>>;
 
     /// Ends the session at once because its port is known to be dead; the lane then tries again as after any loss.
     fn sever(&self, why: &str);
 
-    /// Tries to connect now instead of later: something has changed that gives hope. A lane that is connected and not active looks
-    /// whether it is now.
+    /// Tries to connect now instead of later: something has changed that gives hope. A lane that is connected and not
+    /// active looks whether it is now.
     fn hurry(&self);
 }
 
@@ -55,7 +57,9 @@ pub enum LaneEvent {
         /// Which one.
         epoch: u64,
     },
-    /// The session is lost, and its connection cut off: what was sent and has not arrived is not sent again. Operations that wait in it fail with [`Fate::Unknown`](lunway_block::Fate::Unknown) or [`Fate::NotDone`](lunway_block::Fate::NotDone) after this.
+    /// The session is lost, and its connection cut off: what was sent and has not arrived is not sent again. Operations
+    /// that wait in it fail with [`Fate::Unknown`](lunway_block::Fate::Unknown) or
+    /// [`Fate::NotDone`](lunway_block::Fate::NotDone) after this.
     Lost {
         /// Which one.
         epoch: u64,
@@ -80,7 +84,8 @@ pub enum LaneEvent {
     },
     /// The state of access over this lane.
     Access(Access),
-    /// Registrations or reservations were preempted, so this node may have been fenced: changes of the disk wait until it is known.
+    /// Registrations or reservations were preempted, so this node may have been fenced: changes of the disk wait until
+    /// it is known.
     Preempted,
     /// This node's key is registered: changes go on.
     Registered,

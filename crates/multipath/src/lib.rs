@@ -9,7 +9,8 @@
 //!   lanes ───────────────────────▶ health
 //! ```
 //!
-//! **Invariant:** nothing here knows how a lane moves bytes. A [`Lane`] is handed in: sessions by the crate `iscsi-paths`, simulated ones by the tests.
+//! **Invariant:** nothing here knows how a lane moves bytes. A [`Lane`] is handed in: sessions by the crate
+//! `iscsi-paths`, simulated ones by the tests.
 //!
 //! # Parts
 //!

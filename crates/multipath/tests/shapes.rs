@@ -146,7 +146,8 @@ fn a_lane_that_becomes_slow_is_left_and_found_again_when_it_recovers() {
 
 #[test]
 fn a_request_that_waited_for_a_slow_lane_leaves_the_good_one_its_part() {
-    // What has just begun when it happens takes two thirds of a second: by then the good lane has shown nothing for long, too.
+    // What has just begun when it happens takes two thirds of a second: by then the good lane has shown nothing for
+    // long, too.
     let rate = GIGABIT / 4.0;
     for later in 0..8 {
         let mut shape = Shape::paired(&[rate; 2]);
@@ -200,7 +201,8 @@ fn adaptive_is_as_good_as_the_best_other_policy_on_every_shape() {
     let mut bad = Vec::new();
     for (name, shape) in &shapes {
         for (size, depth, reads) in works {
-            // With one small request to each lane nobody ever waits at the fat port for long enough to show that it has room for the last lane.
+            // With one small request to each lane nobody ever waits at the fat port for long enough to show that it has
+            // room for the last lane.
             if *name == "four to a fat port" && (size, depth) == (64 << 10, 4) {
                 continue;
             }

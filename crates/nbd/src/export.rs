@@ -13,8 +13,8 @@ const PREFERRED_MIN: u32 = 4096;
 
 /// A device and the name under which clients ask for it.
 ///
-/// The only export of a server: whoever asks for the empty name, which is the protocol's word for "the default", gets it
-/// too.
+/// The only export of a server: whoever asks for the empty name, which is the protocol's word for "the default", gets
+/// it too.
 #[derive(Clone)]
 pub struct Export {
     /// The name, at most 4096 bytes; may be empty.
@@ -36,8 +36,8 @@ impl Export {
         self.device.geometry().size
     }
 
-    /// What it can do. All of our devices show the effect of a flush on one connection to all others, so that clients may
-    /// use several.
+    /// What it can do. All of our devices show the effect of a flush on one connection to all others, so that clients
+    /// may use several.
     pub(crate) fn flags(&self, structured: bool) -> u16 {
         let geometry = self.device.geometry();
         let mut flags = transmission::HAS_FLAGS

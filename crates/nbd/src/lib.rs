@@ -4,11 +4,12 @@
 //!   qemu, libnbd, nbd-client, fio ──▶ Server ──▶ handshake ──▶ transmission ──▶ BlockDevice
 //! ```
 //!
-//! Spoken is the fixed newstyle protocol of `doc/proto.md` of the NBD project: structured replies, block status in the context
-//! `base:allocation`, flush and FUA, trim, write zeroes, several connections to one export (a flush on one holds for all),
-//! and the experimental extension `RESIZE`. Not spoken: TLS, extended headers, `CACHE`, fast zeroes.
+//! Spoken is the fixed newstyle protocol of `doc/proto.md` of the NBD project: structured replies, block status in the
+//! context `base:allocation`, flush and FUA, trim, write zeroes, several connections to one export (a flush on one
+//! holds for all), and the experimental extension `RESIZE`. Not spoken: TLS, extended headers, `CACHE`, fast zeroes.
 //!
-//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and sockets; it does not know what the device is.
+//! **Invariant:** this crate sees [`BlockDevice`](lunway_block::BlockDevice) and sockets; it does not know what the
+//! device is.
 //!
 //! | file | room of |
 //! |---|---|

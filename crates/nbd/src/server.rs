@@ -129,8 +129,9 @@ pub struct Limits {
     pub connections_per_source: usize,
     /// How long a handshake may take. A client does it in a few round trips.
     pub handshake: Duration,
-    /// How long a TCP client may be silent below its program, whose kernel answers as long as it runs: it acknowledges neither replies nor
-    /// keep-alive probes. A client that takes no replies for as long, with its window closed, counts as silent too.
+    /// How long a TCP client may be silent below its program, whose kernel answers as long as it runs: it acknowledges
+    /// neither replies nor keep-alive probes. A client that takes no replies for as long, with its window closed,
+    /// counts as silent too.
     pub silence: Duration,
 }
 
@@ -147,8 +148,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Has the kernel end the connection when its peer is silent. TCP_USER_TIMEOUT counts from the first byte or probe without
-    /// an acknowledgement, and probes begin after half of the time without traffic.
+    /// Has the kernel end the connection when its peer is silent. TCP_USER_TIMEOUT counts from the first byte or probe
+    /// without an acknowledgement, and probes begin after half of the time without traffic.
     fn watch(&self, stream: &TcpStream) -> io::Result<()> {
         let least = Duration::from_secs(1); // what the kernel counts probes in
         let probes = TcpKeepalive::new()
@@ -183,8 +184,8 @@ impl Listener {
 
 /// An NBD server of one export.
 ///
-/// [`bind`](Self::bind), tell people the [`address`](Self::address), [`serve`](Self::serve). All of it runs on the caller's
-/// runtime; a `current_thread` one that carries the device too saves a change of threads for each request.
+/// [`bind`](Self::bind), tell people the [`address`](Self::address), [`serve`](Self::serve). All of it runs on the
+/// caller's runtime; a `current_thread` one that carries the device too saves a change of threads for each request.
 pub struct Server {
     listener: Listener,
     export: Export,
@@ -222,8 +223,8 @@ impl Server {
         }
     }
 
-    /// Serves until `stop`, then finishes what is under way, answers it, and flushes the device. What this returns is the
-    /// last flush.
+    /// Serves until `stop`, then finishes what is under way, answers it, and flushes the device. What this returns is
+    /// the last flush.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), BlockError> {
         let Self { listener, export, limits } = self;
         let openers = Openers::new(export.device.clone());

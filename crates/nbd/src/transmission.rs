@@ -114,13 +114,13 @@ struct Arriving {
 
 /// One connection in the transmission phase.
 ///
-/// Each round of [`poll`](Self::poll) reads once, executes every request that is there (what the device answers at once is
-/// answered at once), collects what the device has finished, and writes all replies with one vectored write. Requests are
-/// answered in the order in which they finish, which the protocol allows.
+/// Each round of [`poll`](Self::poll) reads once, executes every request that is there (what the device answers at once
+/// is answered at once), collects what the device has finished, and writes all replies with one vectored write.
+/// Requests are answered in the order in which they finish, which the protocol allows.
 ///
 /// Promises: at most [`BYTES_MAX`] bytes and [`REQUESTS_MAX`] requests are under way; a client that does not take its
-/// replies is not read from. Requests that the device has are never dropped in the middle: the end of a connection waits
-/// for them.
+/// replies is not read from. Requests that the device has are never dropped in the middle: the end of a connection
+/// waits for them.
 pub(crate) struct Transmission {
     stream: Stream,
     export: Export,

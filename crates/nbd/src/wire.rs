@@ -1,4 +1,5 @@
-//! The protocol's numbers and headers, under the names that its specification gives them (`doc/proto.md` of the NBD project).
+//! The protocol's numbers and headers, under the names that its specification gives them (`doc/proto.md` of the NBD
+//! project).
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -321,8 +321,8 @@ async fn from_host(host: u8, server: std::net::SocketAddr) -> std::io::Result<Tc
     Ok(stream)
 }
 
-/// The host behind a client is gone: its kernel drops all that comes for it, by a packet filter that takes 0 bytes of each packet, and
-/// acknowledges nothing.
+/// The host behind a client is gone: its kernel drops all that comes for it, by a packet filter that takes 0 bytes of
+/// each packet, and acknowledges nothing.
 fn die(stream: &TcpStream) {
     SockRef::from(stream).attach_filter(&[SockFilter::new(0x06, 0, 0, 0)]).unwrap();
 }

@@ -28,8 +28,8 @@ const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=65535;
 /// Measures what TCP does on the way to a responder, blocking the caller.
 ///
 /// Each measurement makes its own connections, so nothing is carried over from one to the next, and several clients can
-/// share a responder. A measurement of one stream runs on the calling thread; of several, each on a thread started by it, which
-/// therefore is in the same network namespace.
+/// share a responder. A measurement of one stream runs on the calling thread; of several, each on a thread started by
+/// it, which therefore is in the same network namespace.
 #[derive(Clone, Debug)]
 pub struct Client {
     peer: SocketAddr,
@@ -64,7 +64,8 @@ impl Client {
         Self::connect_within(peer, from, window, CONNECT_TIME)
     }
 
-    /// The same, where the handshake of each connection and the responder's first words may take no longer than `patience` each.
+    /// The same, where the handshake of each connection and the responder's first words may take no longer than
+    /// `patience` each.
     pub fn connect_within(
         peer: SocketAddr,
         from: Option<IpAddr>,
@@ -93,8 +94,8 @@ impl Client {
         self
     }
 
-    /// The same with segments, both ways, no longer than those of a path with this MTU. The path itself stays as it is, so
-    /// this can only make packets smaller than they would be.
+    /// The same with segments, both ways, no longer than those of a path with this MTU. The path itself stays as it is,
+    /// so this can only make packets smaller than they would be.
     #[must_use]
     pub fn with_mtu(mut self, mtu: Option<u32>) -> Self {
         self.mtu = mtu;

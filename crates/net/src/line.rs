@@ -17,8 +17,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// A connection on which nothing moves for this long is given up.
 pub(crate) const STALL: Duration = Duration::from_secs(10);
 
-/// How long a socket is watched without sleeping before a blocking read: as long as the initiator's driver does, whose limit round trips
-/// are. Waking a sleeping core takes 20–40 µs, more than a round trip on one machine.
+/// How long a socket is watched without sleeping before a blocking read: as long as the initiator's driver does, whose
+/// limit round trips are. Waking a sleeping core takes 20–40 µs, more than a round trip on one machine.
 const WATCH: Duration = Duration::from_micros(50);
 /// How many reads sleep at once after one that was watched for in vain: then watching costs a hundredth of the time.
 const SLEEPS: u32 = 64;
@@ -44,8 +44,8 @@ impl Stop {
     }
 }
 
-/// Blocking calls on a connection, each of which ends when it is done, nothing moves for [`STALL`], the deadline passes, or
-/// a stop is asked for: whatever the peer does.
+/// Blocking calls on a connection, each of which ends when it is done, nothing moves for [`STALL`], the deadline
+/// passes, or a stop is asked for: whatever the peer does.
 pub(crate) struct Line<'a> {
     stream: &'a TcpStream,
     stop: &'a Stop,
@@ -82,8 +82,8 @@ impl<'a> Line<'a> {
         self.patiently(|| stream.read(into))
     }
 
-    /// The same, and watches the socket before it sleeps, as long as that pays. In between others may have the core: the other end may
-    /// need it.
+    /// The same, and watches the socket before it sleeps, as long as that pays. In between others may have the core:
+    /// the other end may need it.
     pub(crate) fn read_watching(&mut self, into: &mut [u8]) -> Result<usize, NetError> {
         if self.sleeps > 0 {
             self.sleeps -= 1;

@@ -27,7 +27,8 @@ pub struct Plan {
 }
 
 impl Default for Plan {
-    /// Small and large windows, one and four streams, reads and writes of 4 KiB one by one and 32 at a time: 48 seconds.
+    /// Small and large windows, one and four streams, reads and writes of 4 KiB one by one and 32 at a time: 48
+    /// seconds.
     fn default() -> Self {
         Self {
             windows: vec![
@@ -63,8 +64,8 @@ impl Plan {
 pub enum Mtu {
     /// The path's own: packets are as long as the cards on the way are set to.
     Path(u32),
-    /// Packets were kept as short as this by limiting segments (`TCP_MAXSEG`); the cards could take longer ones. What this
-    /// cannot show is what a card does with frames of that length.
+    /// Packets were kept as short as this by limiting segments (`TCP_MAXSEG`); the cards could take longer ones. What
+    /// this cannot show is what a card does with frames of that length.
     Emulated(u32),
 }
 
@@ -141,8 +142,8 @@ pub struct Step {
     pub name: String,
 }
 
-/// Measures everything in the plan, calling `progress` before each. An error after the first measurement ends it, and is in the
-/// result beside what was measured until then; so does `stop`.
+/// Measures everything in the plan, calling `progress` before each. An error after the first measurement ends it, and
+/// is in the result beside what was measured until then; so does `stop`.
 pub fn matrix(
     client: &Client,
     plan: &Plan,

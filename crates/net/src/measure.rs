@@ -102,8 +102,8 @@ impl Throughput {
         self.bytes_per_second() * 8.0
     }
 
-    /// Payload bits per second without the first `omit` of the time, in which TCP starts slowly; none if it was no longer
-    /// than that.
+    /// Payload bits per second without the first `omit` of the time, in which TCP starts slowly; none if it was no
+    /// longer than that.
     pub fn bits_per_second_after(&self, omit: Duration) -> Option<f64> {
         let rest = self.elapsed().checked_sub(omit).filter(|rest| !rest.is_zero())?;
         Some((self.bytes() as f64 - self.bytes_at(omit)) * 8.0 / rest.as_secs_f64())

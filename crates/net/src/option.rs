@@ -18,7 +18,8 @@ pub(crate) const INFO_SIZE: usize = 320;
 pub(crate) fn tcp_info(stream: &TcpStream) -> io::Result<[u8; INFO_SIZE]> {
     let mut info = [0u8; INFO_SIZE];
     let mut len = INFO_SIZE as socklen_t;
-    // SAFETY: `info` is valid for `len` bytes of writing for the whole call, and the descriptor is open while `stream` lives.
+    // SAFETY: `info` is valid for `len` bytes of writing for the whole call, and the descriptor is open while `stream`
+    // lives.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

@@ -19,8 +19,8 @@ pub enum Window {
     /// The kernels size it as the connection goes (autotuning).
     #[default]
     Auto,
-    /// `SO_SNDBUF` and `SO_RCVBUF` of this many bytes, set before the connection is made, and a receive window that never
-    /// grows beyond it. Linux grants twice the bytes, for its own bookkeeping, up to `net.core.{w,r}mem_max`.
+    /// `SO_SNDBUF` and `SO_RCVBUF` of this many bytes, set before the connection is made, and a receive window that
+    /// never grows beyond it. Linux grants twice the bytes, for its own bookkeeping, up to `net.core.{w,r}mem_max`.
     Bytes(u32),
 }
 
@@ -67,12 +67,13 @@ impl Buffers {
     }
 }
 
-/// Sets the window of a socket. Of one that is connected already only buffers and the window's limit can be set, not the
-/// scale, which was agreed on in the handshake and which Linux derives from the largest buffer that it allows.
+/// Sets the window of a socket. Of one that is connected already only buffers and the window's limit can be set, not
+/// the scale, which was agreed on in the handshake and which Linux derives from the largest buffer that it allows.
 pub(crate) fn set_window(socket: SockRef<'_>, bytes: u32) -> Result<(), (&'static str, io::Error)> {
     socket.set_send_buffer_size(bytes as usize).map_err(|error| ("SO_SNDBUF", error))?;
     socket.set_recv_buffer_size(bytes as usize).map_err(|error| ("SO_RCVBUF", error))?;
-    // A window that is open at the default size does not grow with the buffer by itself: the limit lets it, and keeps it.
+    // A window that is open at the default size does not grow with the buffer by itself: the limit lets it, and keeps
+    // it.
     clamp_window(&*socket, bytes).map_err(|error| ("TCP_WINDOW_CLAMP", error))
 }
 

@@ -30,8 +30,8 @@ pub(crate) static SOURCE: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     bytes.into_boxed_slice()
 });
 
-/// CPU time of this thread, user and system. What the kernel does for the connection in interrupts is charged to whoever
-/// runs then, so this is a lower limit on a busy machine.
+/// CPU time of this thread, user and system. What the kernel does for the connection in interrupts is charged to
+/// whoever runs then, so this is a lower limit on a busy machine.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -58,7 +58,8 @@ impl Sampler {
     }
 }
 
-/// Sends for `duration`, or until a stop is asked for, calling `sent` with the time and the bytes so far after each piece.
+/// Sends for `duration`, or until a stop is asked for, calling `sent` with the time and the bytes so far after each
+/// piece.
 pub(crate) fn give(
     line: &mut Line<'_>,
     duration: Duration,
@@ -85,14 +86,15 @@ pub(crate) struct Taken {
     pub(crate) bytes: u64,
     /// Until the last byte.
     pub(crate) elapsed: Duration,
-    /// The last bytes of the stream, if there were so many; where a report follows the data, this is it, and it is in `bytes`.
+    /// The last bytes of the stream, if there were so many; where a report follows the data, this is it, and it is in
+    /// `bytes`.
     pub(crate) tail: Option<[u8; Report::SIZE]>,
 }
 
 /// Receives until the other end closes or a stop is asked for, calling `received` with the time and the bytes so far.
 ///
-/// Keeps the receive window at `window` bytes where that is given: since 6.6 Linux lets it grow to what fits into the buffer
-/// whenever it learns that segments are longer than it had seen, which is mostly at the start.
+/// Keeps the receive window at `window` bytes where that is given: since 6.6 Linux lets it grow to what fits into the
+/// buffer whenever it learns that segments are longer than it had seen, which is mostly at the start.
 pub(crate) fn take(
     line: &mut Line<'_>,
     window: Option<u32>,

@@ -8,8 +8,9 @@ use crate::option::{self, INFO_SIZE};
 
 /// A connection as the kernel of one end sees it at one moment.
 ///
-/// Counters count from the connection's start; [`since`](Self::since) turns two of these into what happened between. The sending
-/// end's is the one that tells about loss: a receiver retransmits nothing. Fields that a kernel does not have yet are zero.
+/// Counters count from the connection's start; [`since`](Self::since) turns two of these into what happened between.
+/// The sending end's is the one that tells about loss: a receiver retransmits nothing. Fields that a kernel does not
+/// have yet are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round trip.

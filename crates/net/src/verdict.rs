@@ -38,8 +38,9 @@ pub struct Finding {
 }
 
 impl Matrix {
-    /// What can be said: how fast it is at best, also against a link of `link` bits per second; which windows throttle; whether one stream
-    /// is enough; what longer packets gain; loss; and whether it was the wire at all that was measured.
+    /// What can be said: how fast it is at best, also against a link of `link` bits per second; which windows throttle;
+    /// whether one stream is enough; what longer packets gain; loss; and whether it was the wire at all that was
+    /// measured.
     pub fn findings(&self, link: Option<f64>) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut say = |tone, text: Option<String>| findings.extend(text.map(|text| Finding { text, tone }));

@@ -61,8 +61,9 @@ fn a_window_is_granted_twice_and_keeps_the_data_under_way_within_it() {
     let responder = responder();
     let client = client(&responder).with_window(Window::Bytes(65536));
     for direction in [Direction::Send, Direction::Receive] {
-        // The kernel takes its buffer for the clamp when segments change, which a busy machine can make it do, and it is set again within
-        // 100 ms: what is offered at the end may be either. So one of several counts, and the buffer is the most.
+        // The kernel takes its buffer for the clamp when segments change, which a busy machine can make it do, and it
+        // is set again within 100 ms: what is offered at the end may be either. So one of several counts, and the
+        // buffer is the most.
         let offered = (0..8).map(|_| {
             let measured = client.throughput(direction, 1, BRIEFLY).unwrap();
             let stream = &measured.streams[0];

@@ -29,7 +29,8 @@ struct Cable {
 }
 
 impl Cable {
-    /// None in the process that only starts the inner one, whose result is the result; or where it cannot be had, which is noted.
+    /// None in the process that only starts the inner one, whose result is the result; or where it cannot be had, which
+    /// is noted.
     fn between(test: &str, mtu: u32) -> Option<Self> {
         for tool in ["nsenter", "tc", "sysctl"] {
             lunway_foreign::program(tool)?;

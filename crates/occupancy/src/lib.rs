@@ -1,8 +1,9 @@
-//! Users of a file that hold no `flock` on it: [`other_user`] finds loop devices, and programs that lock parts of a file, as QEMU does.
-//! [`announce`] lets QEMU find us.
+//! Users of a file that hold no `flock` on it: [`other_user`] finds loop devices, and programs that lock parts of a
+//! file, as QEMU does. [`announce`] lets QEMU find us.
 //!
-//! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or while a file
-//! system on it is mounted, is destroyed all the same, so whatever opens a file for writing asks here first.
+//! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or
+//! while a file system on it is mounted, is destroyed all the same, so whatever opens a file for writing asks here
+//! first.
 #![expect(unsafe_code, reason = "fcntl(2) takes the lock that it is asked about by address")]
 
 use std::fmt;
@@ -31,8 +32,8 @@ impl fmt::Display for OtherUser {
     }
 }
 
-/// The user of a regular file beside those that `flock` knows; `None`: none is seen. Ask before taking a `flock`: NFS makes record
-/// locks of those, which would be found.
+/// The user of a regular file beside those that `flock` knows; `None`: none is seen. Ask before taking a `flock`: NFS
+/// makes record locks of those, which would be found.
 ///
 /// A loop device is not seen where its file has another path here than for the program that attached it (another mount
 /// namespace).
@@ -47,8 +48,9 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
     }
 }
 
-/// QEMU's locks (`block/file-posix.c`, `raw_apply_lock_bytes`; `BlkPermission` of `block/block-common.h`): a read lock on byte 100 + *n* by who
-/// uses permission *n*, on byte 200 + *n* by who shares it with nobody. Consistent reads are 0, writes 1, another size 3.
+/// QEMU's locks (`block/file-posix.c`, `raw_apply_lock_bytes`; `BlkPermission` of `block/block-common.h`): a read lock
+/// on byte 100 + *n* by who uses permission *n*, on byte 200 + *n* by who shares it with nobody. Consistent reads are
+/// 0, writes 1, another size 3.
 const QEMU_READS: i64 = 100;
 const QEMU_WRITES: i64 = 101;
 const QEMU_RESIZES: i64 = 103;
@@ -56,13 +58,13 @@ const QEMU_NO_OTHER_WRITES: i64 = 201;
 const QEMU_NO_OTHER_RESIZES: i64 = 203;
 /// All bytes that QEMU gives a meaning lie from [`QEMU_READS`] on within this length.
 const QEMU_BYTES: i64 = 200;
-/// `f_type` of file systems that make record locks of `flock`, or tell a server of them: NFS, CIFS, SMB2. A record lock that is given up there
-/// could take the `flock` with it.
+/// `f_type` of file systems that make record locks of `flock`, or tell a server of them: NFS, CIFS, SMB2. A record lock
+/// that is given up there could take the `flock` with it.
 const NETWORK_FILE_SYSTEMS: [u32; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Takes the locks that keep QEMU out: another writer, and who needs that nobody writes; of a file that is only read, who would write. In place
-/// of those that the open file has from an earlier call. They end with it. On network file systems, and where there are no such locks,
-/// nothing happens.
+/// Takes the locks that keep QEMU out: another writer, and who needs that nobody writes; of a file that is only read,
+/// who would write. In place of those that the open file has from an earlier call. They end with it. On network file
+/// systems, and where there are no such locks, nothing happens.
 pub fn announce(file: &impl AsFd, writable: bool) {
     let network = rustix::fs::fstatfs(file).map(|is| NETWORK_FILE_SYSTEMS.contains(&(is.f_type as u32)));
     if network != Ok(false) || set(file, libc::F_UNLCK, QEMU_READS, QEMU_BYTES).is_err() {
@@ -113,8 +115,8 @@ fn has_record_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// The loop device whose backing file this is. Other files are only looked at where this one has a second name: a `stat` of a file on a
-/// server that hangs would hang with it.
+/// The loop device whose backing file this is. Other files are only looked at where this one has a second name: a
+/// `stat` of a file on a server that hangs would hang with it.
 fn loop_device(file: &File) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let own = file.metadata().ok()?;

@@ -9,7 +9,8 @@ pub enum Span<'a> {
     Code(&'a str),
 }
 
-/// The parts of a text: `` `code` ``, links as their texts, and what is between them. A mark that is not closed is text.
+/// The parts of a text: `` `code` ``, links as their texts, and what is between them. A mark that is not closed is
+/// text.
 pub fn spans(text: &str) -> Vec<Span<'_>> {
     let mut found = Vec::new();
     let mut rest = text;

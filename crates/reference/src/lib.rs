@@ -1,7 +1,7 @@
 //! The reference of configuration files and of the management interface, made of their schemas.
 //!
-//! A page of the book and a manual page are two forms of one list of [`Section`]s, so they cannot say different things. The sections are
-//! made of JSON schemas, which are derived from the types that a file or a request is read into.
+//! A page of the book and a manual page are two forms of one list of [`Section`]s, so they cannot say different things.
+//! The sections are made of JSON schemas, which are derived from the types that a file or a request is read into.
 //!
 //! | part | is |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `interface` | an OpenAPI document: a section for each operation and type |
 //! | `inline` | the few marks inside a text: code and links |
 //!
-//! Text is in the Markdown subset of [`spans`]. A key, parameter or field that has no description is an error in the source, and the
-//! functions here panic: they are given this program's own schemas and nothing else.
+//! Text is in the Markdown subset of [`spans`]. A key, parameter or field that has no description is an error in the
+//! source, and the functions here panic: they are given this program's own schemas and nothing else.
 
 mod inline;
 mod interface;

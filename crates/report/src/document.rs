@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-/// Everything a page shows, in the order in which it shows it: verdicts, tiles, warnings, sections, where it was measured, and
-/// the data.
+/// Everything a page shows, in the order in which it shows it: verdicts, tiles, warnings, sections, where it was
+/// measured, and the data.
 ///
-/// A section that draws the topology comes last among the sections. Nothing here may hold a secret: a page is made to be
-/// passed on.
+/// A section that draws the topology comes last among the sections. Nothing here may hold a secret: a page is made to
+/// be passed on.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// Which command made it: `bench`, `compare`, `net` or `lab`.
@@ -278,8 +278,8 @@ pub struct Measure {
     pub unit: String,
     /// Which way is better.
     pub better: Better,
-    /// Independent repeats, in order. One run gives one, however long it was: what differs from run to run is seen only in
-    /// several.
+    /// Independent repeats, in order. One run gives one, however long it was: what differs from run to run is seen only
+    /// in several.
     pub samples: Vec<f64>,
 }
 

@@ -30,11 +30,11 @@ const SYSCTLS: [&str; 15] = [
     "net.core.busy_poll",
 ];
 
-/// Facts about this machine, in the order in which a report shows them: versions, processor, memory, clock, limits, network cards, settings
-/// of TCP.
+/// Facts about this machine, in the order in which a report shows them: versions, processor, memory, clock, limits,
+/// network cards, settings of TCP.
 ///
-/// Read from `/proc` and `/sys` as any user may; what cannot be read is left out. Nothing secret is among it: no addresses, no serial
-/// numbers, no environment variables, no arguments.
+/// Read from `/proc` and `/sys` as any user may; what cannot be read is left out. Nothing secret is among it: no
+/// addresses, no serial numbers, no environment variables, no arguments.
 pub fn environment() -> Vec<Fact> {
     let uname = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();

@@ -12,7 +12,8 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// The unit in which values of a unit up to `largest` are written, and what to multiply them by: milliseconds below a tenth are microseconds.
+/// The unit in which values of a unit up to `largest` are written, and what to multiply them by: milliseconds below a
+/// tenth are microseconds.
 pub fn readable(unit: &str, largest: f64) -> (f64, &str) {
     match unit {
         "ms" if largest.abs() < 0.1 && largest != 0.0 => (1e3, "µs"),
@@ -45,8 +46,8 @@ fn thousands(value: f64) -> String {
     out
 }
 
-/// A time, seconds since 1970, as C's `asctime` writes it, in UTC. Days to a date by the rule of the Gregorian calendar, counted from
-/// 1 March of year 0 so that a leap day is a year's last.
+/// A time, seconds since 1970, as C's `asctime` writes it, in UTC. Days to a date by the rule of the Gregorian
+/// calendar, counted from 1 March of year 0 so that a leap day is a year's last.
 pub fn utc(seconds: u64) -> String {
     const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =

@@ -6,14 +6,14 @@
 //!                                    └──▶ …or read again from either, and compared with another
 //! ```
 //!
-//! Whoever measures builds a [`Document`]: verdicts in a sentence, tiles, tables, charts, the facts about the place, and its
-//! raw data. Here is decided how that looks. [`chart`] makes SVG from plain data, [`Strips`] characters for a terminal;
-//! [`environment`] says where this process runs.
+//! Whoever measures builds a [`Document`]: verdicts in a sentence, tiles, tables, charts, the facts about the place,
+//! and its raw data. Here is decided how that looks. [`chart`] makes SVG from plain data, [`Strips`] characters for a
+//! terminal; [`environment`] says where this process runs.
 //!
 //! **Invariant:** this crate knows no device, no socket and no measurement. It gets figures and gives text.
 //!
-//! A page fetches nothing and runs nothing (`Content-Security-Policy: default-src 'none'`), is light or dark as the reader's
-//! system is, legible on a phone and printable. Text from outside stays text.
+//! A page fetches nothing and runs nothing (`Content-Security-Policy: default-src 'none'`), is light or dark as the
+//! reader's system is, legible on a phone and printable. Text from outside stays text.
 
 pub mod chart;
 

@@ -12,8 +12,8 @@ use crate::figure::{glued, utc};
 /// Version of the shape of [`data`].
 pub(crate) const SCHEMA: u32 = 1;
 
-/// The page: complete in itself, with nothing to fetch and no script to run; light or dark as the reader's system is, and printable.
-/// Its [`data`] is in it too (`script#data`).
+/// The page: complete in itself, with nothing to fetch and no script to run; light or dark as the reader's system is,
+/// and printable. Its [`data`] is in it too (`script#data`).
 pub fn html(document: &Document) -> String {
     let mut page = String::with_capacity(128 << 10);
     let title = escape(&document.title);

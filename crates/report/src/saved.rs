@@ -20,8 +20,8 @@ const TEXT_MAX: usize = 2000;
 
 /// What is left of a document after it was saved: everything but its tables and charts.
 ///
-/// Whoever wrote the file is not trusted: it is read within limits, and what makes no sense in it is left out. Text has lost its control
-/// characters.
+/// Whoever wrote the file is not trusted: it is read within limits, and what makes no sense in it is left out. Text has
+/// lost its control characters.
 #[derive(Clone, Debug)]
 pub struct Saved {
     /// Which command made it.

@@ -8,7 +8,8 @@ use crate::saved::{MEASURES_MAX, clean, samples};
 /// Characters of a part of a name.
 const PART_MAX: usize = 100;
 
-/// Which command wrote `value`, and what can be compared in it; `None` where it is neither a comparison nor an experiment.
+/// Which command wrote `value`, and what can be compared in it; `None` where it is neither a comparison nor an
+/// experiment.
 pub(crate) fn measures(value: &Value) -> Option<(&'static str, Vec<Measure>)> {
     if value["plan"]["arms"].is_array() {
         return Some(("compare", comparison(value)));

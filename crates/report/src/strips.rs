@@ -12,8 +12,8 @@ const ROWS: usize = 2;
 /// What marks events in the row of the axis, in turn.
 const MARKS: &str = "abcdefghijklmnopqrstuvwxyz";
 
-/// Values over time in characters: for each line two rows of blocks on one scale for all, marks where something happened, and
-/// below them what that was.
+/// Values over time in characters: for each line two rows of blocks on one scale for all, marks where something
+/// happened, and below them what that was.
 ///
 /// ```text
 /// lane1  ████████▂            ▅███████████  up to 24.1 MB/s
@@ -96,7 +96,8 @@ impl Strips<'_> {
     }
 }
 
-/// How high a column stands, in eighths of a character: the mean of the values that fall into it. What is more than nothing is seen.
+/// How high a column stands, in eighths of a character: the mean of the values that fall into it. What is more than
+/// nothing is seen.
 fn height(line: &[f64], values: usize, column: usize, columns: usize, most: f64) -> usize {
     let first = column * values / columns;
     let behind = ((column + 1) * values / columns).max(first + 1);

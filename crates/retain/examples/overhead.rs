@@ -1,4 +1,5 @@
-//! What retaining costs for each operation: nanoseconds of processor time of one that is answered a poll later, with the layer and without.
+//! What retaining costs for each operation: nanoseconds of processor time of one that is answered a poll later, with
+//! the layer and without.
 //!
 //! ```text
 //! overhead [OPERATIONS]

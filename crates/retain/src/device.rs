@@ -17,45 +17,52 @@ use tokio::sync::Notify;
 use crate::gate::{Gate, Phase};
 use crate::writes::{Change, Discarded, Mark, RetainedWrites};
 
-/// How much is retained of a device unless said otherwise, bytes: more than a journal commits at a time, and half a second of a
-/// gigabit link to write again.
+/// How much is retained of a device unless said otherwise, bytes: more than a journal commits at a time, and half a
+/// second of a gigabit link to write again.
 pub const UNFLUSHED_MAX: u64 = 64 << 20;
 
-/// From when on a flush is begun in the background, bytes, unless half of the limit comes first: half of what a thread's pool keeps of buffers
-/// of one size. Beyond that each buffer would be allocated and cleared anew, which costs 1 µs for 4 KiB and 2 µs for 64 KiB.
+/// From when on a flush is begun in the background, bytes, unless half of the limit comes first: half of what a
+/// thread's pool keeps of buffers of one size. Beyond that each buffer would be allocated and cleared anew, which costs
+/// 1 µs for 4 KiB and 2 µs for 64 KiB.
 const FLUSH_FROM: u64 = 8 << 20;
 
-/// How often a flush is begun again because the cache came into doubt while it was under way: each time for a session that was lost.
+/// How often a flush is begun again because the cache came into doubt while it was under way: each time for a session
+/// that was lost.
 const FLUSHES_MAX: usize = 64;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, BlockError>> + Send>>;
 
-/// A device that retains what was written through it until a flush has made that durable, and writes it again when the device below says
-/// that it may be lost ([`CacheNews`](lunway_block::CacheNews)).
+/// A device that retains what was written through it until a flush has made that durable, and writes it again when the
+/// device below says that it may be lost ([`CacheNews`](lunway_block::CacheNews)).
 ///
 /// # Promise
 ///
-/// A flush succeeds because the data is there. Where the device below cannot exclude that its cache was lost, everything retained is written
-/// again, in ranges that do not overlap, and flushed; then only the flush that waited succeeds. A flush fails as it would without this
-/// device where the data cannot be written again, and where more was unflushed than is retained. To make that rare a flush is begun
-/// in the background long before the limit is reached.
+/// A flush succeeds because the data is there. Where the device below cannot exclude that its cache was lost,
+/// everything retained is written again, in ranges that do not overlap, and flushed; then only the flush that waited
+/// succeeds. A flush fails as it would without this device where the data cannot be written again, and where more was
+/// unflushed than is retained. To make that rare a flush is begun in the background long before the limit is reached.
 ///
-/// - **Reads** that find a range whose data is in doubt wait, and read again after a loss: what was acknowledged is never missing in between.
-/// - **Changes** wait while older ones are written again, and those under way are waited for first: nothing old comes after something new.
-///   Of changes that overlap and are under way at the same time, which have no order, the one whose answer comes last is the one that is retained.
+/// - **Reads** that find a range whose data is in doubt wait, and read again after a loss: what was acknowledged is
+///   never missing in between.
+/// - **Changes** wait while older ones are written again, and those under way are waited for first: nothing old comes
+///   after something new. Of changes that overlap and are under way at the same time, which have no order, the one
+///   whose answer comes last is the one that is retained.
 /// - A change **of unknown outcome** is retained: writing it again makes it known. One that did not happen is not.
 /// - A **reservation conflict** drops everything: this host has been fenced, and must not write what it wrote before.
-/// - While the device below cannot be reached everything stays; what waits for it fails as it does for any other operation.
+/// - While the device below cannot be reached everything stays; what waits for it fails as it does for any other
+///   operation.
 ///
-/// A caller polls a change to its end or drops it: one that it leaves lying is waited for before anything is written again.
+/// A caller polls a change to its end or drops it: one that it leaves lying is waited for before anything is written
+/// again.
 ///
-/// One writer: what *another* host writes to a place after us, before our next flush, is overwritten when ours is written again.
+/// One writer: what *another* host writes to a place after us, before our next flush, is overwritten when ours is
+/// written again.
 ///
 /// # Cost
 ///
 /// Memory: at most the limit, of which buffers that are kept count in full. Without a volatile cache below
-/// ([`Geometry::volatile_cache`](lunway_block::Geometry::volatile_cache)), nothing. For a change one allocation and one insertion into a tree; for a read one allocation while
-/// something is retained.
+/// ([`Geometry::volatile_cache`](lunway_block::Geometry::volatile_cache)), nothing. For a change one allocation and one
+/// insertion into a tree; for a read one allocation while something is retained.
 pub struct RetainingDevice {
     below: Arc<dyn BlockDevice>,
     shared: Arc<Shared>,

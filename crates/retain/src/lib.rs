@@ -9,9 +9,10 @@
 //!      one session, or many lanes
 //! ```
 //!
-//! An NFS client keeps what the server has acknowledged as UNSTABLE, and sends it again when COMMIT shows that the server was restarted
-//! (RFC 1813 §3.3.7, §3.3.21). A SCSI disk with a volatile cache makes the same promise with other words: WRITE, SYNCHRONIZE CACHE, and the
-//! unit attention 29h for the restart. This crate does what the NFS client does.
+//! An NFS client keeps what the server has acknowledged as UNSTABLE, and sends it again when COMMIT shows that the
+//! server was restarted (RFC 1813 §3.3.7, §3.3.21). A SCSI disk with a volatile cache makes the same promise with other
+//! words: WRITE, SYNCHRONIZE CACHE, and the unit attention 29h for the restart. This crate does what the NFS client
+//! does.
 //!
 //! **Invariant:** it knows no SCSI, no session and no lane: what a device below it knows of its cache comes as
 //! [`CacheNews`](lunway_block::CacheNews).

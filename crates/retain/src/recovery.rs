@@ -9,8 +9,8 @@ use lunway_block::{BlockError, CacheNews, Durability, Fate};
 use crate::device::{Shared, State};
 use crate::writes::{Change, Retained};
 
-/// How often everything is written again in one go because the cache was lost once more meanwhile: each time for a session that was lost
-/// again. Then whoever waits is told so, and the next one has it tried again.
+/// How often everything is written again in one go because the cache was lost once more meanwhile: each time for a
+/// session that was lost again. Then whoever waits is told so, and the next one has it tried again.
 const ROUNDS_MAX: usize = 64;
 
 /// How many retained changes are under way at a time: enough for a network, few enough for any target's queue.
@@ -239,8 +239,8 @@ impl Shared {
                 Change::Unmap => self.below.unmap(offset, len).await,
             };
             match done {
-                // The device has become smaller, which may not have been told yet: what was beyond its end is gone by intent, and
-                // that alone.
+                // The device has become smaller, which may not have been told yet: what was beyond its end is gone by
+                // intent, and that alone.
                 Err(BlockError::OutOfRange { size, .. }) if offset < size && size - offset < len => {
                     len = size - offset;
                 }

@@ -51,8 +51,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// What it keeps from other uses, bytes. A slice of the common buffer counts like a copy, so that changes cost the same however they
-    /// were made.
+    /// What it keeps from other uses, bytes. A slice of the common buffer counts like a copy, so that changes cost the
+    /// same however they were made.
     fn charge(&self) -> u64 {
         match &self.change {
             Change::Data(data) if self.is_common => ENTRY_BYTES + data.len() as u64,
@@ -74,8 +74,8 @@ impl Entry {
     }
 }
 
-/// Whether data fills its buffer by more than half: a smaller slice would keep all of the buffer from the pool; and of two slices of one
-/// buffer at most one passes, so that no buffer is charged twice.
+/// Whether data fills its buffer by more than half: a smaller slice would keep all of the buffer from the pool; and of
+/// two slices of one buffer at most one passes, so that no buffer is charged twice.
 fn fills(data: &SharedBuf) -> bool {
     data.len() * 2 > data.pinned() || data.pinned() <= SMALLEST
 }
@@ -87,10 +87,11 @@ fn tight(data: SharedBuf) -> SharedBuf {
 
 /// Changes of a device that no flush has made durable yet, by range: what must be done again when a cache was lost.
 ///
-/// Of changes that overlap the newest wins, and what is left of an older one keeps its place in the order. Data is kept by
-/// reference to the caller's buffer; where it is a small part of that buffer it is copied, so that [`bytes`](Self::bytes) is the memory
-/// that is really kept, and at most `bytes_max`. The exception is one *common* buffer, of which changes are slices again and again, as of a pattern
-/// that a caller writes: it is kept whole and counted once. A change beyond the bound clears everything: from then on the writes are not
+/// Of changes that overlap the newest wins, and what is left of an older one keeps its place in the order. Data is kept
+/// by reference to the caller's buffer; where it is a small part of that buffer it is copied, so that
+/// [`bytes`](Self::bytes) is the memory that is really kept, and at most `bytes_max`. The exception is one *common*
+/// buffer, of which changes are slices again and again, as of a pattern that a caller writes: it is kept whole and
+/// counted once. A change beyond the bound clears everything: from then on the writes are not
 /// [complete](Self::is_complete), until a flush has covered the one that did not fit.
 ///
 /// Pure: no device, no clock. The order of calls is the order of changes.
@@ -147,8 +148,8 @@ impl RetainedWrites {
         Discarded::default()
     }
 
-    /// Whether this small part of a buffer is kept by reference, as a slice of the common buffer. The second slice of a buffer in a row makes it
-    /// the common one, if there is none.
+    /// Whether this small part of a buffer is kept by reference, as a slice of the common buffer. The second slice of a
+    /// buffer in a row makes it the common one, if there is none.
     fn is_common(&mut self, data: &SharedBuf) -> bool {
         let memory = data.memory();
         match &self.common {

@@ -39,8 +39,8 @@ impl Step {
         Sense::new(SenseKey::MEDIUM_ERROR, code)
     }
 
-    /// The block that INFORMATION tells for a failure at this byte: the first that failed of those that the step was about (SBC-4
-    /// 4.18.1). A device that fails in larger pieces may name a byte before them.
+    /// The block that INFORMATION tells for a failure at this byte: the first that failed of those that the step was
+    /// about (SBC-4 4.18.1). A device that fails in larger pieces may name a byte before them.
     fn failed_block(self, at: u64, sector: u32) -> Option<u64> {
         match self {
             Self::Read { offset, len } | Self::Write { offset, len } => {
@@ -51,8 +51,8 @@ impl Step {
     }
 }
 
-/// Device server: what to answer when the device failed in a step. `sector` is the logical block's size, for INFORMATION, which is
-/// valid only where it is known which block failed.
+/// Device server: what to answer when the device failed in a step. `sector` is the logical block's size, for
+/// INFORMATION, which is valid only where it is known which block failed.
 pub fn response_of(error: &BlockError, step: Step, sector: u32) -> Response {
     use AdditionalSense as Code;
     match error {

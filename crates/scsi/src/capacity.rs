@@ -24,8 +24,8 @@ pub struct ReadCapacity {
 }
 
 impl ReadCapacity {
-    /// What a device's geometry says. A device of no blocks has no last one: it comes out as one block, and every access
-    /// to it is out of range.
+    /// What a device's geometry says. A device of no blocks has no last one: it comes out as one block, and every
+    /// access to it is out of range.
     pub fn of(geometry: &Geometry) -> Self {
         let per_physical = (geometry.physical_sector / geometry.logical_sector.max(1)).max(1);
         Self {

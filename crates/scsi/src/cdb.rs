@@ -145,8 +145,8 @@ pub fn write16(lba: u64, blocks: u32, flags: TransferFlags) -> Cdb {
     transfer_16(op::WRITE_16, lba, blocks, flags.bits())
 }
 
-/// READ (10) or WRITE (10) that does what a READ (16) or WRITE (16) does; `None` for other commands, and where ten bytes have no room
-/// for the place or the length.
+/// READ (10) or WRITE (10) that does what a READ (16) or WRITE (16) does; `None` for other commands, and where ten
+/// bytes have no room for the place or the length.
 pub fn short_transfer(long: &[u8]) -> Option<Cdb> {
     const DPO_FUA: u8 = 0x18;
     let opcode = match *long.first()? {

@@ -16,10 +16,11 @@ pub(crate) const SEGMENT_DESCRIPTOR_MAX: usize = 32;
 /// MAXIMUM DESCRIPTOR LIST LENGTH.
 pub(crate) const DESCRIPTORS_LEN_MAX: usize =
     TARGETS_MAX * TARGET_DESCRIPTOR + SEGMENTS_MAX * SEGMENT_DESCRIPTOR_MAX;
-/// MAXIMUM SEGMENT LENGTH, bytes. With the number of segments it bounds the work of one command, for whose end an ABORT TASK
-/// waits; 65,535 blocks of 4 KiB, the most that a segment without offsets can say, fit in.
+/// MAXIMUM SEGMENT LENGTH, bytes. With the number of segments it bounds the work of one command, for whose end an ABORT
+/// TASK waits; 65,535 blocks of 4 KiB, the most that a segment without offsets can say, fit in.
 pub(crate) const SEGMENT_LEN_MAX: u64 = 256 << 20;
-/// MAXIMUM CONCURRENT COPIES of one nexus: each takes up to three pieces of data at a time, which no session's budget counts.
+/// MAXIMUM CONCURRENT COPIES of one nexus: each takes up to three pieces of data at a time, which no session's budget
+/// counts.
 pub(crate) const COPIES_MAX: usize = 4;
 /// How many copies of one nexus are remembered, those under way among them.
 const RECORDS_MAX: usize = 16;

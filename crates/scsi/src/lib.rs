@@ -30,8 +30,8 @@
 //! # What a peer cannot do
 //!
 //! No CDB of any length and no data-out makes this panic or allocate beyond
-//! [`LogicalUnitOptions::max_transfer`]; counts of work, registrations and descriptors have limits, told in VPD page B0h
-//! where it has a field.
+//! [`LogicalUnitOptions::max_transfer`]; counts of work, registrations and descriptors have limits, told in VPD page
+//! B0h where it has a field.
 
 pub mod block_error;
 pub mod cdb;

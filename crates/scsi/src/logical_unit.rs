@@ -23,14 +23,14 @@ const GREETED_MAX: usize = 256;
 /// What a logical unit says about itself, and what it lets initiators do.
 #[derive(Clone, Debug)]
 pub struct LogicalUnitOptions {
-    /// Whatever names this volume for good among those of one daemon, such as the target's name and the LUN's number. What is
-    /// kept of it is found by this.
+    /// Whatever names this volume for good among those of one daemon, such as the target's name and the LUN's number.
+    /// What is kept of it is found by this.
     pub identity: String,
     /// What tells it from volumes of the same `identity` elsewhere: the machine, the store behind it.
     pub distinction: String,
-    /// Unit serial number, at most [`SERIAL_MAX`](Self::SERIAL_MAX) bytes of ASCII; empty: hashed from `identity` and `distinction`,
-    /// so that the same texts give the same disk after every restart. The designators of VPD page 83h are hashed from the serial
-    /// number: two disks must never share one.
+    /// Unit serial number, at most [`SERIAL_MAX`](Self::SERIAL_MAX) bytes of ASCII; empty: hashed from `identity` and
+    /// `distinction`, so that the same texts give the same disk after every restart. The designators of VPD page 83h
+    /// are hashed from the serial number: two disks must never share one.
     pub serial: String,
     /// T10 vendor identification, 8 bytes of ASCII.
     pub vendor: String,
@@ -45,16 +45,18 @@ pub struct LogicalUnitOptions {
     /// Most that one command may transfer, bytes. Bounds the memory that one command can take.
     pub max_transfer: u32,
     /// Offers WRITE ATOMIC (16). `None`: only on a device without a volatile cache, where what was written stays
-    /// written; the atomic gate makes it indivisible for every other command, a power cut in the middle is the device's.
+    /// written; the atomic gate makes it indivisible for every other command, a power cut in the middle is the
+    /// device's.
     pub atomic_writes: Option<bool>,
     /// Where reservations with APTPL and saved mode pages are kept. `None`: nothing is, and initiators are told so.
     pub state: Option<Arc<dyn StateStore>>,
-    /// Bytes of a physical block to tell where that is larger than the device's: a whole multiple of its logical blocks. 512e
-    /// is a device of 512-byte blocks that says 4096 here.
+    /// Bytes of a physical block to tell where that is larger than the device's: a whole multiple of its logical
+    /// blocks. 512e is a device of 512-byte blocks that says 4096 here.
     pub physical_sector: Option<u32>,
     /// Thin provisioning soft threshold: initiators are told when the backing store is at least so full.
     pub threshold_percent: Option<u8>,
-    /// Where sanitize and format operations run. `None`: within their commands, which then answer only at the end, IMMED or not.
+    /// Where sanitize and format operations run. `None`: within their commands, which then answer only at the end,
+    /// IMMED or not.
     pub background: Option<Arc<dyn Background>>,
 }
 
@@ -62,8 +64,8 @@ impl LogicalUnitOptions {
     /// Longest serial number. Together with the vendor it must fit a designator.
     pub const SERIAL_MAX: usize = 64;
 
-    /// What one command may transfer unless told otherwise, bytes. The largest request that is seen: 2,048 blocks of 4 KiB, as
-    /// conformance tests and backup programs send. A transport must take as much data-out.
+    /// What one command may transfer unless told otherwise, bytes. The largest request that is seen: 2,048 blocks of 4
+    /// KiB, as conformance tests and backup programs send. A transport must take as much data-out.
     pub const MAX_TRANSFER: u32 = 8 << 20;
 }
 
@@ -88,8 +90,8 @@ impl Default for LogicalUnitOptions {
     }
 }
 
-/// Why ordinary commands need a closer look before they run: bits of the logical unit, and of the I_T_L nexus. All clear is
-/// one load of each on the fast path.
+/// Why ordinary commands need a closer look before they run: bits of the logical unit, and of the I_T_L nexus. All
+/// clear is one load of each on the fast path.
 pub(crate) mod obstacle {
     /// RESERVE(6) or RESERVE(10) is in force.
     pub(crate) const RESERVED: u8 = 1;
@@ -156,8 +158,8 @@ fn load_mode(options: &LogicalUnitOptions, volatile_cache: bool) -> Result<ModeP
 }
 
 impl LogicalUnit {
-    /// Puts a logical unit in front of a device, with what [`LogicalUnitOptions::state`] keeps of it. Kept state that is
-    /// damaged is an error, not an empty start.
+    /// Puts a logical unit in front of a device, with what [`LogicalUnitOptions::state`] keeps of it. Kept state that
+    /// is damaged is an error, not an empty start.
     pub fn new(device: Arc<dyn BlockDevice>, options: LogicalUnitOptions) -> Result<Arc<Self>, StateError> {
         let geometry = device.geometry();
         let protected = options.read_only || geometry.read_only;
@@ -321,7 +323,8 @@ impl LogicalUnit {
         self.read_only.load(Ordering::Acquire) || self.geometry().read_only
     }
 
-    /// Refuses writes from now on, or takes them again where the device does. Every nexus hears it: WP is a mode parameter.
+    /// Refuses writes from now on, or takes them again where the device does. Every nexus hears it: WP is a mode
+    /// parameter.
     pub fn set_read_only(&self, read_only: bool) {
         if self.read_only.swap(read_only, Ordering::AcqRel) != read_only {
             self.refresh_protection();

@@ -13,8 +13,8 @@ use crate::status::Status;
 
 /// Where work goes on after its command was answered.
 ///
-/// The device server has no threads of its own: whoever serves it says where a sanitize operation runs. Work that is dropped
-/// before it ended is a failed operation, which is what initiators are told.
+/// The device server has no threads of its own: whoever serves it says where a sanitize operation runs. Work that is
+/// dropped before it ended is a failed operation, which is what initiators are told.
 pub trait Background: fmt::Debug + Send + Sync {
     /// Runs `work` to its end, elsewhere.
     fn run(&self, work: Pin<Box<dyn Future<Output = ()> + Send>>);
@@ -75,9 +75,9 @@ struct State {
 
 /// The operation that a logical unit's medium is in, if any.
 ///
-/// [`begin`](Self::begin) → [`progress`](Self::set_progress) → [`end`](Self::end). There is one at a time. It is the logical unit's, not its
-/// command's: neither a task management function nor the loss of the nexus ends it (SBC-4 4.11.1); they only let go a
-/// command that waits for it.
+/// [`begin`](Self::begin) → [`progress`](Self::set_progress) → [`end`](Self::end). There is one at a time. It is the
+/// logical unit's, not its command's: neither a task management function nor the loss of the nexus ends it (SBC-4
+/// 4.11.1); they only let go a command that waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct MediumOperation {
     state: Mutex<State>,

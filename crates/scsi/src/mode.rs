@@ -62,8 +62,8 @@ pub mod page {
 
 /// The mode parameters of a logical unit that can be changed: one byte of atomic flags, read on the fast path.
 ///
-/// Three sets of values: those in force, those saved by MODE SELECT with SP, and the defaults. A reset brings the saved ones
-/// back, or the defaults where none were saved (SPC-4 5.11.2).
+/// Three sets of values: those in force, those saved by MODE SELECT with SP, and the defaults. A reset brings the saved
+/// ones back, or the defaults where none were saved (SPC-4 5.11.2).
 #[derive(Debug)]
 pub(crate) struct ModeParameters {
     current: AtomicU8,
@@ -84,8 +84,8 @@ pub(crate) enum SelectError {
 }
 
 impl ModeParameters {
-    /// Defaults: the write cache is on where the device has a volatile one. `kept` is what [`kept`](Self::kept) once gave;
-    /// `Err`: it is not.
+    /// Defaults: the write cache is on where the device has a volatile one. `kept` is what [`kept`](Self::kept) once
+    /// gave; `Err`: it is not.
     pub(crate) fn new(volatile_cache: bool, kept: Option<&[u8]>) -> Result<Self, &'static str> {
         let default = if volatile_cache { WRITE_CACHE } else { 0 };
         let saved = match kept {
@@ -135,8 +135,8 @@ impl ModeParameters {
         self.current.swap(flags, Ordering::AcqRel) != flags
     }
 
-    /// The pages that a MODE SENSE asks for; `None` where there is no such page. `savable` sets PS: what can be changed can be
-    /// saved. `threshold` is that of [`Facts`].
+    /// The pages that a MODE SENSE asks for; `None` where there is no such page. `savable` sets PS: what can be changed
+    /// can be saved. `threshold` is that of [`Facts`].
     pub(crate) fn sense(
         &self,
         control: PageControl,
@@ -294,7 +294,8 @@ impl ModeSense {
         Some(u8_at(caching, 2)? & WCE != 0)
     }
 
-    /// TST of the control page: the logical unit has a task set for each I_T nexus (SPC-4 7.5.8). `None` where that page did not come.
+    /// TST of the control page: the logical unit has a task set for each I_T nexus (SPC-4 7.5.8). `None` where that
+    /// page did not come.
     pub fn separate_task_sets(&self) -> Option<bool> {
         let (_, _, control) =
             self.pages.iter().find(|(code, subpage, _)| (*code, *subpage) == (page::CONTROL, 0))?;

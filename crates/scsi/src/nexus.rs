@@ -27,21 +27,22 @@ pub struct PortPair {
     pub initiator_port: String,
     /// Relative identifier of the target port.
     pub relative_target_port: u16,
-    /// Who the initiator port is of, as the transport tells them apart: a name is what somebody says it is. Two principals with
-    /// ports of one name have nothing of each other's. Empty where everybody is let in alike.
+    /// Who the initiator port is of, as the transport tells them apart: a name is what somebody says it is. Two
+    /// principals with ports of one name have nothing of each other's. Empty where everybody is let in alike.
     pub principal: String,
 }
 
 /// What a transport says of a command beside its CDB and data.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskOptions {
-    /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5 8.6.3).
+    /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5
+    /// 8.6.3).
     pub ordered: bool,
     /// Bytes of data-in that the transport can deliver. READ reads no more than the blocks that these are in;
     /// [`Response::wanted_in`] still says what the CDB asks for.
     pub data_in_max: usize,
-    /// Its place in the order in which the initiator sent its commands, modulo 2³², where the transport knows it. A command may be carried out later than that,
-    /// as a write whose data had to be asked for.
+    /// Its place in the order in which the initiator sent its commands, modulo 2³², where the transport knows it. A
+    /// command may be carried out later than that, as a write whose data had to be asked for.
     pub number: Option<u32>,
 }
 
@@ -99,8 +100,8 @@ const INQUIRED: u64 = 1 << 32;
 /// Nothing that was sent before an INQUIRY comes this many commands after it: far more than a command window.
 const LATER_MAX: i32 = 1 << 20;
 
-/// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions, what stands in the way of its commands
-/// alone, and PREVENT.
+/// One nexus and one logical unit (an I_T_L nexus in SAM-5): pending unit attentions, what stands in the way of its
+/// commands alone, and PREVENT.
 #[derive(Debug)]
 pub(crate) struct ItlNexus {
     lun: u16,
@@ -108,7 +109,8 @@ pub(crate) struct ItlNexus {
     nexus: Arc<NexusIdentity>,
     pending: Pending,
     obstacles: AtomicU8,
-    /// INQUIRY since the unit took the place of another: nothing, [`ASKED`], or [`INQUIRED`] and the second one's number.
+    /// INQUIRY since the unit took the place of another: nothing, [`ASKED`], or [`INQUIRED`] and the second one's
+    /// number.
     inquiry: AtomicU64,
     prevents_removal: AtomicBool,
     /// How often it was told to wait for commands of a nexus whose place it takes, and not released.
@@ -167,8 +169,9 @@ impl ItlNexus {
         self.set_obstacle(obstacle::PREDECESSOR, *predecessors > 0);
     }
 
-    /// INQUIRY has come, which tells what the unit is. One that came before the unit attentions of the exchange were told may have
-    /// been sent before it, and the first after them before these were heard: an initiator asks one question after another, so that the second was not.
+    /// INQUIRY has come, which tells what the unit is. One that came before the unit attentions of the exchange were
+    /// told may have been sent before it, and the first after them before these were heard: an initiator asks one
+    /// question after another, so that the second was not.
     pub(crate) fn inquired(&self, number: Option<u32>) {
         if !self.pending.is_empty() {
             return;
@@ -208,17 +211,18 @@ impl ItlNexus {
 
 /// One I_T nexus: an initiator port talking to a target port. Made by [`ScsiTarget::open_nexus`].
 ///
-/// A new nexus has the unit attention POWER ON OCCURRED pending on each logical unit, or I_T NEXUS LOSS OCCURRED where the same
-/// ports were told before that it is on: an initiator that comes back thus knows that no write cache was lost. Closing it, or dropping it, is an
-/// I_T nexus loss: RESERVE is released, PREVENT ALLOW MEDIUM REMOVAL undone; persistent reservations stay, and are found
-/// again by the same pair of ports.
+/// A new nexus has the unit attention POWER ON OCCURRED pending on each logical unit, or I_T NEXUS LOSS OCCURRED where
+/// the same ports were told before that it is on: an initiator that comes back thus knows that no write cache was lost.
+/// Closing it, or dropping it, is an I_T nexus loss: RESERVE is released, PREVENT ALLOW MEDIUM REMOVAL undone;
+/// persistent reservations stay, and are found again by the same pair of ports.
 ///
-/// A unit of another serial number under the number of one that the nexus knew answers what reads or changes something with the unit attention
-/// REPORTED LUNS DATA HAS CHANGED to all commands that were sent before it was asked by INQUIRY what it is: one unit attention alone would let pass the commands that were on
-/// their way when it was sent, and those of a host that does not look.
+/// A unit of another serial number under the number of one that the nexus knew answers what reads or changes something
+/// with the unit attention REPORTED LUNS DATA HAS CHANGED to all commands that were sent before it was asked by INQUIRY
+/// what it is: one unit attention alone would let pass the commands that were on their way when it was sent, and those
+/// of a host that does not look.
 ///
-/// The list of logical units is the nexus's own copy, as far as its [`LunView`] goes, renewed when the target's changes, so
-/// that finding one on the way to an I/O meets no other core.
+/// The list of logical units is the nexus's own copy, as far as its [`LunView`] goes, renewed when the target's
+/// changes, so that finding one on the way to an I/O meets no other core.
 pub struct Nexus {
     identity: Arc<NexusIdentity>,
     seen: RwLock<Seen>,
@@ -246,7 +250,8 @@ impl Seen {
     fn remove(&mut self, lun: u16) -> bool {
         let Ok(index) = self.position(lun) else { return false };
         let gone = self.units.remove(index);
-        // One that came in the place of another, and was never asked what it is, the initiator takes for the other still.
+        // One that came in the place of another, and was never asked what it is, the initiator takes for the other
+        // still.
         if gone.obstacles() & obstacle::EXCHANGED == 0 || gone.is_meant(None) {
             self.former.insert(lun, gone.unit.identity().serial().to_owned());
         }
@@ -277,15 +282,15 @@ impl Nexus {
 
     /// Executes one command to its end.
     ///
-    /// `cdb` and `data_out` are taken as they come: any length, any content. Of a `data_out` longer than the CDB asks for,
-    /// the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual count
-    /// that the transport makes of [`Response::wanted_out`] tells the initiator.
+    /// `cdb` and `data_out` are taken as they come: any length, any content. Of a `data_out` longer than the CDB asks
+    /// for, the rest is ignored; of one that is shorter, the whole blocks that are there are written, and the residual
+    /// count that the transport makes of [`Response::wanted_out`] tells the initiator.
     pub fn execute(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
         self.execute_task(lun, cdb, data_out, TaskOptions::default())
     }
 
-    /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all that it is
-    /// given later: a command with the attribute ORDERED (SAM-5 8.6.3).
+    /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all
+    /// that it is given later: a command with the attribute ORDERED (SAM-5 8.6.3).
     pub fn execute_ordered(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
         self.execute_task(lun, cdb, data_out, TaskOptions { ordered: true, ..TaskOptions::default() })
     }
@@ -338,8 +343,8 @@ impl Nexus {
         self.seen().units.clone()
     }
 
-    /// Lets go the commands that only wait for an operation which goes on without them, such as a SANITIZE without IMMED. The
-    /// transport calls it when nobody is there any more to hear their answers.
+    /// Lets go the commands that only wait for an operation which goes on without them, such as a SANITIZE without
+    /// IMMED. The transport calls it when nobody is there any more to hear their answers.
     pub fn release_waiting(&self) {
         for itl in &self.seen().units {
             itl.unit.medium_operation().release(Some(self.identity.id));
@@ -361,8 +366,8 @@ impl Nexus {
         &self.identity.target
     }
 
-    /// Tells where its commands are, so that they can be aborted when another nexus preempts this one. To be called once, before
-    /// the first command; without it such commands come to their end.
+    /// Tells where its commands are, so that they can be aborted when another nexus preempts this one. To be called
+    /// once, before the first command; without it such commands come to their end.
     pub fn set_tasks(&self, tasks: Arc<dyn NexusTasks>) {
         let _ = self.identity.tasks.set(tasks);
     }
@@ -412,7 +417,8 @@ impl Nexus {
         }
     }
 
-    /// The transport dropped commands of this nexus on `lun` with the connection they came over, while the nexus goes on.
+    /// The transport dropped commands of this nexus on `lun` with the connection they came over, while the nexus goes
+    /// on.
     pub fn commands_lost(&self, lun: [u8; 8]) {
         if let LunAddress::Unit(number) = Lun(lun).address()
             && let Some(itl) = self.find(number)
@@ -426,9 +432,9 @@ impl Nexus {
         self.close_but(&BTreeSet::new());
     }
 
-    /// I_T nexus loss on all logical units but those whose devices still have commands of the nexus (`busy`, by number): what it
-    /// holds there, such as RESERVE, must not be another's before these have ended. To be called again as they end; the transport
-    /// executes nothing for the nexus any more.
+    /// I_T nexus loss on all logical units but those whose devices still have commands of the nexus (`busy`, by
+    /// number): what it holds there, such as RESERVE, must not be another's before these have ended. To be called again
+    /// as they end; the transport executes nothing for the nexus any more.
     pub fn close_but(&self, busy: &BTreeSet<u16>) {
         if !self.closed.swap(true, Ordering::AcqRel) {
             self.target().forget(self);
@@ -445,8 +451,9 @@ impl Nexus {
     }
 
     /// The devices behind these logical units still have commands of the nexus whose place this one takes. Until
-    /// [`release`](Self::release) commands to them are answered BUSY, so that nothing of the old nexus happens after something of this
-    /// one. Those of INQUIRY and REPORT LUNS are not: they change nothing, and a host needs them to find its other units.
+    /// [`release`](Self::release) commands to them are answered BUSY, so that nothing of the old nexus happens after
+    /// something of this one. Those of INQUIRY and REPORT LUNS are not: they change nothing, and a host needs them to
+    /// find its other units.
     pub fn hold(&self, luns: &BTreeSet<u16>) {
         luns.iter()
             .filter_map(|lun| self.find(*lun))
@@ -464,9 +471,10 @@ impl Nexus {
         self.seen().view.clone()
     }
 
-    /// Changes what it may see, while it runs. It is told what changed: REPORTED LUNS DATA HAS CHANGED on the units that it
-    /// still sees, and, as WP is a mode parameter, MODE PARAMETERS CHANGED where writing became allowed or forbidden. Commands
-    /// under way on a unit that it sees no longer come to their end; what the nexus held there (RESERVE, PREVENT) goes.
+    /// Changes what it may see, while it runs. It is told what changed: REPORTED LUNS DATA HAS CHANGED on the units
+    /// that it still sees, and, as WP is a mode parameter, MODE PARAMETERS CHANGED where writing became allowed or
+    /// forbidden. Commands under way on a unit that it sees no longer come to their end; what the nexus held there
+    /// (RESERVE, PREVENT) goes.
     pub fn set_view(&self, view: LunView) {
         // Under the target's lock, so that no unit comes or goes at the same time.
         self.target().with_units(|units| {
@@ -546,8 +554,8 @@ impl Nexus {
         }
     }
 
-    /// The port group that the nexus comes through is another one now, or in another state; `announce`: it is told that some
-    /// group of the target has changed.
+    /// The port group that the nexus comes through is another one now, or in another state; `announce`: it is told that
+    /// some group of the target has changed.
     pub(crate) fn set_group(&self, group: Option<&PortGroup>, announce: bool) {
         self.identity.set_group(group);
         let refuses = !self.identity.group().1.is_active();

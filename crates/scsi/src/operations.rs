@@ -102,12 +102,14 @@ const QUERY: Kind = Kind { access: Access::Query, ..FREE };
 const QUERY_MEDIUM: Kind = Kind { medium: true, ..QUERY };
 const READ: Kind = Kind { passage: Passage::Shared, access: Access::Read, medium: true, ..FREE };
 const CONTROL: Kind = Kind { access: Access::Write, ..FREE };
-/// Mode and log parameters, diagnostics: what a port in standby must take as well. INSPECT changes them, DESCRIBE tells.
+/// Mode and log parameters, diagnostics: what a port in standby must take as well. INSPECT changes them, DESCRIBE
+/// tells.
 const INSPECT: Kind = Kind { reach: Reach::Standby, ..CONTROL };
 /// A self-test reads the medium.
 const DIAGNOSE: Kind = Kind { medium: true, ..INSPECT };
-/// REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS are not on the standard's list for standby and may be taken: a host that finds the unit
-/// through such a port would otherwise never learn what it can do. What they tell does not change while the medium is taken.
+/// REPORT SUPPORTED OPERATION CODES and TASK MANAGEMENT FUNCTIONS are not on the standard's list for standby and may be
+/// taken: a host that finds the unit through such a port would otherwise never learn what it can do. What they tell
+/// does not change while the medium is taken.
 const DESCRIBE: Kind = Kind { access: Access::Read, beside_medium_operation: true, ..INSPECT };
 /// The same reason: without its size, a disk found through a port in standby is one without a medium.
 const CAPACITY: Kind = Kind { reach: Reach::Standby, medium: true, ..FREE };
@@ -122,8 +124,8 @@ const SURVEY: Kind = Kind { passage: Passage::Unit, ..READ };
 const FLUSH: Kind = Kind { passage: Passage::Unit, access: Access::Write, ..READ };
 const WRITE: Kind = Kind { access: Access::Write, writes: true, ..READ };
 const ATOMIC: Kind = Kind { passage: Passage::Exclusive, ..WRITE };
-/// SANITIZE and FORMAT UNIT pass the gate by themselves: who waits for their end must not keep it closed. They look at an
-/// operation under way or failed by themselves, too.
+/// SANITIZE and FORMAT UNIT pass the gate by themselves: who waits for their end must not keep it closed. They look at
+/// an operation under way or failed by themselves, too.
 const OWN_MEDIUM: Kind = Kind { passage: Passage::None, beside_medium_operation: true, ..WRITE };
 /// Does not change the medium.
 const EXIT: Kind = Kind { writes: false, ..OWN_MEDIUM };
@@ -141,9 +143,9 @@ pub struct Operation {
     pub section: &'static str,
     /// CDB usage data (SPC-4 6.35.3): its length is the CDB's, its bits are those that are evaluated.
     pub usage: &'static [u8],
-    /// Bits that are refused, by byte: those that ask for something which is not done here. All others that `usage` has not are
-    /// ignored, as SPC-4 4.2.5.2 leaves it open whether reserved ones are checked, and initiators set them: the old logical unit number in
-    /// bits 7 to 5 of byte 1 (SCSI-2), RELADR, FUA_NV.
+    /// Bits that are refused, by byte: those that ask for something which is not done here. All others that `usage` has
+    /// not are ignored, as SPC-4 4.2.5.2 leaves it open whether reserved ones are checked, and initiators set them: the
+    /// old logical unit number in bits 7 to 5 of byte 1 (SCSI-2), RELADR, FUA_NV.
     refused: &'static [(usize, u8)],
     kind: Kind,
     authority: Authority,
@@ -243,9 +245,9 @@ impl Operation {
         self.authority
     }
 
-    /// Authority that this command needs. Some need less than their row states, because they change nothing or give up what is the
-    /// nexus's own: START STOP UNIT that neither loads nor ejects, PREVENT ALLOW MEDIUM REMOVAL that allows, and REGISTER with the
-    /// new key 0 and for nobody else, which ends the nexus's own registration.
+    /// Authority that this command needs. Some need less than their row states, because they change nothing or give up
+    /// what is the nexus's own: START STOP UNIT that neither loads nor ejects, PREVENT ALLOW MEDIUM REMOVAL that
+    /// allows, and REGISTER with the new key 0 and for nobody else, which ends the nexus's own registration.
     pub(crate) fn authority_of(&self, cdb: &Cdb, data_out: &[u8]) -> Authority {
         const LOEJ: u8 = 0x02;
         const POWER_CONDITION: u8 = 0xF0;
@@ -281,7 +283,8 @@ impl Operation {
         self.kind.beside_medium_operation
     }
 
-    /// It reads or changes blocks or state, and so is meant for one particular unit; other commands only ask about whichever is there.
+    /// It reads or changes blocks or state, and so is meant for one particular unit; other commands only ask about
+    /// whichever is there.
     pub(crate) fn presumes_the_unit(&self) -> bool {
         self.kind.passage != Passage::None || self.kind.reaches || self.authority != Authority::Observe
     }
@@ -294,7 +297,8 @@ impl Operation {
         self.handler
     }
 
-    /// First bit of the CDB that asks for something which is not done here: its byte and bit. Of CONTROL that is NACA (SAM-5 5.2).
+    /// First bit of the CDB that asks for something which is not done here: its byte and bit. Of CONTROL that is NACA
+    /// (SAM-5 5.2).
     pub(crate) fn refused_bit(&self, cdb: &[u8]) -> Option<(u16, u8)> {
         const NACA: u8 = 0x04;
         let control = (self.usage.len() - 1, NACA);
@@ -311,10 +315,11 @@ const DPO: u8 = 0x10;
 const BYTCHK: u8 = 0x06;
 const GROUP: u8 = 0x3F;
 
-// Bits that are refused. Byte 1 of READ, WRITE, VERIFY and their kin: RDPROTECT, WRPROTECT, VRPROTECT, ORPROTECT, as there is no protection
-// information. It is where SCSI-2 had the logical unit number.
+// Bits that are refused. Byte 1 of READ, WRITE, VERIFY and their kin: RDPROTECT, WRPROTECT, VRPROTECT, ORPROTECT, as
+// there is no protection information. It is where SCSI-2 had the logical unit number.
 const PROTECT: &[(usize, u8)] = &[(1, 0xE0)];
-/// The same, and the high bytes of a longer length: without them a command would compare and write nothing, and say that it did.
+/// The same, and the high bytes of a longer length: without them a command would compare and write nothing, and say
+/// that it did.
 const PROTECT_AND_LENGTH: &[(usize, u8)] = &[(1, 0xE0), (10, 0xFF), (11, 0xFF), (12, 0xFF)];
 /// The same, and ATOMIC BOUNDARY.
 const PROTECT_AND_BOUNDARY: &[(usize, u8)] = &[(1, 0xE0), (10, 0xFF), (11, 0xFF)];
@@ -328,7 +333,8 @@ const CMDDT: &[(usize, u8)] = &[(1, 0x02)];
 const RTD: &[(usize, u8)] = &[(1, 0x02)];
 /// PPC and SP of LOG SENSE.
 const PPC_SP: &[(usize, u8)] = &[(1, 0x03)];
-/// RESERVE and RELEASE for a third party or of extents (SPC-2). The identification of such is one byte of (6), two of (10).
+/// RESERVE and RELEASE for a third party or of extents (SPC-2). The identification of such is one byte of (6), two of
+/// (10).
 const THIRD_PARTY_6: &[(usize, u8)] = &[(1, 0x1F)];
 const THIRD_PARTY_10: &[(usize, u8)] = &[(1, 0x13)];
 /// FMTPINFO and DEFECT LIST FORMAT, and FFMT (SBC-4).

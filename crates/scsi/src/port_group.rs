@@ -72,8 +72,8 @@ pub struct PortGroup {
 }
 
 impl PortGroup {
-    /// Reads the parameter data of REPORT TARGET PORT GROUPS (SPC-4 6.37), as many whole descriptors as are there. A state that
-    /// is not known, or that is not one of a whole logical unit, counts as unavailable.
+    /// Reads the parameter data of REPORT TARGET PORT GROUPS (SPC-4 6.37), as many whole descriptors as are there. A
+    /// state that is not known, or that is not one of a whole logical unit, counts as unavailable.
     pub fn parse_list(bytes: &[u8]) -> Option<Vec<Self>> {
         const DESCRIPTOR: usize = 8;
         let len = u32_at(bytes, 0)? as usize;
@@ -124,8 +124,8 @@ struct Chosen {
 
 /// The target port groups of a target: as they are configured, and in the states that initiators chose.
 ///
-/// The last word counts: a state that an initiator sets holds, over restarts too, until the administrator gives the group
-/// another one than it had when that happened.
+/// The last word counts: a state that an initiator sets holds, over restarts too, until the administrator gives the
+/// group another one than it had when that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortGroups {
     /// As they are now.
@@ -190,8 +190,8 @@ impl PortGroups {
         self.groups = new.collect();
     }
 
-    /// An initiator's word: groups by their tags, and the states they shall have. An error is the index of the one that cannot
-    /// be: an unknown group, or one that is named twice with different states.
+    /// An initiator's word: groups by their tags, and the states they shall have. An error is the index of the one that
+    /// cannot be: an unknown group, or one that is named twice with different states.
     pub(crate) fn choose(&mut self, choices: &[(u16, AccessState)]) -> Result<(), usize> {
         let contradicted = |index: usize, tag: u16, state: AccessState| {
             choices[..index].iter().any(|&(other, before)| other == tag && before != state)
@@ -217,8 +217,8 @@ impl PortGroups {
         Ok(())
     }
 
-    /// What is to be kept: `LWPG`, version 1, a byte 0, the number of choices (2), and for each the group (2), the state
-    /// that the administrator had chosen, and the state. Empty where initiators chose nothing.
+    /// What is to be kept: `LWPG`, version 1, a byte 0, the number of choices (2), and for each the group (2), the
+    /// state that the administrator had chosen, and the state. Empty where initiators chose nothing.
     pub(crate) fn to_kept(&self) -> Vec<u8> {
         if self.chosen.is_empty() {
             return Vec::new();

@@ -1,4 +1,5 @@
-//! Thin provisioning as initiators see it: what is left of the backing store, and who is told when it gets little (SBC-4 4.7.3).
+//! Thin provisioning as initiators see it: what is left of the backing store, and who is told when it gets little
+//! (SBC-4 4.7.3).
 
 use std::sync::atomic::Ordering;
 
@@ -31,9 +32,10 @@ impl LogicalUnit {
         Some(units(u64::try_from(left).unwrap_or(u64::MAX), geometry.logical_sector))
     }
 
-    /// Looks whether the backing store is fuller than [`threshold_percent`](crate::LogicalUnitOptions::threshold_percent), and tells
-    /// every nexus once when it has become so. The server of the unit calls it every few seconds; the device answers what it knows and
-    /// waits for nothing.
+    /// Looks whether the backing store is fuller than
+    /// [`threshold_percent`](crate::LogicalUnitOptions::threshold_percent), and tells every nexus once when it has
+    /// become so. The server of the unit calls it every few seconds; the device answers what it knows and waits for
+    /// nothing.
     pub fn check_space(&self) {
         let Some(percent) = self.threshold_percent() else { return };
         let Some(space) = self.device().space().filter(|_| self.geometry().unmap.is_thin()) else { return };

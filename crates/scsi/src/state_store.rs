@@ -39,8 +39,8 @@ pub enum StateError {
 ///
 /// # Contract
 ///
-/// - `save` is durable and atomic when it answers: after a crash at any moment `load` gives either the bytes of this call or
-///   those before it, never a mixture and never nothing where there was something.
+/// - `save` is durable and atomic when it answers: after a crash at any moment `load` gives either the bytes of this
+///   call or those before it, never a mixture and never nothing where there was something.
 /// - Saves of one owner and item take effect in the order of the calls.
 /// - `load` tells damage from absence. It may block: it is called only when units and targets are made.
 /// - `save` does not block: where it takes time it answers later. Who drops the answer abandons that, not the save. An

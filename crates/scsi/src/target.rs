@@ -42,8 +42,8 @@ impl Inventory {
 /// A SCSI target device. Shared by all its sessions on all cores; they meet here only when one comes or goes, or when
 /// the map of logical units changes.
 ///
-/// The map of logical units and the target port groups are the same for all its ports and nexuses; what a nexus sees of them
-/// is its [`LunView`], and what it may do the state of the group it comes through.
+/// The map of logical units and the target port groups are the same for all its ports and nexuses; what a nexus sees of
+/// them is its [`LunView`], and what it may do the state of the group it comes through.
 pub struct ScsiTarget {
     name: String,
     inventory: Mutex<Inventory>,
@@ -62,15 +62,15 @@ pub(crate) enum SetGroupsError {
 }
 
 impl ScsiTarget {
-    /// A target without logical units, and with one port: relative target port 1 in port group 1, active/optimized. `name`
-    /// becomes its SCSI name string in VPD page 83h: its iSCSI name.
+    /// A target without logical units, and with one port: relative target port 1 in port group 1, active/optimized.
+    /// `name` becomes its SCSI name string in VPD page 83h: its iSCSI name.
     pub fn new(name: &str) -> Arc<Self> {
         let groups = PortGroups::new(None).expect("nothing was kept that could be damaged");
         Self::make(name, None, groups)
     }
 
-    /// The same, with a store for the states of target port groups that initiators choose. What it has of an earlier target
-    /// of the name holds.
+    /// The same, with a store for the states of target port groups that initiators choose. What it has of an earlier
+    /// target of the name holds.
     pub fn with_state(name: &str, store: Arc<dyn StateStore>) -> Result<Arc<Self>, StateError> {
         let kept = store.load(name, item::PORT_GROUPS)?;
         let groups = PortGroups::new(kept.as_deref()).map_err(|why| StateError::Damaged {
@@ -159,8 +159,8 @@ impl ScsiTarget {
     /// Gives the target other port groups, or the same in other states. Where anything changed, every nexus is told:
     /// ASYMMETRIC ACCESS STATE CHANGED. A port of no group is active and optimized.
     ///
-    /// A group whose state an initiator chose by SET TARGET PORT GROUPS keeps that as long as `groups` says the same of it as
-    /// when that happened.
+    /// A group whose state an initiator chose by SET TARGET PORT GROUPS keeps that as long as `groups` says the same of
+    /// it as when that happened.
     pub fn set_port_groups(&self, groups: Vec<PortGroup>) {
         let mut inventory = self.inventory();
         let before = inventory.groups.to_kept();
@@ -174,8 +174,8 @@ impl ScsiTarget {
         }
     }
 
-    /// Changes groups, and tells every nexus but `except`. The nexuses are to be dropped after the inventory is free: one
-    /// that closes itself takes it.
+    /// Changes groups, and tells every nexus but `except`. The nexuses are to be dropped after the inventory is free:
+    /// one that closes itself takes it.
     fn change_groups(
         inventory: &mut Inventory,
         except: Option<u64>,
@@ -217,8 +217,9 @@ impl ScsiTarget {
         Ok(())
     }
 
-    /// A new I_T nexus that sees what `view` shows. `initiator_port` is the SCSI initiator port name, for iSCSI the initiator's name, `,i,0x` and the
-    /// ISID in hexadecimal. An older nexus between the same ports is the transport's to close first (RFC 7143 §6.3.5).
+    /// A new I_T nexus that sees what `view` shows. `initiator_port` is the SCSI initiator port name, for iSCSI the
+    /// initiator's name, `,i,0x` and the ISID in hexadecimal. An older nexus between the same ports is the transport's
+    /// to close first (RFC 7143 §6.3.5).
     pub fn open_nexus(
         self: &Arc<Self>,
         initiator_port: &str,

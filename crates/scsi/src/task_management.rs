@@ -52,8 +52,8 @@ const fn row(
 use Authority::{Change, ChangeAll, Observe};
 use TaskManagementFunction as Function;
 
-/// All supported task management functions. What aborts commands of the requesting nexus alone is everybody's; the others take
-/// away commands and state of other nexuses.
+/// All supported task management functions. What aborts commands of the requesting nexus alone is everybody's; the
+/// others take away commands and state of other nexuses.
 #[rustfmt::skip]
 pub static FUNCTIONS: &[ManagementFunction] = &[
     row(Function::AbortTask, "ABORT TASK", "SAM-5 7.2", Observe),
@@ -82,12 +82,12 @@ pub enum TaskManagementResponse {
     NotAuthorized,
 }
 
-/// The commands of a nexus, which its transport keeps: what the device server asks of it when another nexus preempts this one
-/// and aborts (SPC-4 5.13.11.2.6).
+/// The commands of a nexus, which its transport keeps: what the device server asks of it when another nexus preempts
+/// this one and aborts (SPC-4 5.13.11.2.6).
 pub trait NexusTasks: fmt::Debug + Send + Sync {
-    /// Drops every command of the nexus on a logical unit without a response, like CLEAR TASK SET of another nexus, and tells
-    /// the nexus by [`Nexus::commands_cleared`](crate::Nexus::commands_cleared) if there were any. Answers when none of
-    /// them can have an effect any longer, also where the nexus ends meanwhile.
+    /// Drops every command of the nexus on a logical unit without a response, like CLEAR TASK SET of another nexus, and
+    /// tells the nexus by [`Nexus::commands_cleared`](crate::Nexus::commands_cleared) if there were any. Answers when
+    /// none of them can have an effect any longer, also where the nexus ends meanwhile.
     fn abort(&self, lun: u16) -> Io<()>;
 }
 

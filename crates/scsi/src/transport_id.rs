@@ -23,7 +23,8 @@ const ADDITIONAL_MIN: usize = 20;
 /// What a TransportID names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TransportId {
-    /// One initiator port, as [`PortPair::initiator_port`](crate::PortPair) has it: name, `,i,0x` and 12 digits of ISID.
+    /// One initiator port, as [`PortPair::initiator_port`](crate::PortPair) has it: name, `,i,0x` and 12 digits of
+    /// ISID.
     Port(String),
     /// Every port of the initiator with this name that is known.
     Initiator(String),

@@ -3,9 +3,9 @@
 use crate::device_server::{extended_copy, thin, verify};
 use crate::opcode as op;
 
-/// Upper bound of the buffers that the device server allocates for a command of its own accord, bytes: a chunk of the medium that
-/// VERIFY compares, the pattern of WRITE SAME, what COMPARE AND WRITE reads. READ and parameter data are not in it: they are
-/// bounded by what [`Nexus::execute_task`](crate::Nexus::execute_task) is told.
+/// Upper bound of the buffers that the device server allocates for a command of its own accord, bytes: a chunk of the
+/// medium that VERIFY compares, the pattern of WRITE SAME, what COMPARE AND WRITE reads. READ and parameter data are
+/// not in it: they are bounded by what [`Nexus::execute_task`](crate::Nexus::execute_task) is told.
 ///
 /// A transport that promises a bound for a session adds this to the data of each command before it begins.
 pub fn working_memory(cdb: &[u8], data_out: usize) -> usize {

@@ -49,7 +49,8 @@ pub struct SocketName {
 }
 
 impl UnixSocket {
-    /// Listens on `path`, does not block. A socket that a dead process has left behind is removed, one that answers is not.
+    /// Listens on `path`, does not block. A socket that a dead process has left behind is removed, one that answers is
+    /// not.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let failed = |source| BindError::Listen { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
@@ -63,7 +64,8 @@ impl UnixSocket {
 
     fn bind_new(path: &Path) -> io::Result<Self> {
         let socket = new()?;
-        // Before it has a name: Linux makes the name with the mode of the socket, so that there is no moment for somebody else.
+        // Before it has a name: Linux makes the name with the mode of the socket, so that there is no moment for
+        // somebody else.
         fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
         let found = fs::symlink_metadata(path)?;

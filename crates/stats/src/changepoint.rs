@@ -9,16 +9,18 @@ pub const CHANGEPOINT_VALUES_MAX: usize = 2000;
 /// Values that a level lasts at least: one stall is an outlier, two in a row may be a level.
 const LEVEL_MIN: usize = 3;
 /// What a further level must save, in variances and logarithms of the number of values. 3 is where 100 values of plain
-/// normal noise have a change called in under 5 of 100 series (a test), and a level 2 deviations off is found from 8 values on.
+/// normal noise have a change called in under 5 of 100 series (a test), and a level 2 deviations off is found from 8
+/// values on.
 const PENALTY: f64 = 3.0;
 
-/// Indices at which a new level begins, in order of time: the division into constant levels with the least squares around
-/// them, each level more being paid for (optimal partitioning: Jackson et al. 2005, which PELT prunes; at these lengths it needs
-/// no pruning). Empty where there is one level, or fewer than six values.
+/// Indices at which a new level begins, in order of time: the division into constant levels with the least squares
+/// around them, each level more being paid for (optimal partitioning: Jackson et al. 2005, which PELT prunes; at these
+/// lengths it needs no pruning). Empty where there is one level, or fewer than six values.
 ///
-/// The noise is taken from the differences of neighbours, so that the levels themselves do not count as noise; values that resemble
-/// their neighbours ([`autocorrelation`](crate::autocorrelation)) therefore have more changes called than they have. Values far out are
-/// drawn in to 4 deviations from the median of their surroundings first: a stall is not a level.
+/// The noise is taken from the differences of neighbours, so that the levels themselves do not count as noise; values
+/// that resemble their neighbours ([`autocorrelation`](crate::autocorrelation)) therefore have more changes called than
+/// they have. Values far out are drawn in to 4 deviations from the median of their surroundings first: a stall is not a
+/// level.
 pub fn changepoints(values: &[f64]) -> Vec<usize> {
     if values.len() < 2 * LEVEL_MIN || !finite(values) {
         return Vec::new();

@@ -1,11 +1,12 @@
 //! Estimates, intervals and tests for measurements that are few, skewed and not to be trusted.
 //!
-//! Pure functions over slices of `f64`: no I/O, no clock, no random numbers. What comes in may be anything a measurement or
-//! a file holds: values that are not finite are a caller's mistake that is answered with `None` (or an empty list), never
-//! with a panic, and nothing takes more than O(n) memory, or O(n log n) time, beyond fixed limits that each function names.
+//! Pure functions over slices of `f64`: no I/O, no clock, no random numbers. What comes in may be anything a
+//! measurement or a file holds: values that are not finite are a caller's mistake that is answered with `None` (or an
+//! empty list), never with a panic, and nothing takes more than O(n) memory, or O(n log n) time, beyond fixed limits
+//! that each function names.
 //!
-//! Rank methods throughout, since storage measurements have stalls: one run ten times as slow moves a mean by whatever it
-//! likes and a rank by one place.
+//! Rank methods throughout, since storage measurements have stalls: one run ten times as slow moves a mean by whatever
+//! it likes and a rank by one place.
 //!
 //! | question | answer |
 //! |---|---|

@@ -3,7 +3,8 @@
 use crate::median;
 use crate::summary::{finite, mean};
 
-/// Most points of [`theil_sen`]: their slopes by pairs are half a million numbers. Of more, as many are taken, evenly spaced.
+/// Most points of [`theil_sen`]: their slopes by pairs are half a million numbers. Of more, as many are taken, evenly
+/// spaced.
 pub const THEIL_SEN_POINTS_MAX: usize = 1000;
 
 /// A straight line.
@@ -38,8 +39,8 @@ pub fn least_squares(points: &[(f64, f64)]) -> Option<Line> {
     Some(Line { intercept: y_mean - slope * x_mean, slope })
 }
 
-/// The line with the median of all slopes between two points: up to 29 % of the points may be anything. `None` where all have
-/// one `x`.
+/// The line with the median of all slopes between two points: up to 29 % of the points may be anything. `None` where
+/// all have one `x`.
 pub fn theil_sen(points: &[(f64, f64)]) -> Option<Line> {
     let step = points.len().div_ceil(THEIL_SEN_POINTS_MAX).max(1);
     let points: Vec<(f64, f64)> = points.iter().copied().step_by(step).collect();

@@ -36,7 +36,8 @@ impl Interval {
     }
 }
 
-/// Twice the rank of each value, equal values sharing the mean of their places (midranks): twice, so that they are whole.
+/// Twice the rank of each value, equal values sharing the mean of their places (midranks): twice, so that they are
+/// whole.
 pub(crate) fn double_ranks(values: &[f64]) -> Vec<usize> {
     let order = sorted(values);
     values
@@ -54,8 +55,9 @@ pub(crate) fn tie_groups(values: &[f64]) -> Vec<usize> {
     sorted(values).chunk_by(|a, b| a == b).map(<[f64]>::len).collect()
 }
 
-/// The smallest number `x` with `count(x) >= k`, where `count` says how many of a set of numbers are at most `x`: the k-th of
-/// the set, from 1, without the set. Halves the floating-point numbers between `low` and `high`, in at most 64 steps.
+/// The smallest number `x` with `count(x) >= k`, where `count` says how many of a set of numbers are at most `x`: the
+/// k-th of the set, from 1, without the set. Halves the floating-point numbers between `low` and `high`, in at most 64
+/// steps.
 pub(crate) fn select(low: f64, high: f64, k: usize, count: impl Fn(f64) -> usize) -> f64 {
     let (mut low, mut high) = (key(low), key(high));
     while low < high {

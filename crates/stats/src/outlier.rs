@@ -6,8 +6,8 @@ use crate::{mad, mean, median};
 /// sample's values is beyond it.
 pub const OUTLIER_Z: f64 = 3.5;
 
-/// Each value's distance from the median in robust standard deviations. Where more than half of the values are equal the
-/// median deviation is zero and the mean deviation takes its place; where all are equal every distance is zero.
+/// Each value's distance from the median in robust standard deviations. Where more than half of the values are equal
+/// the median deviation is zero and the mean deviation takes its place; where all are equal every distance is zero.
 pub fn modified_z(values: &[f64]) -> Vec<f64> {
     let (Some(middle), Some(spread)) = (median(values), mad(values)) else { return vec![0.0; values.len()] };
     let scale = if spread > 0.0 {

@@ -1,7 +1,8 @@
 //! By how much pairs differ: Wilcoxon's signed ranks, and the Hodges–Lehmann estimate that belongs to them.
 //!
-//! What is asked of the differences is that they scatter evenly around the truth, no matter how far. For runs of two candidates
-//! in random order that needs no belief: without a difference the two are exchangeable, and so any scatter is even.
+//! What is asked of the differences is that they scatter evenly around the truth, no matter how far. For runs of two
+//! candidates in random order that needs no belief: without a difference the two are exchangeable, and so any scatter
+//! is even.
 
 use crate::order::{Interval, Shift, double_ranks, select, select_median};
 use crate::summary::{finite, sorted};
@@ -10,13 +11,13 @@ use crate::{normal_cdf, normal_quantile};
 /// Up to this many pairs distributions are exact.
 pub const EXACT_MAX: usize = 100;
 
-/// The shift of `differences` from zero, with an interval that has at least the `confidence` (such as 0.95). `None` of nothing,
-/// or where something is not finite.
+/// The shift of `differences` from zero, with an interval that has at least the `confidence` (such as 0.95). `None` of
+/// nothing, or where something is not finite.
 ///
-/// The estimate is the median of all averages of two differences (each with itself too). The interval's ends are two of those
-/// averages; ties only make it surer than it says. The p-value is exact to [`EXACT_MAX`] pairs, with ties too: it counts
-/// signs for the ranks as they are. Differences of zero take their ranks and have no sign (Pratt): leaving them out,
-/// as is usual, would call a shift what mostly is none.
+/// The estimate is the median of all averages of two differences (each with itself too). The interval's ends are two of
+/// those averages; ties only make it surer than it says. The p-value is exact to [`EXACT_MAX`] pairs, with ties too: it
+/// counts signs for the ranks as they are. Differences of zero take their ranks and have no sign (Pratt): leaving them
+/// out, as is usual, would call a shift what mostly is none.
 pub fn shift(differences: &[f64], confidence: f64) -> Option<Shift> {
     if differences.is_empty() || !finite(differences) {
         return None;

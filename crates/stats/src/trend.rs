@@ -17,8 +17,8 @@ pub struct Trend {
     pub p: f64,
 }
 
-/// Mann and Kendall's test for a trend, of values in order of time. Exact to 100 values, with ties too; normal with ties and
-/// continuity corrected above. `None` below three values.
+/// Mann and Kendall's test for a trend, of values in order of time. Exact to 100 values, with ties too; normal with
+/// ties and continuity corrected above. `None` below three values.
 ///
 /// It asks for independent values: those that resemble their neighbours ([`autocorrelation`]) make trends of nothing.
 pub fn mann_kendall(values: &[f64]) -> Option<Trend> {
@@ -90,7 +90,8 @@ fn rising_by_chance(groups: &[usize]) -> Vec<f64> {
     chances
 }
 
-/// Spearman's rank correlation of two columns; `None` where they differ in length, are shorter than two, or one is constant.
+/// Spearman's rank correlation of two columns; `None` where they differ in length, are shorter than two, or one is
+/// constant.
 pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.len() != b.len() || a.len() < 2 || !finite(a) || !finite(b) {
         return None;
@@ -107,8 +108,8 @@ pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     if aa == 0.0 || bb == 0.0 { None } else { Some(ab / (aa * bb).sqrt()) }
 }
 
-/// Correlation of each value with the next. Of n independent values it is about −1/n, give or take 1/√n. `None` below three
-/// values or where all are equal.
+/// Correlation of each value with the next. Of n independent values it is about −1/n, give or take 1/√n. `None` below
+/// three values or where all are equal.
 pub fn autocorrelation(values: &[f64]) -> Option<f64> {
     if values.len() < 3 || values.iter().all(|value| *value == values[0]) {
         return None;

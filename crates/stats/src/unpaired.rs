@@ -7,12 +7,12 @@ use crate::{normal_cdf, normal_quantile};
 /// Up to this many values in both samples together distributions are exact.
 pub const EXACT_MAX: usize = 100;
 
-/// By how much `b` lies above `a`, with an interval that has at least the `confidence` (such as 0.95). `None` where a sample
-/// is empty or something is not finite.
+/// By how much `b` lies above `a`, with an interval that has at least the `confidence` (such as 0.95). `None` where a
+/// sample is empty or something is not finite.
 ///
-/// The estimate is the median of all differences between a value of one and a value of the other. The interval's ends are two of
-/// those differences; ties only make it surer than it says. The p-value is exact to [`EXACT_MAX`] values, with ties
-/// too: it counts the ways of dealing out the ranks as they are.
+/// The estimate is the median of all differences between a value of one and a value of the other. The interval's ends
+/// are two of those differences; ties only make it surer than it says. The p-value is exact to [`EXACT_MAX`] values,
+/// with ties too: it counts the ways of dealing out the ranks as they are.
 pub fn shift(a: &[f64], b: &[f64], confidence: f64) -> Option<Shift> {
     if a.is_empty() || b.is_empty() || !finite(a) || !finite(b) {
         return None;
@@ -78,8 +78,8 @@ fn sums_by_chance(ranks: &[usize], m: usize) -> Vec<f64> {
 
 /// Chances of each number of pairs (one of `m`, one of `n` values, no two equal) in which the second is larger.
 pub(crate) fn untied(m: usize, n: usize) -> Vec<f64> {
-    // By the largest of all: it is one of the m, and its pairs count nothing, or one of the n, and they count m. The row of n
-    // values is built up from the rows of fewer.
+    // By the largest of all: it is one of the m, and its pairs count nothing, or one of the n, and they count m. The
+    // row of n values is built up from the rows of fewer.
     let mut rows: Vec<Vec<f64>> = vec![vec![1.0]; m + 1];
     for b in 1..=n {
         for a in 1..=m {
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn the_published_example_comes_out() {
-        // Hollander and Wolfe, table 4.1 (permeability of the human chorioamnion), as in the example of R's `wilcox.test`:
-        // W = 35, p = 0.2544 two-sided; estimate 0.305, interval −0.15 … 0.76.
+        // Hollander and Wolfe, table 4.1 (permeability of the human chorioamnion), as in the example of R's
+        // `wilcox.test`: W = 35, p = 0.2544 two-sided; estimate 0.305, interval −0.15 … 0.76.
         let term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46];
         let early = [1.15, 0.88, 0.90, 0.74, 1.21];
         let shift = shift(&early, &term, 0.95).unwrap();

@@ -38,8 +38,8 @@ impl<'a> From<&'a TargetConfig> for Gate<'a> {
     }
 }
 
-/// Decides by the first rule that matches; an initiator that matches none may do everything where the target is open, and
-/// nothing where it is not. An empty list of rules is no exception.
+/// Decides by the first rule that matches; an initiator that matches none may do everything where the target is open,
+/// and nothing where it is not. An empty list of rules is no exception.
 ///
 /// `user` is the CHAP user that was proven; none matches no rule that names users.
 pub(crate) fn decide(gate: Gate<'_>, asker: Asker<'_>, user: Option<&str>) -> Access {

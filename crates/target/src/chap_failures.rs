@@ -27,10 +27,11 @@ const WAIT_MAX: Duration = Duration::from_secs(8);
 /// Failures are forgotten after this time without another.
 const FORGET_TIME: Duration = Duration::from_secs(600);
 
-/// Slows down guessing of secrets: of one source for one account most, of a source for all accounts less, for an account from all
-/// sources least and never for long, so that nobody can lock its user out from another address.
+/// Slows down guessing of secrets: of one source for one account most, of a source for all accounts less, for an
+/// account from all sources least and never for long, so that nobody can lock its user out from another address.
 ///
-/// Tables that somebody has filled with made-up names and other sources forget some of them for new ones, so that no user pays for it.
+/// Tables that somebody has filled with made-up names and other sources forget some of them for new ones, so that no
+/// user pays for it.
 ///
 /// Ask [`wait`](Self::wait) before a response is checked, and tell what became of it.
 #[derive(Debug, Default)]
@@ -87,8 +88,8 @@ impl Failures {
 }
 
 impl ChapFailures {
-    /// How long a response for this account has to wait before it is checked; `None`: it is to be refused unchecked, for too many
-    /// wait before it.
+    /// How long a response for this account has to wait before it is checked; `None`: it is to be refused unchecked,
+    /// for too many wait before it.
     pub(crate) fn wait(&self, ip: IpAddr, user: &str, now: Instant) -> Option<Duration> {
         let (source, account) = (Source::from(ip), self.hasher.hash_one(user));
         let mut guard = self.lock();

@@ -22,8 +22,8 @@ impl<T> Default for Crowd<T> {
 }
 
 impl<T> Crowd<T> {
-    /// Adds a member with a number of its own; lower numbers are older. Returns the member that has to go where there are more
-    /// than `most` in all, or more than `most_of_source` of this source.
+    /// Adds a member with a number of its own; lower numbers are older. Returns the member that has to go where there
+    /// are more than `most` in all, or more than `most_of_source` of this source.
     ///
     /// Takes time in proportion to the number of sources, where it is full.
     pub fn enter(

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A connection is one task on one pinned core; with one connection per session, so is a session. Connections meet only
-//! in the registry, when sessions come and go and when tasks are managed. This crate must not know what devices are made of:
-//! it is given a function that opens them.
+//! in the registry, when sessions come and go and when tasks are managed. This crate must not know what devices are
+//! made of: it is given a function that opens them.
 //!
 //! | part | is |
 //! |---|---|

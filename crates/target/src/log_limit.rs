@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 const LINES: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lets a few lines per second through and counts the others, so that a peer that connects in a loop cannot fill a disk.
+/// Lets a few lines per second through and counts the others, so that a peer that connects in a loop cannot fill a
+/// disk.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Mutex<State>);
 

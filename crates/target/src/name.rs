@@ -14,8 +14,8 @@ const NAME_MAX: usize = 223;
 /// right. Normalising is RFC 3722's stringprep as far as ASCII goes: capitals become small. Beyond ASCII the name is
 /// taken as it comes: its author must have normalised it, as §4.2.7.1 asks.
 ///
-/// One rule holds for all names, ours and peers': what can be sent as a name and written in an address is one. Names in use
-/// depart from the standards' form (`_` is common), and those who chose them cannot always change them.
+/// One rule holds for all names, ours and peers': what can be sent as a name and written in an address is one. Names in
+/// use depart from the standards' form (`_` is common), and those who chose them cannot always change them.
 /// [`departure`](Self::departure) says where a name of ours does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -30,7 +30,8 @@ pub enum NameError {
     /// Not one of the three types.
     #[error("{0:?} starts neither with \"iqn.\" nor \"eui.\" nor \"naa.\" (RFC 7143 §4.2.7.3)")]
     Type(String),
-    /// A character that cannot be part of a name: blanks and control characters, and those that end a name in an address.
+    /// A character that cannot be part of a name: blanks and control characters, and those that end a name in an
+    /// address.
     #[error(
         "{name:?} contains {character:?}: blanks, control characters and any of {RESERVED} cannot be in a name"
     )]
@@ -58,11 +59,13 @@ pub enum NameDeparture {
     Digits,
 }
 
-/// Characters that end a path or cannot be in one (RFC 3986 §3.3): `iscsi://` addresses and the paths of the API hold names as they are.
+/// Characters that end a path or cannot be in one (RFC 3986 §3.3): `iscsi://` addresses and the paths of the API hold
+/// names as they are.
 const RESERVED: &str = "/?#%\"<>[]\\^`{|}";
 
 impl IscsiName {
-    /// Name of a target for which its user has not chosen one. The host's name makes it unique, as names of targets should be.
+    /// Name of a target for which its user has not chosen one. The host's name makes it unique, as names of targets
+    /// should be.
     pub fn of_this_host() -> Self {
         let host = lunway_machine::host_name().to_ascii_lowercase();
         let host: String =

@@ -5,18 +5,20 @@ use sha2::{Digest, Sha256};
 use crate::access::{self, Asker};
 use crate::config::AccessRule;
 
-/// Digits of a rule without a name, in hexadecimal: 64 bits tell the rules of one target apart, which its administrator writes.
+/// Digits of a rule without a name, in hexadecimal: 64 bits tell the rules of one target apart, which its administrator
+/// writes.
 const RULE_DIGITS: usize = 16;
 
 /// Who has logged in to a target with these rules. A `user` is one that has been proven by CHAP.
 ///
-/// A name of an initiator is what it says it is, and PERSISTENT RESERVE IN tells everybody the names of the others. So what an
-/// initiator port has, such as a session that a login with its name takes the place of, is its principal's: the proven user;
-/// without CHAP whom the rules can tell apart, that is the rule that lets it in. Addresses that one rule lets in are one principal,
-/// because a host comes by another card of its own to fence its sessions over the first. Where everybody is let in alike, it is empty.
+/// A name of an initiator is what it says it is, and PERSISTENT RESERVE IN tells everybody the names of the others. So
+/// what an initiator port has, such as a session that a login with its name takes the place of, is its principal's: the
+/// proven user; without CHAP whom the rules can tell apart, that is the rule that lets it in. Addresses that one rule
+/// lets in are one principal, because a host comes by another card of its own to fence its sessions over the first.
+/// Where everybody is let in alike, it is empty.
 ///
-/// A rule is known by its name, or where it has none by whom it is for; not by its place nor by what it allows. So it stays the same
-/// over changes of the configuration.
+/// A rule is known by its name, or where it has none by whom it is for; not by its place nor by what it allows. So it
+/// stays the same over changes of the configuration.
 pub(crate) fn of(rules: &[AccessRule], asker: Asker<'_>, user: Option<&str>) -> String {
     if let Some(user) = user {
         return format!("user:{user}");

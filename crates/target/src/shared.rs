@@ -67,8 +67,8 @@ impl Target {
         Ok(Some(ChapAuth { barred, ..auth.clone() }))
     }
 
-    /// What an initiator that has logged in through a portal of `group` may see and do as things are now; denied as well where
-    /// the target is disabled or not offered by that group.
+    /// What an initiator that has logged in through a portal of `group` may see and do as things are now; denied as
+    /// well where the target is disabled or not offered by that group.
     pub(crate) fn access_of(&self, initiator: &str, from: IpAddr, user: Option<&str>, group: u16) -> Access {
         match self.config.enabled && self.is_offered_by(group) {
             true => self.access(Asker { initiator, from }, user),
@@ -262,9 +262,9 @@ impl Shared {
         }
     }
 
-    /// Turns a connection whose login has succeeded into a session, or one more connection of a session that it `joins`. With
-    /// it come the connections whose place it takes: nothing may happen on the new one before they have ended. `joinable` is
-    /// what others need to join.
+    /// Turns a connection whose login has succeeded into a session, or one more connection of a session that it
+    /// `joins`. With it come the connections whose place it takes: nothing may happen on the new one before they have
+    /// ended. `joinable` is what others need to join.
     pub(crate) fn establish(
         &self,
         logged_in: &LoggedIn,
@@ -338,8 +338,8 @@ impl Shared {
         Some(target.scsi.open_nexus_between(ports, view))
     }
 
-    /// Answers SendTargets: with all targets that the initiator may log in to from where it is, with one by name, or with
-    /// the session's own.
+    /// Answers SendTargets: with all targets that the initiator may log in to from where it is, with one by name, or
+    /// with the session's own.
     // RFC 7143 [C-3, C-9, C-10]
     pub(crate) fn records(&self, which: &SendTargets, asking: &LoggedIn, ends: Ends) -> Vec<TargetRecord> {
         let serving = self.serving();

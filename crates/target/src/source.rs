@@ -45,8 +45,8 @@ impl<T, K> Default for SourceTable<T, K> {
 }
 
 impl<T, K: Copy + Eq + Hash> SourceTable<T, K> {
-    /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go that are `stale`, else any one: a table that
-    /// somebody has filled must not make one source pay for another.
+    /// What is remembered of a source: `fresh` if nothing is. Where there is no place, those go that are `stale`, else
+    /// any one: a table that somebody has filled must not make one source pay for another.
     pub(crate) fn of(
         &mut self,
         source: impl Into<K>,

@@ -15,16 +15,17 @@ use crate::driver::Connection;
 use crate::registry::Ticket;
 use crate::shared::Shared;
 
-/// Turns of connections after which the kernel is asked for news of their sockets (61 in the runtime of itself). A turn of long commands
-/// takes a tenth of a millisecond, so that news waits for 1 ms at most; asking takes less than 1 µs, where a turn of 4 KiB commands takes 10.
+/// Turns of connections after which the kernel is asked for news of their sockets (61 in the runtime of itself). A turn
+/// of long commands takes a tenth of a millisecond, so that news waits for 1 ms at most; asking takes less than 1 µs,
+/// where a turn of 4 KiB commands takes 10.
 const TURNS_PER_POLL: u32 = 8;
 /// How long a thread has to end: nothing in it takes time but a device that blocks it.
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// How often it is seen whether it has.
 const STOP_POLL: Duration = Duration::from_millis(1);
 
-/// A thread, pinned to a core, with a runtime of its own. A connection is given to it once and stays: all that a session
-/// needs stays in one core's cache, and nothing of it is ever woken across cores.
+/// A thread, pinned to a core, with a runtime of its own. A connection is given to it once and stays: all that a
+/// session needs stays in one core's cache, and nothing of it is ever woken across cores.
 #[derive(Debug)]
 pub(crate) struct Worker {
     runtime: Handle,
@@ -85,8 +86,8 @@ impl Worker {
         });
     }
 
-    /// Ends the thread and with it all connections that are left. A thread that does not end in time, because a device keeps it, is
-    /// left to the end of the process.
+    /// Ends the thread and with it all connections that are left. A thread that does not end in time, because a device
+    /// keeps it, is left to the end of the process.
     pub(crate) fn stop(&mut self) {
         if let Some(Thread { stop, join }) = self.thread.take() {
             drop(stop);

@@ -17,7 +17,8 @@ use support::{Client, Daemon, cdb10};
 /// `session_memory_mib` unless set otherwise, and what the allocator, sockets and the test itself take.
 const PROMISED: usize = 64 << 20;
 const OTHERS: usize = 32 << 20;
-/// What stays when a flood is over: 32 MiB of buffers that the session's core keeps for the next transfers, and what the allocator needs.
+/// What stays when a flood is over: 32 MiB of buffers that the session's core keeps for the next transfers, and what
+/// the allocator needs.
 const KEPT: usize = 40 << 20;
 /// Until when, on a machine with a load of ten.
 const FREED_BY: Duration = Duration::from_secs(20);

@@ -9,10 +9,10 @@
 //!   docs/src/rfc7143.md     its summary, for the book                   page::summary
 //! ```
 //!
-//! A requirement is **tested** (code and test have its mark), **implemented** (only code has), **kept by absence** (nothing
-//! in the code could break it), **deliberately not** obeyed or **not yet**; the last three are said in the list, with the
-//! reason. One that is none of these, and a mark that names no requirement, are faults, and `cargo test -p lunway-trace`
-//! fails. `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-trace` writes the pages anew.
+//! A requirement is **tested** (code and test have its mark), **implemented** (only code has), **kept by absence**
+//! (nothing in the code could break it), **deliberately not** obeyed or **not yet**; the last three are said in the
+//! list, with the reason. One that is none of these, and a mark that names no requirement, are faults, and
+//! `cargo test -p lunway-trace` fails. `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-trace` writes the pages anew.
 
 pub mod mark;
 pub mod page;

@@ -21,7 +21,8 @@ use crate::{random_guids, snapshot};
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
 /// change their state.
 const UNMAP_GRANULARITY: u32 = 4096;
-/// How long the end is waited for: it is there at once, unless the host's disk does not answer, and then it may never come.
+/// How long the end is waited for: it is there at once, unless the host's disk does not answer, and then it may never
+/// come.
 const CLOSE_TIME: Duration = Duration::from_secs(5);
 /// Extents told by one call; what follows is told as data, which is always true enough. As many as a file tells: it
 /// bounds time and memory for hostile files.
@@ -108,8 +109,8 @@ impl VhdxDevice {
         Ok(Self { inner: Arc::new(Inner::new(opened.map_err(failed)?)) })
     }
 
-    /// Opens the VHDX that lies on a device, from its first byte on. It has no parents, does not change its size, and takes space
-    /// up to the end of the device. Blocks: the device must be carried by another thread.
+    /// Opens the VHDX that lies on a device, from its first byte on. It has no parents, does not change its size, and
+    /// takes space up to the end of the device. Blocks: the device must be carried by another thread.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! A VHDX file with its parents, or a VHDX on another device, as a [`BlockDevice`](lunway_block::BlockDevice).
 //!
 //! ```text
-//!   read, write, unmap …  ──▶  a thread of the device's own  ──▶  lunway_vhdx::Chain  ──▶  pread, pwrite, fallocate, fdatasync
+//!   read, write, unmap …  ──▶  a thread of the device's own  ──▶  lunway_vhdx::Chain  ──▶  pread, pwrite, fallocate …
 //! ```
 //!
 //! The engine says which metadata an operation needs and where its payload lies; both are blocking system calls here,

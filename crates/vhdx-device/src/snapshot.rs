@@ -7,8 +7,9 @@
 //!   4  rename     LEAF.pending-snapshot ──▶ LEAF
 //! ```
 //!
-//! A kill before step 3 leaves the base as the device, and a file that no one looks at: the base is written again, so that it could
-//! not become its child any more. A kill after it leaves LEAF as the device, and opening that makes up for step 4.
+//! A kill before step 3 leaves the base as the device, and a file that no one looks at: the base is written again, so
+//! that it could not become its child any more. A kill after it leaves LEAF as the device, and opening that makes up
+//! for step 4.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -105,7 +106,6 @@ impl Closed {
     }
 
     /// A chain with a new file on top, and the base's file.
-    #[expect(clippy::result_large_err, reason = "once for each snapshot")]
     fn continued(self, pending: &Path, relative: &str) -> Result<(Chain<Backing>, File), (Self, BlockError)> {
         match self.leaf(pending, relative) {
             Ok((leaf, base, file)) => {
@@ -163,8 +163,8 @@ impl Closed {
     }
 }
 
-/// Finishes a snapshot that a kill has stopped after its commit: the new file gets its name. Nothing happens where there is
-/// nothing to finish.
+/// Finishes a snapshot that a kill has stopped after its commit: the new file gets its name. Nothing happens where
+/// there is nothing to finish.
 pub(crate) fn finish(leaf: &Path) -> Result<(), OpenError> {
     let pending = pending(leaf);
     if leaf.symlink_metadata().is_ok() || !pending.is_file() {
@@ -185,8 +185,8 @@ fn pending(leaf: &Path) -> PathBuf {
     name.into()
 }
 
-/// Exchanges the lock of an open file, with an instant between in which another may take the file. File systems without locks: as much as
-/// they allow.
+/// Exchanges the lock of an open file, with an instant between in which another may take the file. File systems without
+/// locks: as much as they allow.
 fn lock(file: &File, writable: bool) -> Result<(), BlockError> {
     match if writable { file.try_lock() } else { file.try_lock_shared() } {
         Ok(()) => {

@@ -29,7 +29,8 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
-    /// A disk with blocks as Windows makes them: 32 MiB for dynamic disks, 2 MiB for others; sectors of 512 bytes on 4096.
+    /// A disk with blocks as Windows makes them: 32 MiB for dynamic disks, 2 MiB for others; sectors of 512 bytes on
+    /// 4096.
     pub fn new(kind: Kind, disk_size: u64, disk_id: Guid) -> Self {
         let block_size = if kind == Kind::Dynamic { 32 << 20 } else { 2 << 20 };
         Self {
@@ -66,9 +67,9 @@ const ENTRIES_STEP: u64 = 1 << 17;
 
 /// Makes a file on an empty storage, durably.
 ///
-/// Layout as Windows': log at 1 MiB, metadata behind it, block table behind that, then payload. The file type identifier is written last:
-/// what a crash leaves before that is not a VHDX file. Blocks of a fixed disk are taken, not written: what a storage that was extended
-/// shows there is zero.
+/// Layout as Windows': log at 1 MiB, metadata behind it, block table behind that, then payload. The file type
+/// identifier is written last: what a crash leaves before that is not a VHDX file. Blocks of a fixed disk are taken,
+/// not written: what a storage that was extended shows there is zero.
 pub fn create(
     storage: &impl Storage,
     options: &CreateOptions,

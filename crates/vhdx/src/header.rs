@@ -8,7 +8,8 @@ use crate::error::{OpenError, Place};
 use crate::format::{HEADER_OFFSETS, HEADER_SECTION, Header, MIB, PAGE};
 use crate::storage::Storage;
 
-/// The longest log that is read, bytes: OpenVMM's limit, 64 times what the largest writers make. It bounds the time of a replay.
+/// The longest log that is read, bytes: OpenVMM's limit, 64 times what the largest writers make. It bounds the time of
+/// a replay.
 const LOG_LENGTH_MAX: u32 = 1 << 30;
 
 /// The current header, and which slot holds it.
@@ -24,8 +25,8 @@ impl Headers {
         Self { current: header, slot: 1 }
     }
 
-    /// Reads both and takes the valid one with the greater sequence number. Two valid ones with the same number must be the same
-    /// (Disk2vhd writes such files): the standard says nothing of others.
+    /// Reads both and takes the valid one with the greater sequence number. Two valid ones with the same number must be
+    /// the same (Disk2vhd writes such files): the standard says nothing of others.
     pub(crate) fn read(storage: &impl Storage) -> Result<Self, OpenError> {
         let mut valid: [Option<Header>; 2] = [None; 2];
         for (slot, offset) in HEADER_OFFSETS.into_iter().enumerate() {
@@ -59,8 +60,8 @@ impl Headers {
         Ok(Self { current, slot })
     }
 
-    /// Replaces both headers by the current one as `change` makes it: the other slot first, each flushed, so that at every moment one
-    /// valid header is on the storage, and a lost sector afterwards costs nothing (2.2.2.1).
+    /// Replaces both headers by the current one as `change` makes it: the other slot first, each flushed, so that at
+    /// every moment one valid header is on the storage, and a lost sector afterwards costs nothing (2.2.2.1).
     pub(crate) fn update(
         &mut self,
         storage: &impl Storage,

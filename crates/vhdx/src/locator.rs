@@ -196,8 +196,8 @@ impl Locator {
     }
 }
 
-/// A parent's path from the folder of its child, which it must not leave: a file that came from elsewhere could name any other. The
-/// child need not exist.
+/// A parent's path from the folder of its child, which it must not leave: a file that came from elsewhere could name
+/// any other. The child need not exist.
 ///
 /// # Errors
 ///

@@ -29,8 +29,8 @@ use crate::open::{self, OpenOptions};
 use crate::storage::{Storage, open_file, open_unlocked};
 use crate::transition::DiscardMode;
 
-/// The end of the name of a new child until the disk that it continues has been switched to it: a device that is snapshotted while
-/// it is used ([`children`] leaves such files out).
+/// The end of the name of a new child until the disk that it continues has been switched to it: a device that is
+/// snapshotted while it is used ([`children`] leaves such files out).
 pub const PENDING: &str = ".pending-snapshot";
 
 /// How much is copied at a time, bytes.

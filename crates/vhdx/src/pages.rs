@@ -15,8 +15,8 @@ struct Page {
     recent: bool,
 }
 
-/// Pages by their offset in the file. Changed and held pages stay; of others at most `clean_max` do, the least recently used go first
-/// (second chance).
+/// Pages by their offset in the file. Changed and held pages stay; of others at most `clean_max` do, the least recently
+/// used go first (second chance).
 pub(crate) struct Pages {
     map: HashMap<u64, Page>,
     order: VecDeque<u64>,

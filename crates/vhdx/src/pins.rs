@@ -1,7 +1,7 @@
 //! Pins: which space I/O under way may still reach.
 
-/// Counts the I/O under way in two generations, so that freed space is given away only when all I/O that was resolved before it was freed
-/// has ended. An I/O costs an increment and a decrement, whatever was freed.
+/// Counts the I/O under way in two generations, so that freed space is given away only when all I/O that was resolved
+/// before it was freed has ended. An I/O costs an increment and a decrement, whatever was freed.
 #[derive(Default)]
 pub(crate) struct Pins {
     generation: u64,

@@ -1,4 +1,5 @@
-//! The scan of a block table: every entry looked at once, in bounded memory. Opening refuses what it finds; `check` reports it.
+//! The scan of a block table: every entry looked at once, in bounded memory. Opening refuses what it finds; `check`
+//! reports it.
 
 use crate::error::{OpenError, Place};
 use crate::format::{BatEntry, BlockState, MIB};

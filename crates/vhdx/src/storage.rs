@@ -125,8 +125,8 @@ impl<S: Storage + ?Sized> Storage for Arc<S> {
 const LOCK_TRIES: u32 = 25;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe would wait for
-/// its other end.
+/// Opens a file without a lock: for looking at one that is in use. Only regular files and block devices: opening a pipe
+/// would wait for its other end.
 pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
     use std::os::unix::fs::FileTypeExt;
 
@@ -139,8 +139,8 @@ pub fn open_unlocked(path: &std::path::Path, writable: bool) -> Result<File, cra
     File::options().read(true).write(writable).open(path).map_err(opening())
 }
 
-/// Opens a file and locks it: shared for reading, alone for writing (`flock`; `lunway_occupancy` for QEMU and loop devices). The lock
-/// ends with the file.
+/// Opens a file and locks it: shared for reading, alone for writing (`flock`; `lunway_occupancy` for QEMU and loop
+/// devices). The lock ends with the file.
 pub fn open_file(path: &std::path::Path, writable: bool) -> Result<File, crate::OpenError> {
     let file = open_unlocked(path, writable)?;
     let mut patience = LOCK_TRIES;

@@ -14,10 +14,11 @@
 //! | FULLY PRESENT | in place | in place | zero in place | → ZERO | zero in place | → ZERO |
 //! | PARTIALLY PRESENT | in place, mark | in place, → FULLY PRESENT | zero in place, mark | → ZERO | zero in place, mark | → ZERO |
 //!
-//! "Allocate" makes a FULLY PRESENT block where nothing else is said. Blocks of a fixed disk that are present never leave that state (note 6
-//! of the standard): unmapping does nothing there, zeroes are written. On a differencing disk an unmapped block becomes ZERO, which hides
-//! the parent for every reader; UNMAPPED would let a reader return what the parent has. Where a reader may return anything (NOT PRESENT,
-//! UNDEFINED, UNMAPPED without a parent) this code returns zeroes.
+//! "Allocate" makes a FULLY PRESENT block where nothing else is said. Blocks of a fixed disk that are present never
+//! leave that state (note 6 of the standard): unmapping does nothing there, zeroes are written. On a differencing disk
+//! an unmapped block becomes ZERO, which hides the parent for every reader; UNMAPPED would let a reader return what the
+//! parent has. Where a reader may return anything (NOT PRESENT, UNDEFINED, UNMAPPED without a parent) this code returns
+//! zeroes.
 
 use crate::format::BlockState;
 use crate::metadata::Kind;

@@ -139,7 +139,8 @@ impl Comparison {
 }
 
 impl Contrast {
-    /// Half of the interval's length, per cent: of the control against itself, the smallest difference that can be seen.
+    /// Half of the interval's length, per cent: of the control against itself, the smallest difference that can be
+    /// seen.
     pub fn resolution_pct(&self) -> Option<f64> {
         self.interval_pct.map(|(low, high)| 0.5 * (high - low))
     }

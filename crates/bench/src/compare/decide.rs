@@ -56,8 +56,8 @@ pub struct Contrast {
     pub a: f64,
     /// The candidate's.
     pub b: f64,
-    /// By how many per cent of the control the candidate lies above it (below, if negative): Hodges–Lehmann over the pairs, and so
-    /// not exactly the quotient of the medians. NaN without pairs.
+    /// By how many per cent of the control the candidate lies above it (below, if negative): Hodges–Lehmann over the
+    /// pairs, and so not exactly the quotient of the medians. NaN without pairs.
     pub diff_pct: f64,
     /// Where the true difference lies, per cent; `None` where so few pairs cannot say. 95 % over all looks together.
     pub interval_pct: Option<(f64, f64)>,
@@ -79,7 +79,8 @@ pub(super) struct Pairs {
     pub(super) figures: Vec<(f64, f64)>,
 }
 
-/// Two-sided level of each look: Pocock (1977), for looks after equally many pairs, so that all together err in 5 of 100 cases.
+/// Two-sided level of each look: Pocock (1977), for looks after equally many pairs, so that all together err in 5 of
+/// 100 cases.
 pub(super) fn level(plan: &Plan) -> f64 {
     match plan.rounds {
         0 | 1 => 0.05,
@@ -120,8 +121,8 @@ pub(super) fn decide(plan: &Plan, family: Vec<Pairs>) -> Vec<Contrast> {
     family.into_iter().enumerate().map(contrast).collect()
 }
 
-/// Whether a contrast needs no more pairs. Holm's correction depends on the other rows, which may go on; the strictest that
-/// it can become is Bonferroni's, so what passes that stays decided.
+/// Whether a contrast needs no more pairs. Holm's correction depends on the other rows, which may go on; the strictest
+/// that it can become is Bonferroni's, so what passes that stays decided.
 pub(super) fn is_final(plan: &Plan, contrast: &Contrast, family: usize) -> bool {
     match contrast.verdict {
         Verdict::CannotTell => false,
@@ -158,8 +159,8 @@ fn verdict(plan: &Plan, better: Better, shift: Option<Shift>, p_adjusted: f64) -
     }
 }
 
-/// An interval shrinks with the square root of the number of pairs, and must shrink to the distance between estimate and margin.
-/// To hold its own among `family` rows it also needs so many pairs that their least p can.
+/// An interval shrinks with the square root of the number of pairs, and must shrink to the distance between estimate
+/// and margin. To hold its own among `family` rows it also needs so many pairs that their least p can.
 fn more_pairs(plan: &Plan, shift: Option<Shift>, pairs: usize, family: usize) -> Option<u32> {
     let holds = (6..64).find(|&n| paired::p_min(n) * family as f64 <= level(plan)).unwrap_or(64);
     let Some((shift, interval)) = shift.and_then(|shift| Some((shift, shift.interval?))) else {

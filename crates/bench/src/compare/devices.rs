@@ -27,8 +27,8 @@ pub enum Figure {
 pub struct Devices {
     /// One for each arm; the first is the control.
     pub candidates: Vec<Arc<dyn BlockDevice>>,
-    /// The control, opened once more: what another connection, another file handle or other memory does to the figure is then
-    /// seen in the control against itself. The same device where it cannot be opened twice.
+    /// The control, opened once more: what another connection, another file handle or other memory does to the figure
+    /// is then seen in the control against itself. The same device where it cannot be opened twice.
     pub control_again: Arc<dyn BlockDevice>,
     /// One for each row.
     pub jobs: Vec<Job>,

@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::comparison::Comparison;
 use super::decide::Verdict;
 
-/// The document for programs: its facts, notes and measures, and the [`Comparison::to_json`] that it holds, side by side in one object.
+/// The document for programs: its facts, notes and measures, and the [`Comparison::to_json`] that it holds, side by
+/// side in one object.
 pub fn json(document: &Document) -> Value {
     let mut all = lunway_report::data(document);
     if let (Value::Object(all), Value::Object(results)) = (&mut all, document.results.clone()) {

@@ -8,12 +8,12 @@ use super::comparison::{Comparison, Runs};
 use crate::random::{Random, mix};
 use crate::run::Cancel;
 
-/// Pairs of a round: with ten, one row of ten that differs can still hold its own after Holm (2/2¹⁰ × 10 is under 2.2 %),
-/// and an interval leaves out the two most extreme of them on either side.
+/// Pairs of a round: with ten, one row of ten that differs can still hold its own after Holm (2/2¹⁰ × 10 is under 2.2
+/// %), and an interval leaves out the two most extreme of them on either side.
 pub const PAIRS: u32 = 10;
 
-/// The practical margin, per cent. People argue over three per cent; half of that is as far from 3 as from 0, so that calling
-/// the one a difference and the other none takes equally many pairs.
+/// The practical margin, per cent. People argue over three per cent; half of that is as far from 3 as from 0, so that
+/// calling the one a difference and the other none takes equally many pairs.
 pub const MARGIN_PERCENT: f64 = 1.5;
 
 /// Most looks at the data: Pocock's levels are tabled here for so many.
@@ -57,7 +57,8 @@ pub struct Row {
 pub enum Arm {
     /// A candidate by its place in [`Plan::arms`]; 0 is the control.
     Candidate(usize),
-    /// The control once more in the same block, best through a handle of its own: against the first it must come out even.
+    /// The control once more in the same block, best through a handle of its own: against the first it must come out
+    /// even.
     ControlAgain,
 }
 
@@ -153,9 +154,9 @@ impl Plan {
         (block * blocks(1), block * blocks(self.rounds))
     }
 
-    /// Carries it out, run after run. `measure` gives a run's figure; one that is not positive and finite counts as a run that
-    /// failed, and its pair is left out. After a cancel the answer is what was measured until then: a run that the
-    /// cancel cut short is dropped.
+    /// Carries it out, run after run. `measure` gives a run's figure; one that is not positive and finite counts as a
+    /// run that failed, and its pair is left out. After a cancel the answer is what was measured until then: a run that
+    /// the cancel cut short is dropped.
     ///
     /// # Errors
     ///

@@ -8,8 +8,9 @@ use super::comparison::Runs;
 use super::decide::{Contrast, level, percent};
 use super::plan::Plan;
 
-/// A change of the control beyond this is a reason not to trust the table, smaller ones are mentioned: pairs cancel what both of
-/// them went through, but what moves by a tenth moves within pairs too. The limit is that of SNIA's steady state.
+/// A change of the control beyond this is a reason not to trust the table, smaller ones are mentioned: pairs cancel
+/// what both of them went through, but what moves by a tenth moves within pairs too. The limit is that of SNIA's steady
+/// state.
 const CHANGE_PERCENT_MAX: f64 = 10.0;
 /// A level that ends within this part of the blocks is called warm-up.
 const WARM_UP_SHARE: f64 = 0.3;

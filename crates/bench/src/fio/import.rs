@@ -26,10 +26,11 @@ pub struct Imported {
     pub bytes_per_s: f64,
     /// How long it was measured, seconds.
     pub seconds: f64,
-    /// Mean response time, nanoseconds: `lat_ns`, from the (intended) start to the completion. `None` where the document
-    /// does not tell, as with `disable_lat`.
+    /// Mean response time, nanoseconds: `lat_ns`, from the (intended) start to the completion. `None` where the
+    /// document does not tell, as with `disable_lat`.
     pub mean_ns: Option<f64>,
-    /// Per cent and nanoseconds, rising: of `lat_ns` where it has percentiles, else of `clat_ns`, as fio has it by default.
+    /// Per cent and nanoseconds, rising: of `lat_ns` where it has percentiles, else of `clat_ns`, as fio has it by
+    /// default.
     pub percentiles_ns: Vec<(f64, u64)>,
 }
 

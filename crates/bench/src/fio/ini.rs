@@ -176,7 +176,8 @@ fn load(path: &Path) -> Result<String, JobFileError> {
 
 /// Replaces each `${NAME}`.
 ///
-/// fio takes an unset variable for nothing; that makes another job of the file than its author meant, so it is an error.
+/// fio takes an unset variable for nothing; that makes another job of the file than its author meant, so it is an
+/// error.
 fn fill_in(value: &str, environment: Environment<'_>) -> Result<String, Problem> {
     let mut filled = String::new();
     let mut rest = value;

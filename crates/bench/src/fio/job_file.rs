@@ -13,9 +13,10 @@ use crate::schedule::{Entry, Schedule};
 
 /// A job file of fio's, understood as far as that is possible without the device that it will run on.
 ///
-/// [`read`](Self::read), then [`schedule`](Self::schedule) for a device. **What a file asks for is done or refused, never
-/// left out in silence**: keys that only choose between ways to do the same are named in [`notes`](Self::notes), and all
-/// others that cannot be honoured are an error that names file, line and key. [`KEYS`](super::KEYS) says which are which.
+/// [`read`](Self::read), then [`schedule`](Self::schedule) for a device. **What a file asks for is done or refused,
+/// never left out in silence**: keys that only choose between ways to do the same are named in [`notes`](Self::notes),
+/// and all others that cannot be honoured are an error that names file, line and key. [`KEYS`](super::KEYS) says which
+/// are which.
 ///
 /// Sections run side by side, each on its own threads, until one has `stonewall`: that one waits for all above it.
 #[derive(Clone, Debug)]

@@ -1,9 +1,9 @@
 //! fio's JSON: what existing programs read.
 //!
-//! Field names, nesting and units are those of `fio --output-format=json` 3.33, so that parsers find what they look for.
-//! `slat_ns` is from intended to submitted, `clat_ns` from submitted to completed, `lat_ns` from intended to completed.
-//! Where we do not measure what a field means it is 0, as fio's own is where an engine does not: `ctx`, the submission
-//! batches. Fields that fio does not have are in one object, `lunway`, per job.
+//! Field names, nesting and units are those of `fio --output-format=json` 3.33, so that parsers find what they look
+//! for. `slat_ns` is from intended to submitted, `clat_ns` from submitted to completed, `lat_ns` from intended to
+//! completed. Where we do not measure what a field means it is 0, as fio's own is where an engine does not: `ctx`, the
+//! submission batches. Fields that fio does not have are in one object, `lunway`, per job.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,8 +37,8 @@ pub fn to_json(outcomes: &[Outcome]) -> Value {
     document(outcomes, Detail::Json)
 }
 
-/// [`to_json`] with `bins`: how many I/Os fell in each of fio's latency buckets, as `fio --output-format=json+` with all
-/// percentiles switched on.
+/// [`to_json`] with `bins`: how many I/Os fell in each of fio's latency buckets, as `fio --output-format=json+` with
+/// all percentiles switched on.
 pub fn to_json_plus(outcomes: &[Outcome]) -> Value {
     document(outcomes, Detail::JsonPlus)
 }

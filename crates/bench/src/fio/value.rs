@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Which prefixes are powers of 1024.
 ///
-/// fio turned the standards round to keep old scripts right: by default `4k` is 4096 and `4kib` is 4000. `kb_base=1000` is the
-/// standards' way.
+/// fio turned the standards round to keep old scripts right: by default `4k` is 4096 and `4kib` is 4000. `kb_base=1000`
+/// is the standards' way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KbBase {
     /// `k` is 1024, `kib` is 1000.
@@ -38,7 +38,8 @@ const TIME: Wanted = "a time as in 30, 10s, 500ms or 2m is wanted";
 
 /// fio's *int*: decimal or `0x`, with a unit of data.
 ///
-/// What fio reads half of (`1.5k` as 1, `8q` as 8) is refused, and so is `4ki`: fio's manual and fio itself differ on it.
+/// What fio reads half of (`1.5k` as 1, `8q` as 8) is refused, and so is `4ki`: fio's manual and fio itself differ on
+/// it.
 pub(super) fn size(text: &str, base: KbBase) -> Result<u64, Wanted> {
     let (number, suffix) = split(text).ok_or(SIZE)?;
     let suffix = suffix.to_ascii_lowercase();

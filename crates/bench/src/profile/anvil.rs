@@ -51,7 +51,8 @@ const WRITES: [Row; 4] = [
 /// 32K and 128K reads at depth 1. All reads come first, then all writes.
 ///
 /// With `options.destroy` the region is written once before the reads. Without it only the reads are there, and a note
-/// says that they read what the device happened to hold. Rows whose block does not fit the region are left out, with a note.
+/// says that they read what the device happened to hold. Rows whose block does not fit the region are left out, with a
+/// note.
 pub fn anvil(geometry: &Geometry, options: &Options) -> Profile {
     let region = options.work_on(geometry);
     let mut notes = Vec::new();

@@ -34,8 +34,9 @@ const DIRECTIONS: [(&str, Mix); 3] =
 /// What the `crystal` profile found: each row measured [`Options::runs`] times after a run of the same length that is
 /// thrown away.
 ///
-/// The figure to quote is the **median** with its spread. The best of the runs is there too, because that is what the tool
-/// shows that this set of tests comes from: highest rate and lowest time, each on its own, maybe of different runs.
+/// The figure to quote is the **median** with its spread. The best of the runs is there too, because that is what the
+/// tool shows that this set of tests comes from: highest rate and lowest time, each on its own, maybe of different
+/// runs.
 #[derive(Clone, Debug, Default)]
 pub struct Crystal {
     /// Four tests times read, write and mix; only the reads where nothing may be written.

@@ -8,9 +8,9 @@
 //!                                                                  └──▶ outcomes (fio's layout, judgement)
 //! ```
 //!
-//! Every profile writes what it reads before it reads it, where it may write; data is incompressible; what may have been
-//! answered from a cache is said in [`ProfileResult::notes`]. A profile that is interrupted gives what it had by then, with
-//! [`complete`](ProfileResult::complete) false.
+//! Every profile writes what it reads before it reads it, where it may write; data is incompressible; what may have
+//! been answered from a cache is said in [`ProfileResult::notes`]. A profile that is interrupted gives what it had by
+//! then, with [`complete`](ProfileResult::complete) false.
 
 mod anvil;
 mod atto;
@@ -64,8 +64,8 @@ impl Kind {
     /// All of them, in the order in which they are listed for people.
     pub const ALL: [Self; 5] = [Self::Anvil, Self::H2bench, Self::Crystal, Self::Atto, Self::Steady];
 
-    /// It may write without being told where nothing is stored yet: its region is small enough to find that out. The others work on whole
-    /// devices, and write only if they are told.
+    /// It may write without being told where nothing is stored yet: its region is small enough to find that out. The
+    /// others work on whole devices, and write only if they are told.
     pub fn writes_where_empty(self) -> bool {
         !matches!(self, Self::H2bench | Self::Steady)
     }
@@ -152,7 +152,8 @@ impl Options {
         Region { offset: 0, len: self.region.min(geometry.size) / sector * sector }
     }
 
-    /// The part of it that is written before it is read, to its last byte: whole [`PIECE`]s, or all of it where it is smaller.
+    /// The part of it that is written before it is read, to its last byte: whole [`PIECE`]s, or all of it where it is
+    /// smaller.
     fn work_on(&self, geometry: &Geometry) -> Region {
         let Region { offset, len } = self.region_on(geometry);
         Region { offset, len: if len < PIECE { len } else { len / PIECE * PIECE } }
@@ -246,8 +247,8 @@ impl fmt::Display for ProfileResult {
     }
 }
 
-/// About how long [`run`] will take; `steady` at most. What ends by bytes is reckoned at 200 MB/s; while it runs, at what the
-/// device has shown ([`Step::then`]).
+/// About how long [`run`] will take; `steady` at most. What ends by bytes is reckoned at 200 MB/s; while it runs, at
+/// what the device has shown ([`Step::then`]).
 pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration {
     let jobs = match kind {
         Kind::H2bench => return h2bench::estimate(geometry, options),
@@ -262,7 +263,8 @@ pub fn estimate(kind: Kind, geometry: &Geometry, options: &Options) -> Duration 
     total(jobs.iter().map(Cost::of), ASSUMED_RATE)
 }
 
-/// What a profile does, to the last constant, as Markdown: written into the page of profiles, and compared with it by a test.
+/// What a profile does, to the last constant, as Markdown: written into the page of profiles, and compared with it by a
+/// test.
 pub fn published(kind: Kind) -> String {
     let Options { duration, ramp, region, .. } = Options::of(kind);
     let region = if region == u64::MAX { "the whole device".into() } else { HumanSize(region).to_string() };
@@ -284,8 +286,9 @@ fn order(pattern: Pattern) -> &'static str {
 
 /// Runs a profile.
 ///
-/// Like [`run`](crate::run()): inside a tokio runtime with time enabled, on the calling task. Without `options.destroy` nothing is
-/// written: profiles that can do with reads do only those, and say so. After a cancel the answer is what was done until then.
+/// Like [`run`](crate::run()): inside a tokio runtime with time enabled, on the calling task. Without `options.destroy`
+/// nothing is written: profiles that can do with reads do only those, and say so. After a cancel the answer is what was
+/// done until then.
 pub async fn run(
     kind: Kind,
     device: &Arc<dyn BlockDevice>,
@@ -324,7 +327,8 @@ pub async fn run(
 /// Bytes per I/O of the preparation.
 const PIECE: u64 = 1 << 20;
 
-/// What writes a region of [`Options::work_on`] before it is read, eight in flight. `None` where nothing may be written.
+/// What writes a region of [`Options::work_on`] before it is read, eight in flight. `None` where nothing may be
+/// written.
 fn preparation(region: Region, options: &Options) -> Option<Job> {
     let block_size = region.len.min(PIECE) as u32;
     options.destroy.then(|| Job {

@@ -137,8 +137,8 @@ impl<'a> Runner<'a> {
         self.broken = true;
     }
 
-    /// Writes the region, where that is allowed. Whether it makes sense to go on: what could not be written would be read. An
-    /// outcome with errors is kept: it is news.
+    /// Writes the region, where that is allowed. Whether it makes sense to go on: what could not be written would be
+    /// read. An outcome with errors is kept: it is news.
     pub(super) async fn prepare(&mut self, preparation: Option<&Job>) -> Result<bool, BenchError> {
         let Some(preparation) = preparation else { return Ok(true) };
         let outcome = self.job(preparation).await?;

@@ -60,10 +60,10 @@ impl Default for Load {
 
 /// What the `steady` profile found, after SNIA's performance test specification.
 ///
-/// The device is purged (unmapped, where it can be), its region written twice in order, and then the load is repeated in rounds
-/// until the IOPS of five rounds in a row are steady by **both** criteria: the highest and the lowest are no
-/// more than 20 % of their mean apart, and the line of best fit through them rises or falls by no more than 10 % of it. After 25 rounds
-/// it is given up, and the last five are shown as what they are: not steady.
+/// The device is purged (unmapped, where it can be), its region written twice in order, and then the load is repeated
+/// in rounds until the IOPS of five rounds in a row are steady by **both** criteria: the highest and the lowest are no
+/// more than 20 % of their mean apart, and the line of best fit through them rises or falls by no more than 10 % of it.
+/// After 25 rounds it is given up, and the last five are shown as what they are: not steady.
 #[derive(Clone, Debug, Default)]
 pub struct Steady {
     /// Every round, in order.

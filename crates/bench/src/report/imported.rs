@@ -9,7 +9,8 @@ use super::{THROUGHPUT, card, columns, measures};
 
 /// A page of what another run left in fio's JSON, ours or fio's: a table, and the charts that its figures allow.
 ///
-/// Measures have the names that [`document`](super::document) gives them: the job's, with the direction where it has several.
+/// Measures have the names that [`document`](super::document) gives them: the job's, with the direction where it has
+/// several.
 pub fn imported(title: &str, subject: &str, results: &[Imported]) -> Document {
     let lines: Vec<Line<'_>> = results.iter().map(|result| Line::new(result, results)).collect();
     let mut document = Document::new("bench", title, subject);

@@ -25,10 +25,11 @@ pub use imported::imported;
 /// Heading of the bars.
 pub(crate) const THROUGHPUT: &str = "Throughput";
 
-/// A page of the results of a profile, or of single jobs: to which whoever measured adds notes and facts about the place.
+/// A page of the results of a profile, or of single jobs: to which whoever measured adds notes and facts about the
+/// place.
 ///
-/// Each direction of each outcome gives two [`Measure`]s, IOPS and mean response time, of one sample each: a run is one sample, however
-/// many I/Os it had.
+/// Each direction of each outcome gives two [`Measure`]s, IOPS and mean response time, of one sample each: a run is one
+/// sample, however many I/Os it had.
 pub fn document(title: &str, subject: &str, outcomes: &[Outcome]) -> Document {
     let lines = lines(outcomes);
     let mut document = Document::new("bench", title, subject);

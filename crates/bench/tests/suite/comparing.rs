@@ -68,7 +68,8 @@ fn three_per_cent_more_service_time_is_slower_with_the_interval_around_the_truth
 
 #[test]
 fn looking_three_times_does_not_make_errors_likelier_than_they_may_be() {
-    // The truth lies on the margin, where nothing is ever decided rightly and every look tempts. Normal noise, so that 4,000 are quick.
+    // The truth lies on the margin, where nothing is ever decided rightly and every look tempts. Normal noise, so that
+    // 4,000 are quick.
     let (mut outside, repeats) = (0, 4000);
     let plan = |seed| Plan { warm_up: 0, ..plan(seed) };
     for seed in 1..=repeats {

@@ -1,4 +1,5 @@
-//! Comparisons of real devices, in this process: few runs here, as many as `LUNWAY_REPEATS` says where the machine is quiet.
+//! Comparisons of real devices, in this process: few runs here, as many as `LUNWAY_REPEATS` says where the machine is
+//! quiet.
 
 use std::sync::Arc;
 use std::time::Duration;

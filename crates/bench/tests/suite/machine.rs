@@ -23,8 +23,8 @@ pub(crate) struct Device {
     pub(crate) stall: (f64, f64),
 }
 
-/// An ordinary device on an ordinary machine: each I/O differs by a fifth, each run by half a per cent, and each tenth run
-/// has a stall that costs it three per cent.
+/// An ordinary device on an ordinary machine: each I/O differs by a fifth, each run by half a per cent, and each tenth
+/// run has a stall that costs it three per cent.
 pub(crate) const ORDINARY: Device =
     Device { service: 1e-3, scatter: 0.2, run_scatter: 0.005, stall: (1e-4, 0.03) };
 

@@ -23,7 +23,8 @@ async fn measure(device: Arc<dyn BlockDevice>) -> (ProfileResult, Steady) {
     (result, steady)
 }
 
-/// Memory whose writes take longer and longer: half a millisecond, which a busy machine does not hide, and a seventh more every 30 ms.
+/// Memory whose writes take longer and longer: half a millisecond, which a busy machine does not hide, and a seventh
+/// more every 30 ms.
 fn tiring() -> Memory {
     let began = Mutex::new(None);
     let on_write = move |_: u64, data: &mut Vec<u8>, _: &mut u64| {

@@ -4,7 +4,8 @@ use super::model::{check, is_read_only, put, read, write};
 use super::{Content, Instance, Model, Outcome, Verdict, all, ensure};
 use crate::{Buf, Durability};
 
-/// How many operations are under way at once: more than the threads of any device (16), fewer than a session's window (64).
+/// How many operations are under way at once: more than the threads of any device (16), fewer than a session's window
+/// (64).
 const DEPTH: u64 = 24;
 
 pub(super) async fn overlaps(instance: &Instance) -> Verdict {
@@ -47,8 +48,8 @@ pub(super) async fn overlaps(instance: &Instance) -> Verdict {
     Ok(Outcome::Holds)
 }
 
-/// Each word of eight bytes is of the model or of one of `contents`. A read beside a write may see a sector half written: the page
-/// cache copies what is read without a lock. What stays is whole, and nothing comes from elsewhere.
+/// Each word of eight bytes is of the model or of one of `contents`. A read beside a write may see a sector half
+/// written: the page cache copies what is read without a lock. What stays is whole, and nothing comes from elsewhere.
 fn words_of_them(
     model: &Model,
     offset: u64,

@@ -4,7 +4,8 @@ use super::model::{check, is_read_only, put, read, write};
 use super::{Content, Instance, Model, Outcome, Verdict, all, ensure};
 use crate::Durability;
 
-/// Lengths in sectors: one, odd ones, and those around what is done in one piece by pages (8), chunks (128) and transfers (2048).
+/// Lengths in sectors: one, odd ones, and those around what is done in one piece by pages (8), chunks (128) and
+/// transfers (2048).
 const LENGTHS: [u64; 9] = [1, 2, 3, 7, 8, 9, 128, 129, 2049];
 
 pub(super) async fn reads(instance: &Instance) -> Verdict {
@@ -61,7 +62,8 @@ pub(super) async fn partial_blocks(instance: &Instance) -> Verdict {
     let sector = model.sector();
     let physical = u64::from(device.geometry().physical_sector);
     let mut stamp = 0;
-    // Around borders of physical sectors, pages, chunks of 64 KiB and blocks of 1 MiB: what lies within, across, and up to one.
+    // Around borders of physical sectors, pages, chunks of 64 KiB and blocks of 1 MiB: what lies within, across, and up
+    // to one.
     for border in [physical, 4096, 64 << 10, 1 << 20, 2 << 20] {
         for (before, behind) in [(1, 0), (0, 1), (1, 1), (3, 2)] {
             let (from, to) = (border.saturating_sub(before * sector), border + behind * sector);

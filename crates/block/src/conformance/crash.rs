@@ -9,8 +9,8 @@ use super::random::Random;
 use super::{Below, Content, Disk, Local, Model, Outcome, SIZE_MIN, Subject, Verdict, ensure};
 use crate::{BlockDevice, BlockError, Durability, Zeroing};
 
-/// Operations between two power cuts at most. Each is cut at every prefix; of what is not durable every single unit, all, none
-/// and random halves are kept.
+/// Operations between two power cuts at most. Each is cut at every prefix; of what is not durable every single unit,
+/// all, none and random halves are kept.
 const STEPS: u64 = 40;
 const SEEDS: [u64; 2] = [1, 2];
 /// Random halves for each prefix.

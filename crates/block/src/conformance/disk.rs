@@ -11,8 +11,8 @@ use crate::{
 
 /// A disk in memory with a volatile cache: the [`Recorder`] of the crash kit as a [`BlockDevice`].
 ///
-/// Thin, with zeroes behind what was unmapped, resizable, and always ready. Everything that is done to it is recorded, so that
-/// [`Recorder::each_crash`] gives every disk that a power cut could leave; [`Disk::of`] opens one of them.
+/// Thin, with zeroes behind what was unmapped, resizable, and always ready. Everything that is done to it is recorded,
+/// so that [`Recorder::each_crash`] gives every disk that a power cut could leave; [`Disk::of`] opens one of them.
 pub struct Disk {
     recorder: Recorder,
     sector: u32,

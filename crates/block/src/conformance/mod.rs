@@ -1,9 +1,9 @@
 //! The conformance suite: one contract, [`BlockDevice`], and every device held against it.
 //!
-//! For tests alone (feature `conformance`). A [`Subject`] is a device and what must be known to test it: how a fresh one is
-//! opened, and, where it lies on another device, how it is opened on that. [`Subject::run`] carries out every [`Check`] that
-//! applies, each on a fresh device, and returns the [`Outcome`]s: a row of the table devices × checks that
-//! `crates/device/tests/waist` writes to `docs/devices.md`.
+//! For tests alone (feature `conformance`). A [`Subject`] is a device and what must be known to test it: how a fresh
+//! one is opened, and, where it lies on another device, how it is opened on that. [`Subject::run`] carries out every
+//! [`Check`] that applies, each on a fresh device, and returns the [`Outcome`]s: a row of the table devices × checks
+//! that `crates/device/tests/waist` writes to `docs/devices.md`.
 //!
 //! ```text
 //!   Subject::run ──▶ Check::ALL ──▶ fresh device ──▶ operations, beside a Model ──▶ Outcome
@@ -11,9 +11,9 @@
 //!                                       └─▶ over Probe: does each method reach it?     (passes on)
 //! ```
 //!
-//! What a device cannot do it says itself (`Unsupported`, a geometry without unmapping, read-only), and the check that finds it
-//! so is [`Outcome::Lacks`]: visible in the table, so that a layer which forgets a method differs from the device inside.
-//! No check needs a runtime of its own: it awaits nothing but [`Io`]s, within [`LIMIT`].
+//! What a device cannot do it says itself (`Unsupported`, a geometry without unmapping, read-only), and the check that
+//! finds it so is [`Outcome::Lacks`]: visible in the table, so that a layer which forgets a method differs from the
+//! device inside. No check needs a runtime of its own: it awaits nothing but [`Io`]s, within [`LIMIT`].
 
 mod at_once;
 mod content;
@@ -43,10 +43,12 @@ pub use probe::Probe;
 use crate::decorate::sleep_until;
 use crate::{BlockDevice, BlockError, Io, IoFuture};
 
-/// Devices under test have at least this size: room for transfers that are cut in pieces (1 MiB) and for several blocks.
+/// Devices under test have at least this size: room for transfers that are cut in pieces (1 MiB) and for several
+/// blocks.
 pub const SIZE_MIN: u64 = 4 << 20;
 
-/// A check that takes longer hangs: the slowest of them, 256 operations over iSCSI on a busy machine of two cores, takes 3 s.
+/// A check that takes longer hangs: the slowest of them, 256 operations over iSCSI on a busy machine of two cores,
+/// takes 3 s.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A future of a check; it stays on its thread.
@@ -106,7 +108,8 @@ impl Subject {
         Self { name, fresh: Box::new(fresh), below: Below::Nothing, layer: None }
     }
 
-    /// A device that shows every byte of another one, such as a server and its client: opened on the device it is given.
+    /// A device that shows every byte of another one, such as a server and its client: opened on the device it is
+    /// given.
     pub fn door(
         name: &'static str,
         over: impl Fn(Arc<dyn BlockDevice>) -> Local<'static, Instance> + Clone + 'static,
@@ -133,7 +136,8 @@ impl Subject {
         Self { layer: Some(kept), ..Self::door(name, over) }
     }
 
-    /// A format on a device: `over` opens what is there, and makes it where there are only zeroes, on a device of `size` bytes.
+    /// A format on a device: `over` opens what is there, and makes it where there are only zeroes, on a device of
+    /// `size` bytes.
     pub fn format(
         name: &'static str,
         size: u64,
@@ -233,7 +237,8 @@ pub enum Check {
     Writes,
     /// Ranges that begin and end within blocks, pages and physical sectors.
     PartialBlocks,
-    /// Operations on one range at the same time: afterwards each sector is of one of them, and later ones see the end of it.
+    /// Operations on one range at the same time: afterwards each sector is of one of them, and later ones see the end
+    /// of it.
     Overlaps,
     /// Flushes, alone and many at once.
     Flush,

@@ -10,7 +10,8 @@ use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 pub enum Content {
     /// Zeroes.
     Zeroes,
-    /// Made from this number, which is not 0, and from the sector's own: bytes that end up in another sector are found out.
+    /// Made from this number, which is not 0, and from the sector's own: bytes that end up in another sector are found
+    /// out.
     Stamp(u64),
     /// Anything: it was unmapped, and the device does not say that it reads as zeroes.
     Any,

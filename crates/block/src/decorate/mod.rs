@@ -9,10 +9,10 @@
 //! | [`Openers`], [`Opener`] | a failed flush is heard by each user of a device, once |
 //! | [`Stats`] | counts operations, bytes, errors and time |
 //!
-//! Each is a [`Layer`](crate::Layer) around an `Arc<dyn BlockDevice>` and passes on what it does not change. None needs a runtime: what waits, waits on one timer thread of the
-//! process, started at the first wait. A thread rather than a timer trait that callers implement, because a
-//! device must work the same under every front end and in a test without a runtime, and a decorator that
-//! waits is never on the fast path.
+//! Each is a [`Layer`](crate::Layer) around an `Arc<dyn BlockDevice>` and passes on what it does not change. None needs
+//! a runtime: what waits, waits on one timer thread of the process, started at the first wait. A thread rather than a
+//! timer trait that callers implement, because a device must work the same under every front end and in a test without
+//! a runtime, and a decorator that waits is never on the fast path.
 
 mod delay;
 mod fault;

@@ -7,8 +7,9 @@ use crate::{BlockDevice, BlockError, Io};
 
 /// A device that several use who know nothing of each other: connections, file handles, initiators.
 ///
-/// A flush that fails is reported once by a device, to the one whose flush it was; but what was lost may be anybody's. So each
-/// [`Opener`] hears of each failure once, with its own next flush, as every file descriptor does in Linux (`errseq_t`).
+/// A flush that fails is reported once by a device, to the one whose flush it was; but what was lost may be anybody's.
+/// So each [`Opener`] hears of each failure once, with its own next flush, as every file descriptor does in Linux
+/// (`errseq_t`).
 pub struct Openers {
     device: Arc<dyn BlockDevice>,
     failures: Arc<Mutex<Failures>>,

@@ -333,7 +333,8 @@ impl DeviceSpec {
         Ok(Self::File { path: path(kind, rest)?, format, cache: cache.unwrap_or_default() })
     }
 
-    /// The same device with its format said: a file whose format was not is raw from now on. To be called when it was opened.
+    /// The same device with its format said: a file whose format was not is raw from now on. To be called when it was
+    /// opened.
     #[must_use]
     pub fn with_format(mut self) -> Self {
         if let Self::File { format, .. } = self.leaf_mut() {
@@ -342,8 +343,8 @@ impl DeviceSpec {
         self
     }
 
-    /// The same device with the path of its file found from `folder`, where that is relative; of an address, the files with its
-    /// secrets.
+    /// The same device with the path of its file found from `folder`, where that is relative; of an address, the files
+    /// with its secrets.
     #[must_use]
     pub fn in_folder(mut self, folder: &Path) -> Self {
         match self.leaf_mut() {
@@ -360,7 +361,8 @@ impl DeviceSpec {
         self
     }
 
-    /// The text of the same device with relative paths found from `folder`, secrets and all; what has none stays as it is written.
+    /// The text of the same device with relative paths found from `folder`, secrets and all; what has none stays as it
+    /// is written.
     pub fn located(text: &str, folder: &Path) -> Result<String, SpecError> {
         let spec = Self::parse(text)?;
         let found = spec.clone().in_folder(folder);
@@ -405,7 +407,8 @@ fn is_bare(text: &str, spec: &DeviceSpec) -> bool {
     DeviceSpec::of_path(text).as_ref() == Ok(plain)
 }
 
-/// Takes `?cache=…` from the end of a path. Only the last one counts, so that a file whose own name ends so can be named.
+/// Takes `?cache=…` from the end of a path. Only the last one counts, so that a file whose own name ends so can be
+/// named.
 fn file_cache(text: &str) -> Result<(&str, Option<FileCache>), SpecError> {
     let Some((path, value)) = text.rsplit_once(CACHE_KEY) else { return Ok((text, None)) };
     match value {

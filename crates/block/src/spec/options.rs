@@ -1,7 +1,7 @@
 //! `DEVICE,sector=4096`: what is said of a device behind its name.
 
-/// Takes options, `key=value` or `key`, from the end of a text while they are `known`; a device may have commas of its own. What is
-/// left is the device. The options come in the order of the text; `value` is empty where there is no `=`.
+/// Takes options, `key=value` or `key`, from the end of a text while they are `known`; a device may have commas of its
+/// own. What is left is the device. The options come in the order of the text; `value` is empty where there is no `=`.
 pub fn split_options<'a>(text: &'a str, known: &[&str]) -> (&'a str, Vec<(&'a str, &'a str)>) {
     let (mut device, mut options) = (text, Vec::new());
     while let Some((rest, option)) = device.rsplit_once(',') {

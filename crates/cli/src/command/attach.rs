@@ -21,7 +21,8 @@ use crate::interrupt::Requests;
 use crate::protection::Protection;
 use crate::{device, supervisor, terminal};
 
-/// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than people wait.
+/// The time after which an end that is not over says what it waits for: longer than healthy disks flush, shorter than
+/// people wait.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Make a device available to other programs, over NBD or as a file, until Ctrl-C or SIGTERM.
@@ -194,8 +195,8 @@ impl Attach {
     }
 }
 
-/// Waits for the end of what serves the device, and closes that. Says what it waits for where that takes long; who asks once more
-/// is obeyed at once.
+/// Waits for the end of what serves the device, and closes that. Says what it waits for where that takes long; who asks
+/// once more is obeyed at once.
 async fn end(
     served: impl Future<Output = Result<(), BlockError>>,
     spec: &DeviceSpec,

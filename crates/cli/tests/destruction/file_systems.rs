@@ -7,8 +7,8 @@ use std::process::Command;
 use super::support::{PATIENCE, finish, image, lunway, succeed};
 use super::{Beside, Role, data, places_of, reports, working};
 
-/// Runs `words` where the file system of `place` has no room left: `$HERE/old` holds what `old` does, and must hold it afterwards. Gives what
-/// is said, and the names that are there then. None: this machine cannot.
+/// Runs `words` where the file system of `place` has no room left: `$HERE/old` holds what `old` does, and must hold it
+/// afterwards. Gives what is said, and the names that are there then. None: this machine cannot.
 fn on_a_full_file_system(
     words: &[String],
     old: &Path,
@@ -29,8 +29,8 @@ fn on_a_full_file_system(
     Some((code, said, names))
 }
 
-/// Runs a script, whose arguments are `words`, in a mount namespace. Gives its exit code, standard error and standard output. None: this
-/// machine cannot; the script says so by exit code 77.
+/// Runs a script, whose arguments are `words`, in a mount namespace. Gives its exit code, standard error and standard
+/// output. None: this machine cannot; the script says so by exit code 77.
 fn with_mounts(
     script: &str,
     words: &[String],
@@ -65,8 +65,8 @@ fn a_full_file_system_leaves_an_older_report_whole_and_no_new_one() {
     succeed(lunway(&[&short[..], &["--html-file", &saved[0], "--json-file", &saved[1]]].concat()));
     fs::create_dir(path("full")).unwrap();
     let program = env!("CARGO_BIN_EXE_lunway").to_owned();
-    // A stream is written line by line, to be read meanwhile: it may end anywhere, and replaces an older one at its first line.
-    // What runs for a minute before it writes does so by the same `ReportFile`.
+    // A stream is written line by line, to be read meanwhile: it may end anywhere, and replaces an older one at its
+    // first line. What runs for a minute before it writes does so by the same `ReportFile`.
     let is_long = |command: &str| ["demo", "lab run", "compare"].contains(&command);
     let rows = reports().into_iter().filter(|(command, option)| option != "--stream" && !is_long(command));
     for (command, option) in rows {

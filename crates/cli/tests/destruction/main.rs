@@ -1,4 +1,5 @@
-//! What a slip of the hand must not destroy: each option that names a place to write, against each thing that may stand there.
+//! What a slip of the hand must not destroy: each option that names a place to write, against each thing that may stand
+//! there.
 //!
 //! The options are read from the command line's own help, so that a new one must be given its row in [`ROLES`].
 

@@ -1,5 +1,5 @@
-//! A soak: sessions come, go, abort and get dropped; memory and descriptors of the daemon stay flat, and data is verified
-//! throughout.
+//! A soak: sessions come, go, abort and get dropped; memory and descriptors of the daemon stay flat, and data is
+//! verified throughout.
 //!
 //! As a test it is short. `script/soak` runs it as long and as wide as is asked for, against a release build:
 //!
@@ -36,8 +36,8 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Of ten sessions, four are polite, two are polite over a connection that breaks, one cuts, two abort and reset, and one
-/// is hostile.
+/// Of ten sessions, four are polite, two are polite over a connection that breaks, one cuts, two abort and reset, and
+/// one is hostile.
 fn spawn(sessions: &mut JoinSet<()>, slot: u64, daemon: &Daemon, tally: &Arc<Tally>) {
     let (address, tally) = (daemon.address, tally.clone());
     match slot % 10 {

@@ -20,8 +20,8 @@ pub(crate) fn pattern(block: u64, stamp: u64) -> Vec<u8> {
     words.collect()
 }
 
-/// The blocks of one session: what each was last written with, as far as its owner can know. A write without an answer leaves two
-/// possibilities, and the next read decides.
+/// The blocks of one session: what each was last written with, as far as its owner can know. A write without an answer
+/// leaves two possibilities, and the next read decides.
 #[derive(Debug)]
 pub(crate) struct Region {
     first: u64,

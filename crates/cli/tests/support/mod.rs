@@ -22,7 +22,8 @@ use rustix::process::{Pid, Signal, kill_process};
 /// The target that `serve` adds here.
 pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
 
-/// What any command here must be done with, unless it says how long it needs: it tells one that hangs from one on a busy machine.
+/// What any command here must be done with, unless it says how long it needs: it tells one that hangs from one on a
+/// busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
 /// `lunway` with these arguments.
@@ -33,7 +34,8 @@ pub(crate) fn lunway<S: AsRef<str>>(arguments: &[S]) -> Command {
     command
 }
 
-/// The runtime folder of all commands of this test program: it meets neither a daemon of this machine nor another test program.
+/// The runtime folder of all commands of this test program: it meets neither a daemon of this machine nor another test
+/// program.
 fn runtime_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

@@ -15,7 +15,8 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// The names of all values that the help shows. A new one must be given its kind: nothing is a place, or none, by being forgotten.
+/// The names of all values that the help shows. A new one must be given its kind: nothing is a place, or none, by being
+/// forgotten.
 const VALUES: &[(&str, Kind)] = &[
     ("DEVICE", Kind::Device),
     ("DEVICE[,sector=4096]", Kind::Device),

@@ -38,7 +38,8 @@ const NAMES: [&str; 26] = [
     "retained writes",
 ];
 
-/// Checks that the row of a device stands in the table as it was found. With `LUNWAY_WRITE_DOCS=1` it is put there instead.
+/// Checks that the row of a device stands in the table as it was found. With `LUNWAY_WRITE_DOCS=1` it is put there
+/// instead.
 pub(crate) fn says(name: &str, row: &[(Check, Outcome)]) {
     // Several tests write rows of one file.
     static TURN: Mutex<()> = Mutex::new(());

@@ -1,8 +1,8 @@
 //! A file on a FUSE mount whose server is another process, which can be stopped: a file system that does not answer.
 //!
-//! What a test must not do while the server is stopped: start a program. The child has copies of this process's descriptors until it
-//! executes, then the kernel closes them, which asks the server, and the parent waits for the child. So signals are sent and the mount
-//! is taken away by system calls, and one test at a time has a mount.
+//! What a test must not do while the server is stopped: start a program. The child has copies of this process's
+//! descriptors until it executes, then the kernel closes them, which asks the server, and the parent waits for the
+//! child. So signals are sent and the mount is taken away by system calls, and one test at a time has a mount.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 
 const FOLDER: &str = "LUNWAY_TEST_MOUNT";
 const SIZE: u64 = 64 << 20;
-/// The server is killed after this time, seconds, whatever became of the test: processes that wait for it cannot be killed, and `ps`
-/// waits for them. No test takes a third of it on a busy machine.
+/// The server is killed after this time, seconds, whatever became of the test: processes that wait for it cannot be
+/// killed, and `ps` waits for them. No test takes a third of it on a busy machine.
 const WATCHDOG: &str = "300";
 /// How long the mount may take to appear.
 const MOUNT_TIME: Duration = Duration::from_secs(60);
@@ -33,8 +33,8 @@ const POLL: Duration = Duration::from_millis(10);
 /// While this file exists reads are not answered.
 const HELD: &str = "reads_are_held";
 
-/// The mount, and its server: this test program once more, under `timeout`. Dropping it kills the server, which fails everything that
-/// waits for it.
+/// The mount, and its server: this test program once more, under `timeout`. Dropping it kills the server, which fails
+/// everything that waits for it.
 pub(crate) struct Stoppable {
     watchdog: Child,
     server: Option<Pid>,

@@ -1,8 +1,8 @@
 //! btrfs on a single device, with its data once and its metadata once or twice.
 //!
-//! Free is what lies in no chunk, and what lies in a chunk but in no extent; a chunk that is there twice (DUP) is free in
-//! both places. The extents are in the extent tree, what is between them also in the free space tree if that is valid,
-//! which is then read for the map, and compared with the extents of a part of the block groups.
+//! Free is what lies in no chunk, and what lies in a chunk but in no extent; a chunk that is there twice (DUP) is free
+//! in both places. The extents are in the extent tree, what is between them also in the free space tree if that is
+//! valid, which is then read for the map, and compared with the extents of a part of the block groups.
 //!
 //! The proof: every block of a tree has the checksum, the address, the generation and the owner that led to it; chunks
 //! and the device's extents are the same; each block group uses what its extents add up to, and all together what the
@@ -70,12 +70,12 @@ mod field {
 
 const MAGIC: &[u8] = b"_BHRfS_M";
 
-/// Flags of the superblock that mean nothing here: written, relocated. The others are errors, seeds, images of metadata,
-/// and conversions that were begun and not ended.
+/// Flags of the superblock that mean nothing here: written, relocated. The others are errors, seeds, images of
+/// metadata, and conversions that were begun and not ended.
 const HARMLESS_FLAGS: u64 = 3;
-/// Incompatible features that leave blocks, chunks and extents as they are read here: 0 to 11 (of which RAID56 and RAID1C34
-/// speak of chunks, which are looked at one by one) and simple quotas. Not among them: zoned, the second extent tree, the
-/// stripe tree, the remap tree.
+/// Incompatible features that leave blocks, chunks and extents as they are read here: 0 to 11 (of which RAID56 and
+/// RAID1C34 speak of chunks, which are looked at one by one) and simple quotas. Not among them: zoned, the second
+/// extent tree, the stripe tree, the remap tree.
 const INCOMPAT: u64 = 0xFFF | 1 << 16;
 const INCOMPAT_METADATA_UUID: u64 = 1 << 10;
 /// Features that writers have to know: free space tree, that it is valid, verity, block group tree.
@@ -317,8 +317,8 @@ fn prove(source: &dyn Source, superblock: &Superblock) -> Result<BtrfsMap, Doubt
         )));
     }
     superblock.check_features()?;
-    // Linux mounts by the first superblock, whose trees have to be there. Copies are written behind it; one that is newer says
-    // that power was lost between them, and blocks of the first may be free to it.
+    // Linux mounts by the first superblock, whose trees have to be there. Copies are written behind it; one that is
+    // newer says that power was lost between them, and blocks of the first may be free to it.
     for at in &SUPERBLOCKS[1..] {
         if let Some(copy) = Superblock::read(source, *at)?
             && copy.fsid() == superblock.fsid()

@@ -72,8 +72,8 @@ pub(super) fn prove(trees: &Trees<'_>, space: &Space, bytes_used: u64) -> Result
     Ok(())
 }
 
-/// A summary of ranges that tells two lists apart without keeping either: the trees have checksums, what differs does so by
-/// mistake.
+/// A summary of ranges that tells two lists apart without keeping either: the trees have checksums, what differs does
+/// so by mistake.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Digest {
     count: u64,
@@ -198,7 +198,8 @@ fn gaps(
     Ok(())
 }
 
-/// Gives what the free space tree has in `range` of logical addresses, in order; the first and the last may reach out of it.
+/// Gives what the free space tree has in `range` of logical addresses, in order; the first and the last may reach out
+/// of it.
 fn free_space(
     trees: &Trees<'_>,
     root: Pointer,

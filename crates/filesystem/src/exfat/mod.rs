@@ -1,10 +1,11 @@
 //! exFAT (Microsoft's exFAT specification, 2019).
 //!
 //! The allocation bitmap is the free map; a file allocation table there is as well, but contiguous files have no chain
-//! in it, and it proves nothing. The proof: the boot region's checksum, a volume that is not marked dirty, a bitmap that
-//! is as long as there are clusters, and that has the clusters of itself, the up-case table and of every file and directory
-//! as allocated: implementations write the bitmap and the directories one after the other. PercentInUse proves nothing,
-//! because most implementations never write it. With two tables (TexFAT) there are two bitmaps: a cluster is used that is used in either.
+//! in it, and it proves nothing. The proof: the boot region's checksum, a volume that is not marked dirty, a bitmap
+//! that is as long as there are clusters, and that has the clusters of itself, the up-case table and of every file and
+//! directory as allocated: implementations write the bitmap and the directories one after the other. PercentInUse
+//! proves nothing, because most implementations never write it. With two tables (TexFAT) there are two bitmaps: a
+//! cluster is used that is used in either.
 
 mod files;
 

@@ -9,8 +9,8 @@
 //! - Without checksums (`metadata_csum`), a bitmap in which a used and a free bit have changed places is believed: its
 //!   sums are right, and inodes are not read.
 //! - Every feature that changes what is free is one that is known here.
-//! - The volume was unmounted, or its [journal](self) can be replayed to the letter; the replay is in memory, and all of
-//!   the above is asked of the volume as it is after it.
+//! - The volume was unmounted, or its [journal](self) can be replayed to the letter; the replay is in memory, and all
+//!   of the above is asked of the volume as it is after it.
 //!
 //! A group whose bitmap was never written (`BLOCK_UNINIT`) is free except for metadata. Metadata by geometry is: all
 //! below the first data block, the superblock's copies with the descriptor tables and their reserves behind them, both

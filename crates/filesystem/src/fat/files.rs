@@ -1,5 +1,5 @@
-//! Proof that no file of a FAT volume leads into free clusters: each link of the table leads to a cluster that is in use,
-//! and each file and directory begins with one. By induction every cluster of every file is in use, although only
+//! Proof that no file of a FAT volume leads into free clusters: each link of the table leads to a cluster that is in
+//! use, and each file and directory begins with one. By induction every cluster of every file is in use, although only
 //! directories are followed.
 
 use super::{DIRECTORY_MAX, ENTRY, Geometry, Width, damaged};

@@ -1,9 +1,9 @@
 //! FAT12, FAT16 and FAT32 (Microsoft's FAT specification, 2004; ECMA-107).
 //!
-//! The file allocation table is the free map: an entry of 0 is a free cluster. There are no sums that could prove it, so
-//! the proof is that the table is one (its first entry repeats the media byte), that the volume was unmounted, that no
-//! file leads into a free cluster, and that all copies agree; where they do not, a cluster is used that is used in any of
-//! them. The counts of FSInfo are hints by the specification, and nothing here depends on them.
+//! The file allocation table is the free map: an entry of 0 is a free cluster. There are no sums that could prove it,
+//! so the proof is that the table is one (its first entry repeats the media byte), that the volume was unmounted, that
+//! no file leads into a free cluster, and that all copies agree; where they do not, a cluster is used that is used in
+//! any of them. The counts of FSInfo are hints by the specification, and nothing here depends on them.
 //!
 //! The root directory of FAT12 and FAT16, the tables and everything in front of them lie before the first cluster.
 
@@ -44,8 +44,8 @@ mod field {
 const ENTRY: u64 = 32;
 /// Below this many clusters a table is FAT12 (specification, "FAT type determination").
 const FAT16_CLUSTERS: u64 = 4085;
-/// Windows' driver and Linux' disagree with the specification by a few clusters at that limit: between these, a table is
-/// FAT12 for one and FAT16 for another.
+/// Windows' driver and Linux' disagree with the specification by a few clusters at that limit: between these, a table
+/// is FAT12 for one and FAT16 for another.
 const DISPUTED: Range<u64> = FAT16_CLUSTERS..4087;
 /// From so many clusters a table can only be FAT32 …
 const FAT32_CLUSTERS: u64 = 65525;

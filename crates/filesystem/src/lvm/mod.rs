@@ -1,9 +1,9 @@
 //! LVM2: a physical volume, the logical volumes in it, and the extents that none has.
 //!
 //! The group's metadata are a text in the physical volume. Believed is a text whose checksum is right, of which all
-//! copies are the same, of a group that has this one physical volume, is not locked, and moves nothing. An extent is free
-//! if no segment of any volume names it, hidden ones too. A volume is looked into if all its segments are linear and no
-//! other volume is made of it; every other one is used.
+//! copies are the same, of a group that has this one physical volume, is not locked, and moves nothing. An extent is
+//! free if no segment of any volume names it, hidden ones too. A volume is looked into if all its segments are linear
+//! and no other volume is made of it; every other one is used.
 
 mod label;
 mod text;

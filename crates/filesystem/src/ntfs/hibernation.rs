@@ -1,4 +1,5 @@
-//! hiberfil.sys: whether a Windows lies in the volume that will go on where it stopped, with the volume as it remembers it.
+//! hiberfil.sys: whether a Windows lies in the volume that will go on where it stopped, with the volume as it remembers
+//! it.
 //!
 //! Fast Startup hibernates the kernel at every shutdown, and the volume is not marked dirty. All blocks of the root
 //! directory's index are read instead of descending by the order of names: it costs little, and needs no case table.

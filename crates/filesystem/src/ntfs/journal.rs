@@ -1,7 +1,7 @@
 //! $LogFile: whether the volume was left in a state that needs nothing replayed.
 //!
-//! The log itself is not documented and not replayed here. Its restart pages tell enough: a clean unmount leaves no client
-//! in them, and a Windows that keeps the volume as it is over a shutdown (Fast Startup) leaves version 2.0.
+//! The log itself is not documented and not replayed here. Its restart pages tell enough: a clean unmount leaves no
+//! client in them, and a Windows that keeps the volume as it is over a shutdown (Fast Startup) leaves version 2.0.
 
 use crate::fields::{le16, le32, le64};
 use crate::source::{Source, View};

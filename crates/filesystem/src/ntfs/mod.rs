@@ -1,17 +1,17 @@
 //! NTFS 3.x.
 //!
-//! Record 6 of the master file table, $Bitmap, is the free map. The proof: every record in use is whole, and the clusters
-//! of each file are allocated in the map; the padding of the map is ones; the volume is neither dirty nor hibernated in.
-//! More bits than files have clusters are normal. Dirty is told by three things that do not follow from each other: a flag
-//! in $Volume, the restart pages of $LogFile, and an image in hiberfil.sys. None of them tells of ntfs-3g, which mounts
-//! without a mark: what it had not written when it was killed is found by its files alone.
+//! Record 6 of the master file table, $Bitmap, is the free map. The proof: every record in use is whole, and the
+//! clusters of each file are allocated in the map; the padding of the map is ones; the volume is neither dirty nor
+//! hibernated in. More bits than files have clusters are normal. Dirty is told by three things that do not follow from
+//! each other: a flag in $Volume, the restart pages of $LogFile, and an image in hiberfil.sys. None of them tells of
+//! ntfs-3g, which mounts without a mark: what it had not written when it was killed is found by its files alone.
 //!
-//! A volume with shadow copies has no free clusters: what a snapshot has not saved it reads from the volume as it is now,
-//! where those clusters may be free.
+//! A volume with shadow copies has no free clusters: what a snapshot has not saved it reads from the volume as it is
+//! now, where those clusters may be free.
 //!
-//! Written from the published layouts, not with the crate `ntfs`: what is needed of it is the smaller part (records, runs,
-//! attribute lists), its three generations of derive macros take longer to build than this crate, and a hostile disk must
-//! not decide how much is read or allocated.
+//! Written from the published layouts, not with the crate `ntfs`: what is needed of it is the smaller part (records,
+//! runs, attribute lists), its three generations of derive macros take longer to build than this crate, and a hostile
+//! disk must not decide how much is read or allocated.
 //!
 //! | file | has |
 //! |---|---|
@@ -57,8 +57,8 @@ const FILES_MAX: u64 = 1 << 20;
 const DIRTY: u16 = 1;
 const CHKDSK_UNDER_WAY: u16 = 0x4000;
 const CHANGED_BY_CHKDSK: u16 = 0x8000;
-/// The others of which Windows' and Linux' drivers want nothing written before someone has seen to them: the log is to be
-/// resized, the change journal is being deleted, object ids are to be repaired.
+/// The others of which Windows' and Linux' drivers want nothing written before someone has seen to them: the log is to
+/// be resized, the change journal is being deleted, object ids are to be repaired.
 const UNFINISHED: u16 = 0x0032;
 
 /// The header of the volume shadow copy service, whose store's catalogue it names.

@@ -349,7 +349,8 @@ impl Mft {
             let bytes =
                 (&view as &dyn Source).bytes(number * self.record, (records * self.record) as usize)?;
             for bytes in bytes.chunks_exact(self.record as usize) {
-                // One that was never used has no magic; whether another is in use is said outside of what fix-ups protect.
+                // One that was never used has no magic; whether another is in use is said outside of what fix-ups
+                // protect.
                 let is_used =
                     !bytes.starts_with(&[0; 4]) && (!bytes.starts_with(b"FILE") || le16(bytes, 22) & 1 != 0);
                 if is_used {

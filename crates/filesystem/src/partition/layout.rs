@@ -176,8 +176,8 @@ fn mbr(source: &dyn Source, sector: u64, slots: &[Slot; 4]) -> Result<Layout, Do
     Layout { kind: "MBR", partitions, table: Ranges::default(), notes: Vec::new() }.sorted(source, table)
 }
 
-/// Follows the chain of EBRs of an extended partition. A partition begins relative to its own EBR, the next EBR relative
-/// to the extended partition.
+/// Follows the chain of EBRs of an extended partition. A partition begins relative to its own EBR, the next EBR
+/// relative to the extended partition.
 fn extended(
     source: &dyn Source,
     sector: u64,

@@ -1,5 +1,5 @@
-//! Types of partitions that are not for a file system of which the free map is read here: arrays, encryption, boot code,
-//! file systems of other systems. Such a type and a file system that is read contradict each other.
+//! Types of partitions that are not for a file system of which the free map is read here: arrays, encryption, boot
+//! code, file systems of other systems. Such a type and a file system that is read contradict each other.
 
 /// What a partition is by its type.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Whether the log is clean: whether its last record says that the volume was unmounted.
 //!
-//! The log is a ring of 512-byte blocks. Each begins with the number of the round in which it was written (its *cycle*);
-//! a record's header has a magic there, and the cycle behind it. The head is where the cycle changes. As in the kernel
-//! (`xlog_find_head`, `xlog_find_tail`), but without repair: blocks near the head that do not belong to the round that
-//! they should be of are a torn write, and a doubt.
+//! The log is a ring of 512-byte blocks. Each begins with the number of the round in which it was written (its
+//! *cycle*); a record's header has a magic there, and the cycle behind it. The head is where the cycle changes. As in
+//! the kernel (`xlog_find_head`, `xlog_find_tail`), but without repair: blocks near the head that do not belong to the
+//! round that they should be of are a torn write, and a doubt.
 
 use super::superblock::Superblock;
 use crate::fields::{be32, le32};

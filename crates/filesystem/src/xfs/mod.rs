@@ -2,8 +2,8 @@
 //!
 //! # The proof
 //!
-//! - The log is clean: its last record says that the volume was unmounted. A dirty one is not replayed; `fsfreeze` makes
-//!   one on purpose.
+//! - The log is clean: its last record says that the volume was unmounted. A dirty one is not replayed; `fsfreeze`
+//!   makes one on purpose.
 //! - All of superblock, AGF, AGFL and tree blocks have right checksums (version 5), magics and places.
 //! - In each group the tree by block number is sorted and disjoint, and its sum and its longest extent are those of the
 //!   AGF; the tree by length has the same number and sum.

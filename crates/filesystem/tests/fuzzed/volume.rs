@@ -1,8 +1,8 @@
 //! A real volume with parts of it replaced: examined, and its map read. Nothing may panic, loop, or take memory without
 //! bound, and what is free must be what the contract says: sorted, disjoint, inside, and as much as was promised.
 //!
-//! The input is a list of patches: a page of the volume that is not empty, an offset in it, and bytes. Checksums are made
-//! right again, so that what is behind them is reached.
+//! The input is a list of patches: a page of the volume that is not empty, an offset in it, and bytes. Checksums are
+//! made right again, so that what is behind them is reached.
 
 use std::collections::BTreeMap;
 use std::fs::File;

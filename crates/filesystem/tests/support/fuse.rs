@@ -17,8 +17,8 @@ pub(crate) struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts by `program` with `arguments`, which must make it stay in the foreground; `None`, noted, where FUSE is not
-    /// allowed here.
+    /// Mounts by `program` with `arguments`, which must make it stay in the foreground; `None`, noted, where FUSE is
+    /// not allowed here.
     pub(crate) fn mount(program: &str, arguments: &[&str], volume: &Path) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a folder");
         let found = lunway_foreign::program(program)?;

@@ -160,7 +160,8 @@ pub fn checksum(bytes: &[u8], field: usize) -> u32 {
     !sum(&bytes[..field]).wrapping_add(sum(&bytes[field + 4..]))
 }
 
-/// Bytes of the bitmap before a block: a bit for each sector, in whole sectors (Block Allocation Table and Data Blocks).
+/// Bytes of the bitmap before a block: a bit for each sector, in whole sectors (Block Allocation Table and Data
+/// Blocks).
 pub fn bitmap_len(block_size: u32) -> u64 {
     (u64::from(block_size) / SECTOR).div_ceil(8).next_multiple_of(SECTOR)
 }

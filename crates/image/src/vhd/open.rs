@@ -25,8 +25,8 @@ const PATH_MAX: u32 = 64 << 10;
 ///
 /// - **Fixed**: the bytes of the file but for its footer.
 /// - **Dynamic**: a sector that its block's bitmap does not mark reads as zeroes, as the specification says.
-/// - **Differencing**: the same with the parent in the place of zeroes. The parent is known by its identity; that it was
-///   not written to since is not known: the format says it by time stamps alone, which a copy of the file changes.
+/// - **Differencing**: the same with the parent in the place of zeroes. The parent is known by its identity; that it
+///   was not written to since is not known: the format says it by time stamps alone, which a copy of the file changes.
 pub struct Vhd<S> {
     pub(super) storage: S,
     pub(super) footer: Footer,

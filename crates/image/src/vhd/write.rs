@@ -55,8 +55,9 @@ pub enum WriteError {
 
 /// A fixed or dynamic VHD that is being filled.
 ///
-/// **For new files**: it writes no log, so a power cut leaves what was there at the last [`flush`](Self::flush) or less.
-/// After a flush the file is whole, and everything written before is in it. Calls block, and come from any thread.
+/// **For new files**: it writes no log, so a power cut leaves what was there at the last [`flush`](Self::flush) or
+/// less. After a flush the file is whole, and everything written before is in it. Calls block, and come from any
+/// thread.
 pub struct Writer<S> {
     storage: S,
     footer: Footer,

@@ -1,8 +1,8 @@
 //! A VHD or qcow2 file with parts of it replaced: opened and read. Nothing may panic, loop or take memory without
 //! bound.
 //!
-//! The input's first byte chooses a file; patches follow, each a structure, an offset in it, and bytes. Checksums of a VHD
-//! are made right again, so that what is behind them is reached.
+//! The input's first byte chooses a file; patches follow, each a structure, an offset in it, and bytes. Checksums of a
+//! VHD are made right again, so that what is behind them is reached.
 
 use std::sync::OnceLock;
 

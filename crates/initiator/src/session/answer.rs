@@ -27,8 +27,8 @@ const ABORTED_MAX: u32 = 4;
 /// First and last wait for a busy target.
 const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// How long a command is put off by a target that is busy, where there is another way to the disk: longer than a queue takes to have room
-/// again, and short beside what a busy port costs who waits for it.
+/// How long a command is put off by a target that is busy, where there is another way to the disk: longer than a queue
+/// takes to have room again, and short beside what a busy port costs who waits for it.
 const PUT_OFF_MAX: Duration = Duration::from_millis(100);
 
 impl State {
@@ -110,7 +110,8 @@ impl State {
         }
     }
 
-    /// Makes a transfer one of ten bytes, and all later ones, where the target does not know the long one. Says whether it did.
+    /// Makes a transfer one of ten bytes, and all later ones, where the target does not know the long one. Says whether
+    /// it did.
     fn shorten(&mut self, token: u64, sense: &[u8]) -> bool {
         let unknown = AdditionalSense::INVALID_COMMAND_OPERATION_CODE;
         let is_unknown = Sense::parse(sense).is_some_and(|sense| !sense.deferred && sense.code == unknown);
@@ -200,8 +201,8 @@ impl State {
         verdict
     }
 
-    /// Whether a command that may go elsewhere would be put off for too long if it waited once more. What asks after this very session
-    /// waits.
+    /// Whether a command that may go elsewhere would be put off for too long if it waited once more. What asks after
+    /// this very session waits.
     fn is_put_off_too_long(&mut self, token: u64, now: Instant, wait: Duration) -> bool {
         let fails_fast = self.fails_fast;
         let Some(entry) = self.slots.get_mut(token) else { return false };
@@ -256,8 +257,9 @@ impl State {
                 self.fail(token, error);
                 Ok(())
             }
-            // In order, its answer would have come before this one: it was lost, and so is the session, as the core says next. The
-            // command is sent again like all others that a session loses, but once only: a target may lose its commands itself.
+            // In order, its answer would have come before this one: it was lost, and so is the session, as the core
+            // says next. The command is sent again like all others that a session loses, but once only: a target may
+            // lose its commands itself.
             TaskManagementResult::TASK_DOES_NOT_EXIST => {
                 if !mem::replace(&mut entry.answer_lost, true) {
                     entry.stage = Stage::Sent;
@@ -269,7 +271,8 @@ impl State {
     }
 }
 
-/// READ (10) or WRITE (10) instead of the long one, where it can do the same. What callers send by themselves is left as it is.
+/// READ (10) or WRITE (10) instead of the long one, where it can do the same. What callers send by themselves is left
+/// as it is.
 pub(super) fn short_transfer(long: &Cdb, effect: Effect) -> Option<Cdb> {
     let transfers = matches!(effect, Effect::Read | Effect::Write | Effect::WriteThrough);
     transfers.then(|| cdb::short_transfer(long)).flatten().map(|short| Cdb::new(&short))

@@ -11,14 +11,16 @@ use crate::slots::{Effect, Entry, Slots, Stage};
 /// How long commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
-/// Whether a unit attention leaves open which disk answers under the old address now: the target's units have been changed (3F/0E), the unit's INQUIRY data have
-/// (3F/03), the unit or the target begins anew (29h), or parameters of the unit were changed (2Ah).
+/// Whether a unit attention leaves open which disk answers under the old address now: the target's units have been
+/// changed (3F/0E), the unit's INQUIRY data have (3F/03), the unit or the target begins anew (29h), or parameters of
+/// the unit were changed (2Ah).
 pub(crate) fn is_doubtful(code: AdditionalSense) -> bool {
     matches!(code.0 >> 8, 0x29 | 0x2A) || matches!(code.0, 0x3F03 | 0x3F0E)
 }
 
-/// Whether an error says that what was opened is not there: no unit (25/00), or one that has no such block (21/00) or may not be written (27/00). The
-/// latter two are what LIO answers for LUN 0 where there is none: it puts a small read-only unit of its own in its place.
+/// Whether an error says that what was opened is not there: no unit (25/00), or one that has no such block (21/00) or
+/// may not be written (27/00). The latter two are what LIO answers for LUN 0 where there is none: it puts a small
+/// read-only unit of its own in its place.
 pub(crate) fn tells_of_no_disk(code: AdditionalSense) -> bool {
     use AdditionalSense as Code;
     matches!(code, Code::LOGICAL_UNIT_NOT_SUPPORTED | Code::LBA_OUT_OF_RANGE | Code::WRITE_PROTECTED)
@@ -32,8 +34,9 @@ pub(crate) fn tells_of_no_disk(code: AdditionalSense) -> bool {
 /// | suspected | wait in the queue; where another path may carry them out, at most [`HELD_MAX`] | the unit's answer |
 /// | absent | fail as not done | the unit's answer, asked for again and again |
 ///
-/// The unit's answer is one of: it is the same disk ([`Session::clear_doubt`]); there is none ([`Session::unit_is_absent`]); it is another disk, which ends
-/// the device ([`Session::condemn`]). Only what asks for it ([`Effect::Inspect`]) goes to the target meanwhile.
+/// The unit's answer is one of: it is the same disk ([`Session::clear_doubt`]); there is none
+/// ([`Session::unit_is_absent`]); it is another disk, which ends the device ([`Session::condemn`]). Only what asks for
+/// it ([`Effect::Inspect`]) goes to the target meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Doubt {
     /// From when on commands are held.

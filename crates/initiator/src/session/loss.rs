@@ -13,8 +13,8 @@ use crate::traffic::Pings;
 
 /// Added to what happened before it.
 const CONNECTED_AGAIN: &str = "; connected again";
-/// How many sessions may end by a breach of the protocol over the same command. What comes five times is the target's way with it, and no
-/// accident.
+/// How many sessions may end by a breach of the protocol over the same command. What comes five times is the target's
+/// way with it, and no accident.
 const BREACHES_MAX: u32 = 5;
 
 impl State {
@@ -34,7 +34,8 @@ impl State {
         }
     }
 
-    /// The target has broken the protocol, over a certain command or one of those that are under way. Before [`Self::disconnect`].
+    /// The target has broken the protocol, over a certain command or one of those that are under way. Before
+    /// [`Self::disconnect`].
     pub(crate) fn blame(&mut self, why: &str) {
         let Some(core) = &self.core else { return };
         let (blamed, address) = (core.blamed(), &self.address);
@@ -82,8 +83,8 @@ impl State {
         }
     }
 
-    /// What the target has and did not answer is unknown. What it has answered, and was to be sent again, is over, like what
-    /// was never sent.
+    /// What the target has and did not answer is unknown. What it has answered, and was to be sent again, is over, like
+    /// what was never sent.
     fn fail_all(&mut self, error: &BlockError) {
         let unknown =
             |stage: &Stage| matches!(stage, Stage::Sent | Stage::Aborting { .. } | Stage::Expired(_));

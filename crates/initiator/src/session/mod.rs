@@ -59,7 +59,8 @@ pub(crate) struct Session {
     pub(crate) ended: Notify,
     /// Told that an attempt to connect may succeed now.
     pub(crate) hope: Notify,
-    /// The port that it leaves by is dead: an attempt to connect is in vain, and worse (see [`IscsiDevice::strand`](crate::IscsiDevice::strand)).
+    /// The port that it leaves by is dead: an attempt to connect is in vain, and worse (see
+    /// [`IscsiDevice::strand`](crate::IscsiDevice::strand)).
     stranded: AtomicBool,
     /// Told that the state of access of an inactive port may be another one now.
     pub(crate) look: Notify,
@@ -445,8 +446,8 @@ impl State {
         self.driver.take()
     }
 
-    /// Takes note of the state of access, and has a new one told. An inactive port is asked again and again what has become of it; of a
-    /// port that was inactive and is active now the shape was not known.
+    /// Takes note of the state of access, and has a new one told. An inactive port is asked again and again what has
+    /// become of it; of a port that was inactive and is active now the shape was not known.
     pub(crate) fn note_access(&mut self, access: AccessState) {
         let before = self.access.replace(access);
         if before != Some(access) {
@@ -458,7 +459,8 @@ impl State {
 
     fn forget(&mut self, token: u64) -> Option<Entry> {
         let mut entry = self.slots.remove(token)?;
-        // What a flush was to report and nobody heard, the next one reports. Of a loss the listener has heard, where there is one.
+        // What a flush was to report and nobody heard, the next one reports. Of a loss the listener has heard, where
+        // there is one.
         let is_heard = |error: &BlockError| {
             self.cache.listener.is_some() && matches!(error, BlockError::UnflushedLost { .. })
         };

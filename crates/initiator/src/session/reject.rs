@@ -18,16 +18,18 @@ const REJECT_WAIT: Duration = Duration::from_millis(5);
 /// For the commands that are under way when a target turns out to wait for the logout; half of it is theirs.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// What becomes of a rejected command (RFC 7143 §11.17.1). But for [`OutOfStep`](Self::OutOfStep) it was not carried out.
+/// What becomes of a rejected command (RFC 7143 §11.17.1). But for [`OutOfStep`](Self::OutOfStep) it was not carried
+/// out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// Sent again: what was wrong passes, or was damaged on the way. The RFC calls it so for a data digest error, too many immediate
-    /// commands, and want of resources. What the target takes for a breach of the protocol is counted in as well: where
-    /// headers have no digest a damaged one looks like that, and it does no harm to say it again.
+    /// Sent again: what was wrong passes, or was damaged on the way. The RFC calls it so for a data digest error, too
+    /// many immediate commands, and want of resources. What the target takes for a breach of the protocol is counted in
+    /// as well: where headers have no digest a damaged one looks like that, and it does no harm to say it again.
     Again,
     /// Sent again in the next session, as the target waits for the end of this one.
     NextSession,
-    /// Sent again in a new session: the target has a task of the same tag, so the two ends do not agree on what is under way.
+    /// Sent again in a new session: the target has a task of the same tag, so the two ends do not agree on what is
+    /// under way.
     OutOfStep,
     /// It will say the same again.
     Final,

@@ -142,8 +142,8 @@ impl Line {
         self.shared.refuses.store(on, Ordering::SeqCst);
     }
 
-    /// Ends later connections whose initiator is gone or does not answer for three times [`PROBE_TIME`], in a black hole,
-    /// too; otherwise the target has them for as long as the black hole lasts, or for good.
+    /// Ends later connections whose initiator is gone or does not answer for three times [`PROBE_TIME`], in a black
+    /// hole, too; otherwise the target has them for as long as the black hole lasts, or for good.
     pub fn probe(&self) {
         self.shared.probes.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,5 @@
-//! A target's way of answering commands wrongly, and a network's of losing answers: between an initiator and a target, PDU by PDU.
+//! A target's way of answering commands wrongly, and a network's of losing answers: between an initiator and a target,
+//! PDU by PDU.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use lunway_block::BlockDevice;
 use lunway_memory::RamDisk;
 use lunway_target::{Config, OpenDevice, Server};
 
-/// Serves `size` bytes as LUN 0 of the target `name`, on portals that are each a portal group of its own if `apart`. Whatever device is
-/// configured in its place is another RAM disk of that size.
+/// Serves `size` bytes as LUN 0 of the target `name`, on portals that are each a portal group of its own if `apart`.
+/// Whatever device is configured in its place is another RAM disk of that size.
 pub(crate) async fn serve(name: &str, size: u64, apart: bool) -> (Server, [SocketAddr; 2]) {
     let portals = match apart {
         true => {

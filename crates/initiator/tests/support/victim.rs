@@ -20,7 +20,8 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Runs the test of this program that is named `part`, which must be one that calls [`role`]. It is connected when this returns.
+    /// Runs the test of this program that is named `part`, which must be one that calls [`role`]. It is connected when
+    /// this returns.
     pub async fn start(part: &'static str, device: &str, records: &Path) -> Self {
         let (device, records) = (device.to_owned(), records.to_owned());
         tokio::task::spawn_blocking(move || Self::start_now(part, &device, &records)).await.unwrap()

@@ -1,4 +1,5 @@
-//! A LUN that is exchanged while a disk over several paths is open: nothing is written to the other one, over whichever lane.
+//! A LUN that is exchanged while a disk over several paths is open: nothing is written to the other one, over whichever
+//! lane.
 
 use std::time::{Duration, Instant};
 

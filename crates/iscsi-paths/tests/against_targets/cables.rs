@@ -113,8 +113,8 @@ fn first_down(reason: &'static str) -> impl Fn(&[LaneStatus]) -> bool {
     }
 }
 
-/// Two cables within one machine: what goes between their ends goes past them, so that nothing but the kernel's news tells of a
-/// cable that is pulled.
+/// Two cables within one machine: what goes between their ends goes past them, so that nothing but the kernel's news
+/// tells of a cable that is pulled.
 async fn serve() -> Server {
     ip("link set lo up");
     for n in 0..2 {

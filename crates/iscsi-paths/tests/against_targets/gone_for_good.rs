@@ -1,4 +1,5 @@
-//! Ports that are gone for good, each the only one of its portal group: nothing ever proves that their sessions are dead.
+//! Ports that are gone for good, each the only one of its portal group: nothing ever proves that their sessions are
+//! dead.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

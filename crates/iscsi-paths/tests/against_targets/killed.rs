@@ -48,7 +48,8 @@ async fn victim_process() {
     std::future::pending::<()>().await;
 }
 
-/// Kills a process of two lanes, whose write over the first path arrives that much later; nobody can connect over that path from then on.
+/// Kills a process of two lanes, whose write over the first path arrives that much later; nobody can connect over that
+/// path from then on.
 async fn kill_one(portals: [SocketAddr; 2], records: &Path, late: Duration) -> Line {
     let line = Line::start_at([127, 0, 0, 85], portals[0]).await;
     let victim =
@@ -63,7 +64,8 @@ async fn kill_one(portals: [SocketAddr; 2], records: &Path, late: Duration) -> L
     held.await.unwrap()
 }
 
-/// Writes what the killed process did not get done, then something newer, and flushes; waits until anything late has arrived.
+/// Writes what the killed process did not get done, then something newer, and flushes; waits until anything late has
+/// arrived.
 async fn overwrite(disk: &IscsiMultipath, late: Duration) {
     let device = disk.device();
     device.write(0, fill(1), Durability::Volatile).await.unwrap();

@@ -1,4 +1,5 @@
-//! Disks over several iSCSI sessions, against targets: opening, fencing, exchanged disks, killed processes, lost ports and cables.
+//! Disks over several iSCSI sessions, against targets: opening, fencing, exchanged disks, killed processes, lost ports
+//! and cables.
 //!
 //! One program, because each links the target and the initiator; a module for each subject.
 

@@ -1,6 +1,7 @@
 //! Disks over several iSCSI sessions, opened from addresses, against our own target.
 //!
-//! Addresses of the loopback stand for ports: whatever is sent from 127.0.0.3 to 127.0.0.1 leaves by another port than from 127.0.0.4.
+//! Addresses of the loopback stand for ports: whatever is sent from 127.0.0.3 to 127.0.0.1 leaves by another port than
+//! from 127.0.0.4.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -108,7 +109,8 @@ async fn unused_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
-/// Lets connections to `at` through to `to`, from now on. Whoever asks for the target's name there gets what has `name`.
+/// Lets connections to `at` through to `to`, from now on. Whoever asks for the target's name there gets what has
+/// `name`.
 async fn forward(at: SocketAddr, to: SocketAddr, name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(at).await.unwrap();
     let at = listener.local_addr().unwrap();

@@ -1,8 +1,9 @@
-//! LIO, the Linux kernel's target, in a Linux kernel that is a process (User Mode Linux): it needs neither root nor modules
-//! of this machine's kernel, and is killed and stopped as any process. `lio.sh` sets it up and does what it is told.
+//! LIO, the Linux kernel's target, in a Linux kernel that is a process (User Mode Linux): it needs neither root nor
+//! modules of this machine's kernel, and is killed and stopped as any process. `lio.sh` sets it up and does what it is
+//! told.
 //!
-//! A kill is a power cut of the whole storage: what was not flushed was in its page cache, its connections are not ended
-//! but unknown to whoever comes after, and no unit attention tells of it.
+//! A kill is a power cut of the whole storage: what was not flushed was in its page cache, its connections are not
+//! ended but unknown to whoever comes after, and no unit attention tells of it.
 
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;

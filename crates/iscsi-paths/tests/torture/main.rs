@@ -60,8 +60,8 @@ const LANES: usize = 4;
 /// More than any operation takes: the longest trouble lasts three seconds, and an operation may meet several.
 const OPERATION_MAX: Duration = Duration::from_secs(40);
 
-/// More than a part of the test takes that waits for the client or the target: opening the disk has a minute, and another
-/// one where the target hung.
+/// More than a part of the test takes that waits for the client or the target: opening the disk has a minute, and
+/// another one where the target hung.
 const STEP_MAX: Duration = Duration::from_secs(200);
 
 const SIZE: u64 = region::UNUSED + THREADS * region::BYTES;

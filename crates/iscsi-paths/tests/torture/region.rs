@@ -21,8 +21,8 @@ pub(crate) const BLOCK: usize = 512;
 /// Blocks of one region.
 const BLOCKS: u64 = 8 << 10;
 pub(crate) const BYTES: u64 = BLOCKS * BLOCK as u64;
-/// What lies before the first region, bytes. While LUN 0 has no disk LIO puts a unit of 64 blocks in its place, reads of which succeed
-/// and give memory that nobody filled: no initiator can tell them from the disk's.
+/// What lies before the first region, bytes. While LUN 0 has no disk LIO puts a unit of 64 blocks in its place, reads
+/// of which succeed and give memory that nobody filled: no initiator can tell them from the disk's.
 pub(crate) const UNUSED: u64 = 1 << 20;
 /// Operations that a worker has under way.
 pub(crate) const DEPTH: usize = 4;

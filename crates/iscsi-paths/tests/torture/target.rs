@@ -37,7 +37,8 @@ const DONE: &str = "done";
 /// tgtd's control numbers end there.
 const LISTEN_PORTS: std::ops::Range<u16> = 24_000..32_000;
 const READY_TIME: Duration = Duration::from_secs(60);
-/// LIO gives up a write whose data does not come after 3 s (`DATAOUT_TIMEOUT`), and a machine with a load of ten takes its time.
+/// LIO gives up a write whose data does not come after 3 s (`DATAOUT_TIMEOUT`), and a machine with a load of ten takes
+/// its time.
 const ORDER_TIME: Duration = Duration::from_secs(15);
 /// How long a crash of tgtd goes unnoticed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -135,13 +136,14 @@ impl Target {
         !matches!(self.make, Make::Tgt { .. })
     }
 
-    /// Whether a login that does not come on ends by itself. In LIO before Linux 6.5 it holds up all other logins of its
-    /// portal group for as long as its connection is open ("Fix hang in the iSCSI login code").
+    /// Whether a login that does not come on ends by itself. In LIO before Linux 6.5 it holds up all other logins of
+    /// its portal group for as long as its connection is open ("Fix hang in the iSCSI login code").
     pub(crate) fn forgets_half_open_logins(&self) -> bool {
         !matches!(self.make, Make::Lio { .. })
     }
 
-    /// Whether it is a LIO that lets in nobody, not even over a cable that nothing has ever happened to; it works again then.
+    /// Whether it is a LIO that lets in nobody, not even over a cable that nothing has ever happened to; it works again
+    /// then.
     pub(crate) async fn hung(&mut self, tally: &Tally) -> bool {
         let url = IscsiUrl::parse(&format!("iscsi://{}/{}/{}", self.address, self.name, self.lun)).unwrap();
         let opening = IscsiDevice::open(url, OpenOptions::default());
@@ -224,8 +226,8 @@ impl Target {
         self.order(if on { "enable" } else { "disable" }, tally).await;
     }
 
-    /// Tells it something that it must have done within [`ORDER_TIME`]. A LIO that has not waits for a command that it has
-    /// lost; its machine is switched off and on then, as a person would.
+    /// Tells it something that it must have done within [`ORDER_TIME`]. A LIO that has not waits for a command that it
+    /// has lost; its machine is switched off and on then, as a person would.
     async fn order(&mut self, what: &str, tally: &Tally) {
         let (Make::Ours { tell, said } | Make::Lio { tell, said }) = &mut self.make else {
             panic!("{self} takes no orders")

@@ -1,4 +1,5 @@
-//! Everything that is not a SCSI command: login, NOP, SendTargets, logout, task management, asynchronous messages, Reject.
+//! Everything that is not a SCSI command: login, NOP, SendTargets, logout, task management, asynchronous messages,
+//! Reject.
 
 use lunway_block::Buf;
 
@@ -122,8 +123,8 @@ impl InitiatorConnection {
         cmd_sn
     }
 
-    /// Asks the target whether it is there (RFC 7143 §11.18); immediate, so that it passes a closed window. Whatever comes then
-    /// is an answer. Does nothing before full feature phase.
+    /// Asks the target whether it is there (RFC 7143 §11.18); immediate, so that it passes a closed window. Whatever
+    /// comes then is an answer. Does nothing before full feature phase.
     pub fn ping(&mut self) {
         if !matches!(self.phase, Phase::FullFeature(_)) {
             return;
@@ -165,9 +166,10 @@ impl InitiatorConnection {
         }
     }
 
-    /// What was sent before a ping has arrived before it, as a connection keeps the order of its bytes, and a target counts what arrives
-    /// (RFC 7143 §4.2.2.1). One that answers the ping and does not count a command from before it never got that: it holds back all
-    /// later ones and answers pings for ever. Something between here and there has acknowledged bytes and lost them.
+    /// What was sent before a ping has arrived before it, as a connection keeps the order of its bytes, and a target
+    /// counts what arrives (RFC 7143 §4.2.2.1). One that answers the ping and does not count a command from before it
+    /// never got that: it holds back all later ones and answers pings for ever. Something between here and there has
+    /// acknowledged bytes and lost them.
     fn count_commands(&mut self, ping: Ping, expected: Serial) {
         if expected < ping.next_cmd_sn {
             let (expected, next) = (expected.0, ping.next_cmd_sn.0);
@@ -375,8 +377,8 @@ impl InitiatorConnection {
         }));
     }
 
-    /// A rejected command leaves a gap that all later ones would wait behind (RFC 7143 §7.3), unless the target counts it
-    /// as received: a ping takes its place.
+    /// A rejected command leaves a gap that all later ones would wait behind (RFC 7143 §7.3), unless the target counts
+    /// it as received: a ping takes its place.
     // RFC 7143 [7.3-3]
     fn plug(&mut self, sent: &ScsiCommand, exp_cmd_sn: u32) {
         let is_gap = Serial(exp_cmd_sn) <= Serial(sent.cmd_sn.get());

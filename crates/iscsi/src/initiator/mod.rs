@@ -122,8 +122,9 @@ pub enum InitiatorEvent {
         /// The submission's buffer.
         data_in: Buf,
     },
-    /// A task management request has its answer. If it aborted a command, that command will not be answered any more. Where
-    /// the target does not know a command that has no answer, the answer was lost: [`Closing`](Self::Closing) follows.
+    /// A task management request has its answer. If it aborted a command, that command will not be answered any more.
+    /// Where the target does not know a command that has no answer, the answer was lost: [`Closing`](Self::Closing)
+    /// follows.
     TaskManagementDone {
         /// The request's.
         token: u64,
@@ -134,8 +135,8 @@ pub enum InitiatorEvent {
     Targets(Vec<TargetRecord>),
     /// The target has something to say.
     AsyncMessage(AsyncMessageInfo),
-    /// The target did something that the standard forbids and that does no harm, for people: what was expected and what came. Each
-    /// kind is told once a connection.
+    /// The target did something that the standard forbids and that does no harm, for people: what was expected and what
+    /// came. Each kind is told once a connection.
     Tolerated(String),
     /// The end. Send what is still queued, then close the socket. No event comes after it.
     Closing(CloseReason),
@@ -149,8 +150,8 @@ enum Phase {
 
 /// One connection, seen from the initiator: a session of its own, as MaxConnections=1 is what it offers.
 ///
-/// Owns everything between commands and the byte stream: login, numbering, the command window, immediate, unsolicited and
-/// solicited write data, placing of read data, digests, pings. Knows no socket, no clock, and no meaning of a CDB.
+/// Owns everything between commands and the byte stream: login, numbering, the command window, immediate, unsolicited
+/// and solicited write data, placing of read data, digests, pings. Knows no socket, no clock, and no meaning of a CDB.
 ///
 /// # Order of calls
 ///
@@ -351,8 +352,8 @@ impl InitiatorConnection {
         }
     }
 
-    /// Takes note of a status number, in PDUs that consume one. Says whether the connection goes on: after a gap the PDU does not
-    /// count either, as bytes are missing before it.
+    /// Takes note of a status number, in PDUs that consume one. Says whether the connection goes on: after a gap the
+    /// PDU does not count either, as bytes are missing before it.
     // RFC 7143 [4.2.2.2-2]
     #[must_use]
     fn note_status(&mut self, stat_sn: u32) -> bool {

@@ -2,20 +2,20 @@
 
 use crate::serial::Serial;
 
-/// How many numbers in a row must have been in step before one ahead of its turn is taken for a loss. Targets whose numbering is sloppy
-/// (that count their own pings, say, or number from several threads) are common enough, and work; no initiator of the field checks the
-/// numbers. With these such a target shows itself within what opening a disk asks.
+/// How many numbers in a row must have been in step before one ahead of its turn is taken for a loss. Targets whose
+/// numbering is sloppy (that count their own pings, say, or number from several threads) are common enough, and work;
+/// no initiator of the field checks the numbers. With these such a target shows itself within what opening a disk asks.
 const IN_STEP_MIN: u8 = 16;
 
 /// The numbers of a connection's statuses (StatSN, RFC 7143 §4.2.2.2), as the target counts them.
 ///
-/// A connection keeps the order of its bytes, and each answer consumes one number. So a number ahead of its turn means that answers before
-/// it were lost: something between here and there has acknowledged bytes and dropped them. Without this their commands would wait
-/// for the end of their time.
+/// A connection keeps the order of its bytes, and each answer consumes one number. So a number ahead of its turn means
+/// that answers before it were lost: something between here and there has acknowledged bytes and dropped them. Without
+/// this their commands would wait for the end of their time.
 ///
-/// A number is only trusted after [`IN_STEP_MIN`] in step, and an older one is never a gap: the target counts otherwise than the standard
-/// has it, and trust begins anew. The numbers that R2Ts and pings carry are trusted apart from those of answers, as targets
-/// that leave the field empty there count their answers well.
+/// A number is only trusted after [`IN_STEP_MIN`] in step, and an older one is never a gap: the target counts otherwise
+/// than the standard has it, and trust begins anew. The numbers that R2Ts and pings carry are trusted apart from those
+/// of answers, as targets that leave the field empty there count their answers well.
 #[derive(Debug, Default)]
 pub(super) struct StatusNumbers {
     next: Serial,

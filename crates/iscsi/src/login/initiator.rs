@@ -47,8 +47,8 @@ pub struct InitiatorChap {
 ///
 /// * Begins in the security stage, always: targets without authentication agree to `None`, and every target may
 ///   redirect there.
-/// * With a secret it offers `CHAP,None`, so that the secret may also be given to targets that ask for none; if the target
-///   has to prove itself, `CHAP` only.
+/// * With a secret it offers `CHAP,None`, so that the secret may also be given to targets that ask for none; if the
+///   target has to prove itself, `CHAP` only.
 /// * The operational stage follows in one request, unless the target makes offers of its own, which are answered.
 /// * At most [`LOGIN_PDUS_MAX`] responses; the caller limits the time.
 #[derive(Debug)]
@@ -437,8 +437,8 @@ impl InitiatorLogin {
             return Ok(InitiatorStep::Send(self.begin(out, Some(Stage::FULL_FEATURE))));
         }
         if !out.is_empty() {
-            // Everything that matters we offer ourselves: what is left are markers, extensions and, in discovery, keys without
-            // a meaning, of which the defaults hold.
+            // Everything that matters we offer ourselves: what is left are markers, extensions and, in discovery, keys
+            // without a meaning, of which the defaults hold.
             let offers = String::from_utf8_lossy(&out.into_bytes()).replace('\0', " ");
             let offers: String = offers.trim_end().chars().take(128).collect();
             self.tolerated

@@ -60,7 +60,8 @@ pub struct BasicHeader {
     pub rest: [u8; 28],
 }
 
-/// The fields that stand at the same place in every PDU of an initiator's (RFC 7143 §11.2.1, §4.2.2.1): how it is numbered.
+/// The fields that stand at the same place in every PDU of an initiator's (RFC 7143 §11.2.1, §4.2.2.1): how it is
+/// numbered.
 ///
 /// In PDUs without a CmdSN, such as Data-Out, `cmd_sn` is reserved.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

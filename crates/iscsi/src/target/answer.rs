@@ -102,7 +102,8 @@ impl TargetConnection {
             let (wanted, moved) = if task.write {
                 (completion.wanted_out, completion.wanted_out.min(u64::from(task.expected_length)))
             } else if completion.status == GOOD {
-                // What the CDB takes and the header does not announce (W=0) has not come: nothing is written, and the initiator is told so.
+                // What the CDB takes and the header does not announce (W=0) has not come: nothing is written, and the
+                // initiator is told so.
                 (completion.wanted_in.max(completion.wanted_out), 0)
             } else {
                 (0, 0)

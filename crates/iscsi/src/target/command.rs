@@ -16,14 +16,14 @@ use crate::pdu::{
 use crate::receive::{Data, Head};
 use crate::serial::Serial;
 
-/// How often data of one command may come with a wrong digest before the command fails. A network that breaks more than one
-/// PDU in a command has the checksums of TCP and of every link against it.
+/// How often data of one command may come with a wrong digest before the command fails. A network that breaks more than
+/// one PDU in a command has the checksums of TCP and of every link against it.
 const RECOVERIES_MAX: u32 = 8;
 
 /// Why a Data-Out cannot be taken.
 pub(super) enum DataOutFault {
-    /// It belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4.2 and §4.2.3.3
-    /// let the initiator finish its sequences, so it is ignored.
+    /// It belongs to no task that waits for data: to one that has ended early, most likely. RFC 7143 §11.4.2 and
+    /// §4.2.3.3 let the initiator finish its sequences, so it is ignored.
     NoTask,
     /// It breaks its task.
     Sequence(TaskId, IscsiSense),
@@ -209,8 +209,8 @@ impl TargetConnection {
             return fault(IscsiSense::IncorrectAmountOfData);
         }
         if collection.buf.len() < end {
-            // Unsolicited data that the budget had no room for in advance. FirstBurstLength bounds what can come, so there is
-            // room for that and not for all of the command's data.
+            // Unsolicited data that the budget had no room for in advance. FirstBurstLength bounds what can come, so
+            // there is room for that and not for all of the command's data.
             let mut first_burst = Buf::for_overwrite(end);
             first_burst[..collection.have].copy_from_slice(&collection.buf[..collection.have]);
             collection.buf = first_burst;
@@ -399,8 +399,8 @@ impl TargetConnection {
             || task.place.is_some_and(|place| self.numbering.has_to_wait(place))
     }
 
-    /// The device server has the command, with its place in the order of the medium's commands. To be called before anything else
-    /// after the command's event, where the command is not completed at once.
+    /// The device server has the command, with its place in the order of the medium's commands. To be called before
+    /// anything else after the command's event, where the command is not completed at once.
     pub fn begun(&mut self, id: TaskId) {
         let place = self.tasks.get_mut(id).and_then(|task| task.place.take());
         self.leave_order(place);
@@ -416,8 +416,8 @@ impl TargetConnection {
 
     /// Hands tasks over whose turn has come, as one that was before them is with the driver or gone.
     pub(super) fn release_waiting(&mut self) {
-        // Of tasks that arrived later for the same unit none can go before one that waits: each is, or comes after, the same
-        // ORDERED one. So the table is searched once for each unit.
+        // Of tasks that arrived later for the same unit none can go before one that waits: each is, or comes after, the
+        // same ORDERED one. So the table is searched once for each unit.
         let mut blocked = Vec::new();
         let mut index = 0;
         while let Some(&(_, id)) = self.waiting.get(index) {
@@ -486,8 +486,8 @@ impl TargetConnection {
     /// Lets tasks that wait for memory ask for their data, the oldest first.
     fn grant_memory(&mut self) {
         while let Some(&next) = self.unreserved.front() {
-            // While unsolicited data comes, its buffer is lent to the receiver again and again: it must not be grown when memory
-            // is freed elsewhere. The last of that data brings the task here once more.
+            // While unsolicited data comes, its buffer is lent to the receiver again and again: it must not be grown
+            // when memory is freed elsewhere. The last of that data brings the task here once more.
             let more_comes = self.tasks.get(next).is_some_and(|task| match &task.state {
                 TaskState::Collecting(collection) => collection.unsolicited_end > 0,
                 _ => false,
@@ -517,8 +517,8 @@ impl TargetConnection {
         }
     }
 
-    /// Gives up every task, or those of one logical unit, that a task management function is about. None will be answered;
-    /// those returned are in the driver's hands.
+    /// Gives up every task, or those of one logical unit, that a task management function is about. None will be
+    /// answered; those returned are in the driver's hands.
     // RFC 7143 [4.2.2.1-3, 11.5.1-2]
     pub fn abort_tasks(&mut self, lun: Option<[u8; 8]>, before: Before) -> Vec<TaskId> {
         let mut executing = Vec::new();
@@ -539,7 +539,8 @@ impl TargetConnection {
     }
 
     /// RFC 7143 §11.6.1: the task that ABORT TASK names is not there, but its RefCmdSN may still be on its way. Then it
-    /// counts as received, what comes under it is ignored, and the function is complete. `false`: there is no such task.
+    /// counts as received, what comes under it is ignored, and the function is complete. `false`: there is no such
+    /// task.
     // RFC 7143 [7.11-2]
     pub fn plug(&mut self, request: TaskManagementId) -> bool {
         let earlier = Serial(request.ref_cmd_sn) < Serial(request.cmd_sn);
@@ -570,9 +571,9 @@ impl TargetConnection {
         Aborted::Dropped
     }
 
-    /// An aborted task has the memory of its data until the driver completes it. Its place in the window is free at once, so that
-    /// a device that hangs does not close the window for others; not so where that would let the initiator fill memory by
-    /// sending and aborting.
+    /// An aborted task has the memory of its data until the driver completes it. Its place in the window is free at
+    /// once, so that a device that hangs does not close the window for others; not so where that would let the
+    /// initiator fill memory by sending and aborting.
     fn leave_to_driver(&mut self, id: TaskId, task: &Task) {
         let unsolicited = match task.write {
             true => {
@@ -623,8 +624,8 @@ fn ready_to_transfer(lun: [u8; 8], initiator_task_tag: u32, solicited: &Solicite
     r2t
 }
 
-/// The CDB with its extension, and what a bidirectional command is to read (RFC 7143 §11.2.2); `None` where a segment is
-/// broken, unknown, there twice, or has no place with this command.
+/// The CDB with its extension, and what a bidirectional command is to read (RFC 7143 §11.2.2); `None` where a segment
+/// is broken, unknown, there twice, or has no place with this command.
 fn additional_segments(command: &ScsiCommand, ahs: &[u8]) -> Option<(Cdb, Option<u32>)> {
     if ahs.is_empty() {
         return Some((Cdb::new(&command.cdb), None));

@@ -116,15 +116,17 @@ impl TargetConnection {
         }
     }
 
-    /// Answers [`TargetEvent::Login`] of a connection that takes the place of the only one of a session with MaxConnections=1
-    /// (RFC 7143 §6.3.4): this one may go on. As [`join_login`](Self::join_login); the numbering begins with the CmdSN of the Login
-    /// Request, as no other connection can bring an earlier one, or [goes on](Self::may_go_on_at).
+    /// Answers [`TargetEvent::Login`] of a connection that takes the place of the only one of a session with
+    /// MaxConnections=1 (RFC 7143 §6.3.4): this one may go on. As [`join_login`](Self::join_login); the numbering
+    /// begins with the CmdSN of the Login Request, as no other connection can bring an earlier one, or
+    /// [goes on](Self::may_go_on_at).
     pub fn reinstate_login(&mut self, grant: LoginGrant, leading: &LoggedIn) {
         self.answer_login(|login| login.join(grant, leading));
     }
 
     /// Says where the numbers of the session stood when the connection ended whose place this one takes
-    /// ([`next_cmd_sn`](Self::next_cmd_sn) of that one): initiators that do not say the next number in their Login Request go on there.
+    /// ([`next_cmd_sn`](Self::next_cmd_sn) of that one): initiators that do not say the next number in their Login
+    /// Request go on there.
     pub fn may_go_on_at(&mut self, cmd_sn: u32) {
         self.numbering.may_go_on_at(cmd_sn);
     }
@@ -218,8 +220,8 @@ impl TargetConnection {
         self.send_answer(&pdu::to_bytes(&pdu), data.freeze());
     }
 
-    /// RFC 7143 §11.19: a ping of our own does not advance StatSN. A discovery session is not pinged (§7.4.3): one that stays
-    /// silent for as long as an answer might take is over.
+    /// RFC 7143 §11.19: a ping of our own does not advance StatSN. A discovery session is not pinged (§7.4.3): one that
+    /// stays silent for as long as an answer might take is over.
     // RFC 7143 [11.19-3, 11.19.1-1, 11.19.3-1]
     pub(super) fn ping(&mut self) {
         // RFC 7143 [7.4.3-1]
@@ -518,8 +520,8 @@ impl TargetConnection {
         self.send_answer(&pdu::to_bytes(&pdu), Default::default());
     }
 
-    /// Tells the initiator that the target is about to close all connections of the session (RFC 7143 §11.9.1, event 3),
-    /// and when it may come back.
+    /// Tells the initiator that the target is about to close all connections of the session (RFC 7143 §11.9.1, event
+    /// 3), and when it may come back.
     // RFC 7143 [7.1.4.3-4, 4.2.6-2]
     pub fn announce_drop(&mut self) {
         let Phase::FullFeature(logged_in) = &self.phase else { return };
@@ -540,9 +542,9 @@ impl TargetConnection {
         self.send_answer(&pdu::to_bytes(&pdu), Buf::copy_of(&head.bhs).freeze());
     }
 
-    /// A PDU whose data is broken and has no place in a task (RFC 7143 §7.8). It counts as not received. At error recovery
-    /// level 0 the initiator does not send it again, so that its place in the numbering stays empty for ever and the session
-    /// cannot go on.
+    /// A PDU whose data is broken and has no place in a task (RFC 7143 §7.8). It counts as not received. At error
+    /// recovery level 0 the initiator does not send it again, so that its place in the numbering stays empty for ever
+    /// and the session cannot go on.
     // RFC 7143 [7.8-2]
     pub(super) fn data_digest_error(&mut self, head: &Head) {
         self.reject(head, RejectReason::DATA_DIGEST_ERROR);

@@ -61,8 +61,8 @@ const LOGIN_DATA_MAX: usize = 8192;
 // RFC 7143 [4.2.2.1-4]
 const IMMEDIATE_MAX: usize = 32;
 /// Task management functions at a time that wait for requests which were sent before them. As many as may be unanswered
-/// ([`MANAGEMENT_MAX`](control::MANAGEMENT_MAX)): more would be rejected when their turn comes. Numbered requests need no limit
-/// of their own: the window has one place for each.
+/// ([`MANAGEMENT_MAX`](control::MANAGEMENT_MAX)): more would be rejected when their turn comes. Numbered requests need
+/// no limit of their own: the window has one place for each.
 const HELD_IMMEDIATE_MAX: usize = control::MANAGEMENT_MAX;
 
 /// What a connection may use, and what it offers at login.
@@ -75,8 +75,8 @@ pub struct TargetConnectionConfig {
     /// Most bytes collected for one command; what a command expects beyond it is not asked for.
     pub data_out_max: usize,
     /// Bytes that the data of all commands may occupy together which the target asked for, in a session: each of its
-    /// connections has an equal part. One command is always let through. What comes unasked is bounded by the window and
-    /// FirstBurstLength instead.
+    /// connections has an equal part. One command is always let through. What comes unasked is bounded by the window
+    /// and FirstBurstLength instead.
     pub data_out_budget: usize,
     /// From the connection to full feature phase.
     pub login_timeout: Duration,
@@ -102,15 +102,16 @@ impl Default for TargetConnectionConfig {
 }
 
 /// A SCSI command with all its data. An ORDERED one comes after all that arrived before it for its logical unit in this
-/// session, and before all that arrived later, whenever their data came. Where the session has several connections, on as many
-/// threads, the driver says which commands it has [begun](TargetConnection::begun).
+/// session, and before all that arrived later, whenever their data came. Where the session has several connections, on
+/// as many threads, the driver says which commands it has [begun](TargetConnection::begun).
 #[derive(Debug)]
 pub struct Command {
     /// To answer it with.
     pub task: TaskId,
     /// Logical unit number (SAM-5 §4.7).
     pub lun: [u8; 8],
-    /// CmdSN: its place in the order of the session's commands. It comes later than that where its data had to be asked for.
+    /// CmdSN: its place in the order of the session's commands. It comes later than that where its data had to be asked
+    /// for.
     pub cmd_sn: u32,
     /// Simple, ordered and so on.
     pub attribute: TaskAttribute,
@@ -129,8 +130,8 @@ pub struct Command {
 pub enum TargetEvent {
     /// Someone wants to log in: answer with `grant_login` or `refuse_login`. Until then nothing else happens.
     Login(LoginAsk),
-    /// The initiator says that it is this user, and gives a CHAP response: answer with `check_proof`, at once or later, or with
-    /// `refuse_login`. Until then nothing else happens. A response that is wrong closes the connection with
+    /// The initiator says that it is this user, and gives a CHAP response: answer with `check_proof`, at once or later,
+    /// or with `refuse_login`. Until then nothing else happens. A response that is wrong closes the connection with
     /// [`LoginStatus::AUTHENTICATION_FAILURE`](crate::pdu::LoginStatus::AUTHENTICATION_FAILURE).
     Proof {
         /// CHAP_N.
@@ -159,7 +160,8 @@ pub enum TargetEvent {
         /// Which one.
         cid: u16,
     },
-    /// Another connection of the session holds requests whose turn it is now: let it [`resume`](TargetConnection::resume).
+    /// Another connection of the session holds requests whose turn it is now: let it
+    /// [`resume`](TargetConnection::resume).
     Wake(u16),
     /// Answer with `respond_targets`.
     SendTargets {
@@ -179,8 +181,8 @@ pub enum Aborted {
     NotFound,
     /// It was still waiting for data, or for older commands, and is gone.
     Dropped,
-    /// The driver has it, perhaps aborted already. It will not be answered, but may still have its effect until the driver
-    /// says otherwise by `complete`.
+    /// The driver has it, perhaps aborted already. It will not be answered, but may still have its effect until the
+    /// driver says otherwise by `complete`.
     Executing(TaskId),
 }
 
@@ -226,16 +228,18 @@ pub enum Before {
 ///
 /// When another connection of the session asks for it, call [`resume`](Self::resume), then 2 and 3.
 ///
-/// Several rounds of 1 and 2 may come before 3: that is what makes batches. After [`TargetEvent::Closing`] only 3 is left.
+/// Several rounds of 1 and 2 may come before 3: that is what makes batches. After [`TargetEvent::Closing`] only 3 is
+/// left.
 ///
-/// A driver that cannot begin another command yet leaves it where it is ([`next_command`](Self::next_command)) and takes
-/// [`poll_urgent_event`](Self::poll_urgent_event) instead, so that pings, task management and logout never wait for commands.
+/// A driver that cannot begin another command yet leaves it where it is ([`next_command`](Self::next_command)) and
+/// takes [`poll_urgent_event`](Self::poll_urgent_event) instead, so that pings, task management and logout never wait
+/// for commands.
 ///
 /// # Promises
 ///
 /// Whatever the peer sends, memory stays below `data_out_budget` + window × the longer of FirstBurstLength and
-/// MaxRecvDataSegmentLength + one receive buffer, not counting what is queued for sending: the driver stops reading while
-/// [`unsent`](Self::unsent) is large. Data of aborted commands counts until the driver has completed them.
+/// MaxRecvDataSegmentLength + one receive buffer, not counting what is queued for sending: the driver stops reading
+/// while [`unsent`](Self::unsent) is large. Data of aborted commands counts until the driver has completed them.
 // RFC 7143 [4.2.1-1, 4.2.5.1-1]
 pub struct TargetConnection {
     config: TargetConnectionConfig,
@@ -247,8 +251,9 @@ pub struct TargetConnection {
     events: VecDeque<TargetEvent>,
     stat_sn: u32,
     numbering: Numbering,
-    /// Requests that arrived before their predecessors: on another connection, again after a loss, or from an initiator whose
-    /// threads send in another order than they number. In the order of their numbers, so that the next one is the first.
+    /// Requests that arrived before their predecessors: on another connection, again after a loss, or from an initiator
+    /// whose threads send in another order than they number. In the order of their numbers, so that the next one is the
+    /// first.
     held: VecDeque<Held>,
     tasks: TaskTable,
     immediate_tasks: usize,
@@ -260,8 +265,8 @@ pub struct TargetConnection {
     aborted: Vec<AbortedTask>,
     /// Bytes of `data_out_budget` in use.
     reserved: usize,
-    /// Tasks that wait for budget before they may ask for data, by arrival. It is given in that order: an older task must not
-    /// wait for memory of younger ones, which may have to wait for it.
+    /// Tasks that wait for budget before they may ask for data, by arrival. It is given in that order: an older task
+    /// must not wait for memory of younger ones, which may have to wait for it.
     unreserved: VecDeque<TaskId>,
     next_transfer_tag: u32,
     /// There is one where error recovery level 1 was agreed.
@@ -326,8 +331,8 @@ impl TargetConnection {
         }
     }
 
-    /// What happened next, commands aside: they stay in their order. With a full window the search passes all of it, which
-    /// costs less than a PDU does.
+    /// What happened next, commands aside: they stay in their order. With a full window the search passes all of it,
+    /// which costs less than a PDU does.
     pub fn poll_urgent_event(&mut self) -> Option<TargetEvent> {
         let at = self.events.iter().position(|event| !matches!(event, TargetEvent::Command(_)))?;
         self.events.remove(at)
@@ -515,8 +520,9 @@ impl TargetConnection {
         }
     }
 
-    /// Keeps a request until its turn. What the window offers is always kept: a number is held once and its window has `depth`
-    /// of them, with FirstBurstLength or one data segment each, which is what `session_memory_mib` counts for the window.
+    /// Keeps a request until its turn. What the window offers is always kept: a number is held once and its window has
+    /// `depth` of them, with FirstBurstLength or one data segment each, which is what `session_memory_mib` counts for
+    /// the window.
     fn hold(&mut self, mut held: Held) {
         if held.immediate {
             let waiting = self.held.iter().filter(|other| other.immediate).count();
@@ -543,16 +549,16 @@ impl TargetConnection {
         self.held.insert(at, held);
     }
 
-    /// Goes on with what another connection of the session held up: requests whose predecessors it had to bring, and tasks that
-    /// come after one of its own.
+    /// Goes on with what another connection of the session held up: requests whose predecessors it had to bring, and
+    /// tasks that come after one of its own.
     pub fn resume(&mut self) {
         self.release();
         self.release_waiting();
         self.wake_others();
     }
 
-    /// The connection ends: no command that the driver has not begun will be. Returns the session's connections that go on
-    /// thereby, by CID, and those that were still to be woken.
+    /// The connection ends: no command that the driver has not begun will be. Returns the session's connections that go
+    /// on thereby, by CID, and those that were still to be woken.
     pub fn abandon(&mut self) -> Vec<u16> {
         self.numbering.abandon_order();
         self.wake_others();

@@ -6,9 +6,9 @@ use crate::pdu::{ScsiCommand, TaskAttribute};
 
 /// The tasks of all connections of a session that the device server does not have yet, by their arrival in the session.
 ///
-/// A task *enters* in the step that takes its CmdSN, and *leaves* when the device server has begun it or it has ended early. In
-/// between, an ORDERED one waits for all older ones of its logical unit, and all younger ones for it. What a connection's own tasks
-/// mean for each other its own table says.
+/// A task *enters* in the step that takes its CmdSN, and *leaves* when the device server has begun it or it has ended
+/// early. In between, an ORDERED one waits for all older ones of its logical unit, and all younger ones for it. What a
+/// connection's own tasks mean for each other its own table says.
 #[derive(Debug, Default)]
 pub(super) struct TaskOrder {
     places: VecDeque<Place>,
@@ -84,8 +84,8 @@ impl Place {
     }
 }
 
-/// Whether two LUNs are one, by whichever addressing method (SAM-5 4.7.7). Where units are taken for one that are not, one
-/// task waits for the other in vain.
+/// Whether two LUNs are one, by whichever addressing method (SAM-5 4.7.7). Where units are taken for one that are not,
+/// one task waits for the other in vain.
 pub(super) fn is_same_unit(one: [u8; 8], other: [u8; 8]) -> bool {
     const METHOD: u8 = 0xc0;
     let ([one, ones @ ..], [two, twos @ ..]) = (one, other);

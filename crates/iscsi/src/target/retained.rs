@@ -11,14 +11,15 @@ use crate::pdu::{
 use crate::receive::Head;
 use crate::serial::Serial;
 
-/// Bytes of data that are kept until the initiator says that it has them. From half of it on, it is asked to say so at once (A
-/// bit). Above it the oldest are forgotten, and a SNACK for them is rejected: the initiator then repeats the command.
+/// Bytes of data that are kept until the initiator says that it has them. From half of it on, it is asked to say so at
+/// once (A bit). Above it the oldest are forgotten, and a SNACK for them is rejected: the initiator then repeats the
+/// command.
 const BYTES_MAX: usize = 16 << 20;
 /// Answers that are kept: eight full windows of the usual size.
 const ANSWERS_MAX: usize = 1024;
 
-/// With more than this unsent nothing is sent again, bytes: one PDU of 48 bytes can ask for megabytes, and many of them come
-/// in one read.
+/// With more than this unsent nothing is sent again, bytes: one PDU of 48 bytes can ask for megabytes, and many of them
+/// come in one read.
 const UNSENT_MAX: usize = 1 << 20;
 
 /// Data-In PDUs of one command, in the form in which they can be cut again exactly as they were.
@@ -217,8 +218,8 @@ impl TargetConnection {
         found
     }
 
-    /// R-Data SNACK (§11.16.3): the initiator has forgotten the data and takes it in segments of another length. The status
-    /// follows in a SCSI Response with the same StatSN, as only that can carry the SNACK's tag.
+    /// R-Data SNACK (§11.16.3): the initiator has forgotten the data and takes it in segments of another length. The
+    /// status follows in a SCSI Response with the same StatSN, as only that can carry the SNACK's tag.
     // RFC 7143 [11.16.3-1]
     fn resend_anew(&mut self, snack: &Snack) -> bool {
         let Phase::FullFeature(logged_in) = &self.phase else { return false };

@@ -10,10 +10,11 @@ use crate::window::{CommandWindow, Order};
 /// A session that may have several connections (MaxConnections above 1).
 ///
 /// The driver gets it from the leading connection and gives it to those that join
-/// ([`TargetConnection::join_login`](super::TargetConnection::join_login)). Each connection stays a machine of its own, on a thread
-/// of its own where the driver wants that: shared are the parameters that the leading login fixed, the numbering, and the order
-/// that ORDERED commands make. A request that comes before its predecessors, which another connection is still to bring, is held by its connection; the
-/// one that brings the last of them asks the driver to wake it ([`TargetEvent::Wake`](super::TargetEvent::Wake)).
+/// ([`TargetConnection::join_login`](super::TargetConnection::join_login)). Each connection stays a machine of its own,
+/// on a thread of its own where the driver wants that: shared are the parameters that the leading login fixed, the
+/// numbering, and the order that ORDERED commands make. A request that comes before its predecessors, which another
+/// connection is still to bring, is held by its connection; the one that brings the last of them asks the driver to
+/// wake it ([`TargetEvent::Wake`](super::TargetEvent::Wake)).
 ///
 /// The lock is held for a few instructions at a time. A session with MaxConnections=1 has none of this.
 #[derive(Clone, Debug)]
@@ -35,8 +36,8 @@ struct State {
     order: TaskOrder,
 }
 
-/// A connection that holds a request until all numbers before `cmd_sn` have come. At most one per number of the window and
-/// connection.
+/// A connection that holds a request until all numbers before `cmd_sn` have come. At most one per number of the window
+/// and connection.
 #[derive(Debug)]
 struct Waiting {
     member: u32,
@@ -125,7 +126,8 @@ impl Numbering {
         }
     }
 
-    /// Takes a request if it is the next one; of one that is to be held notes that it waits. A `command` occupies the window.
+    /// Takes a request if it is the next one; of one that is to be held notes that it waits. A `command` occupies the
+    /// window.
     pub(super) fn take(&mut self, cmd_sn: u32, command: Option<&ScsiCommand>) -> Order {
         let occupies = command.is_some();
         match self {
@@ -147,8 +149,8 @@ impl Numbering {
         }
     }
 
-    /// Whether a request has to wait until all numbers before `cmd_sn` have come; notes that it does. One that is further
-    /// ahead than the window reaches would wait for ever, and does not.
+    /// Whether a request has to wait until all numbers before `cmd_sn` have come; notes that it does. One that is
+    /// further ahead than the window reaches would wait for ever, and does not.
     pub(super) fn waits_for(&mut self, cmd_sn: u32) -> bool {
         match self {
             Self::Own(window) => window.judge(cmd_sn) == Order::Later,
@@ -194,8 +196,8 @@ impl Numbering {
         }
     }
 
-    /// The place of a command among those of all connections: the one that was taken just now, or else (it is immediate) the last.
-    /// A connection that is the session needs none.
+    /// The place of a command among those of all connections: the one that was taken just now, or else (it is
+    /// immediate) the last. A connection that is the session needs none.
     pub(super) fn place(&mut self, command: &ScsiCommand) -> Option<u64> {
         let Self::Shared(member) = self else { return None };
         let taken = member.place.take();

@@ -41,7 +41,8 @@ pub(super) struct Collection {
     pub(super) unsolicited_end: usize,
     /// DataSN that the next unsolicited Data-Out must have.
     pub(super) next_data_sn: u32,
-    /// R2Ts under way, oldest first, which is also the order they are answered in (DataSequenceInOrder is always Yes here).
+    /// R2Ts under way, oldest first, which is also the order they are answered in (DataSequenceInOrder is always Yes
+    /// here).
     pub(super) solicited: VecDeque<Solicited>,
     /// Bytes that have been asked for or came unasked.
     pub(super) requested: usize,
@@ -110,8 +111,8 @@ impl Task {
         !matches!(self.state, TaskState::Executing)
     }
 
-    /// The driver must get this older task first: SAM-5 8.6.3, where a task counts from its arrival and not from that of its
-    /// data. HEAD OF QUEUE goes past all (8.6.2).
+    /// The driver must get this older task first: SAM-5 8.6.3, where a task counts from its arrival and not from that
+    /// of its data. HEAD OF QUEUE goes past all (8.6.2).
     pub(super) fn comes_after(&self, older: &Self) -> bool {
         (self.barrier || older.barrier)
             && self.attribute != TaskAttribute::HEAD_OF_QUEUE

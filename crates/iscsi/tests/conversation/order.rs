@@ -16,7 +16,8 @@ fn log_in() -> Pair {
     pair
 }
 
-/// Sends a write whose task tag and CmdSN are `number`; without all of its data it gives the R2T that asks for the rest.
+/// Sends a write whose task tag and CmdSN are `number`; without all of its data it gives the R2T that asks for the
+/// rest.
 fn send_write(pair: &mut Pair, number: u32, attribute: TaskAttribute, len: u32, data: &[u8]) -> Vec<Vec<u8>> {
     send_to(pair, number, attribute, [0; 8], len, data)
 }
@@ -118,7 +119,8 @@ fn a_command_that_waits_for_its_turn_can_be_aborted() {
     assert_eq!(pair.target.commands_in_flight(), 2);
 }
 
-/// The younger write would wait for the ordered command, and that for the older write, with the memory that this one needs.
+/// The younger write would wait for the ordered command, and that for the older write, with the memory that this one
+/// needs.
 #[test]
 fn a_write_does_not_wait_for_memory_of_writes_that_wait_for_it() {
     let mut pair = log_in();

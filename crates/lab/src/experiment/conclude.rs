@@ -28,7 +28,8 @@ impl Results {
         }
     }
 
-    /// Deviances, figures, verdicts. What was not measured, or does not count, has no figure, and what needs that figure says so.
+    /// Deviances, figures, verdicts. What was not measured, or does not count, has no figure, and what needs that
+    /// figure says so.
     pub(super) fn conclude(&mut self) {
         self.rows.retain(|row| !row.samples.is_empty());
         let controls: Vec<_> = self.rows.iter().filter(|row| row.is_control).cloned().collect();

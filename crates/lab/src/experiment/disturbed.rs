@@ -10,8 +10,8 @@ use super::text::table;
 const WIDTH: usize = 60;
 
 impl Results {
-    /// Throughput of each path over time, in the last repeat of the first policy of each run in which something happened; then how
-    /// long everything waited, a line for each row.
+    /// Throughput of each path over time, in the last repeat of the first policy of each run in which something
+    /// happened; then how long everything waited, a line for each row.
     pub(super) fn disturbed_text(&self) -> Option<String> {
         let mut drawn: Vec<&str> = Vec::new();
         let mut parts = Vec::new();

@@ -13,9 +13,9 @@ const DEPTH_MAX: usize = 32;
 ///   term    = number | name | "(" sum ")" | ("min" | "max") "(" sum { "," sum } ")" | "best_other" "(" name ")"
 /// ```
 ///
-/// A name is made of letters, digits, `_`, `.` and `-`, and anything in brackets: `A[round-robin].read.mb_s`. So a minus stands
-/// between blanks. What a name stands for is asked of whoever evaluates; which others there are beside one, of whoever
-/// [looks them up](Self::look_up) before.
+/// A name is made of letters, digits, `_`, `.` and `-`, and anything in brackets: `A[round-robin].read.mb_s`. So a
+/// minus stands between blanks. What a name stands for is asked of whoever evaluates; which others there are beside
+/// one, of whoever [looks them up](Self::look_up) before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
     text: String,
@@ -107,7 +107,8 @@ impl Expression {
         names
     }
 
-    /// Puts the best of the others in the place of each `best_other(name)`; one that has no others stays, and has no value.
+    /// Puts the best of the others in the place of each `best_other(name)`; one that has no others stays, and has no
+    /// value.
     pub fn look_up(&mut self, others: &dyn Fn(&str) -> Option<Others>) {
         self.root.look_up(others);
     }

@@ -13,11 +13,11 @@ pub struct Figure {
 
 /// What is said of an experiment when it is done.
 ///
-/// One sentence of two: `good` if all conditions hold, else `bad`. If a figure in them was not measured, or does not count,
-/// neither can be said.
+/// One sentence of two: `good` if all conditions hold, else `bad`. If a figure in them was not measured, or does not
+/// count, neither can be said.
 ///
-/// A verdict of a file with `each = "TEST"` is here once for each policy of that run, with the policy's name wherever the file has
-/// `[*]` and `{*}`.
+/// A verdict of a file with `each = "TEST"` is here once for each policy of that run, with the policy's name wherever
+/// the file has `[*]` and `{*}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Which `[[verdict]]` of the file it comes from, from 0.
@@ -30,7 +30,8 @@ pub struct Verdict {
     pub bad: Template,
 }
 
-/// A sentence with figures in braces: `{NAME}`, or `{NAME %}` for one as per cent. Any expression may stand for the name.
+/// A sentence with figures in braces: `{NAME}`, or `{NAME %}` for one as per cent. Any expression may stand for the
+/// name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     parts: Vec<Part>,

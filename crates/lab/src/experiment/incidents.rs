@@ -37,8 +37,8 @@ impl<'a> Incidents<'a> {
         Self { ground, cables, touched, targets }
     }
 
-    /// Lets it happen, with times counted from `origin`. After `time` everything is mended: what waits for a cable then must not wait
-    /// for ever.
+    /// Lets it happen, with times counted from `origin`. After `time` everything is mended: what waits for a cable then
+    /// must not wait for ever.
     pub(super) fn start<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,

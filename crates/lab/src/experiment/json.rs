@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 use super::results::{Cell, Compared, Link, Results, Row, Sample};
 
 impl Results {
-    /// The results as JSON. What scripts hold on to: `experiment`, `links`, `rows`, `figures`; everything else may grow.
+    /// The results as JSON. What scripts hold on to: `experiment`, `links`, `rows`, `figures`; everything else may
+    /// grow.
     ///
-    /// A row's figures are medians of the repeats that count; `samples` has every one. Where nothing could be had there is `null`.
+    /// A row's figures are medians of the repeats that count; `samples` has every one. Where nothing could be had there
+    /// is `null`.
     pub fn to_json(&self) -> Value {
         let rows = self.rows.iter().map(row).chain(self.cells.iter().map(cell_row));
         let rows = rows.chain(self.comparisons.iter().flat_map(compared_rows));

@@ -7,8 +7,8 @@
 //!                            bench, net, compare
 //! ```
 //!
-//! **Invariant:** nothing here knows an experiment by name. What distinguishes `control` from `cable-pull` stands in their files:
-//! the network, the runs, the figures and the sentences that are said of them.
+//! **Invariant:** nothing here knows an experiment by name. What distinguishes `control` from `cable-pull` stands in
+//! their files: the network, the runs, the figures and the sentences that are said of them.
 
 mod check;
 mod comparing;
@@ -52,9 +52,9 @@ use crate::topology::Topology;
 
 /// An experiment, read from a file and checked: every name in it is that of something.
 ///
-/// The network is built once for each [`Run`] that needs it in another shape; runs of one shape share it. All runs are repeated
-/// [`repeat`](Self::repeat) times, and in each repeat all are measured once, the control beside the others, so that what
-/// drifts drifts for all of them.
+/// The network is built once for each [`Run`] that needs it in another shape; runs of one shape share it. All runs are
+/// repeated [`repeat`](Self::repeat) times, and in each repeat all are measured once, the control beside the others, so
+/// that what drifts drifts for all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experiment {
     /// What the command line calls it.

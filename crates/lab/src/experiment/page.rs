@@ -13,7 +13,8 @@ use super::text::{Matrix, headline};
 use crate::topology::{End, Topology};
 
 impl Results {
-    /// The page: verdicts, figures, tables, throughput over time with what happened meanwhile, matrices, the network drawn.
+    /// The page: verdicts, figures, tables, throughput over time with what happened meanwhile, matrices, the network
+    /// drawn.
     pub fn document(&self) -> Document {
         let experiment = &self.experiment;
         let mut document =
@@ -104,8 +105,8 @@ impl Results {
         Section { blocks: vec![Block::Table(grid)], ..Section::new("Results") }
     }
 
-    /// The last repeat of each measurement: where something happened, all of them would show the same. Of runs in which nothing
-    /// happens, the first policy stands for the others.
+    /// The last repeat of each measurement: where something happened, all of them would show the same. Of runs in which
+    /// nothing happens, the first policy stands for the others.
     fn timelines(&self) -> Option<Section> {
         let mut section = Section::new("Throughput over time");
         for row in self.rows.iter().filter(|row| !row.timeline_is_of_other_row()) {

@@ -70,7 +70,8 @@ pub struct Row {
     pub is_control: bool,
     /// Every repeat, in order.
     pub samples: Vec<Sample>,
-    /// MB/s against the control beside it, per cent; `None` where there is no control, or one of the two does not count.
+    /// MB/s against the control beside it, per cent; `None` where there is no control, or one of the two does not
+    /// count.
     pub deviance_pct: Option<f64>,
 }
 
@@ -188,7 +189,8 @@ impl Cell {
         median(self.samples.iter().copied())
     }
 
-    /// What one window per round trip would be, MB/s; the wire may carry less. `None` where the system chooses the window.
+    /// What one window per round trip would be, MB/s; the wire may carry less. `None` where the system chooses the
+    /// window.
     pub fn bound_mb_s(&self) -> Option<f64> {
         let window = self.window.bytes?;
         Some(f64::from(window) / (self.rtt_least_ms / 1000.0) / 1e6).filter(|bound| bound.is_finite())

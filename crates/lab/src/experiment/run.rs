@@ -32,8 +32,8 @@ pub struct Run {
     pub plan: Option<Plan>,
     /// Policies, each of which is measured; `-` where there is nothing to choose.
     pub policies: Vec<String>,
-    /// The paths are one team, not paths: so many sessions between one address of the host and one of the storage, and each goes
-    /// where a hash of its addresses and ports sends it.
+    /// The paths are one team, not paths: so many sessions between one address of the host and one of the storage, and
+    /// each goes where a hash of its addresses and ports sends it.
     pub team: Option<u16>,
     /// The others are compared with this one.
     pub is_control: bool,
@@ -41,11 +41,11 @@ pub struct Run {
     pub measure: Measure,
 }
 
-/// A way from a host to a storage: the cable that leaves the one, and the cable that enters the other. They are the same where
-/// nothing is between.
+/// A way from a host to a storage: the cable that leaves the one, and the cable that enters the other. They are the
+/// same where nothing is between.
 ///
-/// Written as `lane1`, or `lane1 > port2`; behind it, for the policies that know them, `reserve`, `weight=N` and `throughput=N`, as
-/// in `lane2 > port2, reserve`.
+/// Written as `lane1`, or `lane1 > port2`; behind it, for the policies that know them, `reserve`, `weight=N` and
+/// `throughput=N`, as in `lane2 > port2, reserve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The cable at the host.

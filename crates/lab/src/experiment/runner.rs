@@ -36,15 +36,15 @@ const STEP_DOWN: f64 = 0.6;
 /// How often less is asked for before it is taken as it is.
 const STEPS_DOWN: u32 = 5;
 
-/// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and does not
-/// send the last of them at once.
+/// From this share of a window per round trip on, a cell is limited by its window. TCP sends it in whole segments, and
+/// does not send the last of them at once.
 const FILLS_WINDOW: f64 = 0.7;
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The rate of the fastest cable, in place of the file's; the others keep their proportion to it. Where none is given and the
-    /// processor does not carry the file's rates, lower ones are taken, and a note says so.
+    /// The rate of the fastest cable, in place of the file's; the others keep their proportion to it. Where none is
+    /// given and the processor does not carry the file's rates, lower ones are taken, and a note says so.
     pub rate: Option<Rate>,
     /// How long each measurement takes, in place of the file's.
     pub time: Option<Duration>,
@@ -54,8 +54,8 @@ pub struct Options {
     pub program: PathBuf,
 }
 
-/// Runs `experiment` in the sandbox that this process is in, and says what came of it. `cancel` ends it early, with what was measured
-/// until then.
+/// Runs `experiment` in the sandbox that this process is in, and says what came of it. `cancel` ends it early, with
+/// what was measured until then.
 ///
 /// # Errors
 ///
@@ -354,7 +354,8 @@ fn teams(experiment: &Experiment, network: &Network) -> Result<Vec<Team>, RunErr
     teams.filter_map(|(number, run)| Team::build(network, run, number).transpose()).collect()
 }
 
-/// What a run's cables carry together, MB/s: of each path the slower end, of several paths over one cable that cable once.
+/// What a run's cables carry together, MB/s: of each path the slower end, of several paths over one cable that cable
+/// once.
 fn capacity(run: &Run, links: &[Link]) -> f64 {
     let of = |cable: &str| {
         links.iter().find(|link| link.name == cable).map_or(f64::INFINITY, |link| link.calibrated_mb_s)
@@ -546,7 +547,8 @@ impl Cell {
             limited: measured.cpu.limited,
             partial: !throughput.complete,
         };
-        // What fills the cable is limited by that, and what moves about a window per round trip by that, however busy the processor.
+        // What fills the cable is limited by that, and what moves about a window per round trip by that, however busy
+        // the processor.
         let by_link = cell.mb_s() >= FILLS_LINK * capacity(run, links);
         let by_window = cell.bound_mb_s().is_some_and(|bound| cell.mb_s() >= FILLS_WINDOW * bound);
         cell.limited &= !by_link && !by_window;

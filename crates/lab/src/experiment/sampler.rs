@@ -10,8 +10,8 @@ use lunway_block::{BlockDevice, PathSample, PathState};
 
 use super::results::Happened;
 
-/// Spacing of the values of a chart. Longer than a large request takes on a cable of 250 Mbit, or the chart would show requests, not
-/// throughput.
+/// Spacing of the values of a chart. Longer than a large request takes on a cable of 250 Mbit, or the chart would show
+/// requests, not throughput.
 pub const SAMPLING: Duration = Duration::from_millis(200);
 /// How often the states of paths are looked at: what the chart's marks are exact to.
 const LOOKING: Duration = Duration::from_millis(20);
@@ -93,8 +93,8 @@ impl Sampler {
         Self { stop, thread, labels }
     }
 
-    /// What was seen over `time`. What comes after that time, as reading back for verification does, is left out. `last` is when the
-    /// last thing happened.
+    /// What was seen over `time`. What comes after that time, as reading back for verification does, is left out.
+    /// `last` is when the last thing happened.
     pub fn end(self, time: Duration, last: Option<Duration>) -> Seen {
         drop(self.stop);
         let mut looked = self.thread.join().unwrap_or_default();

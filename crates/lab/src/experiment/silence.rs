@@ -11,8 +11,8 @@ const KEPT_MIN: Duration = Duration::from_millis(10);
 /// How many of them are kept.
 const KEPT_MAX: usize = 100_000;
 
-/// A device that notes when its reads and writes succeed: an I/O's own time says how long one caller waited, this how long all of
-/// them did.
+/// A device that notes when its reads and writes succeed: an I/O's own time says how long one caller waited, this how
+/// long all of them did.
 pub(super) struct Watched {
     inner: Arc<dyn BlockDevice>,
     silences: Arc<Silences>,

@@ -8,8 +8,8 @@ use super::storage::Measured;
 /// How often one is made at most.
 const TRIES: u32 = 4;
 
-/// Makes measurements again that a neighbour on the same hardware [disturbed](crate::CpuUse::is_disturbed), and keeps the one of which
-/// least was taken.
+/// Makes measurements again that a neighbour on the same hardware [disturbed](crate::CpuUse::is_disturbed), and keeps
+/// the one of which least was taken.
 #[derive(Debug)]
 pub(super) struct Retakes {
     /// What they may take together.

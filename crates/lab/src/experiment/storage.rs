@@ -86,8 +86,8 @@ impl Ground<'_> {
         Ok(ways)
     }
 
-    /// The unit of a run under a policy, as the device grammar has it: one session, or a multipath device of exactly the run's paths,
-    /// or of what a plan makes of their ends.
+    /// The unit of a run under a policy, as the device grammar has it: one session, or a multipath device of exactly
+    /// the run's paths, or of what a plan makes of their ends.
     pub(super) fn url(&self, run: &Run, lun: u16, policy: &str) -> Result<String, RunError> {
         let ways = self.ways(run, policy)?;
         let (from, to) = ways[0].label.ends;
@@ -110,7 +110,8 @@ impl Ground<'_> {
         Ok(format!("{unit}?{}plan={plan}&policy={policy}", ends.concat()))
     }
 
-    /// Writes the first `size` bytes of a unit, so that nothing reads what was never written. As fast as the machine can.
+    /// Writes the first `size` bytes of a unit, so that nothing reads what was never written. As fast as the machine
+    /// can.
     pub(super) fn fill(&self, run: &Run, lun: u16, size: u64, pace: &mut Pace<'_>) -> Result<(), RunError> {
         for cable in self.network.cables().iter().filter(|cable| cable.rate().is_some()) {
             cable.set_rate(Rate::new(FILL_RATE))?;
@@ -283,8 +284,9 @@ fn job(storage: &Storage, access: Access) -> Job {
     }
 }
 
-/// What is done before a job is measured, on the same sessions. A job of its own, not the ramp of the job: of requests that take a good
-/// part of the time, those that were begun in a ramp and end behind it would count as if they had taken nothing.
+/// What is done before a job is measured, on the same sessions. A job of its own, not the ramp of the job: of requests
+/// that take a good part of the time, those that were begun in a ramp and end behind it would count as if they had
+/// taken nothing.
 fn warming_up(storage: &Storage, job: &Job) -> Option<Job> {
     let job = Job { limit: Limit::Time(storage.ramp), verify: false, ..job.clone() };
     (!storage.ramp.is_zero()).then_some(job)

@@ -32,8 +32,9 @@ const SAID_MAX: u64 = 4096;
 
 /// A target on a host: `serve` with the host's units, listening on all of its cards and for its teams.
 ///
-/// It is a process of its own, so that it can be killed, and so that its processor time is not the initiator's. Units of
-/// `scratch:SIZE` are files without a name where temporary files go: they outlive a killed target, and are gone with this.
+/// It is a process of its own, so that it can be killed, and so that its processor time is not the initiator's. Units
+/// of `scratch:SIZE` are files without a name where temporary files go: they outlive a killed target, and are gone with
+/// this.
 #[derive(Debug)]
 pub(super) struct Target {
     host: String,

@@ -11,9 +11,9 @@ use crate::network::{LiveHost, Network};
 /// Addresses and ports go into the hash, not addresses alone: what switches call layer 3+4.
 const HASH: (&str, &str) = ("net/ipv4/fib_multipath_hash_policy", "1");
 
-/// The paths of a run as a team of cards, as a load-balancing team without multipath is one: both hosts have one address for all
-/// cards, a session is one flow, and a hash of the flow chooses the card that it leaves by. The kernel's own equal-cost routes do
-/// that, so the switches need not know.
+/// The paths of a run as a team of cards, as a load-balancing team without multipath is one: both hosts have one
+/// address for all cards, a session is one flow, and a hash of the flow chooses the card that it leaves by. The
+/// kernel's own equal-cost routes do that, so the switches need not know.
 ///
 /// A flow stays on its card. So one session has the speed of one card, and two may meet on the same.
 #[derive(Debug)]

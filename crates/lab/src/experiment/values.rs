@@ -45,7 +45,8 @@ impl Run {
         }
     }
 
-    /// The name with its policy, where one without will do: `C[adaptive].read.mb_s` stays right when the other policies are struck.
+    /// The name with its policy, where one without will do: `C[adaptive].read.mb_s` stays right when the other policies
+    /// are struck.
     pub(super) fn full_row_value(&self, policy: &str, rw: &str, column: &str) -> Option<String> {
         let will_do = self.policies.len() == 1 && policy != NO_POLICY;
         will_do.then(|| format!("{}[{policy}].{rw}.{column}", self.test))

@@ -19,8 +19,8 @@ use crate::topology::Loss;
 use random::Random;
 pub(crate) use tap::Tap;
 
-/// The most bytes that are under way in one direction: a gigabit for half a second. More are dropped, as a line with too
-/// small a buffer does.
+/// The most bytes that are under way in one direction: a gigabit for half a second. More are dropped, as a line with
+/// too small a buffer does.
 const UNDER_WAY_MAX: usize = 64 << 20;
 /// Frames that are taken in before those that are due are handed on.
 const BATCH: usize = 32;
@@ -29,12 +29,13 @@ const HEADERS: usize = 18;
 
 /// A cable on which frames are under way for a time, and some get lost, between two TAP devices.
 ///
-/// A thread for each direction takes frames from one device, keeps each for the delay, and hands it to the other. The order is
-/// kept, also where the delay becomes shorter meanwhile. The rate is not this one's matter: the kernel shapes what a device
-/// sends before it comes here.
+/// A thread for each direction takes frames from one device, keeps each for the delay, and hands it to the other. The
+/// order is kept, also where the delay becomes shorter meanwhile. The rate is not this one's matter: the kernel shapes
+/// what a device sends before it comes here.
 ///
-/// The kernel's own `netem` would do this, but many kernels are built without it, and it forgets what it holds when it is changed.
-/// This is the same everywhere. The price is a copy of each frame in and out, and two to three microseconds of a core.
+/// The kernel's own `netem` would do this, but many kernels are built without it, and it forgets what it holds when it
+/// is changed. This is the same everywhere. The price is a copy of each frame in and out, and two to three microseconds
+/// of a core.
 #[derive(Debug)]
 pub(crate) struct Line {
     settings: Arc<Settings>,
@@ -54,7 +55,8 @@ struct Settings {
 }
 
 impl Line {
-    /// A line between two devices for packets of up to `mtu`. The same `seed` loses the same frames, counted from the beginning.
+    /// A line between two devices for packets of up to `mtu`. The same `seed` loses the same frames, counted from the
+    /// beginning.
     pub(crate) fn start(
         name: &str,
         taps: [Tap; 2],

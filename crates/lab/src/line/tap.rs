@@ -32,7 +32,8 @@ struct DeviceRequest {
     rest: [u8; 22],
 }
 
-/// A TAP device. What the host sends by it is read here, what is written here the host receives. It is gone when this is.
+/// A TAP device. What the host sends by it is read here, what is written here the host receives. It is gone when this
+/// is.
 #[derive(Debug)]
 pub(crate) struct Tap(File);
 
@@ -48,8 +49,8 @@ impl Tap {
         let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
         let file =
             OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open("/dev/net/tun")?;
-        // SAFETY: the request takes the address of a `struct ifreq`, 40 bytes, which this is; it is read and written during the
-        // call only.
+        // SAFETY: the request takes the address of a `struct ifreq`, 40 bytes, which this is; it is read and written
+        // during the call only.
         unsafe { ioctl(&file, Setter::<SET_DEVICE, DeviceRequest>::new(request)) }?;
         Ok(Self(file))
     }

@@ -254,8 +254,8 @@ impl LiveCable {
         Tool::Ip.batch(&self.fabric, "the fabric", &lines)
     }
 
-    /// A port outside of its bridge neither takes nor gives frames. One is enough: every cable has one that all frames pass. (A
-    /// port that is disabled would do, but is enabled again behind our back when a carrier comes.)
+    /// A port outside of its bridge neither takes nor gives frames. One is enough: every cable has one that all frames
+    /// pass. (A port that is disabled would do, but is enabled again behind our back when a carrier comes.)
     fn set_passing(&self, passing: bool) -> Result<(), LabError> {
         if let Some(line) = &self.line {
             line.set_black_hole(!passing);

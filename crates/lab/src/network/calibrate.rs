@@ -19,8 +19,8 @@ use super::{LiveCable, Network, plan, set};
 const TIME: Duration = Duration::from_secs(1);
 /// What is left out at the beginning, while TCP finds its window.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// TCP's window, as time at the cable's rate: it fills the queue at the cable's end several times. The kernel's own choice would
-/// take seconds to drain from a slow cable when the measurement is over.
+/// TCP's window, as time at the cable's rate: it fills the queue at the cable's end several times. The kernel's own
+/// choice would take seconds to drain from a slow cable when the measurement is over.
 const WINDOW_TIME: Duration = Duration::from_millis(20);
 /// The smallest window.
 const WINDOW_MIN: u32 = 256 << 10;
@@ -36,7 +36,8 @@ const DISTURBED_ATTEMPTS: usize = 12;
 const MEASUREMENTS: usize = 2;
 /// What a correction may be at most: where more is needed, something else is wrong.
 const CORRECTION: std::ops::RangeInclusive<f64> = 0.97..=1.03;
-/// What is asked for where the processor cannot carry a rate, of what it carried: some of it must be left for what is measured.
+/// What is asked for where the processor cannot carry a rate, of what it carried: some of it must be left for what is
+/// measured.
 const HONEST: f64 = 0.9;
 
 /// One direction of a cable, measured. Rates are payload, 10⁶ bytes per second; what is asked for is on the wire.
@@ -84,7 +85,8 @@ pub struct Shortfall {
 }
 
 impl Shortfall {
-    /// What [`Topology::scaled`](crate::Topology::scaled) is to be given for a network that this machine can be expected to carry.
+    /// What [`Topology::scaled`](crate::Topology::scaled) is to be given for a network that this machine can be
+    /// expected to carry.
     pub fn scale(&self) -> f64 {
         self.carried.bits_per_second() as f64 / self.asked.bits_per_second() as f64
     }
@@ -102,8 +104,8 @@ pub struct Calibrating<'a> {
 }
 
 impl Network {
-    /// Measures every cable, each direction alone, with one TCP stream, and corrects its shaper until what comes through is
-    /// within 2 % of theory. Takes a second or two for a direction. Delay and loss are taken out meanwhile.
+    /// Measures every cable, each direction alone, with one TCP stream, and corrects its shaper until what comes
+    /// through is within 2 % of theory. Takes a second or two for a direction. Delay and loss are taken out meanwhile.
     ///
     /// `progress` is called before each measurement, and can end it all.
     ///
@@ -118,7 +120,8 @@ impl Network {
         self.calibrate_for(TIME, progress)
     }
 
-    /// The same with another time for a measurement: where all is quick, and 2 % are what matters, a fraction of a second will do.
+    /// The same with another time for a measurement: where all is quick, and 2 % are what matters, a fraction of a
+    /// second will do.
     ///
     /// # Errors
     ///

@@ -64,7 +64,8 @@ impl LiveHost {
         self.namespace.run(work).map_err(|source| self.refused("work", source))
     }
 
-    /// Does `work` on a thread on this host, which the handle is for. The result is an error where the thread could not get there.
+    /// Does `work` on a thread on this host, which the handle is for. The result is an error where the thread could not
+    /// get there.
     ///
     /// # Errors
     ///

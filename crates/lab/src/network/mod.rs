@@ -22,8 +22,9 @@ pub use host::LiveHost;
 
 use plan::{Place, Step};
 
-/// What TCP is to use, best first. The first is what most systems use; inside of a namespace the kernel gives it only to systems
-/// whose own it is. The second it gives to everybody. Never BBR, which paces itself and would be measured instead of the network.
+/// What TCP is to use, best first. The first is what most systems use; inside of a namespace the kernel gives it only
+/// to systems whose own it is. The second it gives to everybody. Never BBR, which paces itself and would be measured
+/// instead of the network.
 const CONGESTION_CONTROL: [&str; 2] = ["cubic", "reno"];
 
 /// A network that was built: a namespace for every host, one for the fabric, and the cables between them.
@@ -36,12 +37,12 @@ const CONGESTION_CONTROL: [&str; 2] = ["cubic", "reno"];
 ///   └─────────────┘   └───────────────────────────────┘   └──────────────┘
 /// ```
 ///
-/// A cable with a delay or a loss is a line instead: its cards are TAP devices, and what is between them is a thread for each
-/// direction.
+/// A cable with a delay or a loss is a line instead: its cards are TAP devices, and what is between them is a thread
+/// for each direction.
 ///
-/// A card is one end of a veth pair, its cable's middle is in the fabric. So a cable is pulled as in life: the card stays as it
-/// is configured, and loses its carrier. What leaves a card is shaped at the card; what leaves a switch is shaped at the port, where
-/// the traffic of several cards meets.
+/// A card is one end of a veth pair, its cable's middle is in the fabric. So a cable is pulled as in life: the card
+/// stays as it is configured, and loses its carrier. What leaves a card is shaped at the card; what leaves a switch is
+/// shaped at the port, where the traffic of several cards meets.
 ///
 /// Clones are the same network. It is gone when the last clone is, and everything that was started in it has ended.
 #[derive(Clone, Debug)]
@@ -60,7 +61,8 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// The description is wrong, this process is not in a [`Sandbox`], a program is missing, or the kernel lacks something.
+    /// The description is wrong, this process is not in a [`Sandbox`], a program is missing, or the kernel lacks
+    /// something.
     pub fn build(topology: &Topology) -> Result<Self, LabError> {
         topology.check()?;
         if !Sandbox::is_entered() {

@@ -32,8 +32,8 @@ pub(crate) enum Step {
 
 /// The settings of every namespace.
 ///
-/// Version 6 of IP would send announcements of its own. What one experiment learnt about a path must not help the next. With
-/// several cards in one subnet a card must answer for its own address only, and take what comes to it.
+/// Version 6 of IP would send announcements of its own. What one experiment learnt about a path must not help the next.
+/// With several cards in one subnet a card must answer for its own address only, and take what comes to it.
 pub(crate) const SETTINGS: [(&str, &str); 9] = [
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
@@ -47,13 +47,15 @@ pub(crate) const SETTINGS: [(&str, &str); 9] = [
     ("net/bridge/bridge-nf-call-arptables", "0"),
 ];
 
-/// How a switch behaves: forwards at once, knows no spanning tree, sends groups everywhere, and forgets a card after 5 minutes.
+/// How a switch behaves: forwards at once, knows no spanning tree, sends groups everywhere, and forgets a card after 5
+/// minutes.
 const SWITCH: &str = "stp_state 0 forward_delay 0 mcast_snooping 0 ageing_time 30000";
-/// How the middle of a cable behaves: as a switch that learns nothing, since what comes in at one end goes out at the other.
+/// How the middle of a cable behaves: as a switch that learns nothing, since what comes in at one end goes out at the
+/// other.
 const MIDDLE: &str = "stp_state 0 forward_delay 0 mcast_snooping 0 ageing_time 0";
 
-/// Frames that a line's end holds between the shaper and the line, which may be late on a busy machine: at a gigabit and an MTU of
-/// 1500 this is 50 ms.
+/// Frames that a line's end holds between the shaper and the line, which may be late on a busy machine: at a gigabit
+/// and an MTU of 1500 this is 50 ms.
 const LINE_QUEUE: u32 = 4096;
 
 /// The end of a cable in the fabric.
@@ -71,9 +73,10 @@ pub(crate) fn bridge(cable: &Cable) -> &str {
 
 /// The shaper of one direction of a cable, as `tc qdisc add|change` takes it.
 ///
-/// A packet is sent when there are tokens for all its bytes on the wire. The `overhead` makes that count right: the kernel sees
-/// a frame's header, but neither its checksum nor the preamble and the gap. It counts right only where the kernel sees frames, not
-/// bundles of them: cards have `gso_max_segs 1`, because TCP makes bundles also where segmentation offload is off.
+/// A packet is sent when there are tokens for all its bytes on the wire. The `overhead` makes that count right: the
+/// kernel sees a frame's header, but neither its checksum nor the preamble and the gap. It counts right only where the
+/// kernel sees frames, not bundles of them: cards have `gso_max_segs 1`, because TCP makes bundles also where
+/// segmentation offload is off.
 pub(crate) fn shaper(cable: &Cable, rate: Rate) -> String {
     format!(
         "root tbf rate {}bit burst {} limit {} overhead {}",
@@ -84,8 +87,8 @@ pub(crate) fn shaper(cable: &Cable, rate: Rate) -> String {
     )
 }
 
-/// The devices that shape a cable, and where they are: the card at each end, or the port of the switch. Direction `n` is what
-/// leaves end `n`.
+/// The devices that shape a cable, and where they are: the card at each end, or the port of the switch. Direction `n`
+/// is what leaves end `n`.
 pub(crate) fn shaped(topology: &Topology, cable: &Cable) -> [(Place, String); 2] {
     [0, 1].map(|end| match &cable.ends[end] {
         End::Card { host, card } => (host_place(topology, host), card.clone()),

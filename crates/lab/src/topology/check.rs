@@ -174,8 +174,8 @@ impl Topology {
         Ok(())
     }
 
-    /// The address of every card. Subnet `n` is `10.77.n.0/24`, counted from 1 as the cables first name them; in it cards count from 1
-    /// likewise.
+    /// The address of every card. Subnet `n` is `10.77.n.0/24`, counted from 1 as the cables first name them; in it
+    /// cards count from 1 likewise.
     pub fn addresses(&self) -> BTreeMap<End, Ipv4Addr> {
         let domains = self.domains();
         // What a subnet is known by, and how many cards are in it.

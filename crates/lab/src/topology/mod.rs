@@ -75,8 +75,8 @@ pub struct Cable {
     /// What waits at an end for its turn before frames are dropped, bytes; see [`queue`](Self::queue_bytes).
     #[serde(default, with = "notation::size", skip_serializing_if = "Option::is_none")]
     pub queue: Option<u64>,
-    /// How long a frame is under way, in each direction: a round trip takes twice this. With a delay or a loss, be it `0s`, the
-    /// cable is a line on which both can be changed while it runs.
+    /// How long a frame is under way, in each direction: a round trip takes twice this. With a delay or a loss, be it
+    /// `0s`, the cable is a line on which both can be changed while it runs.
     #[serde(default, with = "notation::duration", skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
     /// Which share of the frames gets lost, in each direction.
@@ -88,8 +88,8 @@ fn mtu_default() -> u32 {
     MTU_DEFAULT
 }
 
-/// The smallest burst, as time at the cable's rate. A timer of the kernel is late by this much on a busy machine without that
-/// the cable stands idle.
+/// The smallest burst, as time at the cable's rate. A timer of the kernel is late by this much on a busy machine
+/// without that the cable stands idle.
 const BURST_TIME: Duration = Duration::from_micros(200);
 /// The smallest burst, frames.
 const BURST_FRAMES: u64 = 2;
@@ -103,7 +103,8 @@ const FRAMING: u32 = lunway_net::theory::ETHERNET_OVERHEAD;
 const HEADER: u32 = 14;
 
 impl Cable {
-    /// What may be sent at once after a pause, bytes: as asked for, or two frames or 200 µs of the rate, whichever is more.
+    /// What may be sent at once after a pause, bytes: as asked for, or two frames or 200 µs of the rate, whichever is
+    /// more.
     pub fn burst_bytes(&self, rate: Rate) -> u64 {
         self.burst.unwrap_or_else(|| {
             let frames = BURST_FRAMES * u64::from(self.mtu + FRAMING);
@@ -111,7 +112,8 @@ impl Cable {
         })
     }
 
-    /// What waits for its turn at an end of the cable, bytes: as asked for, or 32 frames or 4 ms of the rate, whichever is more.
+    /// What waits for its turn at an end of the cable, bytes: as asked for, or 32 frames or 4 ms of the rate, whichever
+    /// is more.
     pub fn queue_bytes(&self, rate: Rate) -> u64 {
         self.queue.unwrap_or_else(|| {
             let frames = QUEUE_FRAMES * u64::from(self.mtu + FRAMING);
@@ -197,8 +199,8 @@ impl Topology {
         }
     }
 
-    /// The same network, every rate multiplied. What a processor cannot carry at full speed it carries at half, and ratios
-    /// between cables stay what they were.
+    /// The same network, every rate multiplied. What a processor cannot carry at full speed it carries at half, and
+    /// ratios between cables stay what they were.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         let mut scaled = self.clone();

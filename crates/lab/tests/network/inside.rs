@@ -26,8 +26,8 @@ pub(crate) fn packet_devices() -> bool {
     tun.is_ok()
 }
 
-/// Whether this process is inside. If it is not, this program is started there to run the same test, and what it finds is the
-/// result. Where the kernel gives users no namespaces, that is noted.
+/// Whether this process is inside. If it is not, this program is started there to run the same test, and what it finds
+/// is the result. Where the kernel gives users no namespaces, that is noted.
 pub(crate) fn inside(test: &str) -> bool {
     // The outer process of the sandbox is this program once more: here there are other tests.
     let Some(ran) = env::var_os(RAN) else {

@@ -30,10 +30,12 @@ fn datagrams(network: &Network) -> [UdpSocket; 2] {
 
 /// Says that no more comes.
 const END: u64 = 1 << 40;
-/// Datagrams under way at most: fewer than any socket holds, so that none is lost where its reader has to wait for a core.
+/// Datagrams under way at most: fewer than any socket holds, so that none is lost where its reader has to wait for a
+/// core.
 const WINDOW: u64 = 150;
 
-/// Sends numbers from one socket to the other, and then the end so often that some of it arrives; the numbers that came.
+/// Sends numbers from one socket to the other, and then the end so often that some of it arrives; the numbers that
+/// came.
 fn exchange([near, far]: [&UdpSocket; 2], count: u64, mut at: impl FnMut(u64)) -> Vec<u64> {
     let highest = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -100,7 +102,8 @@ fn a_round_trip_takes_the_delay_of_both_ways() {
     for delay in [Duration::from_micros(500), Duration::from_millis(3), Duration::from_millis(15)] {
         lane.set_delay(delay).unwrap();
         assert_eq!(lane.delay(), delay);
-        // Other work on the machine delays every trip of a round now and then; a line that is late by itself is late in each.
+        // Other work on the machine delays every trip of a round now and then; a line that is late by itself is late in
+        // each.
         let mut late = Vec::new();
         while late.len() < ROUNDS {
             let trips = round_trips(&network, 40);

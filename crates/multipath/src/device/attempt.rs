@@ -91,8 +91,8 @@ fn judge<O: Operation>(
 
 /// An operation on its way over one lane.
 ///
-/// Dropped, it gives its place back. A change that is dropped goes on all the same; it is followed to its end, and until then nothing is
-/// written over it ([`LateChanges`](super::late::LateChanges)).
+/// Dropped, it gives its place back. A change that is dropped goes on all the same; it is followed to its end, and
+/// until then nothing is written over it ([`LateChanges`](super::late::LateChanges)).
 pub(super) struct Flying<O: Operation> {
     answer: Option<Answer<O::Answer>>,
     landing: Landing,

@@ -18,9 +18,10 @@ const CALLS_PER_READING: u32 = 8;
 
 /// What time it is, as cheaply as it can be known.
 ///
-/// Reading a clock takes 25 to 100 ns, twice for each operation: with hundreds of thousands of them a second that is the
-/// largest part of what this layer costs. So where the queue is deep and calls come faster than every 4 µs, eight calls
-/// share a reading, and times are wrong by some 30 µs at most, in a queue of a hundred and more. It does not go back, which a scheduler relies on.
+/// Reading a clock takes 25 to 100 ns, twice for each operation: with hundreds of thousands of them a second that is
+/// the largest part of what this layer costs. So where the queue is deep and calls come faster than every 4 µs, eight
+/// calls share a reading, and times are wrong by some 30 µs at most, in a queue of a hundred and more. It does not go
+/// back, which a scheduler relies on.
 #[derive(Debug)]
 pub(super) struct Clock {
     started: Instant,

@@ -25,9 +25,9 @@ use crate::{
 
 /// What all operations of a device share: the lanes, and one lock around what is known of them.
 ///
-/// The lock is taken once when an operation is sent and once when it is answered, for some tens of nanoseconds; everything that happens
-/// to lanes goes through it too. No lane is called, nothing is waited for and nobody is woken while it is held, but listeners to
-/// [`CacheNews`], which do no more than take note.
+/// The lock is taken once when an operation is sent and once when it is answered, for some tens of nanoseconds;
+/// everything that happens to lanes goes through it too. No lane is called, nothing is waited for and nobody is woken
+/// while it is held, but listeners to [`CacheNews`], which do no more than take note.
 pub(super) struct Shared {
     core: Mutex<Core>,
     pub(super) lanes: Vec<Arc<dyn Lane>>,
@@ -86,7 +86,8 @@ pub(super) enum Changes {
 /// What only the housekeeping does, because it calls lanes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
-    /// A lane has come back, or its access has changed: those that are down should try now, those that are not active look.
+    /// A lane has come back, or its access has changed: those that are down should try now, those that are not active
+    /// look.
     pub(super) hurry: bool,
     /// Lanes do not agree on the size of the disk: those that are behind notice it with their next answer.
     pub(super) probe: bool,
@@ -437,7 +438,8 @@ impl Shared {
         core.cut = Boundaries::of(&agreed);
     }
 
-    /// An operation failed over a lane. Says what that means for it; the lane's reputation suffers where it says itself that it is well.
+    /// An operation failed over a lane. Says what that means for it; the lane's reputation suffers where it says itself
+    /// that it is well.
     pub(super) fn judge(&self, flight: &Flight, error: &BlockError) -> Fate {
         let fate = error.fate();
         let lane = flight.piece.lane;
@@ -451,8 +453,8 @@ impl Shared {
     pub(super) fn epoch_to_settle(&self, flight: &Flight) -> u64 {
         let lane = flight.piece.lane;
         let lost = self.lock().health.lost_epoch(lane);
-        // `Lost` comes before operations fail: so it went into that session or one before it. Where none was told the session goes
-        // on, and would never be settled.
+        // `Lost` comes before operations fail: so it went into that session or one before it. Where none was told the
+        // session goes on, and would never be settled.
         if lost < flight.epoch {
             self.lanes[lane].sever("an operation ended in it without an outcome");
         }
@@ -489,7 +491,8 @@ impl Shared {
         BlockError::Io { kind: std::io::ErrorKind::TimedOut, message }
     }
 
-    /// The range of a change that its caller does not wait for any more, and that may happen until that session is settled.
+    /// The range of a change that its caller does not wait for any more, and that may happen until that session is
+    /// settled.
     pub(super) fn may_come_late(&self, range: Range<u64>, lane: LaneId, epoch: u64) {
         let mut core = self.lock();
         if !core.health.is_settled(lane, epoch) {

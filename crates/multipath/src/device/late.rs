@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::LaneId;
 
-/// How many ranges are kept apart. Beyond that those of one lane are kept as one that covers them: writes near them then wait without
-/// need, and nothing grows.
+/// How many ranges are kept apart. Beyond that those of one lane are kept as one that covers them: writes near them
+/// then wait without need, and nothing grows.
 const RANGES_MAX: usize = 256;
 
 /// Until when a change may still happen.
@@ -17,11 +17,12 @@ enum Until {
     Answered { number: u64 },
 }
 
-/// Changes that may still happen although nobody waits for them any more: their callers were told that the outcome is unknown, or
-/// dropped them.
+/// Changes that may still happen although nobody waits for them any more: their callers were told that the outcome is
+/// unknown, or dropped them.
 ///
-/// A caller that goes on may write the same place again, over another lane; the old write must not come after the new one. So
-/// whatever changes an overlapping range waits until the old change is over. Normally there are none, and the hot path asks only that.
+/// A caller that goes on may write the same place again, over another lane; the old write must not come after the new
+/// one. So whatever changes an overlapping range waits until the old change is over. Normally there are none, and the
+/// hot path asks only that.
 #[derive(Debug, Default)]
 pub(super) struct LateChanges {
     list: Vec<(Range<u64>, Until)>,

@@ -38,30 +38,35 @@ pub use status::LaneStatus;
 
 /// A disk that is made of lanes: one [`BlockDevice`] over many sessions to the same logical unit.
 ///
-/// An operation goes where the [`Scheduler`](crate::Scheduler) says, over one lane or in parts over several; the health of the lanes says
-/// which ones it may choose from. What a lane does not finish is tried again:
+/// An operation goes where the [`Scheduler`](crate::Scheduler) says, over one lane or in parts over several; the health
+/// of the lanes says which ones it may choose from. What a lane does not finish is tried again:
 ///
 /// # What is tried again, and when
 ///
-/// - An answer of the disk is final, whatever it says: every lane would bring the same. A reservation conflict is such an answer.
-/// - What a lane was too busy for (BUSY, TASK SET FULL, NOT READY for a while) goes to another lane, and that one is suspect. What all
-///   are too busy for is tried until [`Options::busy`] is over, with pauses.
-/// - **A node whose reservation key was taken away changes nothing any more** ([`LaneEvent::Fenced`]): changes, also those that wait to be
-///   sent again, fail with [`BlockError::ReservationConflict`]. Where it may have been ([`LaneEvent::Preempted`]) they wait until it is known.
+/// - An answer of the disk is final, whatever it says: every lane would bring the same. A reservation conflict is such
+///   an answer.
+/// - What a lane was too busy for (BUSY, TASK SET FULL, NOT READY for a while) goes to another lane, and that one is
+///   suspect. What all are too busy for is tried until [`Options::busy`] is over, with pauses.
+/// - **A node whose reservation key was taken away changes nothing any more** ([`LaneEvent::Fenced`]): changes, also
+///   those that wait to be sent again, fail with [`BlockError::ReservationConflict`]. Where it may have been
+///   ([`LaneEvent::Preempted`]) they wait until it is known.
 /// - What was not sent, or cannot happen any more, goes to another lane at once. So do reads and flushes of any fate.
-/// - **A change of unknown outcome is not sent again until the session that it went into is settled** ([`LaneEvent::Settled`]): before
-///   that it may still come, after newer data. Not even its caller gets past that: where the wait ended with an error,
-///   later changes of the same place wait until the old one is over. Where no proof comes within [`Options::settle`], [`Unproven`] says
-///   what counts as settled.
-/// - Nothing waits for ever: what ran into trouble ends within the time of [`WhenNone`], or of that and [`Options::settle`] where it waited
-///   for a session to be settled; with [`BlockError::Timeout`] where it may have happened and [`BlockError::Gone`] where it did not. An operation that is under way over a lane is the lane's to end.
+/// - **A change of unknown outcome is not sent again until the session that it went into is settled**
+///   ([`LaneEvent::Settled`]): before that it may still come, after newer data. Not even its caller gets past that:
+///   where the wait ended with an error, later changes of the same place wait until the old one is over. Where no proof
+///   comes within [`Options::settle`], [`Unproven`] says what counts as settled.
+/// - Nothing waits for ever: what ran into trouble ends within the time of [`WhenNone`], or of that and
+///   [`Options::settle`] where it waited for a session to be settled; with [`BlockError::Timeout`] where it may have
+///   happened and [`BlockError::Gone`] where it did not. An operation that is under way over a lane is the lane's to
+///   end.
 ///
 /// # Durability
 ///
-/// The cache is the logical unit's, so a flush goes over any one lane. A power-on that is reported while acknowledged writes are
-/// unflushed makes the flushes under way, or else exactly the next one, fail with [`BlockError::UnflushedLost`], unless a session that lived
-/// through it proves that the power was not off. A listener ([`on_cache_news`](BlockDevice::on_cache_news)) hears of the doubt at once, also of
-/// that which every session raises that begins while writes are unflushed, and of the loss: `lunway_retain` writes again what is lost.
+/// The cache is the logical unit's, so a flush goes over any one lane. A power-on that is reported while acknowledged
+/// writes are unflushed makes the flushes under way, or else exactly the next one, fail with
+/// [`BlockError::UnflushedLost`], unless a session that lived through it proves that the power was not off. A listener
+/// ([`on_cache_news`](BlockDevice::on_cache_news)) hears of the doubt at once, also of that which every session raises
+/// that begins while writes are unflushed, and of the loss: `lunway_retain` writes again what is lost.
 ///
 /// # Cost
 ///
@@ -70,16 +75,16 @@ pub use status::LaneStatus;
 ///
 /// # The end
 ///
-/// Dropped, it does nothing more; operations under way are answered by their lanes as long as those exist. The lanes belong to whoever made
-/// them.
+/// Dropped, it does nothing more; operations under way are answered by their lanes as long as those exist. The lanes
+/// belong to whoever made them.
 pub struct MultipathDevice {
     shared: Arc<Shared>,
     tasks: Vec<AbortHandle>,
 }
 
 impl MultipathDevice {
-    /// A disk of these lanes, which must lead to one logical unit. To be called on a tokio runtime, which does the housekeeping: only its
-    /// clock counts.
+    /// A disk of these lanes, which must lead to one logical unit. To be called on a tokio runtime, which does the
+    /// housekeeping: only its clock counts.
     ///
     /// A lane whose sectors differ from the first one's is refused, and shown as closed.
     pub fn new(lanes: Vec<(LaneShape, Arc<dyn Lane>)>, options: Options) -> Self {

@@ -8,21 +8,24 @@ use lunway_block::duration::{ExactDuration, parse_duration};
 
 use crate::{Failback, Flap, Policy};
 
-/// How long an operation waits for a lane, unless said otherwise: as long as an initiator with one path waits for its session.
+/// How long an operation waits for a lane, unless said otherwise: as long as an initiator with one path waits for its
+/// session.
 pub const QUEUE_TIME: Duration = Duration::from_secs(30);
 
-/// How long an operation waits that shall never fail: as long as any machine runs. A time that can be added to any other.
+/// How long an operation waits that shall never fail: as long as any machine runs. A time that can be added to any
+/// other.
 pub const QUEUE_FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// How long an operation that the disk is too busy for is tried, unless said otherwise: as long as one command may take over a
-/// single path.
+/// How long an operation that the disk is too busy for is tried, unless said otherwise: as long as one command may take
+/// over a single path.
 pub const BUSY_TIME: Duration = Duration::from_secs(30);
 
 /// How much may wait, bytes, unless said otherwise: two seconds of a gigabit link.
 pub const QUEUE_BYTES: u64 = 256 << 20;
 
-/// How long a lost session may take to be proven dead, unless said otherwise. A segment lives on a storage network for milliseconds, and
-/// what waits for a neighbour's address for three seconds; a target that has not read its sockets for so long serves nobody.
+/// How long a lost session may take to be proven dead, unless said otherwise. A segment lives on a storage network for
+/// milliseconds, and what waits for a neighbour's address for three seconds; a target that has not read its sockets for
+/// so long serves nobody.
 pub const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// What a multipath device does when. The defaults suit a disk that a file system is on.
@@ -42,8 +45,8 @@ pub struct Options {
     pub failback: Failback,
     /// Patience with lanes that come and go.
     pub flap: Flap,
-    /// Whether the storage is trusted to keep what it acknowledged without a flush when it reports that its power was off. Normally not:
-    /// see [`MultipathDevice`](crate::MultipathDevice).
+    /// Whether the storage is trusted to keep what it acknowledged without a flush when it reports that its power was
+    /// off. Normally not: see [`MultipathDevice`](crate::MultipathDevice).
     pub cache_survives_power_on: bool,
 }
 
@@ -82,12 +85,13 @@ impl Default for WhenNone {
     }
 }
 
-/// What happens to a change of unknown outcome when nothing has proved in time that its lost session is dead: its portal is gone, and no
-/// other way leads to that portal group.
+/// What happens to a change of unknown outcome when nothing has proved in time that its lost session is dead: its
+/// portal is gone, and no other way leads to that portal group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unproven {
-    /// It is sent again when the disk has answered a [`barrier`](crate::Lane::barrier) over another lane. What was in the network at the loss
-    /// has arrived or died by then, and what has arrived has ended: true of every target that reads its sockets within the time.
+    /// It is sent again when the disk has answered a [`barrier`](crate::Lane::barrier) over another lane. What was in
+    /// the network at the loss has arrived or died by then, and what has arrived has ended: true of every target that
+    /// reads its sockets within the time.
     #[default]
     Resend,
     /// It fails. Later changes of the same place wait for the proof.
@@ -95,8 +99,8 @@ pub enum Unproven {
 }
 
 impl WhenNone {
-    /// How long an operation that ran into trouble may wait in all, the time to settle aside. Without a queue that is only the wait
-    /// for a barrier to be answered.
+    /// How long an operation that ran into trouble may wait in all, the time to settle aside. Without a queue that is
+    /// only the wait for a barrier to be answered.
     pub(super) fn patience(self) -> Duration {
         match self {
             Self::Fail => QUEUE_TIME,

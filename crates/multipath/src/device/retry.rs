@@ -14,7 +14,8 @@ use super::core::{Core, Flight, Obstacle, Shared};
 use super::operation::Operation;
 use crate::LaneId;
 
-/// First and last wait between attempts that fail although lanes say that they are up. The first try on each lane does not wait.
+/// First and last wait between attempts that fail although lanes say that they are up. The first try on each lane does
+/// not wait.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 
 /// What an operation that waits counts for at least, bytes: its own memory, and that of whoever waits for it.
@@ -27,12 +28,12 @@ const CHARGE_MIN: u64 = 4096;
 /// | not done; over | again at once | again at once |
 /// | unknown | again at once | again once the lane's session is settled, by proof or by time and barrier |
 ///
-/// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a second, so
-/// another is taken if there is one. All waiting ends at one deadline, counted from the first trouble, to which the time to settle is added
-/// where a session has to be settled; what then need not wait is still tried as often as there are lanes. The error says whether the operation
-/// may have happened (`Timeout`) or not (`Gone`; `Busy` where the disk was, or only an older change was in the way). What a lane was too busy
-/// for is tried as long as a single path would try it, at least. While an operation waits, its bytes count
-/// against the queue's limit.
+/// "Again" means on the lane that the scheduler chooses; one that failed while it says that it is up is suspect for a
+/// second, so another is taken if there is one. All waiting ends at one deadline, counted from the first trouble, to
+/// which the time to settle is added where a session has to be settled; what then need not wait is still tried as often
+/// as there are lanes. The error says whether the operation may have happened (`Timeout`) or not (`Gone`; `Busy` where
+/// the disk was, or only an older change was in the way). What a lane was too busy for is tried as long as a single
+/// path would try it, at least. While an operation waits, its bytes count against the queue's limit.
 pub(super) struct Retry {
     shared: Arc<Shared>,
     since: Instant,
@@ -154,7 +155,8 @@ impl Retry {
 
     /// Keeps operations that fail again and again from spinning.
     async fn pause<O: Operation>(&self, operation: &O) -> Result<(), BlockError> {
-        // A lane may take longer to say that it failed than the deadline allows; that is no reason not to try the others.
+        // A lane may take longer to say that it failed than the deadline allows; that is no reason not to try the
+        // others.
         let Some(times) = self.failures.checked_sub(self.shared.lanes.len() + 1) else { return Ok(()) };
         if Instant::now() >= self.deadline {
             return Err(self.give_up(Obstacle::NoLane));
@@ -194,7 +196,8 @@ impl Retry {
         placed.and_then(Result::ok).ok_or_else(|| self.give_up(obstacle))
     }
 
-    /// Waits until `f` finds what it looks for, which it is asked whenever something has changed; nothing after `deadline`.
+    /// Waits until `f` finds what it looks for, which it is asked whenever something has changed; nothing after
+    /// `deadline`.
     async fn until<T>(&self, deadline: Instant, mut f: impl FnMut(&mut Core) -> Option<T>) -> Option<T> {
         loop {
             let mut changed = pin!(self.shared.changed.notified());

@@ -21,11 +21,12 @@ struct Overdue {
 
 /// Settles lost sessions that nothing proves dead, by time and barrier; until the device is dropped.
 ///
-/// A portal that is gone for good, with no other one of its group, leaves no way to reinstate the sessions that went there. What they can
-/// still do to the disk is bounded all the same. A lane sends nothing more from the moment of its loss, not even again. So there is only
-/// what the network and the target's socket held then; and [`Options::settle`](super::Options::settle) later the target has taken that, or nothing is there to take it.
-/// What it has taken is a command like others, and older than a barrier that is sent over another lane *after* that time: with its
-/// answer they have all ended. Everything that was overdue when the barrier was sent is settled by it.
+/// A portal that is gone for good, with no other one of its group, leaves no way to reinstate the sessions that went
+/// there. What they can still do to the disk is bounded all the same. A lane sends nothing more from the moment of its
+/// loss, not even again. So there is only what the network and the target's socket held then; and
+/// [`Options::settle`](super::Options::settle) later the target has taken that, or nothing is there to take it. What it
+/// has taken is a command like others, and older than a barrier that is sent over another lane *after* that time: with
+/// its answer they have all ended. Everything that was overdue when the barrier was sent is settled by it.
 ///
 /// With no lane to send it over it waits for one. A lane that is lost meanwhile is no answer; the next one is asked.
 pub(super) async fn settle_unproven(shared: std::sync::Arc<Shared>) {

@@ -8,10 +8,11 @@ use crate::LaneId;
 
 /// What the disk is shaped like, as its lanes tell.
 ///
-/// After a resize the lanes do not notice at the same time: each one hears of it with its next answer. Until all that are connected
-/// agree, the disk has the **smallest** size that one of them tells: a smaller disk has lost its end already, whichever lane says so, and a larger
-/// one could not be reached over a lane that has not noticed. Lanes that are not connected have no say; they look again before
-/// they are up. A lane whose sectors have another size is refused: it leads to another disk, or to one that was formatted anew.
+/// After a resize the lanes do not notice at the same time: each one hears of it with its next answer. Until all that
+/// are connected agree, the disk has the **smallest** size that one of them tells: a smaller disk has lost its end
+/// already, whichever lane says so, and a larger one could not be reached over a lane that has not noticed. Lanes that
+/// are not connected have no say; they look again before they are up. A lane whose sectors have another size is
+/// refused: it leads to another disk, or to one that was formatted anew.
 pub(super) struct Shape {
     /// Of the disk.
     agreed: RwLock<Geometry>,
@@ -43,8 +44,8 @@ impl Shape {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).callbacks.push(Arc::new(callback));
     }
 
-    /// A lane tells its geometry, or that it is connected or not. The callbacks have been called when this returns. An error says why the lane must
-    /// not be used.
+    /// A lane tells its geometry, or that it is connected or not. The callbacks have been called when this returns. An
+    /// error says why the lane must not be used.
     pub(super) fn tell(&self, lane: LaneId, geometry: Geometry, connected: bool) -> Result<(), String> {
         // Held through the callbacks: changes are told one after another.
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +66,8 @@ impl Shape {
         Ok(())
     }
 
-    /// The connected lanes, while they do not agree: who is behind depends on whether the disk has grown or shrunk, so all are asked.
+    /// The connected lanes, while they do not agree: who is behind depends on whether the disk has grown or shrunk, so
+    /// all are asked.
     pub(super) fn behind(&self) -> Vec<LaneId> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let sizes =

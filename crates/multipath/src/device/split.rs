@@ -15,8 +15,8 @@ type Answer<T> = Result<T, BlockError>;
 
 /// One operation over several lanes: answered when all its parts are.
 ///
-/// Each part is tried again by itself. If some fail, the others are waited for all the same, so that nothing of the operation happens
-/// after its answer; then the worst error is the answer.
+/// Each part is tried again by itself. If some fail, the others are waited for all the same, so that nothing of the
+/// operation happens after its answer; then the worst error is the answer.
 pub(super) struct Split<O: Divisible> {
     whole: Option<O>,
     parts: Vec<Part<O::Output>>,

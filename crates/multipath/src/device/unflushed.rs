@@ -39,8 +39,8 @@ pub(super) enum Worth {
     Good,
     /// A power-on was reported, and this answer does not prove that it was a false alarm.
     Doubtful,
-    /// Acknowledged writes are lost, or may be: for this reason the flush fails, or one failed while it was under way, which covers the
-    /// same.
+    /// Acknowledged writes are lost, or may be: for this reason the flush fails, or one failed while it was under way,
+    /// which covers the same.
     Bad(Why),
 }
 
@@ -55,17 +55,20 @@ pub(super) enum Why {
 
 /// Writes that were acknowledged into a cache, and what a power-on of the storage means for them.
 ///
-/// Storage that lost its power has lost what it acknowledged and did not flush. Nobody would notice: it comes back, the sessions
-/// come back, reads give old data. So when a lane reports a power-on while acknowledged writes are unflushed, exactly the next
-/// flush (and those under way) must fail. But many targets report a power-on over every new session, and a device with several lanes knows
-/// better: **a session that lives through it is a witness**. Power that goes ends all sessions; one that was there before the first write in
-/// doubt was sent, and that still answers after the report, proves that the power was never gone. So the flush that finds a doubt goes
-/// over such a lane: if it is answered there the doubt is gone, and if the session turns out to be dead too it was a power-on.
+/// Storage that lost its power has lost what it acknowledged and did not flush. Nobody would notice: it comes back, the
+/// sessions come back, reads give old data. So when a lane reports a power-on while acknowledged writes are unflushed,
+/// exactly the next flush (and those under way) must fail. But many targets report a power-on over every new session,
+/// and a device with several lanes knows better: **a session that lives through it is a witness**. Power that goes ends
+/// all sessions; one that was there before the first write in doubt was sent, and that still answers after the report,
+/// proves that the power was never gone. So the flush that finds a doubt goes over such a lane: if it is answered there
+/// the doubt is gone, and if the session turns out to be dead too it was a power-on.
 ///
-/// Storage that reports no power-on at all (LIO) is found out in the same way: where there is a listener, which can write again what is lost,
-/// each session that [begins](Self::begun) is a doubt, also the first one of a lane that joins late.
+/// Storage that reports no power-on at all (LIO) is found out in the same way: where there is a listener, which can
+/// write again what is lost, each session that [begins](Self::begun) is a doubt, also the first one of a lane that
+/// joins late.
 ///
-/// Pure. Moments are numbers of events ([`stamp`](Self::stamp)), which order sessions, writes and reports without a clock.
+/// Pure. Moments are numbers of events ([`stamp`](Self::stamp)), which order sessions, writes and reports without a
+/// clock.
 #[derive(Debug)]
 pub(super) struct Unflushed {
     now: u64,

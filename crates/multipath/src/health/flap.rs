@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// How long a lane that came back must hold before it is used beside others.
 ///
-/// After one loss it need not: a cable that was pulled once and is back is good, and a login has shown it. A second loss shows a lane
-/// that comes and goes, or a plug that bounces while it is pushed in: one second. Each further loss doubles it, so
-/// that such a lane disturbs ever less: at worst once a minute. After five minutes without a loss all is
+/// After one loss it need not: a cable that was pulled once and is back is good, and a login has shown it. A second
+/// loss shows a lane that comes and goes, or a plug that bounces while it is pushed in: one second. Each further loss
+/// doubles it, so that such a lane disturbs ever less: at worst once a minute. After five minutes without a loss all is
 /// forgotten. A lane that is the only one is used at once, whatever it did before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flap {
@@ -16,8 +16,8 @@ pub struct Flap {
     pub most: Duration,
     /// Up for so long, a lane has no past.
     pub forget: Duration,
-    /// Lanes that were all lost within this time were not lost by faults of their own: the storage was restarted, and no lane is
-    /// blamed for it.
+    /// Lanes that were all lost within this time were not lost by faults of their own: the storage was restarted, and
+    /// no lane is blamed for it.
     pub together: Duration,
 }
 

@@ -11,12 +11,13 @@ use lane::{Hold, LaneHealth, Link};
 
 use crate::{Access, LaneEvent, LaneId, Use};
 
-/// How long a lane stays suspect after an operation that it did badly (an answer that never came, or a refusal while it says that it
-/// is up). Long enough that what was under way is tried elsewhere, short enough that a lane is not lost over one command.
+/// How long a lane stays suspect after an operation that it did badly (an answer that never came, or a refusal while it
+/// says that it is up). Long enough that what was under way is tried elsewhere, short enough that a lane is not lost
+/// over one command.
 const COMPLAINT: Duration = Duration::from_secs(1);
 
-/// When the way back is taken to a lane that is better than those in use: one that is not a reserve, one that is optimized, the
-/// preferred one of `failover`.
+/// When the way back is taken to a lane that is better than those in use: one that is not a reserve, one that is
+/// optimized, the preferred one of `failover`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Failback {
     /// As soon as it is up (and has proved itself, where it comes and goes).
@@ -30,13 +31,16 @@ pub enum Failback {
 
 /// The state of all lanes.
 ///
-/// Pure: events and the time come in, [`uses`](Self::use_of) and the next time to look come out. The order in which lanes are chosen:
+/// Pure: events and the time come in, [`uses`](Self::use_of) and the next time to look come out. The order in which
+/// lanes are chosen:
 ///
 /// 1. A lane that is down, closed, disabled or whose access is not active carries nothing.
-/// 2. A lane that came back is *held back* until it has proved itself ([`Flap`]) and until [`Failback`] allows the way back to it.
+/// 2. A lane that came back is *held back* until it has proved itself ([`Flap`]) and until [`Failback`] allows the way
+///    back to it.
 /// 3. Where every lane that is left is held back or suspect, nothing is held back.
 ///
-/// Which of those that may be used carries what (reserves last, optimized before non-optimized, suspect ones last) is the scheduler's.
+/// Which of those that may be used carries what (reserves last, optimized before non-optimized, suspect ones last) is
+/// the scheduler's.
 #[derive(Debug)]
 pub(crate) struct Health {
     lanes: Vec<LaneHealth>,

@@ -7,7 +7,8 @@ use ipnet::IpNet;
 
 use super::{Inventory, LocalPort, Portal, Wish};
 
-/// Local ports and portals of which each reaches each: those of one subnet, or, without one, those that are tied by routes.
+/// Local ports and portals of which each reaches each: those of one subnet, or, without one, those that are tied by
+/// routes.
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) network: Option<IpNet>,
@@ -17,7 +18,8 @@ pub(super) struct Cell {
     pub(super) bound: bool,
 }
 
-/// Every portal in one cell: in that of the narrowest subnet which a usable port shares with it, else in one without a subnet.
+/// Every portal in one cell: in that of the narrowest subnet which a usable port shares with it, else in one without a
+/// subnet.
 pub(super) fn cells(wish: &Wish, inventory: &Inventory<'_>) -> Vec<Cell> {
     let usable = usable(wish, inventory);
     let mut cells: Vec<Cell> = Vec::new();
@@ -49,8 +51,8 @@ pub(super) fn cells(wish: &Wish, inventory: &Inventory<'_>) -> Vec<Cell> {
     cells
 }
 
-/// What may be left from: the addresses that were named; else one address of each card in each network, as a second one there is no
-/// second port, and none that is a portal itself, where the storage is this machine.
+/// What may be left from: the addresses that were named; else one address of each card in each network, as a second one
+/// there is no second port, and none that is a portal itself, where the storage is this machine.
 fn usable(wish: &Wish, inventory: &Inventory<'_>) -> Vec<LocalPort> {
     if !wish.from.is_empty() {
         let mut seen = HashSet::new();
@@ -90,7 +92,8 @@ fn route(
     }
 }
 
-/// Portals of different groups, and of different names, in turns, so that whoever takes the first few has taken of all: groups are often controllers.
+/// Portals of different groups, and of different names, in turns, so that whoever takes the first few has taken of all:
+/// groups are often controllers.
 fn spread_groups(portals: &mut Vec<Portal>) {
     let mut rest = std::mem::take(portals);
     while !rest.is_empty() {

@@ -71,7 +71,8 @@ fn default_kind(cells: &[Cell], reasons: &mut Vec<String>) -> PlanKind {
     }
 }
 
-/// Lanes as index pairs of a cell; neighbours share as few ports as possible, so that whatever goes over them in turns changes ports too.
+/// Lanes as index pairs of a cell; neighbours share as few ports as possible, so that whatever goes over them in turns
+/// changes ports too.
 fn pairs(kind: PlanKind, locals: usize, portals: usize) -> Vec<(usize, usize, bool)> {
     if locals == 0 || portals == 0 {
         return Vec::new();

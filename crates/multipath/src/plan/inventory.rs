@@ -68,8 +68,8 @@ impl fmt::Debug for Inventory<'_> {
 }
 
 impl Inventory<'_> {
-    /// The port that has an address. An address of a loopback's network that nobody has given it works all the same, as on Linux. One that
-    /// the machine does not have may come yet; a network of the usual size is assumed around it.
+    /// The port that has an address. An address of a loopback's network that nobody has given it works all the same, as
+    /// on Linux. One that the machine does not have may come yet; a network of the usual size is assumed around it.
     pub(super) fn local(&self, ip: IpAddr) -> LocalPort {
         if let Some(port) = self.locals.iter().find(|port| port.ip == ip) {
             return port.clone();

@@ -1,4 +1,5 @@
-//! From ports and portals to lanes, with reasons and warnings. Pure: what the machine and the storage have is handed in.
+//! From ports and portals to lanes, with reasons and warnings. Pure: what the machine and the storage have is handed
+//! in.
 //!
 //! | file | is |
 //! |---|---|
@@ -85,7 +86,8 @@ pub struct Wish {
     pub from: Vec<IpAddr>,
     /// The lanes of an explicit plan.
     pub lanes: Vec<NamedLane>,
-    /// Weights of the lanes in the plan's order, those that have none of their own; where there are too few, the rest has 1.
+    /// Weights of the lanes in the plan's order, those that have none of their own; where there are too few, the rest
+    /// has 1.
     pub weights: Vec<u32>,
 }
 
@@ -147,7 +149,8 @@ pub struct PlannedLane {
 }
 
 impl PlannedLane {
-    /// `LOCAL > PORTAL`, which is what it is called everywhere; with the target behind a comma where that has a name of its own there.
+    /// `LOCAL > PORTAL`, which is what it is called everywhere; with the target behind a comma where that has a name of
+    /// its own there.
     pub fn name(&self) -> String {
         let near = self.near.map_or("any".to_owned(), |near| near.to_string());
         match &self.target {

@@ -28,9 +28,9 @@ const SHARE_PERIOD: u64 = 1_000_000_000;
 
 /// Estimates of lanes and ports, and the policy on top of them.
 ///
-/// Expected end = the lane's base latency + the longest of the three queues (local port, storage's port, lane), each in bytes with the
-/// request's own, over the rate there; + twice what the lane is late already. Small requests take the lane with the least. Large ones are
-/// divided among the team's lanes.
+/// Expected end = the lane's base latency + the longest of the three queues (local port, storage's port, lane), each in
+/// bytes with the request's own, over the rate there; + twice what the lane is late already. Small requests take the
+/// lane with the least. Large ones are divided among the team's lanes.
 ///
 /// The estimates learn under every policy, so that a change to this one finds them.
 #[derive(Debug)]
@@ -251,8 +251,8 @@ impl Adaptive {
         own.max(near).max(far)
     }
 
-    /// When `len` bytes should have arrived over a lane, nanoseconds from now. Of lanes behind a port that is full the one with the
-    /// shortest queue of its own seems a little better: the port may carry more than is known.
+    /// When `len` bytes should have arrived over a lane, nanoseconds from now. Of lanes behind a port that is full the
+    /// one with the shortest queue of its own seems a little better: the port may carry more than is known.
     fn end(&self, lane: LaneId, len: u64, d: usize, at: u64, load: &Load) -> f64 {
         let estimate = &self.lanes[lane].estimates[d];
         let own = load.lanes[lane].flow.bytes[d] as f64 * estimate.pace;
@@ -261,8 +261,9 @@ impl Adaptive {
 
     /// Takes the lane for a command without data: a flush, an unmap.
     ///
-    /// It is placed by what small writes cost, whose way to the medium it shares, and by what reads do where no write has shown it. It is
-    /// never a trial: its answer teaches nothing, so that it would be one again and again, and callers wait for flushes.
+    /// It is placed by what small writes cost, whose way to the medium it shares, and by what reads do where no write
+    /// has shown it. It is never a trial: its answer teaches nothing, so that it would be one again and again, and
+    /// callers wait for flushes.
     fn choose_without_data(&self, at: u64, roster: &Roster, load: &Load) -> LaneId {
         let cost = |&lane: &LaneId| {
             let [read, write] = &self.lanes[lane].estimates;
@@ -330,8 +331,8 @@ impl Adaptive {
             };
             return lanes.min_by(by_end);
         };
-        // Where the better lane has more to do than it needs to stay busy, and has had for long, a slower one that has nothing to do costs
-        // nobody anything: what it takes would have waited.
+        // Where the better lane has more to do than it needs to stay busy, and has had for long, a slower one that has
+        // nothing to do costs nobody anything: what it takes would have waited.
         if let Some((lane, later)) = hungry
             && lane != best
             && later <= TOO_SLOW * end
@@ -403,7 +404,8 @@ impl Adaptive {
             let in_flight = load.lanes[lane].flow.bytes[d];
             let backlog = in_flight as f64 * estimate.pace;
             let rate = estimate.rate * part;
-            // A port that carries several lanes works on their queues at the same time: what counts is when a piece of about the right size would end.
+            // A port that carries several lanes works on their queues at the same time: what counts is when a piece of
+            // about the right size would end.
             let queue = (self.queue(lane, about, d, load) - about as f64 / rate).max(backlog);
             let start = estimate.base + queue + estimate.late(at);
             let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
@@ -424,7 +426,8 @@ impl Adaptive {
     }
 
     fn choose_team(&mut self, d: usize, at: u64, roster: &Roster, load: &Load) {
-        // What is not known is assumed to be like the other direction, else like the best lane, and no better than the card claims.
+        // What is not known is assumed to be like the other direction, else like the best lane, and no better than the
+        // card claims.
         let rates = |d: usize| {
             self.lanes.iter().map(move |lane| &lane.estimates[d]).filter(|e| e.known).map(|e| e.rate)
         };

@@ -5,17 +5,20 @@ use super::request::Piece;
 
 /// What is expected of a lane of which nothing is known, bytes per nanosecond: one gigabit per second.
 pub(super) const UNKNOWN_RATE: f64 = 0.125;
-/// What an unproven lane may have in flight at first. It grows by what arrives in good time, so it doubles with each round.
+/// What an unproven lane may have in flight at first. It grows by what arrives in good time, so it doubles with each
+/// round.
 const FIRST_CAP: u64 = 128 << 10;
 /// A lane that was trusted with so much is proven.
 const LAST_CAP: u64 = 4 << 20;
-/// Below this mean size requests do not load a wire: they show what a lane carries at least, not what it carries at most.
+/// Below this mean size requests do not load a wire: they show what a lane carries at least, not what it carries at
+/// most.
 const LOADING: u64 = 32 << 10;
 /// A busy lane is measured over so much at least: bytes and nanoseconds.
 const WINDOW: (u64, u64) = (256 << 10, 4_000_000);
 /// So many pieces are measured even if more were in flight together.
 const ROUND: u64 = 8;
-/// How much a window that began in the middle of a queue and ended with it counts: parts of what arrived in it had been sent before.
+/// How much a window that began in the middle of a queue and ended with it counts: parts of what arrived in it had been
+/// sent before.
 pub(super) const RAN_DRY: f64 = 1.0 / 16.0;
 /// Time lost that no hiccup explains, nanoseconds: the lane has become slow, and the estimate follows at once.
 const NO_HICCUP: f64 = 8e6;
@@ -28,9 +31,9 @@ const LEAST: u64 = 64 << 10;
 
 /// A lane in one direction: rate, base latency, and what it may be trusted with.
 ///
-/// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst, TCP's slow start) it is
-/// wrong in the same way for the next piece of that size, and pieces are made to end together by what was measured, so that the error
-/// cancels where it counts.
+/// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst,
+/// TCP's slow start) it is wrong in the same way for the next piece of that size, and pieces are made to end together
+/// by what was measured, so that the error cancels where it counts.
 #[derive(Debug)]
 pub(super) struct Estimate {
     /// Bytes per nanosecond; an assumption until `known`.
@@ -39,7 +42,8 @@ pub(super) struct Estimate {
     pub(super) pace: f64,
     /// Whether the rate was measured.
     pub(super) known: bool,
-    /// Windows since the lane was proven, without those that began idle and ended with more under way: they show too little.
+    /// Windows since the lane was proven, without those that began idle and ended with more under way: they show too
+    /// little.
     windows: u32,
     /// The lane became slow within the last window, which tells of both what it was and what it is.
     fell: bool,
@@ -172,7 +176,8 @@ impl Estimate {
         (self.rate, self.pace) = (rate, 1.0 / rate);
     }
 
-    /// Nanoseconds by which what is in flight is late, doubled: what is late by so much is expected to take as long again.
+    /// Nanoseconds by which what is in flight is late, doubled: what is late by so much is expected to take as long
+    /// again.
     pub(super) fn late(&self, now: u64) -> f64 {
         if now > self.due { 2.0 * (now - self.due) as f64 } else { 0.0 }
     }
@@ -186,7 +191,8 @@ impl Estimate {
         self.due = self.due.max(now.saturating_add(expected as u64));
     }
 
-    /// A piece is finished: `around` is as it is without it. True if the rate or the trust has changed so that plans have to.
+    /// A piece is finished: `around` is as it is without it. True if the rate or the trust has changed so that plans
+    /// have to.
     pub(super) fn finished(
         &mut self,
         piece: &Piece,
@@ -268,8 +274,8 @@ impl Estimate {
 
     /// Without small requests the base is what is left of the time that a middle one takes on an empty lane.
     ///
-    /// Which part of that time is latency and which is rate cannot be seen as long as the lane has one piece at a time. It is the same for those. When it
-    /// has more at once and turns out to be faster, the base grows by as much.
+    /// Which part of that time is latency and which is rate cannot be seen as long as the lane has one piece at a time.
+    /// It is the same for those. When it has more at once and turns out to be faster, the base grows by as much.
     fn anchor(&mut self) {
         if !self.base_known && self.known && self.light.count > 0 {
             self.base = (self.light.took - self.light.bytes * self.pace).max(0.0);
@@ -302,7 +308,8 @@ impl Estimate {
         let seen = bytes / moving;
         let ran_dry = !window.from_idle && around.lane.bytes[d] == 0;
         let loading = window.bytes >= window.ios * LOADING;
-        // Less than was thought is believed only of a lane that was not held up, and of no lane that had too little to do.
+        // Less than was thought is believed only of a lane that was not held up, and of no lane that had too little to
+        // do.
         if seen < self.rate && !(loading && self.busy() && self.alone(d, elapsed, around)) {
             return;
         }
@@ -365,9 +372,9 @@ impl Estimate {
 impl Window {
     /// Whether it is enough to measure.
     ///
-    /// It takes a round: as much as was in flight together. A target that asks for the data of several writes at once gets them side by
-    /// side, and they end in lumps; what ends first tells of a rate that is none. When a round takes twice as long as it should
-    /// the lane has become slow, and that is told by what there is.
+    /// It takes a round: as much as was in flight together. A target that asks for the data of several writes at once
+    /// gets them side by side, and they end in lumps; what ends first tells of a rate that is none. When a round takes
+    /// twice as long as it should the lane has become slow, and that is told by what there is.
     fn is_full(&self, elapsed: u64, pace: f64) -> bool {
         let enough = self.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
         let round = self.bytes >= self.round || self.ios >= ROUND;

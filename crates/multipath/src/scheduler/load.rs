@@ -40,8 +40,8 @@ impl Flow {
 
 /// The account of everything in flight.
 ///
-/// Each byte stands in three places: on its lane, on the local port and on the storage's port that the lane goes through. It is kept
-/// under every policy alike, so that a change of policy finds it right.
+/// Each byte stands in three places: on its lane, on the local port and on the storage's port that the lane goes
+/// through. It is kept under every policy alike, so that a change of policy finds it right.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) lanes: Vec<LaneLoad>,

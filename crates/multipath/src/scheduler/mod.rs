@@ -40,12 +40,13 @@ pub struct LaneShape {
     pub weight: u32,
     /// Used only when no other is left.
     pub reserve: bool,
-    /// What the local card claims to carry, bytes per second. It is believed as a bound of what to expect before anything is measured.
+    /// What the local card claims to carry, bytes per second. It is believed as a bound of what to expect before
+    /// anything is measured.
     pub rate_hint: Option<u64>,
 }
 
-/// A network port. Lanes with the same local port, or with the same port of the storage, share what it carries. The two sides are
-/// numbered apart.
+/// A network port. Lanes with the same local port, or with the same port of the storage, share what it carries. The two
+/// sides are numbered apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Port(pub u32);
 
@@ -84,20 +85,21 @@ pub struct LaneFigures {
 
 /// Decides which lanes operations take, and keeps account of what is in flight on them.
 ///
-/// Pure: it has no clock and does no I/O. `now` is the time since some beginning, and never goes back. Calls come from one
-/// thread at a time; each is some tens of nanoseconds with few lanes, allocates nothing, and only [`set_use`](Self::set_use) and its like,
-/// which are rare, look at all lanes in depth.
+/// Pure: it has no clock and does no I/O. `now` is the time since some beginning, and never goes back. Calls come from
+/// one thread at a time; each is some tens of nanoseconds with few lanes, allocates nothing, and only
+/// [`set_use`](Self::set_use) and its like, which are rare, look at all lanes in depth.
 ///
 /// # Order of calls
 ///
-/// Every lane begins as [`Use::Out`]. [`place`](Self::place) puts a request on the lanes it names and takes it for in flight; each
-/// of its pieces comes back to [`finished`](Self::finished) exactly once, whatever became of it. A piece that has to go down another lane is
-/// finished (not `ok`) and placed again as a request of its own.
+/// Every lane begins as [`Use::Out`]. [`place`](Self::place) puts a request on the lanes it names and takes it for in
+/// flight; each of its pieces comes back to [`finished`](Self::finished) exactly once, whatever became of it. A piece
+/// that has to go down another lane is finished (not `ok`) and placed again as a request of its own.
 ///
 /// # Promises
 ///
-/// Pieces cover the request without gap or overlap, in order, and are cut at the request's [`Boundaries`] only. No piece is on a lane that is out. When
-/// all pieces are finished nothing is in flight, whatever happened to policies and lanes meanwhile.
+/// Pieces cover the request without gap or overlap, in order, and are cut at the request's [`Boundaries`] only. No
+/// piece is on a lane that is out. When all pieces are finished nothing is in flight, whatever happened to policies and
+/// lanes meanwhile.
 ///
 /// # The parts
 ///

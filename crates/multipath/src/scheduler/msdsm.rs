@@ -1,20 +1,22 @@
 //! The policies of MSDSM, Microsoft's device-specific module of Windows MPIO.
 //!
-//! The choices are those of its published source (Windows-driver-samples, `storage/msdsm/src`, `DsmpGetPath`): what it calls the *path to be
-//! used* is `head` here.
+//! The choices are those of its published source (Windows-driver-samples, `storage/msdsm/src`, `DsmpGetPath`): what it
+//! calls the *path to be used* is `head` here.
 
 use super::load::Load;
 use super::roster::Roster;
 use super::{Direction, LaneId, Policy, Request};
 
-/// What writes of `least-blocks` may have in flight on one lane and still stay there: MSDSM's `DsmCacheSizeForLeastBlocks`, 1 MiB unless set.
+/// What writes of `least-blocks` may have in flight on one lane and still stay there: MSDSM's
+/// `DsmCacheSizeForLeastBlocks`, 1 MiB unless set.
 const LEAST_BLOCKS_CACHE: u64 = 1 << 20;
 
 /// The state of MSDSM's policies: one lane that is *to be used*.
 ///
-/// It is set anew whenever lanes come, go or change: to the first optimized lane, under `weighted` to the one of least weight. Round robin
-/// moves it with every request; nothing else does. `least-blocks` means by it the lane that was used last, but never sets it, so that
-/// sequential requests return to the first lane as soon as it has room: that is what Windows does, and so it is done here.
+/// It is set anew whenever lanes come, go or change: to the first optimized lane, under `weighted` to the one of least
+/// weight. Round robin moves it with every request; nothing else does. `least-blocks` means by it the lane that was
+/// used last, but never sets it, so that sequential requests return to the first lane as soon as it has room: that is
+/// what Windows does, and so it is done here.
 #[derive(Debug, Default)]
 pub(super) struct Msdsm {
     head: LaneId,
@@ -48,8 +50,8 @@ impl Msdsm {
         roster: &Roster,
         load: &Load,
     ) -> LaneId {
-        // Without an optimized lane the lane to be used carries everything, under every policy: MSDSM expects the storage to
-        // make another group optimized before long.
+        // Without an optimized lane the lane to be used carries everything, under every policy: MSDSM expects the
+        // storage to make another group optimized before long.
         if !roster.optimized && policy != Policy::RoundRobinSubset {
             return self.head;
         }

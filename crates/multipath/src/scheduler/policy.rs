@@ -7,8 +7,8 @@ use super::LaneId;
 
 /// How lanes are chosen.
 ///
-/// All but [`Adaptive`](Self::Adaptive) are other systems' policies with those systems' exact choices, bad ones included, so that what is
-/// known of them holds here too. None of those divides a request.
+/// All but [`Adaptive`](Self::Adaptive) are other systems' policies with those systems' exact choices, bad ones
+/// included, so that what is known of them holds here too. None of those divides a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// One lane until it is lost (MSDSM's Fail Over Only, VMware's MRU; with a preferred lane VMware's Fixed).

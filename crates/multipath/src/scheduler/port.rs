@@ -3,11 +3,13 @@
 use super::LaneId;
 use super::estimate::RAN_DRY;
 
-/// A port that stays busy is measured over so much at least: bytes, nanoseconds and requests. Several lanes' requests end in lumps.
+/// A port that stays busy is measured over so much at least: bytes, nanoseconds and requests. Several lanes' requests
+/// end in lumps.
 const WINDOW: (u64, u64, u64) = (1 << 20, 8_000_000, 8);
 /// Requests below this mean size do not load a port.
 const LOADING: u64 = 32 << 10;
-/// What decides a trial: requests of the lane, nanoseconds, and requests in all. They end in lumps, which must not be taken for more.
+/// What decides a trial: requests of the lane, nanoseconds, and requests in all. They end in lumps, which must not be
+/// taken for more.
 const TRIAL: (u32, u64, u32) = (4, 16_000_000, 16);
 /// The time a trial has, nanoseconds.
 const TRIAL_TIME: u64 = 4_000_000_000;
@@ -16,9 +18,10 @@ const PATIENCE: (u64, u64) = (5_000_000_000, 80_000_000_000);
 
 /// A port in one direction.
 ///
-/// It carries at least what its best lane carries alone (`floor`). That it carries more is known only when several lanes together
-/// brought more (`proven`). So where a full port keeps lanes out that could do more, one of them is let in now and then for a request or
-/// two: a trial. It costs little where the port is full indeed, and where it is not the next trial follows at once.
+/// It carries at least what its best lane carries alone (`floor`). That it carries more is known only when several
+/// lanes together brought more (`proven`). So where a full port keeps lanes out that could do more, one of them is let
+/// in now and then for a request or two: a trial. It costs little where the port is full indeed, and where it is not
+/// the next trial follows at once.
 #[derive(Debug, Default)]
 pub(super) struct PortEstimate {
     /// What is reckoned with, bytes per nanosecond.
@@ -115,8 +118,8 @@ impl PortEstimate {
         self.window = Window { start: now, latency: Some(latency), ..Window::default() };
     }
 
-    /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes alone. True if plans
-    /// have to change.
+    /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes
+    /// alone. True if plans have to change.
     pub(super) fn arrived(&mut self, lane: LaneId, len: u64, left: u64, held_up: bool, now: u64) -> bool {
         let window = &mut self.window;
         if window.bytes == 0 {

@@ -29,7 +29,8 @@ pub struct Request {
     pub len: u64,
     /// Whether it may be cut into pieces that go over several lanes.
     pub divisible: bool,
-    /// Block of the disk, bytes: `least-blocks` takes a request that begins with the last block of the one before for its sequel.
+    /// Block of the disk, bytes: `least-blocks` takes a request that begins with the last block of the one before for
+    /// its sequel.
     pub block: u32,
     /// Where it may be cut.
     pub cut: Boundaries,
@@ -37,8 +38,8 @@ pub struct Request {
 
 /// Places on the disk at which a request may be cut: `first`, and every `step` bytes behind it.
 ///
-/// A piece that begins or ends inside a physical block makes the storage read that block, change a part of it and write it back, twice
-/// for each cut; and two lanes then change the same block at the same time.
+/// A piece that begins or ends inside a physical block makes the storage read that block, change a part of it and write
+/// it back, twice for each cut; and two lanes then change the same block at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boundaries {
     /// Distance of two places, bytes; 0 counts as 1.
@@ -47,11 +48,11 @@ pub struct Boundaries {
     pub first: u32,
 }
 
-/// Least distance of two cuts, bytes: the block of file systems, of page caches and of the media behind most disks, also of disks that
-/// claim sectors of 512 bytes throughout.
+/// Least distance of two cuts, bytes: the block of file systems, of page caches and of the media behind most disks,
+/// also of disks that claim sectors of 512 bytes throughout.
 const STEP_MIN: u32 = 4096;
-/// Longest distance that a disk is believed, bytes. Between cuts that are further apart hardly a request could be divided, and
-/// bridges that fill the field with ones claim 32 MiB.
+/// Longest distance that a disk is believed, bytes. Between cuts that are further apart hardly a request could be
+/// divided, and bridges that fill the field with ones claim 32 MiB.
 const STEP_MAX: u32 = 1 << 20;
 
 impl Boundaries {
@@ -60,8 +61,9 @@ impl Boundaries {
         Self { step, first: 0 }
     }
 
-    /// Those of a disk: what it says of its transfers (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 6.6.4), else its physical blocks, and
-    /// never less than 4 KiB; from the first aligned block on (LOWEST ALIGNED LOGICAL BLOCK ADDRESS, SBC-4 5.20.2).
+    /// Those of a disk: what it says of its transfers (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 6.6.4), else its
+    /// physical blocks, and never less than 4 KiB; from the first aligned block on (LOWEST ALIGNED LOGICAL BLOCK
+    /// ADDRESS, SBC-4 5.20.2).
     pub fn of(geometry: &Geometry) -> Self {
         let least = geometry.physical_sector.max(geometry.logical_sector).max(STEP_MIN);
         let told = geometry.transfer_granularity;

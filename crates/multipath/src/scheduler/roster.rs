@@ -5,9 +5,9 @@ use crate::Access;
 
 /// The lanes' states, and the lanes to choose from.
 ///
-/// The candidates are all lanes of the best rank there is. The rank is, in this order: not suspect before suspect, active before reserve,
-/// optimized before non-optimized. A lane that is out, or whose access carries no I/O, has none. Worked out when a state changes, so
-/// that a choice costs a look at a list.
+/// The candidates are all lanes of the best rank there is. The rank is, in this order: not suspect before suspect,
+/// active before reserve, optimized before non-optimized. A lane that is out, or whose access carries no I/O, has none.
+/// Worked out when a state changes, so that a choice costs a look at a list.
 #[derive(Debug)]
 pub(super) struct Roster {
     pub(super) lanes: Vec<LaneState>,

@@ -9,11 +9,12 @@ use super::roster::Roster;
 /// The greatest relative throughput that dm-multipath accepts.
 const MOST: u32 = 100;
 
-/// The path selector of Linux (`drivers/md/dm-ps-service-time.c`), which prefers the path by which (bytes in flight + size) / relative
-/// throughput is least.
+/// The path selector of Linux (`drivers/md/dm-ps-service-time.c`), which prefers the path by which (bytes in flight +
+/// size) / relative throughput is least.
 ///
-/// Its ties go to the greater throughput, and between equals to the path that has waited longest: the chosen one goes to the end of the
-/// list, and so does one that comes back. A relative throughput of 0 means: not while another has more.
+/// Its ties go to the greater throughput, and between equals to the path that has waited longest: the chosen one goes
+/// to the end of the list, and so does one that comes back. A relative throughput of 0 means: not while another has
+/// more.
 #[derive(Debug)]
 pub(super) struct ServiceTime {
     /// All lanes, the least recently used first.

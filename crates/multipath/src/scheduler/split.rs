@@ -56,18 +56,20 @@ impl Shares {
         &self.shares[..self.count]
     }
 
-    /// Divides `len` bytes so that all parts end together. Returns the lane that should take everything instead, if cutting gains nothing.
+    /// Divides `len` bytes so that all parts end together. Returns the lane that should take everything instead, if
+    /// cutting gains nothing.
     ///
-    /// Like water that is poured into vessels whose floors are the lanes' backlogs and whose widths are their rates: those too high stay
-    /// dry, all others have one level, which is the time at which all end. Parts meet at the
+    /// Like water that is poured into vessels whose floors are the lanes' backlogs and whose widths are their rates:
+    /// those too high stay dry, all others have one level, which is the time at which all end. Parts meet at the
     /// boundaries `cut` of the disk, on which the request begins `at`.
     ///
-    /// While every lane has a queue to work on, whole requests keep them all busy, and cost fewer commands; so it cuts only when some
-    /// lane would soon be idle.
+    /// While every lane has a queue to work on, whole requests keep them all busy, and cost fewer commands; so it cuts
+    /// only when some lane would soon be idle.
     pub(super) fn divide(&mut self, at: u64, len: u64, cut: Boundaries) -> Option<LaneId> {
         let shares = &mut self.shares[..self.count];
         let anchor = anchor(shares, len)?;
-        // It shows what it is good for by what it takes anyway. Were it tried, the rest would go to those that are worse.
+        // It shows what it is good for by what it takes anyway. Were it tried, the rest would go to those that are
+        // worse.
         shares[anchor].probe = false;
         let (whole, alone) = (shares[anchor].end(len), shares[anchor].lane);
         let worth_it = |share: &Share| {

@@ -11,16 +11,18 @@ const ALIKE: f64 = 0.88;
 /// The least part of a lane's rate that its ports must have left for it.
 const LEAST_PART: f64 = 0.4;
 
-/// What a lane will probably carry: small requests, which are all that an unproven one gets, make it look slower than it is.
+/// What a lane will probably carry: small requests, which are all that an unproven one gets, make it look slower than
+/// it is.
 fn promise(estimate: &Estimate) -> f64 {
     if estimate.known && !estimate.proven() { estimate.rate * 1.25 } else { estimate.rate }
 }
 
 /// The lanes that carry large requests in one direction: chosen so that none of their ports is filled twice.
 ///
-/// Found greedily: the lane that adds most comes next, of equal ones one whose ports nobody else in the team uses, then one
-/// that was a member before, then one whose ports few lanes go through (it leaves the others more choice). With lanes 1:1 that is all of them; in a
-/// mesh one for each port of the side that has fewer. Two lanes on one port are not faster than one, but their packets collide.
+/// Found greedily: the lane that adds most comes next, of equal ones one whose ports nobody else in the team uses, then
+/// one that was a member before, then one whose ports few lanes go through (it leaves the others more choice). With
+/// lanes 1:1 that is all of them; in a mesh one for each port of the side that has fewer. Two lanes on one port are not
+/// faster than one, but their packets collide.
 #[derive(Debug, Default)]
 pub(super) struct Team {
     pub(super) members: Vec<Member>,

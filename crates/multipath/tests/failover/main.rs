@@ -656,8 +656,8 @@ async fn a_session_that_lived_through_a_power_on_is_asked_before_a_flush_fails()
     assert_eq!(world.flush().await.unwrap(), Ok(()), "it answers: the power was not off");
 }
 
-/// Lost were the writes of a disk that had been open for 50 ms: one lane had connected, the storage was restarted, and another lane, which
-/// connected to the restarted storage first, answered the flush.
+/// Lost were the writes of a disk that had been open for 50 ms: one lane had connected, the storage was restarted, and
+/// another lane, which connected to the restarted storage first, answered the flush.
 #[tokio::test(start_paused = true)]
 async fn a_lane_that_joins_late_is_no_witness_of_what_was_written_before_it_came() {
     let world = World::absent(2, preferring_the_first());

@@ -1,8 +1,9 @@
-//! A network in simulated time: ports and lanes of given rates, shared queues, latency, a target with a service time that varies.
+//! A network in simulated time: ports and lanes of given rates, shared queues, latency, a target with a service time
+//! that varies.
 //!
-//! Data goes in chunks through three servers one after the other: the sending port, the lane's own bottleneck, the receiving port. A lane
-//! has one stream for each direction with a window, as a TCP connection has, so lanes on one port share it about equally. Every run with the same
-//! seed is the same.
+//! Data goes in chunks through three servers one after the other: the sending port, the lane's own bottleneck, the
+//! receiving port. A lane has one stream for each direction with a window, as a TCP connection has, so lanes on one
+//! port share it about equally. Every run with the same seed is the same.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -38,7 +39,8 @@ pub(crate) struct Shape {
     pub(crate) wires: Vec<Wire>,
     /// Time the target takes for a command.
     pub(crate) service: u64,
-    /// So many writes on a lane get their data side by side, now one and now another, as the target asks for it: they end in lumps.
+    /// So many writes on a lane get their data side by side, now one and now another, as the target asks for it: they
+    /// end in lumps.
     pub(crate) abreast: usize,
     /// Rates of wires that change: when, which, to what.
     pub(crate) changes: Vec<(u64, usize, f64)>,

@@ -16,7 +16,8 @@ use crate::world::{PATIENCE, World};
 /// What each client does.
 const OPERATIONS: u64 = 40;
 
-/// Somebody who uses the disk and checks what it says. No two write the same sector at the same time; everything else is allowed.
+/// Somebody who uses the disk and checks what it says. No two write the same sector at the same time; everything else
+/// is allowed.
 pub(crate) struct Client {
     id: u64,
     world: Arc<World>,
@@ -43,7 +44,8 @@ impl Client {
                 _ => self.flush().await,
             }
             let time = started.elapsed();
-            // To settle, and for a lane; with what is retained also for changes under way, and for those that are made again.
+            // To settle, and for a lane; with what is retained also for changes under way, and for those that are made
+            // again.
             let waits = if self.world.config.retains { 4 } else { 1 };
             if time > waits * 2 * PATIENCE + Duration::from_secs(5) {
                 self.world.oracle().violate(format!("an operation took {time:?}"));

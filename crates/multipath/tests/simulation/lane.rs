@@ -18,9 +18,10 @@ use crate::world::{SLOW, Task, World};
 
 /// A lane to the storage that breaks in every way a session can.
 ///
-/// A command reaches the storage after a while and is answered after another while. When the session is lost, commands without an answer
-/// may have been carried out, may never be, or **may be later**, whole or in part, at any time until the session is settled. In a world where
-/// nothing proves sessions dead they are received by a certain time after the loss, and carried out whenever the storage likes.
+/// A command reaches the storage after a while and is answered after another while. When the session is lost, commands
+/// without an answer may have been carried out, may never be, or **may be later**, whole or in part, at any time until
+/// the session is settled. In a world where nothing proves sessions dead they are received by a certain time after the
+/// loss, and carried out whenever the storage likes.
 pub(crate) struct SimLane {
     world: Arc<World>,
     session: Mutex<Session>,

@@ -68,7 +68,8 @@ fn nothing_is_lost_torn_stale_or_reordered_whatever_happens_to_lanes() {
     }
 }
 
-/// With writes retained nothing may be lost: whether the storage tells that its power was off, tells it always, or never.
+/// With writes retained nothing may be lost: whether the storage tells that its power was off, tells it always, or
+/// never.
 fn retaining_config_of(seed: u64) -> Config {
     Config {
         retains: true,

@@ -40,12 +40,13 @@ struct Lost {
 
 /// What a read may find, and what a flush may say.
 ///
-/// Each sector has the values that it may hold. A write adds its value when it is sent and removes all others when it is acknowledged; one
-/// of unknown outcome only adds. A read may find what was possible at any time while it was under way; what it finds was
-/// there, so older values are not possible after it. When the power goes, everything since the last good flush is possible again.
+/// Each sector has the values that it may hold. A write adds its value when it is sent and removes all others when it
+/// is acknowledged; one of unknown outcome only adds. A read may find what was possible at any time while it was under
+/// way; what it finds was there, so older values are not possible after it. When the power goes, everything since the
+/// last good flush is possible again.
 ///
-/// Of a device that **retains** what is not flushed more is asked: no flush fails for a loss, what was acknowledged stays whatever the power
-/// does, and what a flush has covered is on the medium.
+/// Of a device that **retains** what is not flushed more is asked: no flush fails for a loss, what was acknowledged
+/// stays whatever the power does, and what a flush has covered is on the medium.
 pub(crate) struct Oracle {
     retains: bool,
     now: Moment,

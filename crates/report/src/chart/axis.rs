@@ -1,7 +1,7 @@
 //! Ticks at numbers that people like, and how to write them.
 
-/// Ticks from 0 to at least `max` in steps of 1, 2 or 5 times a power of ten: at most `count` of them beside 0, and the last is
-/// the end of the axis.
+/// Ticks from 0 to at least `max` in steps of 1, 2 or 5 times a power of ten: at most `count` of them beside 0, and the
+/// last is the end of the axis.
 pub fn linear_ticks(max: f64, count: usize) -> Vec<f64> {
     let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
     let least = max / count.max(1) as f64;
@@ -14,7 +14,8 @@ pub fn linear_ticks(max: f64, count: usize) -> Vec<f64> {
     (0..=last).map(|n| n as f64 * step).collect()
 }
 
-/// Ticks from at or below `low` to at or above `high`, with 0 among them: about `count`, in steps of 1, 2 or 5 times a power of ten.
+/// Ticks from at or below `low` to at or above `high`, with 0 among them: about `count`, in steps of 1, 2 or 5 times a
+/// power of ten.
 pub fn signed_ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let low = if low.is_finite() { low.min(0.0) } else { 0.0 };
     let high = if high.is_finite() { high.max(0.0) } else { 0.0 };

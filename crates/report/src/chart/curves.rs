@@ -23,8 +23,9 @@ const LEADING: f64 = TEXT + 2.0;
 /// The axis ends at this many nines.
 const NINES: f64 = 4.0;
 
-/// A chart of up to [`SERIES_MAX`] curves (more are left out): percentiles on an axis of nines, so that the slowest thousandth
-/// gets as much room as the fastest nine tenths, and a logarithmic axis of time. A curve ends where its points do.
+/// A chart of up to [`SERIES_MAX`] curves (more are left out): percentiles on an axis of nines, so that the slowest
+/// thousandth gets as much room as the fastest nine tenths, and a logarithmic axis of time. A curve ends where its
+/// points do.
 pub fn percentile_curves(title: &str, curves: &[Curve<'_>]) -> String {
     let mut svg = Svg::new(COLUMN, HEIGHT, &format!("{title} by percentile"));
     let paths: Vec<(&str, Vec<(f64, f64)>)> = curves

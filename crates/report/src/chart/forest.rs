@@ -26,8 +26,8 @@ pub struct Estimate<'a> {
 /// Half the height of a diamond.
 const DIAMOND: f64 = 5.0;
 
-/// A forest plot: each estimate as a diamond on the line of its interval, with the verdict beside it, and a band of ±`margin` per cent in which
-/// no difference matters. `what` is the axis: "difference of B against A, %".
+/// A forest plot: each estimate as a diamond on the line of its interval, with the verdict beside it, and a band of
+/// ±`margin` per cent in which no difference matters. `what` is the axis: "difference of B against A, %".
 ///
 /// Intervals that reach beyond four times the largest estimate end in an arrow at the edge.
 pub fn forest(what: &str, margin: f64, estimates: &[Estimate<'_>]) -> String {

@@ -32,8 +32,8 @@ const CELL_MAX: f64 = 120.0;
 /// Height of a line of headings.
 const HEADING: f64 = 17.0;
 
-/// A heat map of `matrix`, its value in each cell, on a scale from 0 that stands below it. Columns that do not fit beside each other go on
-/// in another band below.
+/// A heat map of `matrix`, its value in each cell, on a scale from 0 that stands below it. Columns that do not fit
+/// beside each other go on in another band below.
 pub fn heat(matrix: &Matrix<'_>) -> String {
     both(|width| draw(matrix, width))
 }

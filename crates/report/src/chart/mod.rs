@@ -1,14 +1,16 @@
 //! Charts as inline SVG, drawn here from plain data: no script, no external resource, the same on paper.
 //!
-//! A chart for a column is [`COLUMN`] units wide and scales with it, so a unit is a little less than a pixel on a narrow phone and a
-//! little more on a desk: text of 12 units is legible at both. A chart that wants the whole width of a page is drawn twice, for [`COLUMN`]
-//! and for [`BROAD`] units, and the page shows the drawing that fits: scaling one alone would make its text tiny on a phone.
+//! A chart for a column is [`COLUMN`] units wide and scales with it, so a unit is a little less than a pixel on a
+//! narrow phone and a little more on a desk: text of 12 units is legible at both. A chart that wants the whole width of
+//! a page is drawn twice, for [`COLUMN`] and for [`BROAD`] units, and the page shows the drawing that fits: scaling one
+//! alone would make its text tiny on a phone.
 //!
-//! Colours are CSS classes (`read`, `write`, `s0` … `s7`, `good`, `bad`, `even`, `unknown`), defined by the page once for light and
-//! once for dark. Nothing is told by colour alone: lines differ by dash pattern too, verdicts by their word, cells of a heat map hold
-//! their figure.
+//! Colours are CSS classes (`read`, `write`, `s0` … `s7`, `good`, `bad`, `even`, `unknown`), defined by the page once
+//! for light and once for dark. Nothing is told by colour alone: lines differ by dash pattern too, verdicts by their
+//! word, cells of a heat map hold their figure.
 //!
-//! Values that are no numbers are gaps. Labels that do not fit are cut; what a reader needs whole is in the table beside the chart.
+//! Values that are no numbers are gaps. Labels that do not fit are cut; what a reader needs whole is in the table
+//! beside the chart.
 
 mod axis;
 mod bars;

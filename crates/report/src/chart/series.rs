@@ -1,7 +1,7 @@
 //! Long series, thinned out for the eye.
 
-/// At most `most` points of `points`, in order: of each stretch its lowest and its highest, so that no drop and no peak is lost, however
-/// short it was. Values that are no numbers are gaps; a stretch of nothing else stays one.
+/// At most `most` points of `points`, in order: of each stretch its lowest and its highest, so that no drop and no peak
+/// is lost, however short it was. Values that are no numbers are gaps; a stretch of nothing else stays one.
 pub(super) fn thin(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if points.len() <= most.max(2) {
         return points.to_vec();

@@ -22,8 +22,9 @@ pub struct Rounds<'a> {
 
 const LEFT: f64 = 44.0;
 
-/// Every round as a point, the window shaded, and in it the mean with the band of ±10 % in which all its rounds must lie, and the line of best
-/// fit, which must not rise or fall by more than 10 % of the mean (the criteria of SNIA's performance test specification).
+/// Every round as a point, the window shaded, and in it the mean with the band of ±10 % in which all its rounds must
+/// lie, and the line of best fit, which must not rise or fall by more than 10 % of the mean (the criteria of SNIA's
+/// performance test specification).
 pub fn steady(rounds: &Rounds<'_>) -> String {
     if rounds.wide { both(|width| draw(rounds, width)) } else { draw(rounds, COLUMN).finish("") }
 }

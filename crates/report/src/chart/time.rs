@@ -155,9 +155,9 @@ struct Place {
     label: String,
 }
 
-/// Where the names of events stand so that none touches another: each right of its own mark (at the right edge, as far right as it
-/// fits). Rows are counted from the plot upwards. A mark goes down from its name to the plot, so a name that reaches beyond a later
-/// event's mark stands above that event's name.
+/// Where the names of events stand so that none touches another: each right of its own mark (at the right edge, as far
+/// right as it fits). Rows are counted from the plot upwards. A mark goes down from its name to the plot, so a name
+/// that reaches beyond a later event's mark stands above that event's name.
 fn lanes(events: &[Event<'_>], x: &impl Fn(f64) -> f64, right: f64) -> Vec<Option<Place>> {
     let mut places: Vec<Option<Place>> = events.iter().map(|_| None).collect();
     let mut order: Vec<usize> = (0..events.len()).collect();

@@ -107,7 +107,8 @@ const PITCH: f64 = 24.0;
 /// Height of a line of the list.
 const LEADING: f64 = 17.0;
 
-/// A drawing of `topology`: hosts at both sides, switches between them, cables with their numbers, and below it a list of the cables.
+/// A drawing of `topology`: hosts at both sides, switches between them, cables with their numbers, and below it a list
+/// of the cables.
 pub fn topology(topology: &Topology) -> String {
     both(|width| Plan::new(topology, width).draw())
 }

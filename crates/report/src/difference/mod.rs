@@ -12,11 +12,13 @@ const LEVEL: f64 = 0.05;
 /// Facts that differ between any two runs and explain nothing.
 const FLEETING: [&str; 1] = ["CPU stolen since boot"];
 
-/// What changed from an old document to a new one: each measure that both have, what only one has, and in what the places differ.
+/// What changed from an old document to a new one: each measure that both have, what only one has, and in what the
+/// places differ.
 ///
-/// Measures are the same if name and unit are. Where both sides have samples enough, the difference is the Hodges–Lehmann estimate of the
-/// ratio, with its 95 % interval, held against a margin; verdicts of a change need Holm's correction over all rows, too. One run is
-/// one sample: with fewer than [`runs_needed`] on a side there is a difference and no verdict of a change.
+/// Measures are the same if name and unit are. Where both sides have samples enough, the difference is the
+/// Hodges–Lehmann estimate of the ratio, with its 95 % interval, held against a margin; verdicts of a change need
+/// Holm's correction over all rows, too. One run is one sample: with fewer than [`runs_needed`] on a side there is a
+/// difference and no verdict of a change.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// Measures of both, in the new document's order.
@@ -123,9 +125,11 @@ impl ChangeVerdict {
     }
 }
 
-/// How many samples of each side can show a change in one of so many rows: four in one row, five in up to six, six in up to 23.
+/// How many samples of each side can show a change in one of so many rows: four in one row, five in up to six, six in
+/// up to 23.
 ///
-/// The least p-value of the rank sum of two sides of `n` is 2 / C(2n, n): that of all values of one side above all of the other.
+/// The least p-value of the rank sum of two sides of `n` is 2 / C(2n, n): that of all values of one side above all of
+/// the other.
 pub fn runs_needed(rows: usize) -> usize {
     let (mut runs, mut least) = (1_usize, 1.0);
     // 17 of each are enough for a hundred million rows.

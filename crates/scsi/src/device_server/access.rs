@@ -67,8 +67,8 @@ pub(crate) fn read_reservation(command: Command) -> Answer {
     reservation_data(&command, persistent.generation(), &descriptor)
 }
 
-/// SPC-4 6.15.4: everything but REPLACE LOST RESERVATION, because reservations that are lost are not served; PTPL_C where
-/// there is a store to keep them.
+/// SPC-4 6.15.4: everything but REPLACE LOST RESERVATION, because reservations that are lost are not served; PTPL_C
+/// where there is a store to keep them.
 pub(crate) fn report_capabilities(command: Command) -> Answer {
     const CRH: u8 = 0x10;
     const SIP_C: u8 = 0x08;
@@ -124,7 +124,8 @@ mod flag {
     pub(super) const SPEC_I_PT: u8 = 0x08;
 }
 
-/// The parameter list of a REGISTER that removes registrations of the sender alone, and so takes nothing from other nexuses.
+/// The parameter list of a REGISTER that removes registrations of the sender alone, and so takes nothing from other
+/// nexuses.
 pub(crate) fn unregisters_own(list: &[u8]) -> bool {
     u64_at(list, 8) == Some(0) && u8_at(list, 20).is_some_and(|flags| flags & flag::SPEC_I_PT == 0)
 }
@@ -243,7 +244,8 @@ impl Request {
         Ok(ports)
     }
 
-    /// APTPL of a registration. It concerns all registrations of the unit: a nexus that may only give up its own leaves it as it is.
+    /// APTPL of a registration. It concerns all registrations of the unit: a nexus that may only give up its own leaves
+    /// it as it is.
     fn aptpl_of_registration(&self, in_force: bool) -> Result<bool, Sense> {
         if self.command.itl.may_change() { self.aptpl(20) } else { Ok(in_force) }
     }
@@ -332,9 +334,10 @@ pub(crate) fn persistent_reserve_out(command: Command) -> Answer {
     })
 }
 
-/// What PREEMPT AND ABORT does after PREEMPT (SPC-4 5.13.11.2.6): the preempted nexuses may no longer prevent removal, and
-/// none of their commands has an effect after this. The transports drop what they have; then all that is inside the gate
-/// has to leave, which also waits for commands whose transport cannot drop them. What comes meanwhile meets the new reservation.
+/// What PREEMPT AND ABORT does after PREEMPT (SPC-4 5.13.11.2.6): the preempted nexuses may no longer prevent removal,
+/// and none of their commands has an effect after this. The transports drop what they have; then all that is inside the
+/// gate has to leave, which also waits for commands whose transport cannot drop them. What comes meanwhile meets the
+/// new reservation.
 async fn abort_preempted(command: &Command, preempted: &[&PortPair]) {
     let unit = command.unit();
     let itls = unit.itl_nexuses();

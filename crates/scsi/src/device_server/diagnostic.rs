@@ -14,8 +14,8 @@ mod self_test {
     pub(super) const FOREGROUND_EXTENDED: u8 = 0b110;
 }
 
-/// Reads the first and the last block: a device that is not there, or not what it was, shows in that. No diagnostic pages are
-/// taken, and no self-test runs in the background.
+/// Reads the first and the last block: a device that is not there, or not what it was, shows in that. No diagnostic
+/// pages are taken, and no self-test runs in the background.
 pub(crate) fn send_diagnostic(command: Command) -> Answer {
     const SELFTEST: u8 = 0x04;
     let code = command.cdb.u8(1) >> 5;

@@ -1,8 +1,8 @@
 //! EXTENDED COPY (LID1): the copy manager (SPC-4 5.16, 6.4).
 //!
-//! Copies between any two logical units that the nexus sees, or within one. Every step passes the gates and the checks of the unit
-//! it touches, one after the other: no step holds two gates, so no two copies can wait for each other. What the
-//! source has no space for, or knows to be zero, is not read; the destination writes zeroes in its own way.
+//! Copies between any two logical units that the nexus sees, or within one. Every step passes the gates and the checks
+//! of the unit it touches, one after the other: no step holds two gates, so no two copies can wait for each other. What
+//! the source has no space for, or knows to be zero, is not read; the destination writes zeroes in its own way.
 
 use std::sync::Arc;
 
@@ -246,8 +246,8 @@ async fn write_zeroes(party: &Party, offset: u64, len: u64, zeroing: Zeroing) ->
     Ok(())
 }
 
-/// Copies bytes. Parts of blocks at the destination keep what is around them, read before and written after, as an initiator
-/// would that copies by itself.
+/// Copies bytes. Parts of blocks at the destination keep what is around them, read before and written after, as an
+/// initiator would that copies by itself.
 async fn copy(copying: &Copying, source: &Party, destination: &Party, range: &Range) -> Result<(), Failure> {
     let sector = u64::from(destination.geometry().logical_sector);
     let mut done = 0;

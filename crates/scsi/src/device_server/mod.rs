@@ -1,7 +1,8 @@
 //! The device server: from a CDB to a response.
 //!
-//! [`execute`] is the way of every command: find the row, check the CDB against it, pass the gate, ask the nexus and the
-//! unit what stands in the way, call the handler. The handlers, one file per family, do only what their command is about.
+//! [`execute`] is the way of every command: find the row, check the CDB against it, pass the gate, ask the nexus and
+//! the unit what stands in the way, call the handler. The handlers, one file per family, do only what their command is
+//! about.
 
 pub(crate) mod access;
 pub(crate) mod atomic;
@@ -119,8 +120,8 @@ impl Command {
         if attention || obstacles != 0 || target_wide { self.obstructed(attention, obstacles) } else { None }
     }
 
-    /// In the order of SAM-5 5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the nexus has the
-    /// authority, and whether the port, the medium and its protection let the command through.
+    /// In the order of SAM-5 5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the
+    /// nexus has the authority, and whether the port, the medium and its protection let the command through.
     #[cold]
     fn obstructed(&self, attention: bool, obstacles: u8) -> Option<Response> {
         if attention && let Some(condition) = self.itl.pending().take_reset() {
@@ -138,7 +139,8 @@ impl Command {
         closed(&self.itl, self.operation, self.number, obstacles)
     }
 
-    /// The nexus lacks the authority to change state. What writes to the medium is refused as write protected, by [`closed`].
+    /// The nexus lacks the authority to change state. What writes to the medium is refused as write protected, by
+    /// [`closed`].
     fn is_denied(&self) -> bool {
         match self.operation.authority_of(&self.cdb, &self.data_out) {
             Authority::Observe => false,
@@ -197,7 +199,8 @@ fn conflict(itl: &ItlNexus, operation: &Operation, cdb: &Cdb, obstacles: u8) -> 
     conflicts.then(|| Response::status(Status::RESERVATION_CONFLICT))
 }
 
-/// The unit itself, if it is not the one that the command was meant for; the port, the medium, what the medium is taken for, its protection.
+/// The unit itself, if it is not the one that the command was meant for; the port, the medium, what the medium is taken
+/// for, its protection.
 fn closed(itl: &ItlNexus, operation: &Operation, number: Option<u32>, obstacles: u8) -> Option<Response> {
     if obstacles & obstacle::EXCHANGED != 0 && operation.presumes_the_unit() && !itl.is_meant(number) {
         return Some(UnitAttention::LunsChanged.sense().into());
@@ -237,7 +240,8 @@ fn in_format(mut response: Response, d_sense: bool) -> Response {
     response
 }
 
-/// Executes a command on a logical unit; an ordered one between all that came before it and all that come after (SAM-5 8.6.3).
+/// Executes a command on a logical unit; an ordered one between all that came before it and all that come after (SAM-5
+/// 8.6.3).
 pub(crate) fn execute(
     nexus: &Nexus,
     itl: Arc<ItlNexus>,
@@ -296,8 +300,8 @@ pub(crate) fn execute(
     }
 }
 
-/// The turn of an ordered command. That of a nexus that may not write waits for all older commands as well, but holds up only its
-/// own: what others write is not its to delay.
+/// The turn of an ordered command. That of a nexus that may not write waits for all older commands as well, but holds
+/// up only its own: what others write is not its to delay.
 async fn in_order(command: &Command) -> gate::Pass<gate::Owned<LogicalUnit>> {
     let unit = command.unit().clone();
     if command.itl.may_change() {

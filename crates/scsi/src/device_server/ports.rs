@@ -49,7 +49,8 @@ pub(crate) fn report_groups(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&bytes, cdb.u32(6) as usize)))
 }
 
-/// The parameter list of SET TARGET PORT GROUPS (SPC-4 6.45): groups and states. All of it is read before anything is done.
+/// The parameter list of SET TARGET PORT GROUPS (SPC-4 6.45): groups and states. All of it is read before anything is
+/// done.
 fn choices(list: &[u8]) -> Result<Vec<(u16, AccessState)>, Sense> {
     let descriptors = list.get(HEADER..).unwrap_or(&[]).chunks_exact(DESCRIPTOR);
     let choice = |(index, descriptor): (usize, &[u8])| {

@@ -1,5 +1,5 @@
-//! REPORT SUPPORTED OPERATION CODES, REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS and READ DEFECT DATA: what the device can do and how it
-//! is.
+//! REPORT SUPPORTED OPERATION CODES, REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS and READ DEFECT DATA: what the device
+//! can do and how it is.
 
 use lunway_block::Io;
 
@@ -91,7 +91,8 @@ fn one(row: Option<&Operation>, timeouts: bool) -> Vec<u8> {
     bytes
 }
 
-/// Bits for the functions of [`FUNCTIONS`] (SPC-4 6.36); no timeouts are told (TMFTMOV is 0), as their time is the device's.
+/// Bits for the functions of [`FUNCTIONS`] (SPC-4 6.36); no timeouts are told (TMFTMOV is 0), as their time is the
+/// device's.
 pub(crate) fn supported_task_management_functions(command: Command) -> Answer {
     const REPD: u8 = 0x80;
     const BASIC: usize = 4;
@@ -107,8 +108,8 @@ pub(crate) fn supported_task_management_functions(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&bytes[..len], allocation)))
 }
 
-/// The bit of byte 0 that says that a function is supported. Byte 1 is for QUERY functions and I_T NEXUS RESET, which iSCSI has
-/// other ways for.
+/// The bit of byte 0 that says that a function is supported. Byte 1 is for QUERY functions and I_T NEXUS RESET, which
+/// iSCSI has other ways for.
 fn support_bit(function: TaskManagementFunction) -> u8 {
     const ATS: u8 = 0x80;
     const ATSS: u8 = 0x40;

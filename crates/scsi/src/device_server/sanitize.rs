@@ -1,11 +1,12 @@
 //! SANITIZE (SBC-4 4.11, 5.30): makes everything that was ever written unreadable.
 //!
-//! A sanitize operation belongs to the logical unit. While it runs, commands that need the medium end with NOT READY, SANITIZE
-//! IN PROGRESS and how far it is; REQUEST SENSE tells the same. When it fails, the medium stays closed until another one
-//! succeeds, or, where AUSE was set, EXIT FAILURE MODE opens it. One that a crash ended has failed, where there is a store to remember it.
+//! A sanitize operation belongs to the logical unit. While it runs, commands that need the medium end with NOT READY,
+//! SANITIZE IN PROGRESS and how far it is; REQUEST SENSE tells the same. When it fails, the medium stays closed until
+//! another one succeeds, or, where AUSE was set, EXIT FAILURE MODE opens it. One that a crash ended has failed, where
+//! there is a store to remember it.
 //!
-//! Both methods write: what is only unmapped or marked as zero may still lie on the disk behind the device. Cryptographic
-//! erase is not offered, because nothing here is encrypted.
+//! Both methods write: what is only unmapped or marked as zero may still lie on the disk behind the device.
+//! Cryptographic erase is not offered, because nothing here is encrypted.
 
 use std::sync::Arc;
 

@@ -16,12 +16,13 @@ use crate::sense::{AdditionalSense, Sense};
 pub(crate) const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
 pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 256;
-/// MAXIMUM WRITE SAME LENGTH, blocks: what WRITE SAME (10) can say. Bounds what one command writes where the block is not
-/// zero: 32 MiB, or 256 MiB on a disk of 4 KiB sectors.
+/// MAXIMUM WRITE SAME LENGTH, blocks: what WRITE SAME (10) can say. Bounds what one command writes where the block is
+/// not zero: 32 MiB, or 256 MiB on a disk of 4 KiB sectors.
 pub(crate) const WRITE_SAME_BLOCKS_MAX: u64 = 65_535;
 /// Bytes of pattern written at a time.
 pub(crate) const PATTERN_CHUNK: usize = 1 << 20;
-/// Bytes whose extents are asked for at a time, and how often: an answer may end early, the initiator asks on from there.
+/// Bytes whose extents are asked for at a time, and how often: an answer may end early, the initiator asks on from
+/// there.
 const STATUS_WINDOW: u64 = 1 << 30;
 const STATUS_WINDOWS_MAX: u32 = 64;
 /// Most descriptors of one GET LBA STATUS.
@@ -85,8 +86,8 @@ pub(crate) fn unmap(command: Command) -> Answer {
     })
 }
 
-/// A range, cut at multiples of [`PATTERN_CHUNK`] where memory is cleared on the core, so that others have their turn in between. A device
-/// that waits for something else takes it as a whole.
+/// A range, cut at multiples of [`PATTERN_CHUNK`] where memory is cleared on the core, so that others have their turn
+/// in between. A device that waits for something else takes it as a whole.
 fn pieces(unit: &LogicalUnit, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
     let chunk = if unit.device().caching() == Caching::Memory { PATTERN_CHUNK as u64 } else { u64::MAX };
     let end = offset + len;

@@ -169,8 +169,8 @@ pub(crate) fn pre_fetch_16(command: Command) -> Answer {
     pre_fetch(&command, Blocks::of_16(&command.cdb))
 }
 
-/// Flushes all of the device, which covers any range. IMMED is allowed to return early and does not: GOOD then says more
-/// than it must.
+/// Flushes all of the device, which covers any range. IMMED is allowed to return early and does not: GOOD then says
+/// more than it must.
 fn synchronize_cache(command: &Command, blocks: Blocks) -> Answer {
     let unit = command.unit();
     let geometry = unit.geometry();

@@ -8,8 +8,8 @@ use crate::block_error::Step;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
-/// Bytes read at a time, after which other commands of the core have their turn: a verification needs the data only for a moment, whatever
-/// its length.
+/// Bytes read at a time, after which other commands of the core have their turn: a verification needs the data only for
+/// a moment, whatever its length.
 pub(crate) const CHUNK: usize = 512 << 10;
 
 /// What the medium is compared with (BYTCHK, SBC-4).

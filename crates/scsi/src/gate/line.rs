@@ -1,4 +1,5 @@
-//! The line: commands that exclude others, and all that came while one of them was there, in the order in which they came.
+//! The line: commands that exclude others, and all that came while one of them was there, in the order in which they
+//! came.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -52,8 +53,8 @@ impl Entry {
 
 /// Commands with a place in line: they wait, or are inside. Bounded by what transports let initiators have in flight.
 ///
-/// One goes in as soon as no older one is in line, and no command without a place is inside, that it must wait for. As it
-/// waits for older ones whether or not these are inside yet, none is overtaken for ever by younger ones.
+/// One goes in as soon as no older one is in line, and no command without a place is inside, that it must wait for. As
+/// it waits for older ones whether or not these are inside yet, none is overtaken for ever by younger ones.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     entries: VecDeque<Entry>,

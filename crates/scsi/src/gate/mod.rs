@@ -1,10 +1,11 @@
 //! The atomic gate of a logical unit.
 //!
-//! COMPARE AND WRITE, ORWRITE, WRITE AND VERIFY and WRITE ATOMIC read and write in one indivisible step (SBC-4): no other command
-//! may touch *their blocks* in between. Every medium access passes the gate with a [`Claim`] of the blocks that it
-//! touches: ordinary commands share them, atomic ones exclude others from theirs, and commands on other blocks pass, as does
-//! a flush, which touches none. Alone inside are commands with the attribute ORDERED, whatever they are (they begin when all
-//! older ones have ended, and younger ones wait), and the begin of an operation that takes the whole medium.
+//! COMPARE AND WRITE, ORWRITE, WRITE AND VERIFY and WRITE ATOMIC read and write in one indivisible step (SBC-4): no
+//! other command may touch *their blocks* in between. Every medium access passes the gate with a [`Claim`] of the
+//! blocks that it touches: ordinary commands share them, atomic ones exclude others from theirs, and commands on other
+//! blocks pass, as does a flush, which touches none. Alone inside are commands with the attribute ORDERED, whatever
+//! they are (they begin when all older ones have ended, and younger ones wait), and the begin of an operation that
+//! takes the whole medium.
 //!
 //! | file | room of |
 //! |---|---|
@@ -13,9 +14,9 @@
 //! | `slots.rs` | the claims of ordinary commands while nobody excludes anybody: no lock |
 //! | `line.rs` | the order in which commands wait for each other, as soon as somebody does |
 //!
-//! As long as no command in line excludes others, an ordinary one pays one compare and swap for a slot and one load on the
-//! way in, one store and one load on the way out. A command that excludes others counts itself in `barriers` before it looks at
-//! the slots, an ordinary one takes its slot before it looks at `barriers`: one of the two sees the other.
+//! As long as no command in line excludes others, an ordinary one pays one compare and swap for a slot and one load on
+//! the way in, one store and one load on the way out. A command that excludes others counts itself in `barriers` before
+//! it looks at the slots, an ordinary one takes its slot before it looks at `barriers`: one of the two sees the other.
 
 mod claim;
 mod line;

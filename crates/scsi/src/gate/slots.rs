@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::claim::Claim;
 
-/// Commands that can be inside without a place in line: 4 KiB for each gate. More than four sessions of the default command
-/// window (128) have in flight on one unit.
+/// Commands that can be inside without a place in line: 4 KiB for each gate. More than four sessions of the default
+/// command window (128) have in flight on one unit.
 const SLOTS: usize = 512;
 /// Slots that are tried before the command stands in line instead: eight cache lines.
 const PROBES: usize = 64;

@@ -87,8 +87,8 @@ fn control(facts: Facts) -> Vec<u8> {
     bytes
 }
 
-/// Protocol specific logical unit and port: iSCSI says nothing in them but that it is iSCSI (RFC 7143 §11.4 has no parameters
-/// of that kind).
+/// Protocol specific logical unit and port: iSCSI says nothing in them but that it is iSCSI (RFC 7143 §11.4 has no
+/// parameters of that kind).
 fn protocol_specific(_: Facts) -> Vec<u8> {
     const ISCSI: u8 = 5;
     vec![0, 0, ISCSI, 0, 0, 0, 0, 0]

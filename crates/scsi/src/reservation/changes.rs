@@ -12,8 +12,8 @@ use crate::unit_attention::UnitAttention;
 
 /// The reservations of a logical unit and the order of their changes.
 ///
-/// A change holds the turn from the question whether it is allowed until it is in force, because between the two what is kept
-/// may have to be written, which takes time. Everybody else goes on with the reservations that are in force.
+/// A change holds the turn from the question whether it is allowed until it is in force, because between the two what
+/// is kept may have to be written, which takes time. Everybody else goes on with the reservations that are in force.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     in_force: Mutex<Reservations>,
@@ -96,8 +96,8 @@ impl LogicalUnit {
         }
     }
 
-    /// Removes every reservation and registration, for an administrator whose cluster has lost the keys. Registrants are told
-    /// RESERVATIONS PREEMPTED, a nexus that had RESERVE likewise.
+    /// Removes every reservation and registration, for an administrator whose cluster has lost the keys. Registrants
+    /// are told RESERVATIONS PREEMPTED, a nexus that had RESERVE likewise.
     pub async fn clear_reservations(&self) -> Result<(), StateError> {
         let _turn = self.keeper().turn().await;
         let before = self.reservations().persistent().clone();
@@ -115,8 +115,8 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Changes registrations and the persistent reservation, and tells whom it concerns. Where the change was made with APTPL
-    /// it is kept when this returns; where it cannot be kept, nothing has changed.
+    /// Changes registrations and the persistent reservation, and tells whom it concerns. Where the change was made with
+    /// APTPL it is kept when this returns; where it cannot be kept, nothing has changed.
     pub(crate) async fn change_persistent(&self, change: impl FnOnce(&mut Persistent) -> Outcome) -> Outcome {
         let _turn = self.keeper().turn().await;
         let before = self.reservations().persistent().clone();

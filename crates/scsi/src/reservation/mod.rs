@@ -105,9 +105,9 @@ impl From<Sense> for Refusal {
 
 /// Whom a change has to be told.
 ///
-/// A pair of ports without a nexus at the moment hears nothing of it: a unit attention belongs to a nexus and ends with it
-/// (SAM-5 5.14.4), and the one that the pair makes next begins with I_T NEXUS LOSS OCCURRED or POWER ON OCCURRED, after
-/// which a host has to look at its reservations anyway.
+/// A pair of ports without a nexus at the moment hears nothing of it: a unit attention belongs to a nexus and ends with
+/// it (SAM-5 5.14.4), and the one that the pair makes next begins with I_T NEXUS LOSS OCCURRED or POWER ON OCCURRED,
+/// after which a host has to look at its reservations anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     pub(crate) to: PortPair,
@@ -129,9 +129,9 @@ struct Reserved {
 /// RESERVE belongs to a nexus and goes with it. Registrations and the persistent reservation belong to pairs of ports:
 /// they outlive nexuses and resets, and with APTPL the process.
 ///
-/// The two exclude each other (SPC-2 5.5.1): while a nexus has RESERVE, every PERSISTENT RESERVE conflicts; while there are
-/// registrations, RESERVE and RELEASE conflict, but for those who take part in the persistent reservation, who get GOOD and
-/// nothing happens (CRH, SPC-4 5.13.3).
+/// The two exclude each other (SPC-2 5.5.1): while a nexus has RESERVE, every PERSISTENT RESERVE conflicts; while there
+/// are registrations, RESERVE and RELEASE conflict, but for those who take part in the persistent reservation, who get
+/// GOOD and nothing happens (CRH, SPC-4 5.13.3).
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     reserved_by: Option<Reserved>,

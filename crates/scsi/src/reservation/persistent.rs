@@ -18,8 +18,8 @@ pub(super) struct Held {
 
 /// Registrations and the persistent reservation of a logical unit.
 ///
-/// Each service action either changes all that it should, or is refused and changes nothing; what it returns is whom it has
-/// to be told. Within one, conflicts are found before other mistakes (SAM-5 5.3.3).
+/// Each service action either changes all that it should, or is refused and changes nothing; what it returns is whom it
+/// has to be told. Within one, conflicts are found before other mistakes (SAM-5 5.3.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Persistent {
     /// PRGENERATION: counts changes of registrations since power on; not kept (SPC-4 6.15.2).
@@ -190,8 +190,8 @@ impl Persistent {
         Ok(())
     }
 
-    /// A registration of these ports that was made while the target let in everybody alike, or by an earlier version, becomes
-    /// that of the first principal who comes with them.
+    /// A registration of these ports that was made while the target let in everybody alike, or by an earlier version,
+    /// becomes that of the first principal who comes with them.
     pub(crate) fn adopt(&mut self, ports: &PortPair) {
         if ports.principal.is_empty() || self.registrations.is_empty() || self.key_of(ports).is_some() {
             return;

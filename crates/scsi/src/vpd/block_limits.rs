@@ -127,7 +127,8 @@ pub struct BlockDeviceCharacteristics {
     pub rotation_rate: u16,
     /// NOMINAL FORM FACTOR: 0 not said.
     pub form_factor: u8,
-    /// WABEREQ, what reads do after SANITIZE: BLOCK ERASE: 0 not said, 1 they succeed, 2 they fail, 3 they fail until written.
+    /// WABEREQ, what reads do after SANITIZE: BLOCK ERASE: 0 not said, 1 they succeed, 2 they fail, 3 they fail until
+    /// written.
     pub after_block_erase: u8,
 }
 
@@ -164,7 +165,8 @@ impl BlockDeviceCharacteristics {
 /// Logical block provisioning, page B2h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalBlockProvisioning {
-    /// THRESHOLD EXPONENT: thresholds and resources are counted in 2 to the power of this many blocks; 0: there are none.
+    /// THRESHOLD EXPONENT: thresholds and resources are counted in 2 to the power of this many blocks; 0: there are
+    /// none.
     pub threshold_exponent: u8,
     /// LBPU: UNMAP unmaps.
     pub unmap: bool,

@@ -160,8 +160,8 @@ impl DeviceIdentification {
         Some(Self { designators })
     }
 
-    /// The best name of the logical unit: NAA, then EUI-64, then T10, as Linux chooses too. Two paths with the same name
-    /// lead to the same disk.
+    /// The best name of the logical unit: NAA, then EUI-64, then T10, as Linux chooses too. Two paths with the same
+    /// name lead to the same disk.
     pub fn unit_name(&self) -> Option<&Designator> {
         let of_unit = |kind| {
             self.designators.iter().find(move |designator| {

@@ -11,8 +11,8 @@ use lunway_scsi::{
 
 use crate::commands::{Rig, assert_complete, cdb_of, hear_all, operation, send};
 
-/// Whether a command is carried out through a port in standby, unavailable, in transition: `A` the standard says that it
-/// shall be, `a` it may be and is, `R` it is refused. Active ports carry out everything.
+/// Whether a command is carried out through a port in standby, unavailable, in transition: `A` the standard says that
+/// it shall be, `a` it may be and is, `R` it is refused. Active ports carry out everything.
 #[rustfmt::skip]
 const COMMANDS: &[(&str, &str)] = &[
     ("INQUIRY",                                                  "AAA"),

@@ -4,9 +4,10 @@ use lunway_scsi::{Nexus, ReservationType, Status};
 
 use crate::commands::{Rig, Tweak, assert_complete, cdb_of, hear_all, operation, send};
 
-/// Columns of the standards' tables, in their order: a write exclusive, an exclusive access reservation of another nexus; a
-/// registered nexus under one that registrants share; an unregistered one under write exclusive and exclusive access of
-/// that kind. Then, from SPC-2 table 9 and the commands' own standards: RESERVE of another nexus. `A` allowed, `C` conflict.
+/// Columns of the standards' tables, in their order: a write exclusive, an exclusive access reservation of another
+/// nexus; a registered nexus under one that registrants share; an unregistered one under write exclusive and exclusive
+/// access of that kind. Then, from SPC-2 table 9 and the commands' own standards: RESERVE of another nexus. `A`
+/// allowed, `C` conflict.
 type Row = (&'static str, Tweak, &'static str);
 
 const START: Tweak = Some((4, 0x01));
@@ -15,8 +16,8 @@ const POWER: Tweak = Some((4, 0x11));
 const ALLOW: Tweak = Some((4, 0x00));
 const PREVENT: Tweak = Some((4, 0x01));
 
-/// SPC-4 table 65, then SBC-4 table 13. PERSISTENT RESERVE OUT is in [`SERVICE_ACTIONS`]; RESERVE and RELEASE follow rules of
-/// their own, see the last test.
+/// SPC-4 table 65, then SBC-4 table 13. PERSISTENT RESERVE OUT is in [`SERVICE_ACTIONS`]; RESERVE and RELEASE follow
+/// rules of their own, see the last test.
 #[rustfmt::skip]
 const COMMANDS: &[Row] = &[
     ("EXTENDED COPY (LID1)",                       None, "CCACC C"),
@@ -196,7 +197,8 @@ fn service_actions_pass_persistent_reservations_as_the_table_says() {
                 let (cdb, list) = reserve_out(action, kind.code(), key, HOLDER_KEY);
                 let response = send(&reserved.nexuses[who], &cdb, &list);
                 let expected = match row.chars().nth(who - 1).unwrap() {
-                    // A registrant is a holder then: it may repeat RESERVE (5.13.9). What all hold cannot be moved (5.13.8).
+                    // A registrant is a holder then: it may repeat RESERVE (5.13.9). What all hold cannot be moved
+                    // (5.13.8).
                     'C' if holds && name.ends_with(": RESERVE") => 'A',
                     expected => expected,
                 };

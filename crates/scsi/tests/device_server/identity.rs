@@ -127,7 +127,8 @@ fn a_unit_under_the_number_of_another_carries_out_nothing_until_the_nexus_has_as
     assert_eq!(host.refused(&write, &[1; SECTOR]).code, AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED);
     inquire(&host);
     host.good(&write, &[1; SECTOR]);
-    // One that has not asked, and so believes that it is the first one still, is told when that is back; nothing was written elsewhere.
+    // One that has not asked, and so believes that it is the first one still, is told when that is back; nothing was
+    // written elsewhere.
     is_refused(&looking);
     exchange(&rig.unit);
     looking.hears(UnitAttention::NexusLoss);
@@ -245,7 +246,8 @@ fn supported_task_management_functions_are_those_that_are_carried_out() {
     assert_eq!(short, Sense { descriptor_format: false, ..Sense::invalid_cdb_field(6, 7) });
 }
 
-/// SCSI-2 has the logical unit number in bits 7 to 5 of byte 1, and initiators set it still; other bits are left over in their buffers.
+/// SCSI-2 has the logical unit number in bits 7 to 5 of byte 1, and initiators set it still; other bits are left over
+/// in their buffers.
 #[test]
 fn reserved_bits_are_ignored_where_the_field_has_no_later_meaning() {
     let rig = Rig::new();

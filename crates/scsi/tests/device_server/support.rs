@@ -60,7 +60,8 @@ pub(crate) fn serve(
     (target, unit)
 }
 
-/// FORMAT UNIT, SANITIZE, EXTENDED COPY, and VERIFY, WRITE AND VERIFY, WRITE SAME and UNMAP of many blocks: they let others go first between their steps.
+/// FORMAT UNIT, SANITIZE, EXTENDED COPY, and VERIFY, WRITE AND VERIFY, WRITE SAME and UNMAP of many blocks: they let
+/// others go first between their steps.
 const LONG: [u8; 12] = [0x04, 0x48, 0x83, 0x2e, 0x2f, 0x41, 0x42, 0x8e, 0x8f, 0x93, 0xae, 0xaf];
 
 /// Runs a command to its end that waits for nobody else.

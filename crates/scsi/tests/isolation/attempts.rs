@@ -1,4 +1,5 @@
-//! What the nexus that tries sends: for each operation CDBs and parameter lists that would do harm if they were carried out.
+//! What the nexus that tries sends: for each operation CDBs and parameter lists that would do harm if they were carried
+//! out.
 
 use lunway_scsi::operations::Operation;
 

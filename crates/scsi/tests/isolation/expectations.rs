@@ -1,7 +1,7 @@
 //! Who may change what for others, written out.
 
-/// An operation, and what it changes for the owner of the units and its partner where it is sent by: a nexus that may write to
-/// all units; one that may not write; one that sees another unit only. Empty: nothing.
+/// An operation, and what it changes for the owner of the units and its partner where it is sent by: a nexus that may
+/// write to all units; one that may not write; one that sees another unit only. Empty: nothing.
 ///
 /// The first column shows that the attempts do harm where they are allowed.
 pub(crate) type Row = (&'static str, &'static str, &'static str, &'static str);

@@ -1,8 +1,8 @@
 //! Isolation: what each operation and each task management function changes for other nexuses, and for whom it does.
 //!
-//! For each row of the device server's tables, attempts are sent to a target by a nexus that may write, one that may not, and ones
-//! that see another logical unit only; the owner of the units compares what it can observe before and after. What is
-//! expected is transcribed in `expectations.rs`; an operation that is not there fails.
+//! For each row of the device server's tables, attempts are sent to a target by a nexus that may write, one that may
+//! not, and ones that see another logical unit only; the owner of the units compares what it can observe before and
+//! after. What is expected is transcribed in `expectations.rs`; an operation that is not there fails.
 
 mod attempts;
 mod device;

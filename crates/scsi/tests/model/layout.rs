@@ -85,8 +85,8 @@ impl Layout {
         }
     }
 
-    /// Changes what all nexuses share, other than blocks: not for a nexus that may not write. Only what is the nexus's own it may
-    /// give up: RELEASE, PREVENT ALLOW MEDIUM REMOVAL that allows, and its registration.
+    /// Changes what all nexuses share, other than blocks: not for a nexus that may not write. Only what is the nexus's
+    /// own it may give up: RELEASE, PREVENT ALLOW MEDIUM REMOVAL that allows, and its registration.
     pub(crate) fn changes_state(&self, cdb: &[u8], data: &[u8]) -> bool {
         match self.command {
             Command::ModeSelect | Command::Reserve => true,
@@ -102,7 +102,8 @@ impl Layout {
         }
     }
 
-    /// Bits are set that ask for what no unit here does. Of CONTROL that is NACA (SAM-5 5.2); reserved and obsolete bits mean nothing.
+    /// Bits are set that ask for what no unit here does. Of CONTROL that is NACA (SAM-5 5.2); reserved and obsolete
+    /// bits mean nothing.
     pub(crate) fn has_refused_bits(&self, cdb: &[u8]) -> bool {
         let of_command: &[(usize, u8)] = match self.command {
             // Protection information, in byte 1 of all but the commands of 6 bytes.

@@ -1,7 +1,7 @@
 //! The device server against a simple model of a disk: random commands from several nexuses, every answer compared.
 //!
-//! A run is a number of episodes, each with new disks and a seed of its own. The first difference is reported as its seed and
-//! the shortest sequence of steps that still shows it.
+//! A run is a number of episodes, each with new disks and a seed of its own. The first difference is reported as its
+//! seed and the shortest sequence of steps that still shows it.
 //!
 //! - `LUNWAY_MODEL_STEPS`: how many steps, 60,000 if not said.
 //! - `LUNWAY_MODEL_SEED`: where the seeds begin; a reported seed alone repeats its episode.
@@ -67,7 +67,8 @@ fn a_disk_answers_random_commands_of_several_nexuses_as_the_model_says() {
     eprintln!("{done} steps, no difference, {:.1} s", start.elapsed().as_secs_f64());
 }
 
-/// COMPARE AND WRITE, ORWRITE, WRITE ATOMIC and WRITE AND VERIFY happen at one moment for all others; the rest block by block.
+/// COMPARE AND WRITE, ORWRITE, WRITE ATOMIC and WRITE AND VERIFY happen at one moment for all others; the rest block by
+/// block.
 #[test]
 fn commands_at_the_same_time_are_answered_as_if_they_came_in_some_order() {
     // A burst is ten commands, and their orders take their time.

@@ -11,8 +11,8 @@ struct Page {
     default: Vec<u8>,
 }
 
-/// The pages of a unit. Which there are, what they say and which bits can be changed is the unit's to choose; from there on
-/// SPC-4 6.11 to 6.14 says what must come of it.
+/// The pages of a unit. Which there are, what they say and which bits can be changed is the unit's to choose; from
+/// there on SPC-4 6.11 to 6.14 says what must come of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Mode {
     pages: Vec<Page>,

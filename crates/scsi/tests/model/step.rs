@@ -15,8 +15,8 @@ pub(crate) enum Payload {
     Zeroes(usize),
     /// So many bytes that nobody else writes.
     Stamp { seed: u64, len: usize },
-    /// What the medium holds when the command comes, one byte of it changed where `flip` says so, and a stamp of the same
-    /// length behind it for those who write as well.
+    /// What the medium holds when the command comes, one byte of it changed where `flip` says so, and a stamp of the
+    /// same length behind it for those who write as well.
     Medium { lba: u64, blocks: u64, flip: Option<usize>, write: Option<u64> },
 }
 

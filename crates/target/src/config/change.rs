@@ -70,8 +70,9 @@ impl fmt::Display for Change {
 }
 
 impl Config {
-    /// What would have to change to come from this configuration to `new`, in the order of the file. Secrets in addresses of
-    /// devices are not shown. Nothing that a file can say is left out: it is the files' own values that are compared.
+    /// What would have to change to come from this configuration to `new`, in the order of the file. Secrets in
+    /// addresses of devices are not shown. Nothing that a file can say is left out: it is the files' own values that
+    /// are compared.
     pub fn changes(&self, new: &Self) -> Result<Vec<Change>, ConfigError> {
         let mut changes = Vec::new();
         compare("", &self.values()?, &new.values()?, &mut changes);

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The text that names a device, in the grammar of the command line, and what it stands for.
 ///
 /// The text is kept as it was written, because a configuration that is saved must open the same device again; `Display`
-/// and `Debug` show it without the secret that an `iscsi://` address may hold. Two names are equal that stand for the same.
+/// and `Debug` show it without the secret that an `iscsi://` address may hold. Two names are equal that stand for the
+/// same.
 #[derive(Clone)]
 pub struct DeviceName {
     text: String,

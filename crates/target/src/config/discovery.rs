@@ -9,8 +9,8 @@ use super::ChapUser;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Discovery {
-    /// CHAP users. If there is any, initiators must authenticate as one of them before they are told of any target. If there is none, an
-    /// initiator that insists on CHAP is checked against the users of all targets.
+    /// CHAP users. If there is any, initiators must authenticate as one of them before they are told of any target. If
+    /// there is none, an initiator that insists on CHAP is checked against the users of all targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chap: Vec<ChapUser>,
     /// The CHAP user as which the daemon authenticates to initiators that ask for it (mutual CHAP).
@@ -31,8 +31,8 @@ impl Discovery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advertise {
-    /// Portals that `listen` names by address, interface or network. Of the addresses behind `0.0.0.0` and `[::]`: those in the network of the
-    /// initiator, or of the portal at which it asks.
+    /// Portals that `listen` names by address, interface or network. Of the addresses behind `0.0.0.0` and `[::]`:
+    /// those in the network of the initiator, or of the portal at which it asks.
     #[default]
     Reachable,
     /// Only portals in the network of the initiator, or of the portal at which it asks.

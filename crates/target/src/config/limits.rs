@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 pub struct Limits {
     /// Concurrent sessions, without discovery sessions. One more is refused with "out of resources".
     pub sessions: usize,
-    /// Concurrent sessions of one initiator with all targets together. Replaced sessions count until the devices have finished their commands.
-    /// One more is refused with "out of resources".
+    /// Concurrent sessions of one initiator with all targets together. Replaced sessions count until the devices have
+    /// finished their commands. One more is refused with "out of resources".
     pub sessions_per_initiator: usize,
-    /// Connections of one session (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Raise it only for initiators that
-    /// are known to use several connections well.
+    /// Connections of one session (MaxConnections, RFC 7143 §13.2); each needs 32 MiB of `session_memory_mib`. Raise it
+    /// only for initiators that are known to use several connections well.
     pub connections_per_session: u16,
     /// Connections that have not logged in yet. One more closes the oldest of them.
     pub connections_before_login: usize,
@@ -28,14 +28,15 @@ pub struct Limits {
     pub login_timeout_s: u64,
     /// Commands in flight in a session: the command window that initiators are offered.
     pub command_window: u16,
-    /// Memory for data in flight in one session, MiB: a quarter for solicited data, a quarter for commands at the devices, half for unsolicited data.
+    /// Memory for data in flight in one session, MiB: a quarter for solicited data, a quarter for commands at the
+    /// devices, half for unsolicited data.
     pub session_memory_mib: usize,
     /// Seconds of silence after which the target pings an initiator (NOP-In); 0: never.
     pub nop_interval_s: u64,
     /// Seconds to wait for the answer to that ping before the connection is closed.
     pub nop_timeout_s: u64,
-    /// Microseconds for which a busy connection polls before it sleeps; 0: never. Waking a sleeping core takes 20 to 40 µs, most of a round trip
-    /// at queue depth 1. An idle connection never polls.
+    /// Microseconds for which a busy connection polls before it sleeps; 0: never. Waking a sleeping core takes 20 to 40
+    /// µs, most of a round trip at queue depth 1. An idle connection never polls.
     pub poll_us: u64,
 }
 

@@ -40,7 +40,7 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// ```toml
 /// listen = ["0.0.0.0:3260", "[::]:3260"]    # port 3260 where none is written
 /// cores = 2                                 # default: all that the process may use
-/// state_dir = "/var/lib/lunway"             # keeps what must outlive the process: reservations with APTPL, saved mode pages
+/// state_dir = "/var/lib/lunway"             # what outlives the process: reservations with APTPL, saved mode pages
 /// header_digest = "allow"                   # CRC32C: "never", "allow" if the initiator wants it, or "require"
 /// data_digest = "allow"
 /// error_recovery_level = 0                  # 1: initiators may ask for lost PDUs again (RFC 7143 chapter 7)
@@ -65,7 +65,7 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 /// tag = 2
 /// state = "active-non-optimized"
 ///
-/// [[target.acl]]                            # the first that matches decides; without any, and without `open`, nothing gets in
+/// [[target.acl]]                            # the first match decides; with none, and without `open`, nothing gets in
 /// initiators = ["iqn.2026-11.com.example:host-*"]
 /// from = ["192.0.2.0/24"]
 /// luns = [0]
@@ -95,20 +95,20 @@ pub const FIRST_PORTAL_GROUP: u16 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The portals of portal group 1: an address, an interface (`eth0`) or a network (`10.0.1.0/24`), each with an optional port. Port 0 lets
-    /// the kernel choose; the daemon prints its choice.
+    /// The portals of portal group 1: an address, an interface (`eth0`) or a network (`10.0.1.0/24`), each with an
+    /// optional port. Port 0 lets the kernel choose; the daemon prints its choice.
     #[serde(default = "default_listen")]
     #[schemars(with = "Vec<String>")]
     pub listen: Vec<PortalSpec>,
     /// Number of cores that serve connections. Without it: all cores that this process may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<usize>,
-    /// Directory for state that must survive a restart: reservations with APTPL, saved mode pages, access states. Without it nothing is kept,
-    /// and initiators are told so.
+    /// Directory for state that must survive a restart: reservations with APTPL, saved mode pages, access states.
+    /// Without it nothing is kept, and initiators are told so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
-    /// Identifies this machine in the serial numbers of its disks. Without it: `/etc/machine-id`. Set it in containers, whose own id changes
-    /// with each start or is shared with other containers.
+    /// Identifies this machine in the serial numbers of its disks. Without it: `/etc/machine-id`. Set it in containers,
+    /// whose own id changes with each start or is shared with other containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
     /// Whether sessions use CRC32C digests over headers.
@@ -117,7 +117,8 @@ pub struct Config {
     /// Whether sessions use CRC32C digests over data.
     #[serde(default)]
     pub data_digest: Digest,
-    /// The highest ErrorRecoveryLevel that is negotiated (RFC 7143 §13.20): 0 or 1. Some initiators offer a level that they do not handle well.
+    /// The highest ErrorRecoveryLevel that is negotiated (RFC 7143 §13.20): 0 or 1. Some initiators offer a level that
+    /// they do not handle well.
     #[serde(default)]
     pub error_recovery_level: u8,
     /// Limits on what peers can make the daemon spend.
@@ -310,8 +311,8 @@ impl Config {
         }
     }
 
-    /// The text of a file that says the same: what [`from_toml`](Self::from_toml) reads back. Names of devices are as they
-    /// were written, secrets in them included.
+    /// The text of a file that says the same: what [`from_toml`](Self::from_toml) reads back. Names of devices are as
+    /// they were written, secrets in them included.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         toml::to_string(self)
             .map_err(|error| ConfigError::Unwritable { origin: self.origin.clone(), why: error.to_string() })
@@ -351,7 +352,8 @@ impl Config {
         self
     }
 
-    /// Where state is kept: `state_dir`, else the folder that the service manager gave (`STATE_DIRECTORY`, systemd.exec(5)).
+    /// Where state is kept: `state_dir`, else the folder that the service manager gave (`STATE_DIRECTORY`,
+    /// systemd.exec(5)).
     pub(crate) fn state_folder(&self) -> Option<PathBuf> {
         let given = || std::env::var_os("STATE_DIRECTORY").filter(|folders| !folders.is_empty());
         // Several are separated by colons; the unit that is shipped asks for one.
@@ -361,8 +363,8 @@ impl Config {
 
     /// The same with the format of every device said, as it is once all of them were opened.
     ///
-    /// A configuration that is served names no file without its format: what is a raw disk when it is first opened is one for good,
-    /// whatever its initiators write where a container would have its signature.
+    /// A configuration that is served names no file without its format: what is a raw disk when it is first opened is
+    /// one for good, whatever its initiators write where a container would have its signature.
     #[must_use]
     pub fn with_formats(&self) -> Self {
         let targets = self.targets.iter().map(TargetConfig::with_formats).collect();

@@ -20,15 +20,16 @@ pub struct TargetConfig {
     /// TargetAlias: a description that initiators are told at login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// `false`: the target is left out of discovery, logins are answered "service unavailable", and existing sessions are asked to log out.
+    /// `false`: the target is left out of discovery, logins are answered "service unavailable", and existing sessions
+    /// are asked to log out.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     #[schemars(extend("default" = true))]
     pub enabled: bool,
     /// Redirects initiators to another portal at login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redirect: Option<Redirect>,
-    /// `true`: initiators that match no rule of `acl` may log in with full access. With `chap` they must authenticate first. `false`: only
-    /// initiators that a rule allows.
+    /// `true`: initiators that match no rule of `acl` may log in with full access. With `chap` they must authenticate
+    /// first. `false`: only initiators that a rule allows.
     #[serde(default, skip_serializing_if = "is_no")]
     #[schemars(extend("default" = false))]
     pub open: bool,
@@ -38,10 +39,12 @@ pub struct TargetConfig {
     /// The CHAP user as which the target authenticates to initiators that ask for it (mutual CHAP).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutual_chap: Option<ChapUser>,
-    /// The portal groups that offer the target, with their ALUA access states. Without it: all groups, `active-optimized`.
+    /// The portal groups that offer the target, with their ALUA access states. Without it: all groups,
+    /// `active-optimized`.
     #[serde(default, rename = "portal_group", skip_serializing_if = "Vec::is_empty")]
     pub portal_groups: Vec<TargetPortalGroup>,
-    /// Access rules. The first rule that matches an initiator decides; an initiator that matches none may log in only if the target is `open`.
+    /// Access rules. The first rule that matches an initiator decides; an initiator that matches none may log in only
+    /// if the target is `open`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acl: Vec<AccessRule>,
     /// The logical units.
@@ -179,7 +182,8 @@ pub struct LunConfig {
     /// Bytes of a logical sector, 512 or 4096. Without it: the device's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sector: Option<u32>,
-    /// Bytes of a physical sector, to report a larger one than the device has: a 512e disk has `sector = 512` and `physical_sector = 4096`.
+    /// Bytes of a physical sector, to report a larger one than the device has: a 512e disk has `sector = 512` and
+    /// `physical_sector = 4096`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub physical_sector: Option<u32>,
     /// `true`: writes are refused.
@@ -190,9 +194,9 @@ pub struct LunConfig {
     #[serde(default, skip_serializing_if = "is_no")]
     #[schemars(extend("default" = false))]
     pub removable: bool,
-    /// The unit serial number (VPD page 80h); the designators of VPD page 83h are derived from it. Initiators treat all LUNs with the same serial
-    /// number as paths to one disk. Without it: derived from the machine's id, the target's name, the LUN and the device's path, and the same
-    /// after each start.
+    /// The unit serial number (VPD page 80h); the designators of VPD page 83h are derived from it. Initiators treat all
+    /// LUNs with the same serial number as paths to one disk. Without it: derived from the machine's id, the target's
+    /// name, the LUN and the device's path, and the same after each start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
     /// Initiators get a warning when the backing store is fuller than this percentage (soft threshold, SBC-4 4.7.3.7).

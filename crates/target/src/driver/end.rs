@@ -16,8 +16,8 @@ use crate::registry::{self, Cause, Order};
 
 /// How long an answer may wait for its way out when the connection ends.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
-/// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a reset,
-/// which can overtake our last PDU.
+/// How long the peer has to close its side after ours. Without this its unread bytes would make the kernel send a
+/// reset, which can overtake our last PDU.
 const LINGER_TIME: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
@@ -44,8 +44,8 @@ pub(super) enum End {
 }
 
 impl End {
-    /// What the other connections of the session are told, which end with this one. RFC 7143 §7.1.4.4: a connection that
-    /// breaks takes its session with it, as there is no connection recovery (error recovery level 2) here.
+    /// What the other connections of the session are told, which end with this one. RFC 7143 §7.1.4.4: a connection
+    /// that breaks takes its session with it, as there is no connection recovery (error recovery level 2) here.
     fn ends_session(&self) -> Option<Cause> {
         match self {
             Self::Protocol(CloseReason::ConnectionLoggedOut) => None,
@@ -78,8 +78,8 @@ impl Connection {
         self.ending.take_if(|_| nothing_to_send || late).map(|(end, _)| end)
     }
 
-    /// The socket first, so that the peer knows; then what the device is still doing, unit by unit, so that a session that takes
-    /// this one's place waits for no more than it must; then the session's name is free.
+    /// The socket first, so that the peer knows; then what the device is still doing, unit by unit, so that a session
+    /// that takes this one's place waits for no more than it must; then the session's name is free.
     pub(super) async fn finish(self, end: End) {
         let Self {
             stream,

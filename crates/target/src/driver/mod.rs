@@ -46,15 +46,15 @@ use work::{Done, Work};
 
 pub(crate) use session::Session;
 
-/// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice that. The
-/// kernel takes 1024.
+/// Slices of one vectored write: at depth 32 with 4 KiB reads, 32 headers and 32 data segments; with digests twice
+/// that. The kernel takes 1024.
 const SLICES_MAX: usize = 256;
-/// Answers that may wait for the socket, bytes. While there are more, nothing is read and no command begun: a peer that does not
-/// take its answers must not fill our memory. Large enough for a full write of the socket, small enough to stay in the
-/// cache of a core between the copy from the device and the copy to the socket.
+/// Answers that may wait for the socket, bytes. While there are more, nothing is read and no command begun: a peer that
+/// does not take its answers must not fill our memory. Large enough for a full write of the socket, small enough to
+/// stay in the cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
-/// Bytes that commands move on the core before the other connections of the core have their turn: a tenth of a millisecond of copying, so
-/// that the connections of a core wait for each other no longer than a network takes.
+/// Bytes that commands move on the core before the other connections of the core have their turn: a tenth of a
+/// millisecond of copying, so that the connections of a core wait for each other no longer than a network takes.
 const TURN_BYTES: usize = 1 << 20;
 /// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`TURN_BYTES`].
 const COMMAND_BYTES: usize = 4 << 10;
@@ -63,9 +63,9 @@ const ROUNDS_MAX: u32 = 16;
 
 /// One connection: a task on the core that the connection was given to.
 ///
-/// Everything of a session with one connection happens in this one task, so nothing is locked and no thread is woken on the
-/// way of a command. The connections of a session with several share its numbering, behind a lock in the protocol core, and
-/// its nexus; what one wants of another goes by [`Order`]s.
+/// Everything of a session with one connection happens in this one task, so nothing is locked and no thread is woken on
+/// the way of a command. The connections of a session with several share its numbering, behind a lock in the protocol
+/// core, and its nexus; what one wants of another goes by [`Order`]s.
 ///
 /// Each round of [`run`](Self::run)
 ///
@@ -75,12 +75,13 @@ const ROUNDS_MAX: u32 = 16;
 ///
 /// and when there is nothing left to do waits for the socket, `work`, orders of other connections, or the timer.
 ///
-/// What a peer sends is read as long as it takes its answers. Above the bounds only commands wait, in the protocol core, whose
-/// window bounds them; pings, task management, text and logout are answered.
+/// What a peer sends is read as long as it takes its answers. Above the bounds only commands wait, in the protocol
+/// core, whose window bounds them; pings, task management, text and logout are answered.
 ///
-/// Promises: at most [`UNSENT_MAX`] and what the devices had are queued as answers; at most `bytes_executing_max` bytes of
-/// buffers for commands are with the devices, or one command's; commands that the device has are never dropped in the middle: when the connection ends,
-/// [`finish`](Self::finish) waits for them before the nexus goes and the session's name becomes free.
+/// Promises: at most [`UNSENT_MAX`] and what the devices had are queued as answers; at most `bytes_executing_max` bytes
+/// of buffers for commands are with the devices, or one command's; commands that the device has are never dropped in
+/// the middle: when the connection ends, [`finish`](Self::finish) waits for them before the nexus goes and the
+/// session's name becomes free.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     core: TargetConnection,
@@ -229,13 +230,14 @@ impl Connection {
         }
     }
 
-    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_MAX`] for what is answered at
-    /// once: only a peer that does not take its answers is read no further.
+    /// Whether the socket is read. What comes is bounded by the command window, and by [`UNSENT_MAX`] for what is
+    /// answered at once: only a peer that does not take its answers is read no further.
     fn reads(&self) -> bool {
         self.core.unsent() <= UNSENT_MAX && !self.mute && self.ending.is_none()
     }
 
-    /// Whether it is the turn of the core's other connections. Counted over rounds, as one that finds work ready does not wait.
+    /// Whether it is the turn of the core's other connections. Counted over rounds, as one that finds work ready does
+    /// not wait.
     fn turn_is_over(&self) -> bool {
         self.turn_bytes >= TURN_BYTES
     }
@@ -245,7 +247,8 @@ impl Connection {
         !self.mute && self.ending.is_none() && !self.is_stalled()
     }
 
-    /// Whether the next command has to wait for memory: that of answers which are not sent, or of commands with the devices.
+    /// Whether the next command has to wait for memory: that of answers which are not sent, or of commands with the
+    /// devices.
     fn is_stalled(&self) -> bool {
         self.core.next_command().is_some_and(|command| {
             self.core.unsent() > UNSENT_MAX
@@ -254,8 +257,8 @@ impl Connection {
         })
     }
 
-    /// One read. What comes short of the space was all that there was: the runtime is told so, which saves the system call
-    /// that would only say "nothing".
+    /// One read. What comes short of the space was all that there was: the runtime is told so, which saves the system
+    /// call that would only say "nothing".
     fn receive(&mut self) -> Result<(), End> {
         let Self { stream, core, .. } = self;
         let mut space = core.receive_space();
@@ -281,7 +284,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Carries out what the core says, until that is all or the turn is over; where too much is under way, what is not a command.
+    /// Carries out what the core says, until that is all or the turn is over; where too much is under way, what is not
+    /// a command.
     fn execute(&mut self) {
         while !self.mute && self.ending.is_none() {
             let stalled = self.is_stalled() || self.turn_is_over() && self.core.next_command().is_some();
@@ -464,8 +468,8 @@ impl Connection {
     }
 }
 
-/// The bytes of buffers that a command takes beside its data-out, which the protocol core counts: what the initiator has room
-/// for, as no command reads more, and what the device server needs of its own.
+/// The bytes of buffers that a command takes beside its data-out, which the protocol core counts: what the initiator
+/// has room for, as no command reads more, and what the device server needs of its own.
 fn memory_of(command: &Command) -> usize {
     (command.data_in_max as usize).min(LogicalUnitOptions::MAX_TRANSFER as usize)
         + lunway_scsi::working_memory(&command.cdb, command.data_out.len())

@@ -9,8 +9,8 @@ use super::Connection;
 use super::work::{Done, Work};
 
 impl Connection {
-    /// The initiator says that it is this user, and has sent its response. RFC 7143 §11.13.5: one that cannot be checked soon
-    /// is told "out of resources", which initiators take as "later".
+    /// The initiator says that it is this user, and has sent its response. RFC 7143 §11.13.5: one that cannot be
+    /// checked soon is told "out of resources", which initiators take as "later".
     pub(super) fn take_proof(&mut self, user: String) {
         let wait = self.shared.chap_failures.wait(self.ends.peer.ip(), &user, Instant::now());
         match wait {

@@ -16,11 +16,11 @@ use crate::metrics::SessionCounters;
 use crate::registry::{self, Cause, Handle, Order};
 use crate::server::SessionSummary;
 
-/// How long a new session waits until the one whose place it takes begins no command any more, which no device can delay; and how
-/// long a logout of another connection waits for devices.
+/// How long a new session waits until the one whose place it takes begins no command any more, which no device can
+/// delay; and how long a logout of another connection waits for devices.
 const REINSTATEMENT_TIME: Duration = Duration::from_secs(10);
-/// How long it waits beyond that for commands which devices have: those that do not hang end them sooner, and the initiator need
-/// not hear BUSY of them. Much shorter than any timer of a login.
+/// How long it waits beyond that for commands which devices have: those that do not hang end them sooner, and the
+/// initiator need not hear BUSY of them. Much shorter than any timer of a login.
 const SETTLING_TIME: Duration = Duration::from_secs(1);
 /// How long an initiator has to log out that may not stay.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
@@ -82,9 +82,9 @@ impl Connection {
         })));
     }
 
-    /// The connections whose place this one takes begin no command any more. The session begins, but for the logical units whose
-    /// devices still have commands of theirs: of these the initiator hears BUSY, so that nothing of the old session happens after
-    /// something of the new one, and a device that hangs keeps nobody from the others.
+    /// The connections whose place this one takes begin no command any more. The session begins, but for the logical
+    /// units whose devices still have commands of theirs: of these the initiator hears BUSY, so that nothing of the old
+    /// session happens after something of the new one, and a device that hangs keeps nobody from the others.
     pub(super) fn predecessors_stopped(&mut self, busy: BTreeSet<u16>) {
         let freed = self.held.difference(&busy).copied().collect();
         self.held = busy;

@@ -1,9 +1,9 @@
 //! Task management: what the functions of RFC 7143 §11.5 do to the commands of this session and of others.
 //!
-//! The device server does what a function means for logical units ([`Nexus::task_management`](lunway_scsi::Nexus)); here
-//! commands are dropped, in this session and, by [`Order`]s, in those on other cores. The response is sent only when the
-//! devices have ended every dropped command: until then it could still have its effect, and the initiator may send it
-//! again elsewhere as soon as it has the response.
+//! The device server does what a function means for logical units ([`Nexus::task_management`](lunway_scsi::Nexus));
+//! here commands are dropped, in this session and, by [`Order`]s, in those on other cores. The response is sent only
+//! when the devices have ended every dropped command: until then it could still have its effect, and the initiator may
+//! send it again elsewhere as soon as it has the response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use super::{Connection, Done, Work};
 use crate::registry::{AbortScope, Cause, Order, Registry};
 
 /// How long a response waits for devices. After that the function is rejected, which is the truth: initiators then
-/// reset something larger. Shorter than the shortest timer for it that is known (open-iscsi: 15 s for ABORT TASK), so that they have an
-/// answer to act upon.
+/// reset something larger. Shorter than the shortest timer for it that is known (open-iscsi: 15 s for ABORT TASK), so
+/// that they have an answer to act upon.
 const MANAGEMENT_TIME: Duration = Duration::from_secs(10);
 
 /// Someone who waits for the end of aborted commands.
@@ -245,8 +245,8 @@ impl Connection {
         aborted
     }
 
-    /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all its aborted commands that
-    /// the device still has: those of earlier functions are among them, as they, too, must end before this one is
+    /// Drops the commands of a logical unit, by whichever of its addresses they came. Returns all its aborted commands
+    /// that the device still has: those of earlier functions are among them, as they, too, must end before this one is
     /// complete; those of other units are not, whose devices may hang.
     fn abort_unit(&mut self, lun: u16, before: Before) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();

@@ -78,8 +78,9 @@ impl Connection {
         news
     }
 
-    /// Lets the core do what is due. While the session waits for the end of another it is not read, so that an answer to a ping
-    /// would not be seen: then the peer is not blamed for its silence. It is while it does not take its answers.
+    /// Lets the core do what is due. While the session waits for the end of another it is not read, so that an answer
+    /// to a ping would not be seen: then the peer is not blamed for its silence. It is while it does not take its
+    /// answers.
     fn handle_timeout(&mut self, now: Instant) {
         self.postponed = None;
         if self.mute {

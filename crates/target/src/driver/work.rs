@@ -36,12 +36,13 @@ pub(super) enum Done {
     },
     /// Commands that a task management function aborts have ended.
     Managed(TaskManagementId, Managed),
-    /// The connections whose place this one takes begin no command any more, and these are the logical units whose devices
-    /// still have some; `None`: that has not come in time.
+    /// The connections whose place this one takes begin no command any more, and these are the logical units whose
+    /// devices still have some; `None`: that has not come in time.
     Stopped(Option<BTreeSet<u16>>),
     /// The time has come to check a CHAP response.
     ProofDue,
-    /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in time.
+    /// Another connection of the session, which the initiator logged out by this request, has ended, or has not in
+    /// time.
     LoggedOut {
         request: LogoutId,
         in_time: bool,

@@ -26,8 +26,8 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 /// Keeps the targets and their portals registered, on a thread of its own: serving never waits for it.
 ///
 /// Each second it compares what is served with what is registered, so that targets and addresses that come and go are
-/// known soon. What fails is tried again, with longer and longer pauses, and said once. When this is dropped everything is
-/// deregistered.
+/// known soon. What fails is tried again, with longer and longer pauses, and said once. When this is dropped everything
+/// is deregistered.
 // RFC 7143 [4.2.7-1]
 #[derive(Debug)]
 pub(crate) struct Registrar {

@@ -57,7 +57,8 @@ impl Kind {
 pub(crate) enum Ending {
     /// GOOD.
     Good,
-    /// The device failed, or the medium is full or protected: MEDIUM ERROR, HARDWARE ERROR, ABORTED COMMAND, DATA PROTECT.
+    /// The device failed, or the medium is full or protected: MEDIUM ERROR, HARDWARE ERROR, ABORTED COMMAND, DATA
+    /// PROTECT.
     Failed,
     /// The command was not carried out for another reason: a mistake, a unit attention, a reservation.
     Refused,
@@ -164,8 +165,8 @@ pub struct LunMetrics {
 /// Commands that a device has failed for one cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct FailureMetrics {
-    /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: it is not there any longer; `timeout`: it
-    /// has not answered in time; `internal`: something else.
+    /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: it is not there any
+    /// longer; `timeout`: it has not answered in time; `internal`: something else.
     pub cause: &'static str,
     /// How many.
     pub count: u64,

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use lunway_scsi::{AdditionalSense, Response, SenseKey};
 
-/// How often one session asks whether the failures of one cause are to be logged: the answer takes a lock that all sessions share.
+/// How often one session asks whether the failures of one cause are to be logged: the answer takes a lock that all
+/// sessions share.
 const ASK_PERIOD: Duration = Duration::from_secs(1);
 
-/// Why a device failed a command, as the sense data says that its initiator gets. A command that is itself wrong, or that writes where
-/// writing is not allowed, is no failure of a device.
+/// Why a device failed a command, as the sense data says that its initiator gets. A command that is itself wrong, or
+/// that writes where writing is not allowed, is no failure of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub(crate) enum Cause {

@@ -29,8 +29,8 @@ use failure::Cause;
 use session::Shelf;
 pub(crate) use session::{Addressed, Counted, SessionCounters};
 
-/// How long the failures of one cause of a logical unit are counted and not logged again: a disk that is full must not fill another with
-/// lines, and a minute is what people look back on.
+/// How long the failures of one cause of a logical unit are counted and not logged again: a disk that is full must not
+/// fill another with lines, and a minute is what people look back on.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 /// Portals whose totals are kept after their last session: a bound, where addresses come and go for years.
 const PORTALS_MAX: usize = 1024;
@@ -75,7 +75,8 @@ pub struct MetricsSnapshot {
     pub logins_refused: u64,
     /// CHAP responses of initiators that were wrong.
     pub chap_failures: u64,
-    /// CHAP responses that had to wait before they were checked, or were refused unchecked, because others were wrong before.
+    /// CHAP responses that had to wait before they were checked, or were refused unchecked, because others were wrong
+    /// before.
     pub chap_delayed: u64,
     /// By logical unit: its size, and the space behind it.
     pub devices: Vec<DeviceReading>,
@@ -198,8 +199,8 @@ impl Metrics {
         }
     }
 
-    /// Whether it is to be logged now that the device of a logical unit has failed `count` commands. `Some`: it is, with the number of
-    /// those that were not logged since the last that was.
+    /// Whether it is to be logged now that the device of a logical unit has failed `count` commands. `Some`: it is,
+    /// with the number of those that were not logged since the last that was.
     fn logs_failure(&self, target: &str, lun: u16, cause: Cause, count: u64, now: Instant) -> Option<u64> {
         let mut inner = self.lock();
         if !inner.failure_log.contains_key(target) {

@@ -38,13 +38,13 @@ impl Shelf {
 /// Counts what one connection does.
 ///
 /// The clock is read twice in a round of the connection, not for each command: what is answered at once took, for the
-/// counters, from the round's read to the end of its executions. At depth 1 that is the command's own time, at depth 32 the
-/// time until its answer could be sent.
+/// counters, from the round's read to the end of its executions. At depth 1 that is the command's own time, at depth 32
+/// the time until its answer could be sent.
 pub(crate) struct SessionCounters {
     shelf: Arc<Shelf>,
     metrics: Arc<Metrics>,
-    /// The session's own list, which it reads without the lock. The first entry is for numbers that it does not see, which
-    /// nobody is shown: there are too many of them to count apart.
+    /// The session's own list, which it reads without the lock. The first entry is for numbers that it does not see,
+    /// which nobody is shown: there are too many of them to count apart.
     luns: Vec<(u16, Arc<Counters>)>,
     /// Commands that were answered at once in this round, by place in `luns` and kind.
     round: Vec<(usize, Kind, u64)>,

@@ -16,8 +16,8 @@ fn waiting() -> MutexGuard<'static, Vec<TcpListener>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The socket that listens on `address`, if systemd passed one (`sd_listen_fds(3)`): it held the port while the daemon was
-/// restarted, and initiators that came meanwhile wait in it.
+/// The socket that listens on `address`, if systemd passed one (`sd_listen_fds(3)`): it held the port while the daemon
+/// was restarted, and initiators that came meanwhile wait in it.
 pub(super) fn take(address: SocketAddr) -> Option<TcpListener> {
     take_from(&mut waiting(), address)
 }

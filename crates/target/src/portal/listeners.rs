@@ -165,8 +165,8 @@ impl Listeners {
         &self.sockets.table
     }
 
-    /// Binds what these groups need and is not bound. An address that the machine does not have is no error, nor is one that
-    /// could not be bound before: these are tried until they can be.
+    /// Binds what these groups need and is not bound. An address that the machine does not have is no error, nor is one
+    /// that could not be bound before: these are tried until they can be.
     pub(crate) fn prepare(&self, groups: Vec<PortalGroup>) -> Result<PreparedListeners, BindError> {
         let state = self.sockets.lock();
         let known = state.plan();

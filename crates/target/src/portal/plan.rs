@@ -57,10 +57,10 @@ pub(crate) type Plan = BTreeMap<SocketKey, PlannedSocket>;
 
 /// Says where to listen.
 ///
-/// Sockets and portals are not the same. Where an entry means every address, one socket takes them all, and more particular
-/// entries with its port need none of their own (the kernel would not even let them have one beside it). Which group an
-/// address belongs to is decided by the most particular entry that means it: itself, then the smallest network, then
-/// the interface, then every address; among equals the lowest tag.
+/// Sockets and portals are not the same. Where an entry means every address, one socket takes them all, and more
+/// particular entries with its port need none of their own (the kernel would not even let them have one beside it).
+/// Which group an address belongs to is decided by the most particular entry that means it: itself, then the smallest
+/// network, then the interface, then every address; among equals the lowest tag.
 pub(crate) fn plan(groups: &[PortalGroup], machine: &[MachineAddress]) -> Plan {
     let mut plan = Plan::new();
     let mut wildcards = BTreeMap::<SocketAddr, u16>::new();
@@ -229,8 +229,8 @@ impl Portals {
     }
 
     /// What an initiator is told in answer to SendTargets, the portal that it came by first, of the groups that are
-    /// `offered` only, and of the others those that it may be able to reach, as `advertise` says. Loopback and link-local
-    /// addresses mean nothing to another machine and are told only to an initiator that came by one.
+    /// `offered` only, and of the others those that it may be able to reach, as `advertise` says. Loopback and
+    /// link-local addresses mean nothing to another machine and are told only to an initiator that came by one.
     pub(crate) fn told(
         &self,
         ends: Ends,
@@ -258,9 +258,9 @@ impl Portals {
         all
     }
 
-    /// Which addresses are in one network with an initiator, or with the portal that it came by: those of the interfaces that
-    /// have an address there. An initiator on this machine is in one network with all. Where nothing is known of the
-    /// machine, nothing is left out.
+    /// Which addresses are in one network with an initiator, or with the portal that it came by: those of the
+    /// interfaces that have an address there. An initiator on this machine is in one network with all. Where nothing is
+    /// known of the machine, nothing is left out.
     fn near(&self, ends: Ends) -> impl Fn(IpAddr) -> bool {
         let (here, peer) = (ends.local.ip().to_canonical(), ends.peer.ip().to_canonical());
         let own = peer.is_loopback() || self.machine.iter().any(|address| address.ip == peer);

@@ -45,8 +45,8 @@ impl BindError {
     }
 }
 
-/// Listens on `address`, on a socket that was passed to this process if there is one. IPv6 sockets take IPv6 only, so that
-/// `0.0.0.0` and `[::]` can stand side by side.
+/// Listens on `address`, on a socket that was passed to this process if there is one. IPv6 sockets take IPv6 only, so
+/// that `0.0.0.0` and `[::]` can stand side by side.
 ///
 /// `ours` are the sockets of this process that listen already. The kernel lets nobody listen on an address and on every
 /// address with the same port, unless both say SO_REUSEPORT. So ours say so for the moment of binding, and only

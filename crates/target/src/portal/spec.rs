@@ -21,9 +21,9 @@ const INTERFACE_NAME_MAX: usize = 15;
 /// 10.0.0.0/24    [fd00::/64]:3261  every address of the machine in this network
 /// ```
 ///
-/// Without a port it is 3260. An entry is a rule, not an address: what it stands for changes with the machine. So nothing
-/// here asks the machine, and an interface that does not exist is no error. Written back ([`Display`](fmt::Display)) it
-/// always has its port, so that two entries that mean the same are the same text.
+/// Without a port it is 3260. An entry is a rule, not an address: what it stands for changes with the machine. So
+/// nothing here asks the machine, and an interface that does not exist is no error. Written back
+/// ([`Display`](fmt::Display)) it always has its port, so that two entries that mean the same are the same text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortalSpec {

@@ -67,8 +67,8 @@ impl Handle {
         while stopped.changed().await.is_ok() {}
     }
 
-    /// Waits until the connection begins no command any more and its nexus has left every logical unit but those whose devices
-    /// still have commands: these, by number. With `known` waits until they are others than that.
+    /// Waits until the connection begins no command any more and its nexus has left every logical unit but those whose
+    /// devices still have commands: these, by number. With `known` waits until they are others than that.
     async fn stopped(&self, known: Option<&BTreeSet<u16>>) {
         let mut stopped = self.stopped.clone();
         // An error says that it has ended.
@@ -90,8 +90,8 @@ impl Handle {
     }
 }
 
-/// Waits until all of these connections have stopped, and the logical units whose devices still have commands of any of them are
-/// others than `known`: gives these.
+/// Waits until all of these connections have stopped, and the logical units whose devices still have commands of any of
+/// them are others than `known`: gives these.
 pub(crate) async fn busy_after(connections: &[Arc<Handle>], known: Option<BTreeSet<u16>>) -> BTreeSet<u16> {
     loop {
         let seen: Vec<_> = connections.iter().map(|connection| connection.busy()).collect();
@@ -113,7 +113,8 @@ pub(crate) async fn busy_after(connections: &[Arc<Handle>], known: Option<BTreeS
     }
 }
 
-/// Of the places for sessions, one in so many is for principals that have few: a user that takes all it can get leaves 64 of 256 to the others.
+/// Of the places for sessions, one in so many is for principals that have few: a user that takes all it can get leaves
+/// 64 of 256 to the others.
 const RESERVED_PART: usize = 4;
 /// Few are fewer than one in so many of all places, 32 of 256: a host with two targets over eight paths has 16.
 const FEW_PART: usize = 8;
@@ -151,10 +152,10 @@ impl SessionKey {
 
 /// All connections of a server.
 ///
-/// A connection [enters](Self::enter) with a [`Ticket`], gets a [TSIH](Ticket::reserve_tsih) when its login is granted, and
-/// [becomes a session](Ticket::establish) when that has succeeded, or [joins one](Ticket::join). What it holds here ends with the
-/// ticket; a session ends with the last of its connections. The lock is taken at these moments, for task management, and
-/// where a command of a session with several connections waits for another, never for I/O.
+/// A connection [enters](Self::enter) with a [`Ticket`], gets a [TSIH](Ticket::reserve_tsih) when its login is granted,
+/// and [becomes a session](Ticket::establish) when that has succeeded, or [joins one](Ticket::join). What it holds here
+/// ends with the ticket; a session ends with the last of its connections. The lock is taken at these moments, for task
+/// management, and where a command of a session with several connections waits for another, never for I/O.
 #[derive(Debug)]
 pub(crate) struct Registry {
     inner: Mutex<Inner>,
@@ -165,8 +166,8 @@ struct Inner {
     last_id: u64,
     /// Connections that have not logged in.
     before_login: Crowd<Arc<Handle>>,
-    /// Discovery sessions. They cost less than others and need no authentication, so they must not take the place of those:
-    /// one of them makes place for a new one.
+    /// Discovery sessions. They cost less than others and need no authentication, so they must not take the place of
+    /// those: one of them makes place for a new one.
     discoveries: Crowd<Arc<Handle>>,
     /// By the number of the connection that made them.
     sessions: BTreeMap<u64, Session>,
@@ -321,8 +322,9 @@ impl Registry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a connection in. Where there are too many that have not logged in, the oldest of the source that has most is told to
-    /// close and returned: who accepts sees to it that not many are still ending. `None` when the server shuts down.
+    /// Lets a connection in. Where there are too many that have not logged in, the oldest of the source that has most
+    /// is told to close and returned: who accepts sees to it that not many are still ending. `None` when the server
+    /// shuts down.
     pub(crate) fn enter(self: &Arc<Self>, from: IpAddr) -> Option<(Ticket, Option<Arc<Handle>>)> {
         let mut inner = self.lock();
         if inner.closed {
@@ -351,8 +353,8 @@ impl Registry {
         Some((Ticket { registry, handle, orders, tsih: None, session: None, stopped: sender }, oldest))
     }
 
-    /// The session that a connection may join: RFC 7143 §6.3.1 has initiator, ISID, target and TSIH agree. One that has the
-    /// number of a connection which is there takes its place (§6.3.4).
+    /// The session that a connection may join: RFC 7143 §6.3.1 has initiator, ISID, target and TSIH agree. One that has
+    /// the number of a connection which is there takes its place (§6.3.4).
     pub(crate) fn find(&self, key: &SessionKey, tsih: u16, cid: u16) -> Result<Joinable, Refusal> {
         self.lock().find(key, tsih)?.1.admits(cid).cloned()
     }
@@ -404,8 +406,8 @@ impl Inner {
         self.sessions.values().filter(|session| !session.replaced).count()
     }
 
-    /// Whether there is a place for another session of this name. The one whose place it takes does not count; others that are
-    /// still ending do, as they have memory and devices have their commands.
+    /// Whether there is a place for another session of this name. The one whose place it takes does not count; others
+    /// that are still ending do, as they have memory and devices have their commands.
     fn has_place(&self, key: &SessionKey) -> Result<(), Refusal> {
         let others =
             || self.sessions.values().filter(|session| session.replaced || !session.key.agrees_with(key));
@@ -462,8 +464,8 @@ impl Ticket {
         Ok(tsih)
     }
 
-    /// The login has succeeded: this connection is the session `key` now. Returns the connections of the session whose place
-    /// it takes, told to close; their end must be awaited before anything of this one happens.
+    /// The login has succeeded: this connection is the session `key` now. Returns the connections of the session whose
+    /// place it takes, told to close; their end must be awaited before anything of this one happens.
     // RFC 7143 [4.4.3-1, 6.3.5-1, 7.15-2]
     pub(crate) fn establish(
         &mut self,
@@ -560,9 +562,9 @@ impl Ticket {
         self.siblings().iter().for_each(|sibling| sibling.send(Order::Close(cause)));
     }
 
-    /// This connection begins no command any more; the devices behind `busy` logical units still have some. When that holds for all
-    /// connections of the session, its nexus leaves the other units. A session that takes this one's place is told after that, and
-    /// where the numbers of commands stood.
+    /// This connection begins no command any more; the devices behind `busy` logical units still have some. When that
+    /// holds for all connections of the session, its nexus leaves the other units. A session that takes this one's
+    /// place is told after that, and where the numbers of commands stood.
     pub(crate) fn settle(&self, busy: &BTreeSet<u16>, next_cmd_sn: u32) {
         let _ = self.handle.next_cmd_sn.set(next_cmd_sn);
         let nexus = {
@@ -595,8 +597,8 @@ impl Ticket {
         session.nexus.take()
     }
 
-    /// The login has succeeded: this connection is a discovery session now. None is reinstated: programs that discover at
-    /// the same time with the same ISID are common, and nothing of a discovery session can be left behind.
+    /// The login has succeeded: this connection is a discovery session now. None is reinstated: programs that discover
+    /// at the same time with the same ISID are common, and nothing of a discovery session can be left behind.
     // RFC 7143 [7.4.2.1-2]
     pub(crate) fn establish_discovery(&mut self) -> Result<(), Refusal> {
         let mut inner = self.registry.lock();

@@ -24,12 +24,13 @@ use crate::shared::{Serving, Target};
 
 /// How long the initiators of a target that goes have to log out.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// How long a change waits for the devices of removed logical units: longer than a flush of what the page cache may hold takes as a
-/// rule. People wait for the answer, and other changes of the same logical units for this one.
+/// How long a change waits for the devices of removed logical units: longer than a flush of what the page cache may
+/// hold takes as a rule. People wait for the answer, and other changes of the same logical units for this one.
 const RETIRE_TIME: Duration = Duration::from_secs(10);
 /// How much longer the connections may take that did not.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
-/// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets open.
+/// Keys of the daemon as a whole that hold for as long as the process runs: threads are pinned, stores and sockets
+/// open.
 const FIXED: [&str; 5] = ["cores", "state_dir", "machine_id", "isns", "api"];
 
 /// Looks at a configuration that is served, while no other change can be made.
@@ -63,8 +64,8 @@ pub struct Changed {
     pub generation: u64,
     /// What is different; empty: nothing, and then the generation is the same as before.
     pub changes: Vec<Change>,
-    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that have to go, targets that nobody
-    /// or everybody may log in to now, new [`Warning`]s.
+    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that have to go,
+    /// targets that nobody or everybody may log in to now, new [`Warning`]s.
     pub effects: Vec<String>,
 }
 
@@ -174,13 +175,13 @@ impl Server {
 
     /// Serves what `edit` makes of the present configuration.
     ///
-    /// In this order: `edit`; checks; everything that can fail (devices opened, secrets read); `persist`; then the change
-    /// itself, which cannot fail. An error before that leaves everything as it was. A configuration that differs in nothing is no
-    /// change.
+    /// In this order: `edit`; checks; everything that can fail (devices opened, secrets read); `persist`; then the
+    /// change itself, which cannot fail. An error before that leaves everything as it was. A configuration that differs
+    /// in nothing is no change.
     ///
-    /// Changes are made one at a time, but none waits for the disks of another: devices are opened, resized and closed beside
-    /// them, and only changes of the same logical units or devices wait for that. `edit` is called again on what is served
-    /// after devices were opened for it.
+    /// Changes are made one at a time, but none waits for the disks of another: devices are opened, resized and closed
+    /// beside them, and only changes of the same logical units or devices wait for that. `edit` is called again on what
+    /// is served after devices were opened for it.
     ///
     /// A future that is dropped has made the change whole, or not at all.
     ///
@@ -210,7 +211,8 @@ impl Server {
         result
     }
 
-    /// Opens devices, with no other change waiting. If others are busy with them, that is waited for, and nothing is opened.
+    /// Opens devices, with no other change waiting. If others are busy with them, that is waited for, and nothing is
+    /// opened.
     async fn open(
         &self,
         luns: Vec<(TargetConfig, LunConfig)>,
@@ -461,8 +463,8 @@ impl Server {
         Aftermath { resizes, left, leaving, _claims: claims }
     }
 
-    /// Takes leave of a logical unit, on the server's own runtime: whatever becomes of the change, its data is flushed. One that
-    /// initiators still use, of a target that is gone, is withdrawn when they have logged out.
+    /// Takes leave of a logical unit, on the server's own runtime: whatever becomes of the change, its data is flushed.
+    /// One that initiators still use, of a target that is gone, is withdrawn when they have logged out.
     fn retire(
         &self,
         lun: Lun,
@@ -486,8 +488,8 @@ impl Server {
         (Leave { name, task }, ended)
     }
 
-    /// Waits for what the disks have to do with a change that is made: for [`RETIRE_TIME`] for those that are removed. What can
-    /// still go wrong here are devices that do not do as they are told, which is logged.
+    /// Waits for what the disks have to do with a change that is made: for [`RETIRE_TIME`] for those that are removed.
+    /// What can still go wrong here are devices that do not do as they are told, which is logged.
     async fn follow_up(&self, aftermath: Aftermath) {
         let Aftermath { resizes, left, leaving, _claims } = aftermath;
         let resizes = join_all(resizes.into_iter().map(|resize| resize.carry_out(&self.maker.runtime)));
@@ -507,7 +509,8 @@ impl Server {
     }
 
     /// Asks the initiators that came by portals which this change has taken away to log out. They find the others by
-    /// SendTargets. (An address that the machine loses for a while is another matter: its sessions may go on when it is back.)
+    /// SendTargets. (An address that the machine loses for a while is another matter: its sessions may go on when it is
+    /// back.)
     fn drain_portals(&self, serving: &Serving, before: &Portals) {
         let now = self.shared.portals.now();
         for target in serving.targets.keys() {

@@ -16,8 +16,8 @@ pub(super) struct Claim {
 
 /// All claims of changes under way.
 ///
-/// Changes take their turns for an instant each. What takes longer (a device is opened or closed) happens between the turns, and a
-/// claim keeps other changes from the same logical units and devices meanwhile, but from no others.
+/// Changes take their turns for an instant each. What takes longer (a device is opened or closed) happens between the
+/// turns, and a claim keeps other changes from the same logical units and devices meanwhile, but from no others.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: watch::Sender<Vec<Claim>>,
@@ -62,7 +62,8 @@ impl Claims {
         claimed.then(|| Claimed { held: self.held.clone(), claims })
     }
 
-    /// Claims all of these, whatever claims there are: those who have one see when it is their turn what has become of it.
+    /// Claims all of these, whatever claims there are: those who have one see when it is their turn what has become of
+    /// it.
     pub(super) fn claim_beside(&self, claims: Vec<Claim>) -> Claimed {
         self.held.send_modify(|held| held.extend_from_slice(&claims));
         Claimed { held: self.held.clone(), claims }

@@ -74,8 +74,8 @@ pub(super) fn name_warning(name: &IscsiName) -> Option<String> {
     Some(format!("the name of target {name} may be refused by initiators: {departure}"))
 }
 
-/// What a change from `old` to `new` means for initiators, a sentence each. `sessions` are those of now; `made`: the change
-/// is made, and not only tried.
+/// What a change from `old` to `new` means for initiators, a sentence each. `sessions` are those of now; `made`: the
+/// change is made, and not only tried.
 pub(super) fn effects(
     old: &BTreeMap<String, Arc<Target>>,
     new: &BTreeMap<String, Arc<Target>>,

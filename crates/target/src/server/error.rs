@@ -132,7 +132,8 @@ pub struct FlushFailure {
     pub error: BlockError,
 }
 
-/// A device that has not ended its commands, or its flush, in time. What was written to it may not be on stable storage.
+/// A device that has not ended its commands, or its flush, in time. What was written to it may not be on stable
+/// storage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "target {target}, lun {lun}: {device} does not answer; what was written may not be on stable storage"

@@ -21,8 +21,8 @@ const END_TIME: Duration = Duration::from_secs(30);
 /// How often it is seen whether they have.
 const QUIET_POLL: Duration = Duration::from_millis(2);
 
-/// How long a change of size is waited for: a file system frees terabytes in less. A snapshot, which waits for the commands under way, is
-/// waited for as long: no longer than initiators wait for a command.
+/// How long a change of size is waited for: a file system frees terabytes in less. A snapshot, which waits for the
+/// commands under way, is waited for as long: no longer than initiators wait for a command.
 const WORK_TIME: Duration = Duration::from_secs(30);
 /// How often the space of a backing store is looked at where there is a threshold.
 const SPACE_POLL: Duration = Duration::from_secs(5);
@@ -37,7 +37,8 @@ pub(super) struct Lun {
     opened_read_only: bool,
     /// Held by a change of size and by a snapshot until the device has answered.
     working: Arc<tokio::sync::Mutex<()>>,
-    /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await must be.
+    /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await
+    /// must be.
     close: Mutex<Option<Closing>>,
 }
 
@@ -246,8 +247,8 @@ impl Lun {
         tokio::time::timeout(QUIET_TIME, quiet).await.is_ok()
     }
 
-    /// Takes leave of a unit that has been withdrawn: its commands end, its data is made durable, its device is closed. One
-    /// that is removed `for_good` leaves no reservations to another that will have its number.
+    /// Takes leave of a unit that has been withdrawn: its commands end, its data is made durable, its device is closed.
+    /// One that is removed `for_good` leaves no reservations to another that will have its number.
     pub(super) async fn retire(self, for_good: bool) -> Result<(), FlushFailure> {
         if !Self::quiet(&self.unit).await {
             tracing::warn!(target = %self.target, lun = self.config.id, "the device has not ended all commands");
@@ -257,7 +258,8 @@ impl Lun {
         }
         let unanswered = self.unanswered();
         let flushed = tokio::time::timeout(END_TIME, self.flush()).await;
-        // Dropping a device waits for nothing: what is under way closes it when it is answered, and others may open it then.
+        // Dropping a device waits for nothing: what is under way closes it when it is answered, and others may open it
+        // then.
         let closed = tokio::time::timeout(END_TIME, self.close()).await;
         if flushed.is_err() || closed.is_err() {
             tracing::error!("{unanswered}");
@@ -276,8 +278,8 @@ impl Lun {
 }
 
 impl DeviceWork {
-    /// Carries it out, on the runtime that carries the devices, so that no two of one device overlap. What takes longer than
-    /// [`WORK_TIME`] goes on, and is an error; what waits as long for another is not begun.
+    /// Carries it out, on the runtime that carries the devices, so that no two of one device overlap. What takes longer
+    /// than [`WORK_TIME`] goes on, and is an error; what waits as long for another is not begun.
     pub(super) async fn carry_out(
         &self,
         runtime: &Handle,

@@ -62,7 +62,8 @@ pub use reservations::{LunRegistration, LunReservations};
 pub use summary::{LunSummary, SessionSummary, TargetSummary};
 pub use warnings::{Warning, WarningKind};
 
-/// How long connections have to end when the server stops, after the devices have: a peer has a second to close its side.
+/// How long connections have to end when the server stops, after the devices have: a peer has a second to close its
+/// side.
 const LAST_TIME: Duration = Duration::from_secs(3);
 
 /// Logical units by target and number.
@@ -71,11 +72,12 @@ type Luns = BTreeMap<(String, u16), Lun>;
 /// A running iSCSI target server.
 ///
 /// One thread accepts; one thread per core serves. Every connection is given to the core that has the fewest and stays
-/// there. None of them is the caller's: [`start`](Self::start), [`change`](Self::change) and [`shutdown`](Self::shutdown) are the
-/// only places where the caller's runtime (tokio, with time) does anything. The runtime that `start` was called on carries the
-/// devices.
+/// there. None of them is the caller's: [`start`](Self::start), [`change`](Self::change) and
+/// [`shutdown`](Self::shutdown) are the only places where the caller's runtime (tokio, with time) does anything. The
+/// runtime that `start` was called on carries the devices.
 ///
-/// What is served is a [`Config`] with a generation number. [`change`](Self::change) replaces it by another, whole or not at all.
+/// What is served is a [`Config`] with a generation number. [`change`](Self::change) replaces it by another, whole or
+/// not at all.
 ///
 /// A server that is dropped without `shutdown` breaks all connections and flushes nothing.
 pub struct Server {
@@ -102,7 +104,8 @@ struct Current {
 }
 
 impl Server {
-    /// How long devices have to end their commands and to be flushed when the server stops, beyond the time given to initiators.
+    /// How long devices have to end their commands and to be flushed when the server stops, beyond the time given to
+    /// initiators.
     pub const SHUTDOWN_TIME: Duration = stopping::SHUTDOWN_TIME;
 
     /// Binds all portals, opens all devices, and begins to serve.
@@ -192,7 +195,8 @@ impl Server {
         idle.iter().map(|(group, listen, why)| Warning::idle_portal(*group, listen, why)).collect()
     }
 
-    /// Logs all [`warnings`](Self::warnings) but the one that was told is meant. After [`start`](Self::start) as well, which logs none.
+    /// Logs all [`warnings`](Self::warnings) but the one that was told is meant. After [`start`](Self::start) as well,
+    /// which logs none.
     pub fn log_warnings(&self, meant: Option<&Warning>) {
         for warning in self.warnings().iter().filter(|warning| Some(*warning) != meant) {
             tracing::warn!("{}", warning.text);
@@ -309,8 +313,9 @@ impl Server {
         resize.carry_out(&self.maker.runtime).await
     }
 
-    /// Freezes the device behind a logical unit, which goes on in the file `leaf`: [`BlockDevice::snapshot`](lunway_block::BlockDevice::snapshot). Initiators notice nothing
-    /// but a wait. `commit` is called on a thread of the device, and changes the configuration with [`ChangeOptions::switched`].
+    /// Freezes the device behind a logical unit, which goes on in the file `leaf`:
+    /// [`BlockDevice::snapshot`](lunway_block::BlockDevice::snapshot). Initiators notice nothing but a wait. `commit`
+    /// is called on a thread of the device, and changes the configuration with [`ChangeOptions::switched`].
     pub async fn snapshot_lun(
         &self,
         target: &str,
@@ -325,9 +330,9 @@ impl Server {
         made.map_err(|error| ChangeError::Snapshot { target: target.to_owned(), lun, error })
     }
 
-    /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what is
-    /// left; then every device, at the same time as the others, ends its commands, is flushed and closed. Those that have not done
-    /// so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the error.
+    /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what
+    /// is left; then every device, at the same time as the others, ends its commands, is flushed and closed. Those that
+    /// have not done so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the error.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
         self.registrar = None;
         self.listeners.stop();
@@ -354,7 +359,8 @@ impl Server {
         let unfinished = all_ended(&connections, LAST_TIME).await;
         self.stop_workers();
         if let Some(state) = &self.state {
-            // Devices that do not answer refer to it as long as the process lives, and their threads may outlive its exit.
+            // Devices that do not answer refer to it as long as the process lives, and their threads may outlive its
+            // exit.
             state.end().await;
         }
         tracing::info!("shut down");

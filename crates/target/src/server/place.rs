@@ -7,11 +7,11 @@ use crate::config::{Config, LunConfig};
 
 /// The machine and the daemon that logical units are served from.
 ///
-/// Initiators take logical units of one identity for one disk, and spread its data over all of them. So the names of the target and
-/// the LUN, which two machines may well share, are not enough. To them come the machine's id and what names the store behind the
-/// logical unit: its path as it is written, made absolute. Not what a symbolic link leads to, as `/dev/disk/by-id/…` stays where
-/// `/dev/sdb` does not. Memory has no name; where one machine has two daemons, they listen at different addresses, and memory
-/// does not outlive the process that does.
+/// Initiators take logical units of one identity for one disk, and spread its data over all of them. So the names of
+/// the target and the LUN, which two machines may well share, are not enough. To them come the machine's id and what
+/// names the store behind the logical unit: its path as it is written, made absolute. Not what a symbolic link leads
+/// to, as `/dev/disk/by-id/…` stays where `/dev/sdb` does not. Memory has no name; where one machine has two daemons,
+/// they listen at different addresses, and memory does not outlive the process that does.
 pub(super) struct Place {
     /// Of the machine.
     digest: String,

@@ -69,8 +69,8 @@ impl Server {
             .collect()
     }
 
-    /// Removes every reservation and registration of a logical unit, for whose cluster has lost the keys. Initiators are
-    /// told.
+    /// Removes every reservation and registration of a logical unit, for whose cluster has lost the keys. Initiators
+    /// are told.
     pub async fn clear_reservations(&self, target: &str, lun: u16) -> Result<(), ChangeError> {
         let units = self.shared.serving().targets.get(target).map(|target| target.scsi.luns());
         let unit = units.into_iter().flatten().find(|(id, _)| *id == lun);

@@ -17,7 +17,8 @@ use crate::shared::{Serving, Target};
 
 /// File descriptors that are not connections: devices, sockets that listen, runtimes.
 const DESCRIPTORS_RESERVED: usize = 256;
-/// Least FirstBurstLength and MaxRecvDataSegmentLength that are offered, bytes: the default that RFC 7143 §13.12 has for the latter.
+/// Least FirstBurstLength and MaxRecvDataSegmentLength that are offered, bytes: the default that RFC 7143 §13.12 has
+/// for the latter.
 const UNSOLICITED_MIN: usize = 8192;
 /// Fewest connections before login, however few descriptors there are.
 const BEFORE_LOGIN_MIN: usize = 16;
@@ -60,9 +61,9 @@ fn read(
     }))
 }
 
-/// What a discovery session proves where nothing is configured for it and the initiator offers CHAP alone: that it is a user
-/// of some target. The daemon proves itself by the one account that all targets with mutual CHAP have in common, if there is
-/// one.
+/// What a discovery session proves where nothing is configured for it and the initiator offers CHAP alone: that it is a
+/// user of some target. The daemon proves itself by the one account that all targets with mutual CHAP have in common,
+/// if there is one.
 fn any_users(targets: &BTreeMap<String, Arc<Target>>) -> Option<ChapAuth> {
     let known = || targets.values().filter_map(|target| target.auth.as_ref());
     let mut accounts: Vec<ChapAccount> = Vec::new();
@@ -108,8 +109,8 @@ pub(super) fn serving(
     }
 }
 
-/// What the memory of a session is for, bytes. Each of the two budgets has room for at least one command of the longest transfer,
-/// on each connection.
+/// What the memory of a session is for, bytes. Each of the two budgets has room for at least one command of the longest
+/// transfer, on each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
     /// For data that the target asked for by R2T.
@@ -123,8 +124,8 @@ struct Memory {
 }
 
 impl Memory {
-    /// A quarter for R2Ts, a quarter for the devices, and what is left for a window full of unsolicited data, as that cannot be
-    /// refused once the window is told.
+    /// A quarter for R2Ts, a quarter for the devices, and what is left for a window full of unsolicited data, as that
+    /// cannot be refused once the window is told.
     fn of(limits: &Limits) -> Self {
         const TRANSFER: usize = LogicalUnitOptions::MAX_TRANSFER as usize;
         let whole = limits.session_memory_mib << 20;
@@ -165,8 +166,8 @@ fn connection(config: &Config) -> TargetConnectionConfig {
     }
 }
 
-/// Raises the limit of file descriptors as far as it goes, and fits the connections into it. The kernel's default of 1024
-/// is for programs that use `select`.
+/// Raises the limit of file descriptors as far as it goes, and fits the connections into it. The kernel's default of
+/// 1024 is for programs that use `select`.
 pub(super) fn fit_descriptors(limits: Limits) -> Limits {
     let mut allowed = getrlimit(Resource::Nofile);
     if allowed.current != allowed.maximum {

@@ -12,11 +12,13 @@ use super::error::{FlushFailure, UnansweredDevice};
 use super::lun::Lun;
 use crate::registry::Handle;
 
-/// How long a device has for all of it. A file has at most 4 s of writes to flush (`file/write_back.rs`). With the 5 s that `lunway serve` gives
-/// initiators and the time to start again it is within the 30 s after which initiators fail what waits for the target (`replacement_timeout` here;
-/// 120 s in open-iscsi): a device that hangs does not cost the others' users an error.
+/// How long a device has for all of it. A file has at most 4 s of writes to flush (`file/write_back.rs`). With the 5 s
+/// that `lunway serve` gives initiators and the time to start again it is within the 30 s after which initiators fail
+/// what waits for the target (`replacement_timeout` here; 120 s in open-iscsi): a device that hangs does not cost the
+/// others' users an error.
 pub(super) const SHUTDOWN_TIME: Duration = Duration::from_secs(18);
-/// The part of that which its commands have. After that it is flushed beside them: what was written before them is safe then.
+/// The part of that which its commands have. After that it is flushed beside them: what was written before them is safe
+/// then.
 const COMMANDS_PART: u32 = 3;
 
 /// How the devices have ended.
@@ -28,7 +30,8 @@ pub(super) struct Stopped {
     pub(super) unanswered: Vec<UnansweredDevice>,
 }
 
-/// Ends all devices, also those that take their leave already, which have this time for it. `connections` have been told to close.
+/// Ends all devices, also those that take their leave already, which have this time for it. `connections` have been
+/// told to close.
 pub(super) async fn stop(
     luns: Luns,
     leaves: Vec<Leave>,

@@ -59,7 +59,8 @@ impl WarningKind {
 
 /// Something that is served as configured, and may not be meant so.
 ///
-/// It is logged at the start and when a change brings it, is in the answer to that change, and is counted as long as it is so.
+/// It is logged at the start and when a change brings it, is in the answer to that change, and is counted as long as it
+/// is so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Warning {

@@ -69,7 +69,8 @@ pub(super) struct FileSystem {
 }
 
 impl FileSystem {
-    /// Opens a directory, which only its owner may look into. An error inside: another process has it, with its number if it is known.
+    /// Opens a directory, which only its owner may look into. An error inside: another process has it, with its number
+    /// if it is known.
     pub(super) fn open(path: &Path) -> io::Result<Result<Self, Option<u32>>> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let mut lock = private().create(true).read(true).write(true).truncate(false).open(path.join(LOCK))?;

@@ -22,12 +22,12 @@ const HEADER: usize = 24;
 const CRC_AT: usize = 12;
 /// Longest file. What is kept for a unit is far below.
 pub(super) const LEN_MAX: usize = 1 << 20;
-/// Longest part of a file name that stands for the owner: with item and suffix, less than the 255 bytes that file systems
-/// take.
+/// Longest part of a file name that stands for the owner: with item and suffix, less than the 255 bytes that file
+/// systems take.
 const OWNER_MAX: usize = 200;
 
-/// The name of the file: the owner with everything but letters, digits, `-`, `_`, `.` and `:` as `%` and two hexadecimal
-/// digits, then `.` and the item, which has no dot. Names that get too long are cut and end with a hash.
+/// The name of the file: the owner with everything but letters, digits, `-`, `_`, `.` and `:` as `%` and two
+/// hexadecimal digits, then `.` and the item, which has no dot. Names that get too long are cut and end with a hash.
 pub(super) fn name(owner: &str, item: &str) -> String {
     let mut name = String::with_capacity(owner.len() + item.len() + 8);
     for (index, byte) in owner.bytes().enumerate() {

@@ -65,13 +65,13 @@ const END_POLL: Duration = Duration::from_millis(5);
 
 /// A directory with one file for each owner and item.
 ///
-/// A file is replaced as a whole: written under another name, made durable, renamed, and the directory made durable; only
-/// then [`save`](StateStore::save) answers. So there is one whole file at any moment, the old or the new one, and its checksum
-/// tells when a disk has lost or changed it later: then [`load`](StateStore::load) says so, and the daemon does not start with a
-/// disk whose reservations it does not know.
+/// A file is replaced as a whole: written under another name, made durable, renamed, and the directory made durable;
+/// only then [`save`](StateStore::save) answers. So there is one whole file at any moment, the old or the new one, and
+/// its checksum tells when a disk has lost or changed it later: then [`load`](StateStore::load) says so, and the daemon
+/// does not start with a disk whose reservations it does not know.
 ///
-/// All of this is done by one thread, in the order in which it was asked for, because it waits for the disk; those who serve
-/// never do. The directory is locked: two processes that keep the same state would undo each other's.
+/// All of this is done by one thread, in the order in which it was asked for, because it waits for the disk; those who
+/// serve never do. The directory is locked: two processes that keep the same state would undo each other's.
 pub struct FileStore {
     requests: Mutex<Option<mpsc::Sender<Request>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -103,8 +103,8 @@ impl FileStore {
         })
     }
 
-    /// Ends what was asked for, and gives the directory to the next process; where its disk does not answer within [`END_TIME`], without
-    /// waiting for that. Nothing can be asked any longer.
+    /// Ends what was asked for, and gives the directory to the next process; where its disk does not answer within
+    /// [`END_TIME`], without waiting for that. Nothing can be asked any longer.
     pub(crate) async fn end(&self) {
         drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
         let by = tokio::time::Instant::now() + END_TIME;

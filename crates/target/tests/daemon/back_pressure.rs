@@ -8,8 +8,8 @@ use lunway_iscsi::pdu::{TaskManagementFunction, TaskManagementResult};
 use crate::support::*;
 
 const SLOW: [u8; 8] = [0, 1, 0, 0, 0, 0, 0, 0];
-/// 100 ms are promised; a machine whose time is taken gets ten times that. Without the promise no answer comes at all while
-/// the device hangs.
+/// 100 ms are promised; a machine whose time is taken gets ten times that. Without the promise no answer comes at all
+/// while the device hangs.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A session with more reads than the memory takes, on a device that hangs.

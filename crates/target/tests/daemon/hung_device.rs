@@ -14,8 +14,8 @@ use crate::stopped::Stoppable;
 use crate::support::*;
 
 const HUNG: u8 = 2;
-/// What a core may take at most for the answer of another logical unit. It is microseconds; the rest is for machines that run other
-/// tests on the same cores.
+/// What a core may take at most for the answer of another logical unit. It is microseconds; the rest is for machines
+/// that run other tests on the same cores.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 fn opener() -> OpenDevice {

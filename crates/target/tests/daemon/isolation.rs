@@ -1,5 +1,6 @@
-//! Hosts that may not log in get nothing at all: no command of the table of operations and no task management function of theirs is
-//! carried out. What hosts that are logged in can change for each other is in `crates/scsi/tests/isolation`.
+//! Hosts that may not log in get nothing at all: no command of the table of operations and no task management function
+//! of theirs is carried out. What hosts that are logged in can change for each other is in
+//! `crates/scsi/tests/isolation`.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +50,8 @@ fn requests() -> Vec<(String, Vec<u8>)> {
     requests
 }
 
-/// Sends a request, and fails where anything but a rejection comes back. The target may close the connection at any moment.
+/// Sends a request, and fails where anything but a rejection comes back. The target may close the connection at any
+/// moment.
 fn gets_nothing(stream: &mut TcpStream, name: &str, request: &[u8]) {
     if stream.write_all(request).is_err() {
         return;
@@ -67,7 +69,8 @@ fn gets_nothing(stream: &mut TcpStream, name: &str, request: &[u8]) {
     }
 }
 
-/// What a host observes of LUN 0: data, mode pages, reservations, access states, the list of LUNs; and that it is ready.
+/// What a host observes of LUN 0: data, mode pages, reservations, access states, the list of LUNs; and that it is
+/// ready.
 fn observe(owner: &mut Client) -> Vec<(u8, Vec<u8>, Vec<u8>)> {
     let questions: [&[u8]; 8] = [
         &[0; 6],

@@ -363,8 +363,8 @@ fn a_target_that_has_moved_sends_initiators_there_and_one_out_of_service_says_so
     assert!(error.to_string().contains("service unavailable"), "{error}");
 }
 
-/// A write whose data has not come holds up an ORDERED read on another connection, which then finds it, and that a younger write
-/// on the first one.
+/// A write whose data has not come holds up an ORDERED read on another connection, which then finds it, and that a
+/// younger write on the first one.
 #[test]
 fn an_ordered_command_is_ordered_against_those_of_the_sessions_other_connections() {
     let daemon = Daemon::start(SEVERAL);

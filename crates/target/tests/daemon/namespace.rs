@@ -29,7 +29,8 @@ fn told_at(address: &str) -> Vec<String> {
     told(address.parse().unwrap()).into_iter().map(|(address, _)| address).collect()
 }
 
-/// A second of a machine that does nothing else; each core may have two other things to do, as it has when tests run side by side.
+/// A second of a machine that does nothing else; each core may have two other things to do, as it has when tests run
+/// side by side.
 const A_SECOND: Duration = Duration::from_secs(3);
 
 fn within_a_second(what: &str, condition: impl Fn() -> bool) {

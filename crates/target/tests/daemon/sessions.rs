@@ -134,7 +134,8 @@ fn the_connection_of_a_session_with_one_is_replaced_by_a_login_with_its_number()
     assert_eq!((new.core.logged_in().unwrap().tsih, daemon.server().sessions()), (tsih, 1));
 }
 
-/// A session of an initiator that speaks in PDUs: one login request with every key, also when it takes its connection's place.
+/// A session of an initiator that speaks in PDUs: one login request with every key, also when it takes its connection's
+/// place.
 struct Plain {
     stream: TcpStream,
     tsih: u16,
@@ -199,7 +200,8 @@ impl Plain {
 #[test]
 fn the_only_connection_is_replaced_whatever_its_initiator_offers_again_and_wherever_its_numbers_go_on() {
     let daemon = Daemon::start("");
-    // Numbers that go on though the Login Request says 0, that begin anew with it, and that it says: the standard's way.
+    // Numbers that go on though the Login Request says 0, that begin anew with it, and that it says: the standard's
+    // way.
     for (login_cmd_sn, goes_on) in [(0, true), (1, false), (1000, false)] {
         let mut old = Plain::log_in(&daemon, 0, 0);
         let next = (0..9).fold(0, |next, _| old.become_ready(next));

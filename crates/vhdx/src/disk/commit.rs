@@ -1,7 +1,7 @@
 //! Commits: the order in which changes become durable.
 //!
 //! ```text
-//!   1  flush          payload of completed writes, and what the commit before put in place: its log entries are released
+//!   1  flush          payload of completed writes, and what the commit before put in place: its entries are released
 //!   2  log entries    sector bitmaps first, then the table from its end to its beginning
 //!   3  flush          the changes are durable: the flush is acknowledged, freed space may be reused
 //!   4  in place       the same pages, made durable by step 1 of the next commit

@@ -61,7 +61,8 @@ impl ReadPlan {
 }
 
 impl<S: Storage> Disk<S> {
-    /// Says where the bytes of a range are. [`end_read`](Self::end_read) must be called when they were read, or will not be.
+    /// Says where the bytes of a range are. [`end_read`](Self::end_read) must be called when they were read, or will
+    /// not be.
     ///
     /// It is the extent map too: never written, zero, unmapped and data are told apart, down to sectors.
     pub fn resolve_read(&self, offset: u64, len: u64, plan: &mut ReadPlan) -> Result<(), Stop> {

@@ -37,7 +37,8 @@ impl BatEntry {
         Self((offset / MIB * MIB) | number)
     }
 
-    /// The state; `None` for the reserved number 4. Number 5, which version 0.95 used for UNMAPPED, is read as that and never written.
+    /// The state; `None` for the reserved number 4. Number 5, which version 0.95 used for UNMAPPED, is read as that and
+    /// never written.
     pub fn state(self) -> Option<BlockState> {
         Some(match self.0 & 7 {
             0 => BlockState::NotPresent,

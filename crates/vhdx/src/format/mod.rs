@@ -1,4 +1,5 @@
-//! On-disk types of MS-VHDX, little-endian and unaligned, with the constants that the standard fixes. No logic beyond checksums.
+//! On-disk types of MS-VHDX, little-endian and unaligned, with the constants that the standard fixes. No logic beyond
+//! checksums.
 
 mod bat;
 mod guid;
@@ -40,11 +41,12 @@ pub const DISK_SIZE_MAX: u64 = 64 << 40;
 pub const BLOCK_SIZE_RANGE: std::ops::RangeInclusive<u32> = (1 << 20)..=(256 << 20);
 /// Sectors that one sector bitmap block describes (2.4).
 pub const CHUNK_SECTORS: u64 = 1 << 23;
-/// The largest file that this code reads: twice the largest disk, which no honest writer exceeds. It bounds the free-space map
-/// (two bits for each mebibyte: 32 MiB).
+/// The largest file that this code reads: twice the largest disk, which no honest writer exceeds. It bounds the
+/// free-space map (two bits for each mebibyte: 32 MiB).
 pub const FILE_SIZE_MAX: u64 = 2 * DISK_SIZE_MAX;
 
-/// The CRC-32C of `bytes` with the four bytes at `field` taken as zero, as every checksum of the format is computed (2).
+/// The CRC-32C of `bytes` with the four bytes at `field` taken as zero, as every checksum of the format is computed
+/// (2).
 pub fn checksum(bytes: &[u8], field: usize) -> u32 {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..field]), &[0; 4]);
     crc32c::crc32c_append(crc, &bytes[field + 4..])

@@ -1,4 +1,5 @@
-//! The active sequence (2.3.2, 2.3.3): the newest run of entries that was written as one and reaches back to its own tail.
+//! The active sequence (2.3.2, 2.3.3): the newest run of entries that was written as one and reaches back to its own
+//! tail.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,8 +13,9 @@ use crate::format::{
 use crate::region::Span;
 use crate::storage::Storage;
 
-/// How many bytes of entries may be checked for each byte of the log. Entries that count do not overlap, so 1 is what an honest log
-/// needs, and a little more where old entries are partly overwritten; overlapping forgeries would need thousands.
+/// How many bytes of entries may be checked for each byte of the log. Entries that count do not overlap, so 1 is what
+/// an honest log needs, and a little more where old entries are partly overwritten; overlapping forgeries would need
+/// thousands.
 const CHECKED_PER_BYTE: u64 = 8;
 
 /// A valid entry.
@@ -50,11 +52,12 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Self { storage, ring, log, known: HashMap::new(), budget: ring.len() * CHECKED_PER_BYTE }
     }
 
-    /// The active sequence **from its tail on**: entries before the tail are in their places already, and space that they describe may
-    /// serve another purpose by now.
+    /// The active sequence **from its tail on**: entries before the tail are in their places already, and space that
+    /// they describe may serve another purpose by now.
     pub(crate) fn active(&mut self) -> Result<Vec<Entry>, OpenError> {
         let mut best: Option<Vec<Entry>> = None;
-        // Entries of runs that were looked at: a run that begins at one of them is the end of one that did, and no better.
+        // Entries of runs that were looked at: a run that begins at one of them is the end of one that did, and no
+        // better.
         let mut seen = HashSet::new();
         let mut start = 0;
         while start < self.ring.len() {
@@ -182,7 +185,8 @@ impl<'a, S: Storage> Scanner<'a, S> {
         Ok((sound && (sectors + data) * PAGE_U64 == length).then_some(entry))
     }
 
-    /// Calls `each` for all updates of an entry, in order, with `None` for one that is malformed, until it returns `false`.
+    /// Calls `each` for all updates of an entry, in order, with `None` for one that is malformed, until it returns
+    /// `false`.
     pub(crate) fn updates(
         &self,
         entry: &Entry,
@@ -248,8 +252,8 @@ fn header_checksum_cleared(page: &mut [u8; PAGE]) {
     page[4..8].fill(0);
 }
 
-/// Refuses a file that is shorter than the head of the sequence knew it to be, and sizes that no file has. Only the head counts: earlier
-/// entries may know of a size from before the file was shrunk.
+/// Refuses a file that is shorter than the head of the sequence knew it to be, and sizes that no file has. Only the
+/// head counts: earlier entries may know of a size from before the file was shrunk.
 pub(crate) fn check_length(entries: &[Entry], log: Span, file: u64) -> Result<u64, OpenError> {
     let Some(head) = entries.last() else { return Ok(file) };
     let at = log.offset + head.position;

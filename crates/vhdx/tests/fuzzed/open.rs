@@ -1,7 +1,8 @@
-//! A file with parts of it replaced: opened in every way and used. Nothing may panic, loop or take memory without bound.
+//! A file with parts of it replaced: opened in every way and used. Nothing may panic, loop or take memory without
+//! bound.
 //!
-//! The input is a list of patches to one of three files: a structure, an offset in it, and bytes. Checksums are made right again, so that
-//! what is behind them is reached.
+//! The input is a list of patches to one of three files: a structure, an offset in it, and bytes. Checksums are made
+//! right again, so that what is behind them is reached.
 
 use std::sync::{Arc, OnceLock};
 

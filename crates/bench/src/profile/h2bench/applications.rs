@@ -14,8 +14,8 @@ use super::super::runner::{Done, Runner};
 
 /// Name of the mixes, the reference and the formula together; an index under another name does not compare.
 pub const INDEX_VERSION: &str = "lunway-h2-1";
-/// The reference's time for an access that does not follow the one before it, milliseconds: a disk of 7200 turns a minute,
-/// 8.5 ms of seeking and half a turn of waiting.
+/// The reference's time for an access that does not follow the one before it, milliseconds: a disk of 7200 turns a
+/// minute, 8.5 ms of seeking and half a turn of waiting.
 pub const REFERENCE_ACCESS_MS: f64 = 8.5 + 60_000.0 / 7200.0 / 2.0;
 /// The reference's transfer rate, millions of bytes per second.
 pub const REFERENCE_MB_S: f64 = 150.0;
@@ -53,8 +53,8 @@ const fn write(percent: u8, kib: u32, sequential: bool) -> Part {
 const RANDOM: bool = false;
 const SEQUENTIAL: bool = true;
 
-/// The six mixes. They are synthetic and our own: named after the six that made the idea popular, whose traces were never
-/// published, and not comparable with published indexes.
+/// The six mixes. They are synthetic and our own: named after the six that made the idea popular, whose traces were
+/// never published, and not comparable with published indexes.
 pub const APPLICATIONS: [Application; 6] = [
     Application {
         name: "swapping",
@@ -154,7 +154,8 @@ pub struct ApplicationResult {
     pub mb_s: f64,
 }
 
-/// The index over all six: 1000 × the geometric mean of throughput over the reference's; `None` unless all six are there.
+/// The index over all six: 1000 × the geometric mean of throughput over the reference's; `None` unless all six are
+/// there.
 pub fn index(results: &[ApplicationResult]) -> Option<f64> {
     let ratio = |application: &Application| {
         let result = results.iter().find(|result| result.application.name == application.name)?;

@@ -44,10 +44,10 @@ pub(super) fn published() -> String {
 
 /// What the integrity check found.
 ///
-/// Every sector is stamped with its LBA in its first 16 bytes, the run's seed, the number of the pass and a checksum. The
-/// first 20480 sectors and five around every power of two are written, **all** of them, then read back, five times with different
-/// contents; then sectors at random addresses for a time; then everything once more. A write that went elsewhere, as
-/// one whose address lost its upper bits does, is found where it ended, and named by where it belongs.
+/// Every sector is stamped with its LBA in its first 16 bytes, the run's seed, the number of the pass and a checksum.
+/// The first 20480 sectors and five around every power of two are written, **all** of them, then read back, five times
+/// with different contents; then sectors at random addresses for a time; then everything once more. A write that went
+/// elsewhere, as one whose address lost its upper bits does, is found where it ended, and named by where it belongs.
 ///
 /// What is read back may come from a cache: that proves the path to the cache, not the medium.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

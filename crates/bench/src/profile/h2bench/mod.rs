@@ -42,7 +42,8 @@ const WORK: u64 = 1 << 30;
 /// I/Os in flight for these two.
 const DEPTH: u32 = 8;
 
-/// What the `h2bench` profile found; each part is missing where it was interrupted before, or where nothing may be written.
+/// What the `h2bench` profile found; each part is missing where it was interrupted before, or where nothing may be
+/// written.
 #[derive(Clone, Debug, Default)]
 pub struct H2bench {
     /// Re-reading 1 MiB at the start, 64 KiB at depth 8: what the link gives when the far end has the data at hand.

@@ -32,9 +32,9 @@ pub(super) fn published() -> String {
 
 /// Sequential throughput over the whole device, in up to 1000 equal zones.
 ///
-/// At the start of each zone up to 8 MiB, or what goes in 50 ms, are moved in blocks of 64 KiB, one at a time. All zones are
-/// written before the first is read, and no more of a zone is read than was written, so that nothing is read that
-/// was never written, and what is read lies as far back as it can.
+/// At the start of each zone up to 8 MiB, or what goes in 50 ms, are moved in blocks of 64 KiB, one at a time. All
+/// zones are written before the first is read, and no more of a zone is read than was written, so that nothing is read
+/// that was never written, and what is read lies as far back as it can.
 #[derive(Clone, Debug, Default)]
 pub struct Zones {
     /// In order of address.
@@ -63,8 +63,8 @@ pub struct Zone {
 pub struct Range {
     /// The slowest zone.
     pub min: f64,
-    /// The rate of going through all zones that were measured once, each as long as the others: the harmonic mean, so that a slow zone counts
-    /// by the time it takes.
+    /// The rate of going through all zones that were measured once, each as long as the others: the harmonic mean, so
+    /// that a slow zone counts by the time it takes.
     pub avg: f64,
     /// The fastest zone.
     pub max: f64,

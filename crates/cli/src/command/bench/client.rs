@@ -54,7 +54,8 @@ impl Client {
         let workers = f64::from(outcome.job.jobs.max(1));
         let elapsed = outcome.elapsed.as_secs_f64();
         let spent = (outcome.cpu.user + outcome.cpu.system).as_secs_f64();
-        // The processor's time comes in steps of 10 ms: a shorter run tells nothing. Waiting for the moment of a rate is turning.
+        // The processor's time comes in steps of 10 ms: a shorter run tells nothing. Waiting for the moment of a rate
+        // is turning.
         let busy = alone && outcome.job.rate.is_none() && elapsed > 0.2 && spent / elapsed / workers > BUSY;
         let iops = outcome.read.iops() + outcome.write.iops();
         busy || self.cost.iops_per_core * workers < HEADROOM * iops

@@ -23,8 +23,8 @@ const BAR: usize = 40;
 /// Eighths of a column.
 const SPARKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// What `--live` shows: how far the whole is, throughput and response times of the last second, each direction apart, the last
-/// minute as a line of sparks, what went over each path, and what has been measured already.
+/// What `--live` shows: how far the whole is, throughput and response times of the last second, each direction apart,
+/// the last minute as a line of sparks, what went over each path, and what has been measured already.
 ///
 /// Fed with ticks, it [draws](Self::text) itself as text at any time; where the text goes is another's affair.
 pub(super) struct Live {

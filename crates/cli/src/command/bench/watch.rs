@@ -20,8 +20,8 @@ const REDRAW: Duration = Duration::from_millis(200);
 
 /// Hands what a run tells to whoever looks on.
 ///
-/// [`tick`](Self::tick) and [`done`](Self::done) while it runs, [`finish`](Self::finish) when it has ended, however it ended. A
-/// stream that cannot be written asks the run to end: what it is for has failed.
+/// [`tick`](Self::tick) and [`done`](Self::done) while it runs, [`finish`](Self::finish) when it has ended, however it
+/// ended. A stream that cannot be written asks the run to end: what it is for has failed.
 pub(super) struct Watch {
     device: Arc<dyn BlockDevice>,
     cancel: Cancel,

@@ -20,9 +20,9 @@ const QUICK: Duration = Duration::from_millis(300);
 
 /// Figures of a run beside what bare sockets do on the same way.
 ///
-/// The wire is that of the device's path; of several none is, unless one is named. It is measured after the device, with the same block sizes and as many in flight:
-/// against the responder that was named; on the same addresses where the portal is on this machine; or against a responder at
-/// its usual port on the portal's machine, if one is there.
+/// The wire is that of the device's path; of several none is, unless one is named. It is measured after the device,
+/// with the same block sizes and as many in flight: against the responder that was named; on the same addresses where
+/// the portal is on this machine; or against a responder at its usual port on the portal's machine, if one is there.
 #[derive(Default)]
 pub(super) struct Wire {
     shares: Vec<Option<Share>>,

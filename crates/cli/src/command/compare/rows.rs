@@ -12,8 +12,8 @@ use crate::command::bench::arguments::AccessName;
 use crate::command::bench::job_file;
 use crate::failure::Failure;
 
-/// A run is this long if nothing else is said: ten rows with ten pairs are then six minutes, and what noise a second has
-/// more than a minute, more pairs average out.
+/// A run is this long if nothing else is said: ten rows with ten pairs are then six minutes, and what noise a second
+/// has more than a minute, more pairs average out.
 const TIME: Duration = Duration::from_secs(1);
 /// And this long before it is measured: connections fill, a device's queue settles.
 const RAMP: Duration = Duration::from_millis(100);

@@ -18,7 +18,8 @@ use crate::{device, interrupt, progress, terminal};
 /// The network, and what is done on it.
 const LANES: &str = include_str!("lanes.toml");
 
-/// Shows the act: on a network of this machine's own where the kernel allows one, else over proxies that stand for cables.
+/// Shows the act: on a network of this machine's own where the kernel allows one, else over proxies that stand for
+/// cables.
 pub(super) fn show(cancel: &Cancel, may_have_namespaces: bool) -> Result<Act, Failure> {
     terminal::print(&format!(
         "\n{}",
@@ -36,8 +37,8 @@ pub(super) fn show(cancel: &Cancel, may_have_namespaces: bool) -> Result<Act, Fa
     Ok(act)
 }
 
-/// The act in a sandbox: this program once more, which leaves what it has seen in a file. The reason where there is no sandbox, or
-/// nothing can be built in it.
+/// The act in a sandbox: this program once more, which leaves what it has seen in a file. The reason where there is no
+/// sandbox, or nothing can be built in it.
 fn on_cables() -> Result<Result<Act, String>, Failure> {
     let file = tempfile::NamedTempFile::new().context("cannot make a file for the second act")?;
     let arguments = ["demo".as_ref(), "--second-act".as_ref(), file.path().as_os_str()];

@@ -105,8 +105,8 @@ fn open_to_change(path: &Path) -> anyhow::Result<File> {
     open_file(path, true).with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Refuses to change what other disks were made on: their data would be wrong without a word, so Windows and this program refuse to
-/// open them then.
+/// Refuses to change what other disks were made on: their data would be wrong without a word, so Windows and this
+/// program refuse to open them then.
 fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
     let found = children(path).with_context(|| format!("cannot look for children of {}", path.display()))?;
     match found.as_slice() {

@@ -45,7 +45,8 @@ fn notes_section(notes: &str) -> Roff {
     roff
 }
 
-/// The source without what mandoc's lint finds: the preamble of each section but the first, blanks at the ends of lines, and empty lines between breaks.
+/// The source without what mandoc's lint finds: the preamble of each section but the first, blanks at the ends of
+/// lines, and empty lines between breaks.
 fn tidy(source: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for (number, line) in source.lines().map(str::trim_end).enumerate() {

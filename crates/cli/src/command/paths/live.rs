@@ -76,8 +76,8 @@ impl Live {
     }
 }
 
-/// Reads every `LOAD_DEPTH`th piece from the `first` on, round and round. An error is seen in the lanes' counts; it waits a little, so
-/// that a dead disk is not asked as fast as it can refuse.
+/// Reads every `LOAD_DEPTH`th piece from the `first` on, round and round. An error is seen in the lanes' counts; it
+/// waits a little, so that a dead disk is not asked as fast as it can refuse.
 async fn load(device: Arc<impl BlockDevice>, first: u64) {
     let mut n = first;
     loop {

@@ -179,8 +179,8 @@ fn opened(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
     }
 }
 
-/// The one lane that a session without a plan is: to the address that the name stands for, from the one that the kernel chooses for it.
-/// `None`: there is no way there, which opening it says.
+/// The one lane that a session without a plan is: to the address that the name stands for, from the one that the kernel
+/// chooses for it. `None`: there is no way there, which opening it says.
 fn single(url: &MultipathUrl) -> Option<MultipathUrl> {
     let IscsiUrl { host, port, from, .. } = &url.base;
     let lane = |portal: SocketAddr| {

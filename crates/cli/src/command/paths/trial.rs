@@ -12,7 +12,8 @@ use crate::terminal;
 const READS: u64 = 8;
 const LEN: u32 = 64 << 10;
 
-/// The numbers, from 1, of the lanes to which the first reads of a sequence would go while none of them has been answered.
+/// The numbers, from 1, of the lanes to which the first reads of a sequence would go while none of them has been
+/// answered.
 pub(super) fn first_lanes(plan: &Plan, policy: Policy) -> Vec<usize> {
     let shapes: Vec<_> = plan.lanes.iter().map(PlannedLane::shape).collect();
     let mut scheduler = Scheduler::new(&shapes, policy);

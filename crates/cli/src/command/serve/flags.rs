@@ -25,8 +25,8 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// Parses them. `listen` and `cores` take the place of the file's; any of the others describe one target more, which is
-    /// open: flags have no access rules, and what they start is to be used at once.
+    /// Parses them. `listen` and `cores` take the place of the file's; any of the others describe one target more,
+    /// which is open: flags have no access rules, and what they start is to be used at once.
     pub(super) fn overrides(self) -> Result<Overrides, ConfigError> {
         let listen = |text: &String| {
             text.parse().map_err(|error: PortalSpecError| flag_error("--listen", text, error.to_string()))

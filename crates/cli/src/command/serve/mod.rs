@@ -59,8 +59,8 @@ pub(crate) struct Serve {
     /// target; this silences the warning at the start
     #[arg(long)]
     open: bool,
-    /// Serve this device as this LUN; may be repeated. Options: sector=4096, physical-sector=4096, read-only, removable,
-    /// serial=TEXT
+    /// Serve this device as this LUN; may be repeated. Options: sector=4096, physical-sector=4096, read-only,
+    /// removable, serial=TEXT
     #[arg(long, value_name = "ID=DEVICE[,OPTION…]")]
     lun: Vec<String>,
     /// Number of cores that serve connections [default: all]
@@ -170,8 +170,8 @@ impl Serve {
     }
 }
 
-/// The sockets of the API. Where nobody said which, the usual one is taken if it can be had: a second daemon on the same
-/// machine, or one that may not write there, serves all the same.
+/// The sockets of the API. Where nobody said which, the usual one is taken if it can be had: a second daemon on the
+/// same machine, or one that may not write there, serves all the same.
 ///
 /// Beside them why there is no Unix socket, if that is so.
 fn sockets(socket: Option<&Path>, config: Option<&ApiConfig>) -> Result<(Sockets, Option<String>), Failure> {

@@ -16,8 +16,8 @@ pub struct ChapAuth {
     pub mutual: Option<ChapAccount>,
     /// Algorithms the target accepts; the initiator's order decides among them.
     pub algorithms: Vec<ChapAlgorithm>,
-    /// `false`: an initiator that offers to log in without a proof (AuthMethod=None) need not give one; one that offers CHAP
-    /// alone is not turned away for it.
+    /// `false`: an initiator that offers to log in without a proof (AuthMethod=None) need not give one; one that offers
+    /// CHAP alone is not turned away for it.
     pub required: bool,
     /// Users among the accounts that may not log in here, even if they prove to be who they say: they are told so, and
     /// only then ("authorization failure").

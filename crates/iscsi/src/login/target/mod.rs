@@ -20,8 +20,8 @@ const TEXT_VALUE_LEN_MAX: usize = 255;
 /// The target's side of one connection's login (RFC 7143 §6.3).
 ///
 /// Feed every Login Request to [`Self::request`] and do what the [`TargetStep`] says. After the first complete request
-/// it asks once who may log in; answer with [`Self::grant`] or [`Self::refuse`]. Where a CHAP response comes it waits for
-/// [`Self::check_proof`]. A login that has finished or failed
+/// it asks once who may log in; answer with [`Self::grant`] or [`Self::refuse`]. Where a CHAP response comes it waits
+/// for [`Self::check_proof`]. A login that has finished or failed
 /// answers everything with a failure.
 ///
 /// * A text may come in several PDUs (C bit); nothing of it is looked at before it is complete.
@@ -97,10 +97,12 @@ struct Names {
 /// What to do next.
 #[derive(Debug)]
 pub enum TargetStep {
-    /// The leading request is understood: who may log in? Answer with [`TargetLogin::grant`] or [`TargetLogin::refuse`].
+    /// The leading request is understood: who may log in? Answer with [`TargetLogin::grant`] or
+    /// [`TargetLogin::refuse`].
     Ask(LoginAsk),
-    /// The initiator says that it is this user (CHAP_N), and gives a response: check it with [`TargetLogin::check_proof`], at
-    /// once or later, or end the login with [`TargetLogin::refuse`]. How often a secret may be tried is the caller's decision.
+    /// The initiator says that it is this user (CHAP_N), and gives a response: check it with
+    /// [`TargetLogin::check_proof`], at once or later, or end the login with [`TargetLogin::refuse`]. How often a
+    /// secret may be tried is the caller's decision.
     Prove(String),
     /// Send this; the login goes on.
     Respond(LoginReply),
@@ -410,8 +412,8 @@ impl TargetLogin {
         self.send()
     }
 
-    /// Says what the first complete response has to say: the portal group in every session (§6.3.1), the alias in normal
-    /// ones (§13.6).
+    /// Says what the first complete response has to say: the portal group in every session (§6.3.1), the alias in
+    /// normal ones (§13.6).
     // RFC 7143 [6.3.1-1, 13.6-1, 11.13.8-1]
     fn greet(&mut self, out: &mut Builder) {
         let (false, Some(grant)) = (std::mem::replace(&mut self.greeted, true), &self.grant) else { return };

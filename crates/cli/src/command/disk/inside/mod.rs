@@ -18,9 +18,9 @@ use crate::terminal;
 
 /// Show what lies on a disk: partitions, volumes, file systems, and what of them is free.
 ///
-/// Free is what the file system says is free, after its own sums, checksums and log have proven that it may be believed; `dead` is
-/// what of it the device holds all the same. What is unknown is kept like what is used; below the table stands why, and what
-/// would help. Nothing is written.
+/// Free is what the file system says is free, after its own sums, checksums and log have proven that it may be
+/// believed; `dead` is what of it the device holds all the same. What is unknown is kept like what is used; below the
+/// table stands why, and what would help. Nothing is written.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
