@@ -83,7 +83,7 @@ impl fmt::Display for HumanTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A unit begins where rounding to three digits reaches it: 59.96 s would print as `60 s`.
         let text = match (self.0.as_secs_f64() * 1e9, (self.0 + HALF_SECOND).as_secs()) {
-            (nanos, _) if nanos < 999.5 => format!("{nanos} ns"),
+            (nanos, _) if nanos < 999.5 => format!("{nanos:.0} ns"),
             (nanos, _) if nanos < 999.5e3 => format!("{} µs", three_digits(nanos / 1e3)),
             (nanos, _) if nanos < 999.5e6 => format!("{} ms", three_digits(nanos / 1e6)),
             (nanos, _) if nanos < 59.95e9 => format!("{} s", three_digits(nanos / 1e9)),

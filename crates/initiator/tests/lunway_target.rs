@@ -184,7 +184,7 @@ async fn chap_lets_in_who_proves_it_and_tells_a_false_target() {
     let (ours, theirs) = (ours.path().display(), theirs.path().display());
     let lun = format!("{address}/{NAME}/0");
     let refused = open(&format!("iscsi://{lun}")).await.unwrap_err();
-    assert!(matches!(refused, OpenError::Login { .. }), "{refused}");
+    assert!(matches!(refused, OpenError::ChapRequired { .. }), "{refused}");
     let refused = open(&format!("iscsi://me%wrong@{lun}")).await.unwrap_err();
     assert!(
         matches!(refused, OpenError::Login { .. }) && !refused.to_string().contains("wrong"),

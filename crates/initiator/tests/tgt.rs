@@ -157,7 +157,7 @@ async fn chap_one_way_and_mutual() {
     ]) else {
         return;
     };
-    assert!(matches!(tgt.open("", "").await, Err(OpenError::Login { .. })));
+    assert!(matches!(tgt.open("", "").await, Err(OpenError::ChapRequired { .. })));
     assert!(matches!(tgt.open("me%wrong@", "").await, Err(OpenError::Login { .. })));
     tgt.open("me%secret-of-ours@", "").await.unwrap();
     tgt.open("me%secret-of-ours@", "?target_user=it&target_password=secret-of-its").await.unwrap();

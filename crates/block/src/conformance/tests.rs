@@ -168,6 +168,10 @@ impl BlockDevice for Broken {
         }
     }
 
+    fn snapshot(&self, leaf: &std::path::Path, commit: crate::SnapshotCommit) -> Io<Result<(), BlockError>> {
+        self.inner.snapshot(leaf, commit)
+    }
+
     fn close(&self) -> Io<Result<(), BlockError>> {
         self.inner.close()
     }

@@ -35,6 +35,18 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
         ),
         (
             "PUT",
+            "/v1/targets/{target}/luns/{lun}",
+            format!("{target}/luns/5"),
+            json!({ "device": "disk.vhdx" }),
+        ),
+        (
+            "POST",
+            "/v1/targets/{target}/luns/{lun}/snapshot",
+            format!("{target}/luns/5/snapshot?dry_run=true"),
+            json!({ "leaf": "leaf.avhdx" }),
+        ),
+        (
+            "PUT",
             "/v1/targets/{target}/acl/{rule}",
             format!("{target}/acl/all?at=1"),
             json!({ "from": ["10.0.0.0/8"] }),

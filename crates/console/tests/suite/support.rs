@@ -36,13 +36,18 @@ pub(crate) struct Daemon {
     pub(crate) console: Console,
 }
 
-/// Opens `ram:` only.
+/// Opens `ram:` only, and takes memory for VHDX files.
 fn open() -> OpenDevice {
     Arc::new(|name, _| {
         Box::pin(async move {
             match name.spec() {
                 DeviceSpec::Ram { size } => {
                     let disk = RamDisk::new(*size, 512).map_err(|error| error.to_string())?;
+                    let device: Arc<dyn lunway_block::BlockDevice> = Arc::new(disk);
+                    Ok(device.into())
+                }
+                DeviceSpec::Vhdx { .. } => {
+                    let disk = RamDisk::new(1 << 20, 512).map_err(|error| error.to_string())?;
                     let device: Arc<dyn lunway_block::BlockDevice> = Arc::new(disk);
                     Ok(device.into())
                 }

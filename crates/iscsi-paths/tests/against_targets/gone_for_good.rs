@@ -40,8 +40,8 @@ async fn serve() -> (Server, [SocketAddr; 3]) {
     );
     let open: OpenDevice = Arc::new(|_, _| {
         Box::pin(async {
-            let disk =
-                RamDisk::new(THREADS * crate::region::BYTES, 512).map_err(|error| error.to_string())?;
+            let disk = RamDisk::new(crate::region::UNUSED + THREADS * crate::region::BYTES, 512)
+                .map_err(|error| error.to_string())?;
             Ok((Arc::new(disk) as Arc<dyn BlockDevice>).into())
         })
     });
