@@ -225,7 +225,7 @@ fn after_a_kill_in_a_snapshot_the_disk_is_whole_in_the_file_that_the_configurati
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        thread::sleep(Duration::from_millis(random % 120));
+        thread::sleep(Duration::from_micros(random % 25_000));
         daemon.kill();
         flushed = writing.join().unwrap();
         let answered = asking.join().unwrap().status.success();
