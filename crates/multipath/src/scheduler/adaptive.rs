@@ -2,29 +2,18 @@
 
 use std::time::Duration;
 
-use super::estimate::{Estimate, Surroundings, UNKNOWN_RATE};
+use super::constants::{
+    BUSY_MARGIN, DIVIDED_MIN, HELD_UP, LOADING, LOOK_AGAIN, OWN_QUEUE_WEIGHT, PIECE_MIN, RELIEF_SLOWER_MAX,
+    SHARE_PERIOD, SILENCE_MAX, SILENCE_MIN, TRIAL_PART, TRIAL_REST, TRIAL_SIZE_MAX, UNKNOWN_RATE,
+};
+use super::estimate::{Estimate, Surroundings};
 use super::load::{Load, Standing};
 use super::port::PortEstimate;
 use super::request::{Direction, Piece, Pieces, Request};
 use super::roster::Roster;
-use super::split::{LEAST_PIECE, Share, Shares, WORTH_CUTTING};
+use super::split::{Share, Shares};
 use super::team::{Member, Team};
 use super::{LaneFigures, LaneId, LaneShape};
-
-/// From this size on only the team's lanes are used; smaller requests may take any, since they do not fill a port.
-const FOR_THE_TEAM: u64 = 32 << 10;
-/// A lane that showed nothing for so long is tried again, nanoseconds: at least, and at most.
-const PATIENCE: (u64, u64) = (500_000_000, 10_000_000_000);
-/// A trial of a slow lane may cost one part in so many of the time.
-const TRIAL_PART: f64 = 100.0;
-/// And so many pieces went elsewhere meanwhile: on a disk with little to do each request would try a slow lane.
-const TRIAL_REST: u64 = 16;
-/// Whole requests above this size are not used to try a lane.
-const TRIAL_SIZE: u64 = 128 << 10;
-/// A lane that is this many times slower gets nothing even if a queue stands at the better one.
-const TOO_SLOW: f64 = 16.0;
-/// Shares are counted over this long, nanoseconds, and the same before.
-const SHARE_PERIOD: u64 = 1_000_000_000;
 
 /// Estimates of lanes and ports, and the policy on top of them.
 ///
@@ -152,10 +141,10 @@ impl Adaptive {
             return;
         }
         let (d, at, on_wire) = (index(request.direction), nanoseconds(now), request.len);
-        if on_wire >= FOR_THE_TEAM && at >= self.teams_until[d] {
+        if on_wire >= LOADING && at >= self.teams_until[d] {
             self.choose_team(d, at, roster, load);
         }
-        if request.divisible && on_wire >= WORTH_CUTTING {
+        if request.divisible && on_wire >= DIVIDED_MIN {
             return self.divide(request, d, now, load, pieces);
         }
         let lane = self.choose(on_wire, d, at, roster, load);
@@ -209,7 +198,7 @@ impl Adaptive {
         let around = surroundings(&self.ports, near, far, piece.lane, d, load);
         let lane = &mut self.lanes[piece.lane];
         let took = now.saturating_sub(piece.placed_at).as_nanos() as f64;
-        let held_up = took > 1.2 * lane.estimates[d].expects(piece);
+        let held_up = took > HELD_UP * lane.estimates[d].expects(piece);
         let mut plans = lane.estimates[d].finished(piece, d, at, ok, around);
         let rate = lane.estimates[d].rate;
         for port in [near, far] {
@@ -256,7 +245,7 @@ impl Adaptive {
     fn end(&self, lane: LaneId, len: u64, d: usize, at: u64, load: &Load) -> f64 {
         let estimate = &self.lanes[lane].estimates[d];
         let own = load.lanes[lane].flow.bytes[d] as f64 * estimate.pace;
-        estimate.base + self.queue(lane, len, d, load) + own * 0.125 + estimate.late(at)
+        estimate.base + self.queue(lane, len, d, load) + own * OWN_QUEUE_WEIGHT + estimate.late(at)
     }
 
     /// Takes the lane for a command without data: a flush, an unmap.
@@ -285,12 +274,12 @@ impl Adaptive {
     /// Takes one lane for a whole request.
     fn choose(&mut self, len: u64, d: usize, at: u64, roster: &Roster, load: &Load) -> LaneId {
         if at >= self.look_at[d]
-            && len <= TRIAL_SIZE
+            && len <= TRIAL_SIZE_MAX
             && let Some(lane) = self.look_for_silent(len, d, at, roster, load)
         {
             return lane;
         }
-        if len >= FOR_THE_TEAM {
+        if len >= LOADING {
             let team = self.teams[d].members.iter().map(|member| member.lane);
             self.choose_among(team, len, d, at, load)
         } else {
@@ -335,10 +324,10 @@ impl Adaptive {
         // nothing to do costs nobody anything: what it takes would have waited.
         if let Some((lane, later)) = hungry
             && lane != best
-            && later <= TOO_SLOW * end
+            && later <= RELIEF_SLOWER_MAX * end
         {
             let estimate = &self.lanes[best].estimates[d];
-            let needed = 1.25 * estimate.base * estimate.rate + (len + len.min(FOR_THE_TEAM)) as f64;
+            let needed = BUSY_MARGIN * estimate.base * estimate.rate + (len + len.min(LOADING)) as f64;
             let queue = load.lanes[best].flow.bytes[d].min(self.standing[d].bytes());
             if queue as f64 >= needed {
                 return Some(lane);
@@ -367,12 +356,12 @@ impl Adaptive {
                 next = next.min(due);
             } else if found.is_none() && load.lanes[lane].flow.ios == 0 && self.has_rested(lane, d) {
                 found = Some(lane);
-                next = next.min(at + PATIENCE.0 / 8);
+                next = next.min(at + LOOK_AGAIN);
             } else {
-                next = next.min(at + PATIENCE.0 / 8);
+                next = next.min(at + LOOK_AGAIN);
             }
         }
-        if found.is_some() && next < at + PATIENCE.0 {
+        if found.is_some() && next < at + SILENCE_MIN {
             // Others may be due too: the next request looks again.
             next = at;
         }
@@ -391,7 +380,7 @@ impl Adaptive {
         if estimate.sampled_at == 0 {
             return 0;
         }
-        estimate.sampled_at + ((extra * TRIAL_PART) as u64).clamp(PATIENCE.0, PATIENCE.1)
+        estimate.sampled_at + ((extra * TRIAL_PART) as u64).clamp(SILENCE_MIN, SILENCE_MAX)
     }
 
     /// Divides a large request among the team.
@@ -409,7 +398,7 @@ impl Adaptive {
             let queue = (self.queue(lane, about, d, load) - about as f64 / rate).max(backlog);
             let start = estimate.base + queue + estimate.late(at);
             let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
-            let due = self.silent_until(estimate, start + LEAST_PIECE as f64 / rate);
+            let due = self.silent_until(estimate, start + PIECE_MIN as f64 / rate);
             let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0 && self.has_rested(lane, d);
             shares.push(Share { lane, start, backlog, rate, limit, probe, len: 0 });
         }

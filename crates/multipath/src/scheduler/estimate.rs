@@ -1,33 +1,13 @@
 //! What a lane is good for in one direction, from what it did.
 
+use super::constants::{
+    ALLOWANCE_FIRST, ALLOWANCE_LAST, ALONE_PART, BASE_CLIP, BASE_CLIP_SLACK, BASE_FALL_GAIN, BASE_RISE_GAIN,
+    HICCUP, IN_TIME, LATE, LIGHT_CLIP, LIGHT_GAIN, LOADING, MEASURED_MIN, MIDDLE_MAX, MOVING_PART,
+    MUCH_FASTER, MUCH_FASTER_GAIN, MUCH_SLOWER, MUCH_SLOWER_GAIN, PORT_ROOM, RAN_DRY_GAIN, RECOVERED,
+    REPLAN_PART, ROUND_IOS, ROUND_LATE, SMALL_MAX, STEADY_GAIN, UNPROVEN_GAIN, WINDOW_BYTES, WINDOW_TIME,
+};
 use super::load::Flow;
 use super::request::Piece;
-
-/// What is expected of a lane of which nothing is known, bytes per nanosecond: one gigabit per second.
-pub(super) const UNKNOWN_RATE: f64 = 0.125;
-/// What an unproven lane may have in flight at first. It grows by what arrives in good time, so it doubles with each
-/// round.
-const FIRST_CAP: u64 = 128 << 10;
-/// A lane that was trusted with so much is proven.
-const LAST_CAP: u64 = 4 << 20;
-/// Below this mean size requests do not load a wire: they show what a lane carries at least, not what it carries at
-/// most.
-const LOADING: u64 = 32 << 10;
-/// A busy lane is measured over so much at least: bytes and nanoseconds.
-const WINDOW: (u64, u64) = (256 << 10, 4_000_000);
-/// So many pieces are measured even if more were in flight together.
-const ROUND: u64 = 8;
-/// How much a window that began in the middle of a queue and ended with it counts: parts of what arrived in it had been
-/// sent before.
-pub(super) const RAN_DRY: f64 = 1.0 / 16.0;
-/// Time lost that no hiccup explains, nanoseconds: the lane has become slow, and the estimate follows at once.
-const NO_HICCUP: f64 = 8e6;
-/// Requests up to this size tell of latency alone.
-const SMALL: u64 = 16 << 10;
-/// Requests of these sizes tell of latency and rate together.
-const MIDDLE: std::ops::RangeInclusive<u64> = 32 << 10..=512 << 10;
-/// What a window needs to tell of a rate.
-const LEAST: u64 = 64 << 10;
 
 /// A lane in one direction: rate, base latency, and what it may be trusted with.
 ///
@@ -78,9 +58,9 @@ impl Sample {
             (self.bytes, self.took) = (bytes as f64, took);
         } else {
             // A hiccup counts for little.
-            let took = took.min(2.0 * self.took);
-            self.bytes += (bytes as f64 - self.bytes) / 4.0;
-            self.took += (took - self.took) / 4.0;
+            let took = took.min(LIGHT_CLIP * self.took);
+            self.bytes += (bytes as f64 - self.bytes) * LIGHT_GAIN;
+            self.took += (took - self.took) * LIGHT_GAIN;
         }
     }
 }
@@ -134,7 +114,7 @@ impl Estimate {
             planned: rate,
             base: 0.0,
             base_known: false,
-            cap: FIRST_CAP,
+            cap: ALLOWANCE_FIRST,
             due: u64::MAX,
             sampled_at: 0,
             window: Window::default(),
@@ -164,7 +144,7 @@ impl Estimate {
 
     /// It comes back: what was known is a guess now, and it begins slowly.
     pub(super) fn returned(&mut self) {
-        self.cap = FIRST_CAP;
+        self.cap = ALLOWANCE_FIRST;
         self.sampled_at = 0;
         self.due = u64::MAX;
         self.window = Window { spoilt: true, ..Window::default() };
@@ -179,7 +159,7 @@ impl Estimate {
     /// Nanoseconds by which what is in flight is late, doubled: what is late by so much is expected to take as long
     /// again.
     pub(super) fn late(&self, now: u64) -> f64 {
-        if now > self.due { 2.0 * (now - self.due) as f64 } else { 0.0 }
+        if now > self.due { LATE * (now - self.due) as f64 } else { 0.0 }
     }
 
     /// Something is placed: `around` is as it was before. `expected` is how long it should take.
@@ -237,7 +217,7 @@ impl Estimate {
         }
         self.measure(d, elapsed as f64, around);
         self.window = Window::open(d, now, in_flight == 0, around);
-        let differs = (self.rate - self.planned).abs() > self.planned / 16.0;
+        let differs = (self.rate - self.planned).abs() > self.planned / REPLAN_PART;
         if differs {
             self.planned = self.rate;
         }
@@ -248,13 +228,13 @@ impl Estimate {
     fn time(&mut self, piece: &Piece, took: f64, alone: bool) {
         // Nothing is faster than the base.
         self.base = self.base.min(took);
-        if piece.len > SMALL {
-            if alone && !self.base_known && took * 1.25 < self.base + piece.len as f64 * self.pace {
+        if piece.len > SMALL_MAX {
+            if alone && !self.base_known && took * RECOVERED < self.base + piece.len as f64 * self.pace {
                 // The lane is better than it was: what was taken for latency was its rate then.
                 self.light = Sample::default();
                 self.base = 0.0;
             }
-            if alone && MIDDLE.contains(&piece.len) {
+            if alone && (LOADING..=MIDDLE_MAX).contains(&piece.len) {
                 self.light.add(piece.len, took);
                 self.anchor();
             }
@@ -268,8 +248,8 @@ impl Estimate {
             return;
         }
         // A hiccup counts for little; what stays is learnt within some twenty.
-        let seen = self.base.clamp(least, most).min(4.0 * self.base + 20_000.0);
-        self.base += (seen - self.base) / if seen < self.base { 8.0 } else { 16.0 };
+        let seen = self.base.clamp(least, most).min(BASE_CLIP * self.base + BASE_CLIP_SLACK);
+        self.base += (seen - self.base) * if seen < self.base { BASE_FALL_GAIN } else { BASE_RISE_GAIN };
     }
 
     /// Without small requests the base is what is left of the time that a middle one takes on an empty lane.
@@ -284,11 +264,12 @@ impl Estimate {
 
     /// Lets an unproven lane have more.
     fn trust(&mut self, piece: &Piece, took: f64) -> bool {
-        if self.proven() || took > 4.0 * (self.base + piece.wait + piece.len as f64 * self.pace) + NO_HICCUP {
+        if self.proven() || took > IN_TIME * (self.base + piece.wait + piece.len as f64 * self.pace) + HICCUP
+        {
             return false;
         }
         self.cap += piece.len;
-        if self.cap >= LAST_CAP {
+        if self.cap >= ALLOWANCE_LAST {
             self.cap = u64::MAX;
         }
         self.proven()
@@ -297,11 +278,11 @@ impl Estimate {
     /// Learns the rate from the window that ends.
     fn measure(&mut self, d: usize, elapsed: f64, around: Surroundings<'_>) {
         let window = self.window;
-        if window.spoilt || window.bytes < LEAST {
+        if window.spoilt || window.bytes < MEASURED_MIN {
             return;
         }
         let moving = if window.from_idle { elapsed - self.base } else { elapsed };
-        if moving * 2.0 < elapsed || moving <= 0.0 {
+        if moving * MOVING_PART < elapsed || moving <= 0.0 {
             return;
         }
         let bytes = window.bytes as f64;
@@ -320,21 +301,21 @@ impl Estimate {
             1.0
         } else if !self.proven() && loading {
             // What was seen of it was small and little.
-            0.5
+            UNPROVEN_GAIN
         } else if seen > self.rate && ran_dry {
-            RAN_DRY
+            RAN_DRY_GAIN
         } else if seen > self.rate {
             // The first impression counts no more than each of the next ones.
             let alike = 1.0 / f64::from(self.windows.max(1));
-            alike.max(if seen > 1.25 * self.rate && loading { 0.5 } else { 0.125 })
+            alike.max(if seen > MUCH_FASTER * self.rate && loading { MUCH_FASTER_GAIN } else { STEADY_GAIN })
         } else if self.fell {
             1.0
-        } else if seen > 0.7 * self.rate {
-            0.125
-        } else if moving - bytes * self.pace > NO_HICCUP {
+        } else if seen > MUCH_SLOWER * self.rate {
+            STEADY_GAIN
+        } else if moving - bytes * self.pace > HICCUP {
             1.0
         } else {
-            0.25
+            MUCH_SLOWER_GAIN
         };
         self.fell = self.known && !self.fell && seen < self.rate && gain == 1.0;
         self.known = true;
@@ -356,14 +337,14 @@ impl Estimate {
             |port: &Flow, mark: &Mark| port.placed[d] - around.lane.placed[d] - mark.placed_elsewhere;
         if !window.shared
             && elsewhere(around.near, &window.near).max(elsewhere(around.far, &window.far))
-                <= window.bytes / 16
+                <= window.bytes / ALONE_PART
         {
             return true;
         }
         // What the port may have moved at most: what arrived, and all that is still under way.
         let room = |port: &Flow, mark: &Mark, rate: f64| {
             let moved = port.moved[d] - mark.moved + (port.bytes[d] - around.lane.bytes[d]);
-            (moved as f64) < 0.85 * rate * elapsed
+            (moved as f64) < PORT_ROOM * rate * elapsed
         };
         room(around.near, &window.near, around.near_rate) && room(around.far, &window.far, around.far_rate)
     }
@@ -376,9 +357,9 @@ impl Window {
     /// gets them side by side, and they end in lumps; what ends first tells of a rate that is none. When a round takes
     /// twice as long as it should the lane has become slow, and that is told by what there is.
     fn is_full(&self, elapsed: u64, pace: f64) -> bool {
-        let enough = self.bytes >= WINDOW.0 && elapsed >= WINDOW.1;
-        let round = self.bytes >= self.round || self.ios >= ROUND;
-        enough && (round || elapsed as f64 > 2.0 * self.round as f64 * pace + NO_HICCUP)
+        let enough = self.bytes >= WINDOW_BYTES && elapsed >= WINDOW_TIME;
+        let round = self.bytes >= self.round || self.ios >= ROUND_IOS;
+        enough && (round || elapsed as f64 > ROUND_LATE * self.round as f64 * pace + HICCUP)
     }
 
     fn open(d: usize, now: u64, from_idle: bool, around: Surroundings<'_>) -> Self {

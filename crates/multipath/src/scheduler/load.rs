@@ -1,5 +1,6 @@
 //! What is in flight, on each lane and each port.
 
+use super::constants::STANDING_PERIOD;
 use super::{Direction, LaneId, LaneShape};
 
 /// What is in flight somewhere, and what has been.
@@ -108,14 +109,11 @@ pub(super) struct Standing {
     until: u64,
 }
 
-/// How long a queue must have stood, nanoseconds; twice that at most.
-const EPOCH: u64 = 8_000_000;
-
 impl Standing {
     /// So much is in flight.
     pub(super) fn note(&mut self, now: u64, in_flight: u64) {
         if now >= self.until {
-            *self = Self { now: in_flight, before: self.now, until: now + EPOCH };
+            *self = Self { now: in_flight, before: self.now, until: now + STANDING_PERIOD };
         } else {
             self.now = self.now.min(in_flight);
         }

@@ -1,6 +1,7 @@
 //! Which lane an operation takes, or which lanes.
 
 mod adaptive;
+mod constants;
 mod estimate;
 mod load;
 mod msdsm;
@@ -112,6 +113,7 @@ pub struct LaneFigures {
 /// | `team` | which lanes can be full at the same time |
 /// | `split` | how much of a large request each lane takes |
 /// | `adaptive` | the policy made of the last four |
+/// | `constants` | its constants, each with what fixes it |
 #[derive(Debug)]
 pub struct Scheduler {
     policy: Policy,

@@ -1,20 +1,12 @@
 //! What a port carries in one direction.
 
 use super::LaneId;
-use super::estimate::RAN_DRY;
-
-/// A port that stays busy is measured over so much at least: bytes, nanoseconds and requests. Several lanes' requests
-/// end in lumps.
-const WINDOW: (u64, u64, u64) = (1 << 20, 8_000_000, 8);
-/// Requests below this mean size do not load a port.
-const LOADING: u64 = 32 << 10;
-/// What decides a trial: requests of the lane, nanoseconds, and requests in all. They end in lumps, which must not be
-/// taken for more.
-const TRIAL: (u32, u64, u32) = (4, 16_000_000, 16);
-/// The time a trial has, nanoseconds.
-const TRIAL_TIME: u64 = 4_000_000_000;
-/// How long after a trial that found nothing the next one comes, at first and at most, nanoseconds; it grows fourfold.
-const PATIENCE: (u64, u64) = (5_000_000_000, 80_000_000_000);
+use super::constants::{
+    CONGESTED_PART, FREE_PART, LOADING, MOVING_PART, PORT_GAIN, PORT_GROWTH, PORT_LANE_QUARTERS,
+    PORT_MEASURED_MIN, PORT_PATIENCE_GROWTH, PORT_PATIENCE_MAX, PORT_PATIENCE_MIN, PORT_TRIAL_IOS,
+    PORT_TRIAL_MORE, PORT_TRIAL_OWN_IOS, PORT_TRIAL_PART, PORT_TRIAL_TIME, PORT_TRIAL_TIME_MAX, PORT_USED,
+    PORT_WINDOW_BYTES, PORT_WINDOW_IOS, PORT_WINDOW_TIME, RAN_DRY_GAIN, REPLAN_PART,
+};
 
 /// A port in one direction.
 ///
@@ -135,7 +127,8 @@ impl PortEstimate {
             return self.observe(lane, len, held_up, now);
         }
         let elapsed = now.saturating_sub(window.start);
-        let full = window.bytes >= WINDOW.0 && elapsed >= WINDOW.1 && window.ios >= WINDOW.2;
+        let full =
+            window.bytes >= PORT_WINDOW_BYTES && elapsed >= PORT_WINDOW_TIME && window.ios >= PORT_WINDOW_IOS;
         if left > 0 && !full {
             return false;
         }
@@ -149,24 +142,24 @@ impl PortEstimate {
         let window = &self.window;
         let moving = elapsed - window.latency.unwrap_or(0.0);
         // One lane alone says nothing about the port.
-        let several = window.of_lane <= window.bytes / 4 * 3;
-        if !several || window.bytes < WINDOW.0 / 4 || moving * 2.0 < elapsed {
+        let several = window.of_lane <= window.bytes / 4 * PORT_LANE_QUARTERS;
+        if !several || window.bytes < PORT_MEASURED_MIN || moving * MOVING_PART < elapsed {
             return false;
         }
         let seen = window.bytes as f64 / moving;
         if seen > self.rate {
-            let gain = if window.latency.is_none() && left == 0 { RAN_DRY } else { 0.25 };
+            let gain = if window.latency.is_none() && left == 0 { RAN_DRY_GAIN } else { PORT_GAIN };
             self.proven = self.rate + (seen - self.rate) * gain;
         } else if window.bytes < LOADING * window.ios {
             // Small requests do not load it.
-        } else if window.held_up * 2 > window.bytes {
-            self.proven = self.rate + (seen - self.rate) * 0.25;
-        } else if window.held_up * 8 < window.bytes && seen > 0.9 * self.rate {
+        } else if window.held_up * CONGESTED_PART > window.bytes {
+            self.proven = self.rate + (seen - self.rate) * PORT_GAIN;
+        } else if window.held_up * FREE_PART < window.bytes && seen > PORT_USED * self.rate {
             // It brought what was asked of it, and nobody had to wait: it may be good for more.
-            self.proven = self.rate * 1.05;
+            self.proven = self.rate * PORT_GROWTH;
         }
         self.settle();
-        let differs = (self.rate - self.planned).abs() > self.planned / 16.0;
+        let differs = (self.rate - self.planned).abs() > self.planned / REPLAN_PART;
         if differs {
             self.planned = self.rate;
         }
@@ -190,12 +183,15 @@ impl PortEstimate {
             trial.of_lane += if own { len } else { 0 };
         }
         let elapsed = now.saturating_sub(trial.since);
-        let late = now.saturating_sub(trial.began) > TRIAL_TIME;
-        let enough = own && trial.count >= TRIAL.0 && elapsed >= TRIAL.1 && trial.ios >= TRIAL.2;
+        let late = now.saturating_sub(trial.began) > PORT_TRIAL_TIME_MAX;
+        let enough = own
+            && trial.count >= PORT_TRIAL_OWN_IOS
+            && elapsed >= PORT_TRIAL_TIME
+            && trial.ios >= PORT_TRIAL_IOS;
         if !late && !enough {
             return false;
         }
-        if !late && trial.of_lane < trial.bytes / 8 {
+        if !late && trial.of_lane < trial.bytes / PORT_TRIAL_PART {
             // The lane is not trusted with enough yet to be told from noise.
             (trial.since, trial.count, trial.ios) = (now, 0, 0);
             (trial.held_up, trial.of_lane, trial.bytes) = (0, 0, 0);
@@ -204,8 +200,8 @@ impl PortEstimate {
         let seen = trial.bytes as f64 / elapsed.max(1) as f64;
         let brought = trial.of_lane as f64 / elapsed.max(1) as f64;
         // A full port carries as much as before: what the lane brings the others lose, and wait for.
-        let nobody_waits = trial.held_up * 8 < trial.bytes;
-        let more = trial.count > 0 && (nobody_waits || seen - self.rate > 0.25 * brought);
+        let nobody_waits = trial.held_up * FREE_PART < trial.bytes;
+        let more = trial.count > 0 && (nobody_waits || seen - self.rate > PORT_TRIAL_MORE * brought);
         let extra = trial.extra;
         self.trial = None;
         if more {
@@ -213,7 +209,8 @@ impl PortEstimate {
             self.proven = self.rate + extra;
             (self.patience, self.trial_at) = (0, now);
         } else {
-            self.patience = (self.patience * 4).clamp(PATIENCE.0, PATIENCE.1);
+            self.patience =
+                (self.patience * PORT_PATIENCE_GROWTH).clamp(PORT_PATIENCE_MIN, PORT_PATIENCE_MAX);
             self.trial_at = now + self.patience;
         }
         self.settle();

@@ -1,14 +1,8 @@
 //! How much of a large request each lane takes.
 
 use super::LaneId;
+use super::constants::{DIVIDING_GAIN, IDLE_SOON, PIECE_MIN};
 use super::request::{Boundaries, Pieces};
-
-/// Requests of this size are cut where it helps.
-pub(super) const WORTH_CUTTING: u64 = 256 << 10;
-/// The least that is worth a command of its own.
-pub(super) const LEAST_PIECE: u64 = 64 << 10;
-/// What cutting must save of the time at least.
-const LEAST_GAIN: f64 = 0.03;
 
 /// A lane that could take a part.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +67,9 @@ impl Shares {
         shares[anchor].probe = false;
         let (whole, alone) = (shares[anchor].end(len), shares[anchor].lane);
         let worth_it = |share: &Share| {
-            let idle_soon = share.backlog * 4.0 < whole && share.end(LEAST_PIECE) < whole;
+            let idle_soon = share.backlog * IDLE_SOON < whole && share.end(PIECE_MIN) < whole;
             // One that is not trusted with more learns by what it is trusted with.
-            let learns = share.limit < len && share.limit >= LEAST_PIECE && share.end(share.limit) < whole;
+            let learns = share.limit < len && share.limit >= PIECE_MIN && share.end(share.limit) < whole;
             idle_soon || learns
         };
         if !shares.iter().enumerate().any(|(i, share)| share.probe || i != anchor && worth_it(share)) {
@@ -84,7 +78,7 @@ impl Shares {
         pour(shares, anchor, len);
         let end = shares.iter().filter(|s| s.len > 0).map(|s| s.end(s.len)).fold(0.0, f64::max);
         let learning = shares.iter().any(|s| s.len > 0 && (s.probe || s.limit != u64::MAX));
-        if !learning && end > whole * (1.0 - LEAST_GAIN) {
+        if !learning && end > whole * (1.0 - DIVIDING_GAIN) {
             return Some(alone);
         }
         round(shares, at, len, cut);
@@ -109,7 +103,7 @@ fn pour(shares: &mut [Share], anchor: usize, len: u64) {
     for (share, open) in shares.iter_mut().zip(&mut open) {
         share.len = 0;
         if share.probe {
-            share.len = LEAST_PIECE.min(left);
+            share.len = PIECE_MIN.min(left);
             left -= share.len;
         } else {
             *open = true;
@@ -132,7 +126,7 @@ fn pour(shares: &mut [Share], anchor: usize, len: u64) {
             let part = (level - share.start) * share.rate;
             if part > share.limit as f64 && i != anchor {
                 full = Some(i);
-            } else if part < LEAST_PIECE as f64 && dry.is_none_or(|(_, least)| part < least) {
+            } else if part < PIECE_MIN as f64 && dry.is_none_or(|(_, least)| part < least) {
                 dry = Some((i, part));
             }
         }

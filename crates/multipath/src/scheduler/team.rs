@@ -1,20 +1,16 @@
 //! Which lanes can be full at the same time.
 
 use super::LaneId;
+use super::constants::{ALIKE, MEMBER_PART_MIN, UNPROVEN_PROMISE};
 use super::estimate::Estimate;
 use super::load::Load;
 use super::port::PortEstimate;
 use super::request::Pieces;
 
-/// What two lanes may differ by and still count as equal: less is noise.
-const ALIKE: f64 = 0.88;
-/// The least part of a lane's rate that its ports must have left for it.
-const LEAST_PART: f64 = 0.4;
-
 /// What a lane will probably carry: small requests, which are all that an unproven one gets, make it look slower than
 /// it is.
 fn promise(estimate: &Estimate) -> f64 {
-    if estimate.known && !estimate.proven() { estimate.rate * 1.25 } else { estimate.rate }
+    if estimate.known && !estimate.proven() { estimate.rate * UNPROVEN_PROMISE } else { estimate.rate }
 }
 
 /// The lanes that carry large requests in one direction: chosen so that none of their ports is filled twice.
@@ -81,7 +77,7 @@ impl Team {
                 let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
                 let rate = promise(estimate(lane));
                 let adds = rate.min(self.left[near]).min(self.left[far]);
-                if adds < LEAST_PART * estimate(lane).rate {
+                if adds < MEMBER_PART_MIN * estimate(lane).rate {
                     continue;
                 }
                 crowd[0] = candidates.iter().filter(|&&l| load.lanes[l].near == near).count() as u32;
@@ -136,7 +132,7 @@ impl Team {
             }
             let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
             let rate = estimate(lane).rate;
-            let full = |port: usize, left: &[f64]| left[port] < LEAST_PART * rate;
+            let full = |port: usize, left: &[f64]| left[port] < MEMBER_PART_MIN * rate;
             let port = match (full(near, &self.left), full(far, &self.left)) {
                 (true, false) => near,
                 (false, true) => far,
