@@ -1,46 +1,61 @@
-//! What a lane is good for in one direction, from what it did.
+//! Estimate of a lane in one direction: rate, base latency, trust.
 
 use super::constants::{
-    ALLOWANCE_FIRST, ALLOWANCE_LAST, ALONE_PART, BASE_CLIP, BASE_CLIP_SLACK, BASE_FALL_GAIN, BASE_RISE_GAIN,
-    HICCUP, IN_TIME, LATE, LIGHT_CLIP, LIGHT_GAIN, LOADING, MEASURED_MIN, MIDDLE_MAX, MOVING_PART,
-    MUCH_FASTER, MUCH_FASTER_GAIN, MUCH_SLOWER, MUCH_SLOWER_GAIN, PORT_ROOM, RAN_DRY_GAIN, RECOVERED,
-    REPLAN_PART, ROUND_IOS, ROUND_LATE, SMALL_MAX, STEADY_GAIN, UNPROVEN_GAIN, WINDOW_BYTES, WINDOW_TIME,
+    ALLOWANCE_FIRST, ALLOWANCE_LAST, BASE_CLIP, BASE_CLIP_SLACK, BASE_FALL_GAIN, BASE_RISE_GAIN, HICCUP,
+    IN_TIME, LATE, LIGHT_CLIP, LIGHT_GAIN, LOADING, MIDDLE_MAX, MUCH_FASTER, MUCH_FASTER_GAIN, MUCH_SLOWER,
+    MUCH_SLOWER_GAIN, RAN_DRY_GAIN, RECOVERED, REPLAN_PART, SMALL_MAX, STEADY_GAIN, UNPROVEN_GAIN,
 };
-use super::load::Flow;
+use super::flow::Flow;
 use super::request::Piece;
+use super::window::{Around, Seen, Window};
 
-/// A lane in one direction: rate, base latency, and what it may be trusted with.
+/// A lane in one direction: what is in flight, its rate and base latency, and what it may be trusted with.
 ///
-/// The model is: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst,
-/// TCP's slow start) it is wrong in the same way for the next piece of that size, and pieces are made to end together
-/// by what was measured, so that the error cancels where it counts.
+/// The model: a piece takes `base` + (bytes before it + its own) / `rate`. Where that is wrong (a shaper's burst, TCP's
+/// slow start) it is wrong in the same way for the next piece of that size, and pieces are made to end together by what
+/// was measured, so that the error cancels where it counts.
 #[derive(Debug)]
 pub(super) struct Estimate {
+    pub(super) flow: Flow,
     /// Bytes per nanosecond; an assumption until `known`.
     pub(super) rate: f64,
-    /// Nanoseconds per byte, the same thing.
+    /// Nanoseconds per byte, the inverse.
     pub(super) pace: f64,
     /// Whether the rate was measured.
     pub(super) known: bool,
     /// Windows since the lane was proven, without those that began idle and ended with more under way: they show too
     /// little.
     windows: u32,
-    /// The lane became slow within the last window, which tells of both what it was and what it is.
+    /// The lane became slow within the last window, which mixes what it was with what it is.
     fell: bool,
-    /// The rate that plans were made with.
-    planned: f64,
+    planned: Planned,
     /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
     pub(super) base: f64,
     pub(super) base_known: bool,
-    /// What may be in flight; `u64::MAX` when proven.
+    /// Bytes that may be in flight; `u64::MAX` when proven.
     pub(super) cap: u64,
-    /// When everything in flight should have arrived; `u64::MAX` when nothing is.
+    /// When everything in flight should have arrived; `u64::MAX` when nothing is in flight.
     due: u64,
-    /// When it last showed anything; 0: never, or not since it came back.
+    /// Time of its last answer; 0: none, or none since it came back.
     pub(super) sampled_at: u64,
     window: Window,
     /// Pieces of middle size that found the lane empty.
     light: Sample,
+}
+
+/// The rate that plans were made with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Planned(f64);
+
+impl Planned {
+    /// Whether a rate differs by so much that plans have to be made anew; the next comparison is with this one then.
+    pub(super) fn changes_to(&mut self, rate: f64) -> bool {
+        let differs = (rate - self.0).abs() > self.0 / REPLAN_PART;
+        if differs {
+            self.0 = rate;
+        }
+        differs
+    }
 }
 
 /// A mean of pieces: bytes, and the time they took.
@@ -65,53 +80,17 @@ impl Sample {
     }
 }
 
-/// What a busy lane did since it was last measured.
-#[derive(Clone, Copy, Debug, Default)]
-struct Window {
-    start: u64,
-    bytes: u64,
-    ios: u64,
-    /// The least that was in flight in it.
-    least: u64,
-    /// What was in flight when the first of it arrived, bytes.
-    round: u64,
-    /// It began with the lane idle, so the first latency is in it.
-    from_idle: bool,
-    /// Others had something on its ports when it began.
-    shared: bool,
-    /// A piece failed in it.
-    spoilt: bool,
-    near: Mark,
-    far: Mark,
-}
-
-/// Where a port's counters stood at the beginning of a window.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mark {
-    placed_elsewhere: u64,
-    moved: u64,
-}
-
-/// The flows that a lane's bytes are in, and what its ports are taken to carry.
-#[derive(Clone, Copy)]
-pub(super) struct Surroundings<'a> {
-    pub(super) lane: &'a Flow,
-    pub(super) near: &'a Flow,
-    pub(super) far: &'a Flow,
-    pub(super) near_rate: f64,
-    pub(super) far_rate: f64,
-}
-
 impl Estimate {
-    /// Nothing is known but what the local card claims, bytes per nanosecond.
+    /// A lane of which nothing is known but the rate that its local card claims, bytes per nanosecond.
     pub(super) fn new(rate: f64) -> Self {
         Self {
+            flow: Flow::default(),
             rate,
             pace: 1.0 / rate,
             known: false,
             windows: 0,
             fell: false,
-            planned: rate,
+            planned: Planned(rate),
             base: 0.0,
             base_known: false,
             cap: ALLOWANCE_FIRST,
@@ -122,7 +101,7 @@ impl Estimate {
         }
     }
 
-    /// How long a piece takes if nothing but the lane itself holds it up.
+    /// How long a piece takes if only the lane itself holds it up.
     pub(super) fn expects(&self, piece: &Piece) -> f64 {
         self.base + (piece.ahead + piece.len) as f64 * self.pace
     }
@@ -132,7 +111,7 @@ impl Estimate {
         !self.base_known && self.light.count == 0
     }
 
-    /// Whether it may have everything that it is good for.
+    /// Whether it may have everything that it can carry.
     pub(super) fn proven(&self) -> bool {
         self.cap == u64::MAX
     }
@@ -142,12 +121,12 @@ impl Estimate {
         self.proven() && self.windows > 0
     }
 
-    /// It comes back: what was known is a guess now, and it begins slowly.
+    /// The lane comes back: what was known is a guess now, and it begins slowly.
     pub(super) fn returned(&mut self) {
         self.cap = ALLOWANCE_FIRST;
         self.sampled_at = 0;
         self.due = u64::MAX;
-        self.window = Window { spoilt: true, ..Window::default() };
+        self.window = Window::spoilt();
         self.light = Sample::default();
     }
 
@@ -156,32 +135,23 @@ impl Estimate {
         (self.rate, self.pace) = (rate, 1.0 / rate);
     }
 
-    /// Nanoseconds by which what is in flight is late, doubled: what is late by so much is expected to take as long
-    /// again.
+    /// Nanoseconds that the lane is expected to lose because something in flight is late.
     pub(super) fn late(&self, now: u64) -> f64 {
         if now > self.due { LATE * (now - self.due) as f64 } else { 0.0 }
     }
 
-    /// Something is placed: `around` is as it was before. `expected` is how long it should take.
-    pub(super) fn placed(&mut self, d: usize, now: u64, expected: f64, around: Surroundings<'_>) {
-        if around.lane.bytes[d] == 0 {
-            self.window = Window::open(d, now, true, around);
+    /// Something is about to be placed that should take `expected` nanoseconds; the flows are as they were before.
+    pub(super) fn placed(&mut self, now: u64, expected: f64, around: Around<'_>) {
+        if self.flow.in_flight == 0 {
+            self.window = Window::open(now, true, &self.flow, around);
             self.due = 0;
         }
         self.due = self.due.max(now.saturating_add(expected as u64));
     }
 
-    /// A piece is finished: `around` is as it is without it. True if the rate or the trust has changed so that plans
-    /// have to.
-    pub(super) fn finished(
-        &mut self,
-        piece: &Piece,
-        d: usize,
-        now: u64,
-        ok: bool,
-        around: Surroundings<'_>,
-    ) -> bool {
-        let in_flight = around.lane.bytes[d];
+    /// A piece is finished; the flows are without it already. True if plans have to change.
+    pub(super) fn finished(&mut self, piece: &Piece, now: u64, ok: bool, around: Around<'_>) -> bool {
+        let in_flight = self.flow.in_flight;
         if in_flight == 0 {
             self.due = u64::MAX;
         }
@@ -189,7 +159,8 @@ impl Estimate {
             self.window.spoilt = true;
             return false;
         }
-        let took = now.saturating_sub(piece.placed_at.as_nanos() as u64) as f64;
+        let placed_at = piece.placed_at.as_nanos() as u64;
+        let took = now.saturating_sub(placed_at) as f64;
         self.sampled_at = now.max(1);
         let timed = self.base_known;
         // Nothing came before it, and nothing while it was there.
@@ -197,31 +168,21 @@ impl Estimate {
             && piece.ahead == 0
             && in_flight == 0
             && self.window.ios == 0
-            && self.window.start == piece.placed_at.as_nanos() as u64;
+            && self.window.start == placed_at;
         self.time(piece, took, alone);
         let trusted = self.trust(piece, took) || timed != self.base_known;
-        if self.window.ios == 0 {
-            self.window.round = in_flight + piece.len;
-        }
-        self.window.bytes += piece.len;
-        self.window.ios += 1;
-        self.window.least = self.window.least.min(in_flight + piece.len);
+        self.window.add(piece.len, in_flight);
         let elapsed = now.saturating_sub(self.window.start);
-        let full = self.window.is_full(elapsed, self.pace);
-        if in_flight > 0 && !full {
+        if in_flight > 0 && !self.window.is_full(elapsed, self.pace) {
             return trusted;
         }
         let was = (self.known, self.settled());
         if self.proven() && !(self.window.from_idle && in_flight > 0) {
             self.windows = self.windows.saturating_add(1);
         }
-        self.measure(d, elapsed as f64, around);
-        self.window = Window::open(d, now, in_flight == 0, around);
-        let differs = (self.rate - self.planned).abs() > self.planned / REPLAN_PART;
-        if differs {
-            self.planned = self.rate;
-        }
-        trusted || was != (self.known, self.settled()) || differs
+        self.measure(elapsed as f64, around);
+        self.window = Window::open(now, in_flight == 0, &self.flow, around);
+        self.planned.changes_to(self.rate) || trusted || was != (self.known, self.settled())
     }
 
     /// Learns the base latency. `alone`: nothing else was on the lane while the piece was.
@@ -247,9 +208,10 @@ impl Estimate {
             (self.base, self.base_known) = (least, true);
             return;
         }
-        // A hiccup counts for little; what stays is learnt within some twenty.
+        // A hiccup counts for little; a lasting change is learnt within some twenty.
         let seen = self.base.clamp(least, most).min(BASE_CLIP * self.base + BASE_CLIP_SLACK);
-        self.base += (seen - self.base) * if seen < self.base { BASE_FALL_GAIN } else { BASE_RISE_GAIN };
+        let gain = if seen < self.base { BASE_FALL_GAIN } else { BASE_RISE_GAIN };
+        self.base += (seen - self.base) * gain;
     }
 
     /// Without small requests the base is what is left of the time that a middle one takes on an empty lane.
@@ -262,7 +224,7 @@ impl Estimate {
         }
     }
 
-    /// Lets an unproven lane have more.
+    /// Lets an unproven lane have more. True if it is proven by that.
     fn trust(&mut self, piece: &Piece, took: f64) -> bool {
         if self.proven() || took > IN_TIME * (self.base + piece.wait + piece.len as f64 * self.pace) + HICCUP
         {
@@ -276,106 +238,50 @@ impl Estimate {
     }
 
     /// Learns the rate from the window that ends.
-    fn measure(&mut self, d: usize, elapsed: f64, around: Surroundings<'_>) {
-        let window = self.window;
-        if window.spoilt || window.bytes < MEASURED_MIN {
+    fn measure(&mut self, elapsed: f64, around: Around<'_>) {
+        let Some(seen) = self.window.seen(elapsed, self.base, self.flow.in_flight) else { return };
+        // Less than was thought is believed only of a lane that had enough to do and that nothing else held up.
+        if seen.rate < self.rate
+            && !(seen.loading
+                && self.window.was_busy(self.base * self.rate)
+                && self.window.was_alone(elapsed, &self.flow, around))
+        {
             return;
         }
-        let moving = if window.from_idle { elapsed - self.base } else { elapsed };
-        if moving * MOVING_PART < elapsed || moving <= 0.0 {
+        if !self.known && !seen.loading {
             return;
         }
-        let bytes = window.bytes as f64;
-        let seen = bytes / moving;
-        let ran_dry = !window.from_idle && around.lane.bytes[d] == 0;
-        let loading = window.bytes >= window.ios * LOADING;
-        // Less than was thought is believed only of a lane that was not held up, and of no lane that had too little to
-        // do.
-        if seen < self.rate && !(loading && self.busy() && self.alone(d, elapsed, around)) {
-            return;
-        }
-        if !self.known && !loading {
-            return;
-        }
-        let gain = if !self.known {
-            1.0
-        } else if !self.proven() && loading {
-            // What was seen of it was small and little.
-            UNPROVEN_GAIN
-        } else if seen > self.rate && ran_dry {
-            RAN_DRY_GAIN
-        } else if seen > self.rate {
-            // The first impression counts no more than each of the next ones.
-            let alike = 1.0 / f64::from(self.windows.max(1));
-            alike.max(if seen > MUCH_FASTER * self.rate && loading { MUCH_FASTER_GAIN } else { STEADY_GAIN })
-        } else if self.fell {
-            1.0
-        } else if seen > MUCH_SLOWER * self.rate {
-            STEADY_GAIN
-        } else if moving - bytes * self.pace > HICCUP {
-            1.0
-        } else {
-            MUCH_SLOWER_GAIN
-        };
-        self.fell = self.known && !self.fell && seen < self.rate && gain == 1.0;
+        let (gain, fell) = self.gain(&seen);
+        self.fell = fell;
         self.known = true;
-        self.rate += (seen - self.rate) * gain;
+        self.rate += (seen.rate - self.rate) * gain;
         self.pace = 1.0 / self.rate;
         self.anchor();
     }
 
-    /// Whether the lane had enough to do to show all that it can: more than fits between the ends of the wire.
-    fn busy(&self) -> bool {
-        let window = &self.window;
-        window.from_idle && window.ios == 1 || window.least as f64 >= self.base * self.rate
-    }
-
-    /// Whether the lane itself was what limited it: nothing else was on its ports, or they had room.
-    fn alone(&self, d: usize, elapsed: f64, around: Surroundings<'_>) -> bool {
-        let window = &self.window;
-        let elsewhere =
-            |port: &Flow, mark: &Mark| port.placed[d] - around.lane.placed[d] - mark.placed_elsewhere;
-        if !window.shared
-            && elsewhere(around.near, &window.near).max(elsewhere(around.far, &window.far))
-                <= window.bytes / ALONE_PART
-        {
-            return true;
-        }
-        // What the port may have moved at most: what arrived, and all that is still under way.
-        let room = |port: &Flow, mark: &Mark, rate: f64| {
-            let moved = port.moved[d] - mark.moved + (port.bytes[d] - around.lane.bytes[d]);
-            (moved as f64) < PORT_ROOM * rate * elapsed
+    /// The part of a window's rate that the estimate takes over, and whether the lane became slow in this window.
+    fn gain(&self, seen: &Seen) -> (f64, bool) {
+        let gain = if !self.known {
+            1.0
+        } else if !self.proven() && seen.loading {
+            // What was seen of it was small and little.
+            UNPROVEN_GAIN
+        } else if seen.rate > self.rate && seen.ran_dry {
+            RAN_DRY_GAIN
+        } else if seen.rate > self.rate {
+            // The first impression counts no more than each of the next ones.
+            let alike = 1.0 / f64::from(self.windows.max(1));
+            let faster = seen.rate > MUCH_FASTER * self.rate && seen.loading;
+            alike.max(if faster { MUCH_FASTER_GAIN } else { STEADY_GAIN })
+        } else if self.fell {
+            1.0
+        } else if seen.rate > MUCH_SLOWER * self.rate {
+            STEADY_GAIN
+        } else if seen.moving - seen.bytes * self.pace > HICCUP {
+            return (1.0, true);
+        } else {
+            MUCH_SLOWER_GAIN
         };
-        room(around.near, &window.near, around.near_rate) && room(around.far, &window.far, around.far_rate)
-    }
-}
-
-impl Window {
-    /// Whether it is enough to measure.
-    ///
-    /// It takes a round: as much as was in flight together. A target that asks for the data of several writes at once
-    /// gets them side by side, and they end in lumps; what ends first tells of a rate that is none. When a round takes
-    /// twice as long as it should the lane has become slow, and that is told by what there is.
-    fn is_full(&self, elapsed: u64, pace: f64) -> bool {
-        let enough = self.bytes >= WINDOW_BYTES && elapsed >= WINDOW_TIME;
-        let round = self.bytes >= self.round || self.ios >= ROUND_IOS;
-        enough && (round || elapsed as f64 > ROUND_LATE * self.round as f64 * pace + HICCUP)
-    }
-
-    fn open(d: usize, now: u64, from_idle: bool, around: Surroundings<'_>) -> Self {
-        let mark = |port: &Flow| Mark {
-            placed_elsewhere: port.placed[d] - around.lane.placed[d],
-            moved: port.moved[d],
-        };
-        let own = around.lane.bytes[d];
-        Self {
-            start: now,
-            least: u64::MAX,
-            from_idle,
-            shared: around.near.bytes[d] != own || around.far.bytes[d] != own,
-            near: mark(around.near),
-            far: mark(around.far),
-            ..Self::default()
-        }
+        (gain, false)
     }
 }

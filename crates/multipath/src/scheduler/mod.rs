@@ -3,6 +3,8 @@
 mod adaptive;
 mod constants;
 mod estimate;
+mod flow;
+mod half;
 mod load;
 mod msdsm;
 mod policy;
@@ -12,6 +14,7 @@ mod roster;
 mod service_time;
 mod split;
 mod team;
+mod window;
 
 use std::time::Duration;
 
@@ -106,13 +109,15 @@ pub struct LaneFigures {
 ///
 /// | part | knows |
 /// |---|---|
-/// | `load` | bytes and requests in flight on each lane and each port |
-/// | `roster` | which lanes may be used now |
+/// | `load` | requests in flight and bytes moved lately, on each lane |
+/// | `roster` | the lanes that may be used now |
 /// | `msdsm`, `service_time` | the policies of other systems, to the letter |
-/// | `estimate`, `port` | what a lane or a port is good for, from what it did |
-/// | `team` | which lanes can be full at the same time |
-/// | `split` | how much of a large request each lane takes |
-/// | `adaptive` | the policy made of the last four |
+/// | `adaptive` | the policy of that name: two halves, and commands without data |
+/// | `half` | all of `adaptive` that concerns one direction, reads or writes |
+/// | `flow` | bytes in flight in one direction, on each lane and each port |
+/// | `estimate`, `window`, `port` | rate and latency of a lane or a port, from what it did |
+/// | `team` | the lanes that can be full at the same time |
+/// | `split` | the part of a large request that each lane takes |
 /// | `constants` | its constants, each with what fixes it |
 #[derive(Debug)]
 pub struct Scheduler {
@@ -127,14 +132,13 @@ pub struct Scheduler {
 impl Scheduler {
     /// All lanes are out until [`set_use`](Self::set_use) says otherwise.
     pub fn new(lanes: &[LaneShape], policy: Policy) -> Self {
-        let load = Load::new(lanes);
         Self {
             policy,
             roster: Roster::new(lanes),
             msdsm: Msdsm::default(),
             service_time: ServiceTime::new(lanes.len()),
-            adaptive: Adaptive::new(lanes, &load),
-            load,
+            adaptive: Adaptive::new(lanes),
+            load: Load::new(lanes.len()),
         }
     }
 
@@ -147,23 +151,27 @@ impl Scheduler {
         pieces.clear();
         let Some(&first) = self.roster.candidates.first() else { return Err(NoLane) };
         let lane = match self.policy {
-            _ if self.roster.candidates.len() == 1 => first,
-            Policy::Adaptive => {
-                self.adaptive.place(request, now, &self.roster, &mut self.load, pieces);
-                return Ok(());
-            }
-            Policy::ServiceTime => self.service_time.choose(request.len, &self.roster, &self.load),
-            policy => self.msdsm.choose(policy, request, &self.roster, &self.load),
+            _ if self.roster.candidates.len() == 1 => Some(first),
+            Policy::Adaptive => None,
+            Policy::ServiceTime => Some(self.service_time.choose(request.len, &self.roster, &self.load)),
+            policy => Some(self.msdsm.choose(policy, request, &self.roster, &self.load)),
         };
-        let end = request.offset.saturating_add(request.len);
-        pieces.push(self.adaptive.put(lane, request.direction, request.len, end, now, &mut self.load));
+        match lane {
+            Some(lane) => pieces.push(self.adaptive.put(lane, request.direction, request.len, now)),
+            None => self.adaptive.place(request, now, &self.roster, &self.load, pieces),
+        }
+        let mut end = request.offset;
+        for piece in pieces.iter() {
+            end = end.saturating_add(piece.len);
+            self.load.place(piece, end);
+        }
         Ok(())
     }
 
     /// A piece is in flight no more: answered, failed, or dropped. `ok` says that its data arrived.
     pub fn finished(&mut self, piece: &Piece, now: Duration, ok: bool) {
-        self.load.finish(piece.lane, piece.direction, piece.len, ok);
-        self.adaptive.finished(piece, now, ok, &self.load);
+        self.load.finish(piece, nanoseconds(now), ok);
+        self.adaptive.finished(piece, now, ok);
     }
 
     /// What health says of a lane. One that comes, or comes back, begins slowly.
@@ -201,10 +209,11 @@ impl Scheduler {
 
     /// What is known of a lane.
     pub fn figures(&self, lane: LaneId) -> LaneFigures {
-        let flow = &self.load.lanes[lane].flow;
+        let load = &self.load.lanes[lane];
         LaneFigures {
-            in_flight: flow.ios,
-            in_flight_bytes: flow.bytes.iter().sum(),
+            in_flight: load.ios,
+            in_flight_bytes: load.bytes,
+            share: self.load.share(lane),
             ..self.adaptive.figures(lane)
         }
     }
@@ -218,4 +227,9 @@ impl Scheduler {
         self.msdsm.changed(self.policy, &self.roster);
         self.adaptive.changed();
     }
+}
+
+/// Times are reckoned in nanoseconds.
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }

@@ -62,12 +62,12 @@ impl Msdsm {
                 self.head = roster.candidates[next];
                 chosen
             }
-            Policy::LeastQueueDepth => first_least(roster, |lane| u64::from(load.lanes[lane].flow.ios)),
+            Policy::LeastQueueDepth => first_least(roster, |lane| u64::from(load.lanes[lane].ios)),
             Policy::LeastBlocks => {
                 if self.stays(request, load) {
                     self.head
                 } else {
-                    first_least(roster, |lane| load.lanes[lane].flow.data())
+                    first_least(roster, |lane| load.lanes[lane].data)
                 }
             }
             _ => self.head,
@@ -81,7 +81,7 @@ impl Msdsm {
         let sequential = request.offset.saturating_add(u64::from(request.block)) >= head.last_end;
         match request.direction {
             Direction::Read => sequential,
-            Direction::Write => sequential && head.flow.data() + request.len <= LEAST_BLOCKS_CACHE,
+            Direction::Write => sequential && head.data + request.len <= LEAST_BLOCKS_CACHE,
             Direction::Other => true,
         }
     }

@@ -1,12 +1,14 @@
-//! What a port carries in one direction.
+//! Estimate of a port in one direction: its rate, from what its lanes bring together.
 
 use super::LaneId;
 use super::constants::{
     CONGESTED_PART, FREE_PART, LOADING, MOVING_PART, PORT_GAIN, PORT_GROWTH, PORT_LANE_QUARTERS,
     PORT_MEASURED_MIN, PORT_PATIENCE_GROWTH, PORT_PATIENCE_MAX, PORT_PATIENCE_MIN, PORT_TRIAL_IOS,
     PORT_TRIAL_MORE, PORT_TRIAL_OWN_IOS, PORT_TRIAL_PART, PORT_TRIAL_TIME, PORT_TRIAL_TIME_MAX, PORT_USED,
-    PORT_WINDOW_BYTES, PORT_WINDOW_IOS, PORT_WINDOW_TIME, RAN_DRY_GAIN, REPLAN_PART,
+    PORT_WINDOW_BYTES, PORT_WINDOW_IOS, PORT_WINDOW_TIME, RAN_DRY_GAIN,
 };
+use super::estimate::Planned;
+use super::flow::Flow;
 
 /// A port in one direction.
 ///
@@ -16,7 +18,8 @@ use super::constants::{
 /// the next trial follows at once.
 #[derive(Debug, Default)]
 pub(super) struct PortEstimate {
-    /// What is reckoned with, bytes per nanosecond.
+    pub(super) flow: Flow,
+    /// The rate that is reckoned with, bytes per nanosecond.
     pub(super) rate: f64,
     /// Nanoseconds per byte.
     pub(super) pace: f64,
@@ -24,8 +27,7 @@ pub(super) struct PortEstimate {
     proven: f64,
     /// What all its lanes carry together if nothing holds them up.
     ceiling: f64,
-    /// The rate that plans were made with.
-    planned: f64,
+    planned: Planned,
     window: Window,
     trial: Option<Trial>,
     /// When the next trial may begin.
@@ -110,9 +112,9 @@ impl PortEstimate {
         self.window = Window { start: now, latency: Some(latency), ..Window::default() };
     }
 
-    /// A piece has arrived, `left` bytes are still in flight; it was `held_up` if it took longer than the lane takes
+    /// A piece has arrived, and the flow is without it already; it was `held_up` if it took longer than the lane takes
     /// alone. True if plans have to change.
-    pub(super) fn arrived(&mut self, lane: LaneId, len: u64, left: u64, held_up: bool, now: u64) -> bool {
+    pub(super) fn arrived(&mut self, lane: LaneId, len: u64, held_up: bool, now: u64) -> bool {
         let window = &mut self.window;
         if window.bytes == 0 {
             window.lane = lane;
@@ -129,6 +131,7 @@ impl PortEstimate {
         let elapsed = now.saturating_sub(window.start);
         let full =
             window.bytes >= PORT_WINDOW_BYTES && elapsed >= PORT_WINDOW_TIME && window.ios >= PORT_WINDOW_IOS;
+        let left = self.flow.in_flight;
         if left > 0 && !full {
             return false;
         }
@@ -159,11 +162,7 @@ impl PortEstimate {
             self.proven = self.rate * PORT_GROWTH;
         }
         self.settle();
-        let differs = (self.rate - self.planned).abs() > self.planned / REPLAN_PART;
-        if differs {
-            self.planned = self.rate;
-        }
-        differs
+        self.planned.changes_to(self.rate)
     }
 
     /// A piece has arrived during a trial. True when the trial is over.

@@ -99,6 +99,13 @@ pub struct Piece {
     pub(super) alone: bool,
 }
 
+impl Piece {
+    /// A piece that waits for no other.
+    pub(super) fn new(lane: LaneId, direction: Direction, len: u64, placed_at: Duration) -> Self {
+        Self { lane, direction, len, placed_at, wait: 0.0, ahead: 0, alone: false }
+    }
+}
+
 /// The pieces of one request, in the order of its bytes.
 ///
 /// Room for [`Pieces::MOST`] is inside, so that filling it allocates nothing.
@@ -114,15 +121,7 @@ impl Pieces {
 
     /// None.
     pub fn new() -> Self {
-        let none = Piece {
-            lane: 0,
-            direction: Direction::Other,
-            len: 0,
-            placed_at: Duration::ZERO,
-            wait: 0.0,
-            ahead: 0,
-            alone: false,
-        };
+        let none = Piece::new(0, Direction::Other, 0, Duration::ZERO);
         Self { count: 0, pieces: [none; Self::MOST] }
     }
 

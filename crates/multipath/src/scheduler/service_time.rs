@@ -39,7 +39,7 @@ impl ServiceTime {
             if !roster.is_candidate(lane) {
                 continue;
             }
-            let in_flight = load.lanes[lane].flow.bytes.iter().sum();
+            let in_flight = load.lanes[lane].bytes;
             let throughput = u64::from(roster.lanes[lane].weight.min(MOST));
             let better = best.is_none_or(|(_, load, than)| {
                 compare(in_flight, throughput, load, than, len) == Ordering::Less

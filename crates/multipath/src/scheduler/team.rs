@@ -1,9 +1,10 @@
-//! Which lanes can be full at the same time.
+//! Team: the lanes that can be full at the same time.
 
 use super::LaneId;
 use super::constants::{ALIKE, MEMBER_PART_MIN, UNPROVEN_PROMISE};
 use super::estimate::Estimate;
-use super::load::Load;
+use super::flow::Ends;
+use super::half::Lane;
 use super::port::PortEstimate;
 use super::request::Pieces;
 
@@ -49,13 +50,11 @@ impl Team {
     }
 
     /// Chooses anew. Returns when it wants to be asked again for a trial's sake.
-    pub(super) fn choose<'a>(
+    pub(super) fn choose(
         &mut self,
         candidates: &[LaneId],
-        estimate: impl Fn(LaneId) -> &'a Estimate,
-        load: &Load,
-        ports: &mut [[PortEstimate; 2]],
-        d: usize,
+        lanes: &[Lane],
+        ports: &mut [PortEstimate],
         now: u64,
     ) -> u64 {
         let mut old = [usize::MAX; Pieces::MOST];
@@ -64,7 +63,7 @@ impl Team {
         }
         self.members.clear();
         self.left.clear();
-        self.left.extend(ports.iter().map(|port| port[d].rate));
+        self.left.extend(ports.iter().map(|port| port.rate));
         self.users.clear();
         self.users.resize(ports.len(), 0);
         let mut crowd = [0_u32; 2];
@@ -74,14 +73,14 @@ impl Team {
                 if self.members.iter().any(|member| member.lane == lane) {
                     continue;
                 }
-                let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
-                let rate = promise(estimate(lane));
+                let Ends { near, far } = lanes[lane].ends;
+                let rate = promise(&lanes[lane].estimate);
                 let adds = rate.min(self.left[near]).min(self.left[far]);
-                if adds < MEMBER_PART_MIN * estimate(lane).rate {
+                if adds < MEMBER_PART_MIN * lanes[lane].estimate.rate {
                     continue;
                 }
-                crowd[0] = candidates.iter().filter(|&&l| load.lanes[l].near == near).count() as u32;
-                crowd[1] = candidates.iter().filter(|&&l| load.lanes[l].far == far).count() as u32;
+                crowd[0] = candidates.iter().filter(|&&l| lanes[l].ends.near == near).count() as u32;
+                crowd[1] = candidates.iter().filter(|&&l| lanes[l].ends.far == far).count() as u32;
                 let order = [
                     self.users[near] + self.users[far],
                     u32::from(!old.contains(&lane)),
@@ -98,15 +97,15 @@ impl Team {
                 }
             }
             let Some((adds, _, lane)) = best else { break };
-            let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
-            self.join(lane, adds / promise(estimate(lane)));
+            let Ends { near, far } = lanes[lane].ends;
+            self.join(lane, adds / promise(&lanes[lane].estimate));
             for port in [near, far] {
                 self.left[port] -= adds;
                 self.users[port] += 1;
             }
         }
         self.regular = self.members.len();
-        self.admit_trials(candidates, estimate, load, ports, d, now)
+        self.admit_trials(candidates, lanes, ports, now)
     }
 
     fn join(&mut self, lane: LaneId, part: f64) {
@@ -114,24 +113,22 @@ impl Team {
     }
 
     /// Lets in one lane for each full port that is due for a trial.
-    fn admit_trials<'a>(
+    fn admit_trials(
         &mut self,
         candidates: &[LaneId],
-        estimate: impl Fn(LaneId) -> &'a Estimate,
-        load: &Load,
-        ports: &mut [[PortEstimate; 2]],
-        d: usize,
+        lanes: &[Lane],
+        ports: &mut [PortEstimate],
         now: u64,
     ) -> u64 {
         let mut again = u64::MAX;
         // A trial compares with what proven lanes do; before that it would measure their slow start.
-        let ready = self.members.iter().all(|member| estimate(member.lane).settled());
+        let ready = self.members.iter().all(|member| lanes[member.lane].estimate.settled());
         for &lane in candidates {
             if self.members.len() == Pieces::MOST || self.members.iter().any(|member| member.lane == lane) {
                 continue;
             }
-            let (near, far) = (load.lanes[lane].near, load.lanes[lane].far);
-            let rate = estimate(lane).rate;
+            let Ends { near, far } = lanes[lane].ends;
+            let rate = lanes[lane].estimate.rate;
             let full = |port: usize, left: &[f64]| left[port] < MEMBER_PART_MIN * rate;
             let port = match (full(near, &self.left), full(far, &self.left)) {
                 (true, false) => near,
@@ -140,7 +137,7 @@ impl Team {
             };
             let other = if port == near { far } else { near };
             let extra = rate.min(self.left[other]);
-            let estimate = &mut ports[port][d];
+            let estimate = &mut ports[port];
             match estimate.on_trial() {
                 Some(on_trial) if on_trial == lane => {}
                 Some(_) => continue,
