@@ -94,7 +94,7 @@ impl Adaptive {
     fn choose_without_data(&self, at: u64, roster: &Roster) -> LaneId {
         let cost = |lane: LaneId| {
             let (read, write) = (&self.read.lanes[lane].estimate, &self.write.lanes[lane].estimate);
-            let shows = |estimate: &&Estimate| estimate.sampled_at != 0 && !estimate.knows_no_base();
+            let shows = |estimate: &&Estimate| !estimate.trial.is_unseen() && !estimate.knows_no_base();
             let shown = [write, read].into_iter().find(shows);
             let base = shown.map_or(0.0, |estimate| estimate.base);
             (shown.is_none(), base + self.write.queue(lane, 0) + write.late(at))

@@ -1,10 +1,11 @@
 //! Estimate of a lane in one direction: rate, base latency, trust.
 
 use super::constants::{
-    ALLOWANCE_FIRST, ALLOWANCE_LAST, BASE_CLIP, BASE_CLIP_SLACK, BASE_FALL_GAIN, BASE_RISE_GAIN, HICCUP,
-    IN_TIME, LATE, LIGHT_CLIP, LIGHT_GAIN, LOADING, MIDDLE_MAX, MUCH_FASTER, MUCH_FASTER_GAIN, MUCH_SLOWER,
-    MUCH_SLOWER_GAIN, RAN_DRY_GAIN, RECOVERED, REPLAN_PART, SMALL_MAX, STEADY_GAIN, UNPROVEN_GAIN,
+    BASE_CLIP, BASE_CLIP_SLACK, BASE_FALL_GAIN, BASE_RISE_GAIN, HICCUP, IN_TIME, LATE, LIGHT_CLIP,
+    LIGHT_GAIN, LOADING, MIDDLE_MAX, MUCH_FASTER, MUCH_FASTER_GAIN, MUCH_SLOWER, MUCH_SLOWER_GAIN,
+    RAN_DRY_GAIN, RECOVERED, REPLAN_PART, SMALL_MAX, STEADY_GAIN, UNPROVEN_GAIN,
 };
+use super::explore::LaneTrial;
 use super::flow::Flow;
 use super::request::Piece;
 use super::window::{Around, Seen, Window};
@@ -32,12 +33,9 @@ pub(super) struct Estimate {
     /// Nanoseconds that a piece takes beside its own transfer; an assumption until `base_known`.
     pub(super) base: f64,
     pub(super) base_known: bool,
-    /// Bytes that may be in flight; `u64::MAX` when proven.
-    pub(super) cap: u64,
+    pub(super) trial: LaneTrial,
     /// When everything in flight should have arrived; `u64::MAX` when nothing is in flight.
     due: u64,
-    /// Time of its last answer; 0: none, or none since it came back.
-    pub(super) sampled_at: u64,
     window: Window,
     /// Pieces of middle size that found the lane empty.
     light: Sample,
@@ -93,9 +91,8 @@ impl Estimate {
             planned: Planned(rate),
             base: 0.0,
             base_known: false,
-            cap: ALLOWANCE_FIRST,
+            trial: LaneTrial::new(),
             due: u64::MAX,
-            sampled_at: 0,
             window: Window::default(),
             light: Sample::default(),
         }
@@ -111,20 +108,14 @@ impl Estimate {
         !self.base_known && self.light.count == 0
     }
 
-    /// Whether it may have everything that it can carry.
-    pub(super) fn proven(&self) -> bool {
-        self.cap == u64::MAX
-    }
-
     /// Whether its rate is more than a first impression.
     pub(super) fn settled(&self) -> bool {
-        self.proven() && self.windows > 0
+        self.trial.is_proven() && self.windows > 0
     }
 
     /// The lane comes back: what was known is a guess now, and it begins slowly.
     pub(super) fn returned(&mut self) {
-        self.cap = ALLOWANCE_FIRST;
-        self.sampled_at = 0;
+        self.trial.returned();
         self.due = u64::MAX;
         self.window = Window::spoilt();
         self.light = Sample::default();
@@ -161,7 +152,7 @@ impl Estimate {
         }
         let placed_at = piece.placed_at.as_nanos() as u64;
         let took = now.saturating_sub(placed_at) as f64;
-        self.sampled_at = now.max(1);
+        self.trial.answered(now);
         let timed = self.base_known;
         // Nothing came before it, and nothing while it was there.
         let alone = piece.alone
@@ -177,7 +168,7 @@ impl Estimate {
             return trusted;
         }
         let was = (self.known, self.settled());
-        if self.proven() && !(self.window.from_idle && in_flight > 0) {
+        if self.trial.is_proven() && !(self.window.from_idle && in_flight > 0) {
             self.windows = self.windows.saturating_add(1);
         }
         self.measure(elapsed as f64, around);
@@ -224,17 +215,10 @@ impl Estimate {
         }
     }
 
-    /// Lets an unproven lane have more. True if it is proven by that.
+    /// Trusts an unproven lane with more. True if it is proven by that.
     fn trust(&mut self, piece: &Piece, took: f64) -> bool {
-        if self.proven() || took > IN_TIME * (self.base + piece.wait + piece.len as f64 * self.pace) + HICCUP
-        {
-            return false;
-        }
-        self.cap += piece.len;
-        if self.cap >= ALLOWANCE_LAST {
-            self.cap = u64::MAX;
-        }
-        self.proven()
+        let expected = self.base + piece.wait + piece.len as f64 * self.pace;
+        took <= IN_TIME * expected + HICCUP && self.trial.arrived_in_time(piece.len)
     }
 
     /// Learns the rate from the window that ends.
@@ -263,7 +247,7 @@ impl Estimate {
     fn gain(&self, seen: &Seen) -> (f64, bool) {
         let gain = if !self.known {
             1.0
-        } else if !self.proven() && seen.loading {
+        } else if !self.trial.is_proven() && seen.loading {
             // What was seen of it was small and little.
             UNPROVEN_GAIN
         } else if seen.rate > self.rate && seen.ran_dry {

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::constants::{
-    BUSY_MARGIN, DIVIDED_MIN, HELD_UP, LOADING, LOOK_AGAIN, OWN_QUEUE_WEIGHT, PIECE_MIN, RELIEF_SLOWER_MAX,
-    SILENCE_MAX, SILENCE_MIN, TRIAL_PART, TRIAL_REST, TRIAL_SIZE_MAX, UNKNOWN_RATE,
+    BUSY_MARGIN, DIVIDED_MIN, HELD_UP, LOADING, OWN_QUEUE_WEIGHT, PIECE_MIN, RELIEF_SLOWER_MAX,
+    TRIAL_SIZE_MAX, UNKNOWN_RATE,
 };
 use super::estimate::Estimate;
+use super::explore::Search;
 use super::flow::{Ends, Standing};
 use super::load::Load;
 use super::port::PortEstimate;
@@ -30,8 +31,7 @@ pub(super) struct Half {
     team: Team,
     /// When the team has to be chosen again; 0: now.
     team_until: u64,
-    /// When the next look for lanes that have shown nothing is due.
-    look_at: u64,
+    search: Search,
     /// Pieces placed since the beginning.
     placed: u64,
     /// Bytes in flight on all lanes.
@@ -46,14 +46,12 @@ pub(super) struct Lane {
     /// The rate that its local card claims, bytes per nanosecond.
     hint: Option<f64>,
     pub(super) estimate: Estimate,
-    /// The number of pieces placed in this direction when it got its last one.
-    used_at: u64,
 }
 
 impl Lane {
     pub(super) fn new(shape: &LaneShape, ends: Ends) -> Self {
         let hint = shape.rate_hint.filter(|&hint| hint > 0).map(|hint| hint as f64 / 1e9);
-        Self { ends, hint, estimate: Estimate::new(hint.unwrap_or(UNKNOWN_RATE)), used_at: 0 }
+        Self { ends, hint, estimate: Estimate::new(hint.unwrap_or(UNKNOWN_RATE)) }
     }
 }
 
@@ -67,7 +65,7 @@ impl Half {
             lanes,
             ports: (0..ports).map(|_| PortEstimate::default()).collect(),
             team_until: 0,
-            look_at: 0,
+            search: Search::default(),
             placed: 0,
             in_flight: 0,
             standing: Standing::default(),
@@ -84,7 +82,7 @@ impl Half {
     /// A lane comes back.
     pub(super) fn returned(&mut self, lane: LaneId, now: u64) {
         self.lanes[lane].estimate.returned();
-        self.look_at = now;
+        self.search.hasten(now);
     }
 
     /// Chooses for a request; there are several lanes to choose from. `other`: the other direction.
@@ -124,13 +122,13 @@ impl Half {
         }
         let expected = base + self.queue(lane, len);
         let around = Around { near: &self.ports[ends.near], far: &self.ports[ends.far] };
-        let state = &mut self.lanes[lane];
-        state.estimate.placed(at, expected, around);
+        let estimate = &mut self.lanes[lane].estimate;
+        estimate.placed(at, expected, around);
         self.standing.note(at, self.in_flight);
         self.in_flight += len;
         self.placed += 1;
-        state.used_at = self.placed;
-        state.estimate.flow.place(len);
+        estimate.trial.used(self.placed);
+        estimate.flow.place(len);
         for port in ends.both() {
             self.ports[port].flow.place(len);
         }
@@ -189,7 +187,7 @@ impl Half {
 
     /// Takes one lane for a whole request.
     fn choose(&mut self, len: u64, at: u64, roster: &Roster, load: &Load) -> LaneId {
-        if at >= self.look_at
+        if self.search.is_due(at)
             && len <= TRIAL_SIZE_MAX
             && let Some(lane) = self.look_for_silent(len, at, roster, load)
         {
@@ -209,7 +207,7 @@ impl Half {
         for lane in lanes.clone() {
             let estimate = &self.lanes[lane].estimate;
             let in_flight = estimate.flow.in_flight;
-            if in_flight > 0 && in_flight + len > estimate.cap {
+            if in_flight > 0 && len > estimate.trial.allowance(in_flight) {
                 continue;
             }
             let end = self.end(lane, len, at);
@@ -241,44 +239,18 @@ impl Half {
         Some(best)
     }
 
-    /// A lane that has shown nothing for long and has nothing to do.
+    /// An idle lane that is due for a trial by a whole request.
     fn look_for_silent(&mut self, len: u64, at: u64, roster: &Roster, load: &Load) -> Option<LaneId> {
-        let candidates = &roster.candidates;
-        let best = candidates.iter().map(|&l| self.end(l, len, at)).fold(f64::MAX, f64::min);
-        let mut next = u64::MAX;
-        let mut found = None;
-        for &lane in candidates {
-            let estimate = &self.lanes[lane].estimate;
-            let due = self.silent_until(estimate, self.end(lane, len, at) - best);
-            if due > at {
-                next = next.min(due);
-            } else if found.is_none() && load.lanes[lane].ios == 0 && self.has_rested(lane) {
-                found = Some(lane);
-                next = next.min(at + LOOK_AGAIN);
-            } else {
-                next = next.min(at + LOOK_AGAIN);
-            }
-        }
-        if found.is_some() && next < at + SILENCE_MIN {
-            // Others may be due too: the next request looks again.
-            next = at;
-        }
-        self.look_at = next;
+        let end = |&lane: &LaneId| self.end(lane, len, at);
+        let best = roster.candidates.iter().map(end).fold(f64::MAX, f64::min);
+        let due = |lane: &LaneId| (*lane, self.lanes[*lane].estimate.trial.due_at(end(lane) - best));
+        let is_ready = |lane: LaneId| {
+            load.lanes[lane].ios == 0 && self.lanes[lane].estimate.trial.has_rested(self.placed)
+        };
+        let mut search = self.search;
+        let found = search.find(roster.candidates.iter().map(due), is_ready, at);
+        self.search = search;
         found
-    }
-
-    /// Whether enough went elsewhere since a lane was used. One that has shown nothing at all is needed sooner.
-    fn has_rested(&self, lane: LaneId) -> bool {
-        let lane = &self.lanes[lane];
-        lane.estimate.sampled_at == 0 || self.placed - lane.used_at >= TRIAL_REST
-    }
-
-    /// Until when a lane may show nothing, if trying it costs `extra` nanoseconds.
-    fn silent_until(&self, estimate: &Estimate, extra: f64) -> u64 {
-        if estimate.sampled_at == 0 {
-            return 0;
-        }
-        estimate.sampled_at + ((extra * TRIAL_PART) as u64).clamp(SILENCE_MIN, SILENCE_MAX)
     }
 
     /// Divides a large request among the team.
@@ -295,9 +267,9 @@ impl Half {
             // about the right size would end.
             let queue = (self.queue(lane, about) - about as f64 / rate).max(backlog);
             let start = estimate.base + queue + estimate.late(at);
-            let limit = if estimate.proven() { u64::MAX } else { estimate.cap.saturating_sub(in_flight) };
-            let due = self.silent_until(estimate, start + PIECE_MIN as f64 / rate);
-            let probe = in_flight == 0 && due <= at && estimate.sampled_at != 0 && self.has_rested(lane);
+            let limit = estimate.trial.allowance(in_flight);
+            let costs = start + PIECE_MIN as f64 / rate;
+            let probe = in_flight == 0 && estimate.trial.wants_probe(costs, self.placed, at);
             shares.push(Share { lane, start, backlog, rate, limit, probe, len: 0 });
         }
         if let Some(alone) = shares.divide(request.offset, request.len, request.cut) {

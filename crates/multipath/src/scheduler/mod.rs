@@ -3,6 +3,7 @@
 mod adaptive;
 mod constants;
 mod estimate;
+mod explore;
 mod flow;
 mod half;
 mod load;
@@ -116,6 +117,7 @@ pub struct LaneFigures {
 /// | `half` | all of `adaptive` that concerns one direction, reads or writes |
 /// | `flow` | bytes in flight in one direction, on each lane and each port |
 /// | `estimate`, `window`, `port` | rate and latency of a lane or a port, from what it did |
+/// | `explore` | trials of lanes and ports that the estimates advise against |
 /// | `team` | the lanes that can be full at the same time |
 /// | `split` | the part of a large request that each lane takes |
 /// | `constants` | its constants, each with what fixes it |

@@ -11,7 +11,11 @@ use super::request::Pieces;
 /// What a lane will probably carry: small requests, which are all that an unproven one gets, make it look slower than
 /// it is.
 fn promise(estimate: &Estimate) -> f64 {
-    if estimate.known && !estimate.proven() { estimate.rate * UNPROVEN_PROMISE } else { estimate.rate }
+    if estimate.known && !estimate.trial.is_proven() {
+        estimate.rate * UNPROVEN_PROMISE
+    } else {
+        estimate.rate
+    }
 }
 
 /// The lanes that carry large requests in one direction: chosen so that none of their ports is filled twice.
@@ -141,10 +145,10 @@ impl Team {
             match estimate.on_trial() {
                 Some(on_trial) if on_trial == lane => {}
                 Some(_) => continue,
-                None if ready && estimate.trial_at <= now => estimate.try_lane(lane, extra, now),
+                None if ready && estimate.trial_at() <= now => estimate.try_lane(lane, extra, now),
                 None => {
                     if ready {
-                        again = again.min(estimate.trial_at);
+                        again = again.min(estimate.trial_at());
                     }
                     continue;
                 }

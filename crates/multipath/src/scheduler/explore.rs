@@ -1,0 +1,322 @@
+//! Exploration: requests sent where the estimates advise against it, because the estimates may be wrong or old.
+//!
+//! Four kinds of trial, each for one way in which a good lane could be overlooked:
+//!
+//! | trial | overlooked otherwise | costs |
+//! |---|---|---|
+//! | trust | a lane that is new or returns, of unknown rate | [`ALLOWANCE_FIRST`] bytes in flight, more as they arrive |
+//! | whole request | a lane that was slow, where requests are small | one request of [`TRIAL_SIZE_MAX`] at most |
+//! | probe | the same, where requests are divided | one piece of [`PIECE_MIN`] |
+//! | port trial | a port that carries more than its lanes showed | one more lane in the team for some requests |
+//!
+//! The first three are one state machine for each lane and direction, [`LaneTrial`]:
+//!
+//! ```text
+//!             ┌────────────────────────── returned ──────────────────────────┐
+//!             ▼                                                              │
+//!          Unseen ── first answer ──▶ OnTrust ── 4 MiB arrived in time ──▶ Proven
+//!   due for a request at once     allowance grows                      no limit
+//!                                 by what arrives in time
+//!                                        └──── silent for long: due for a trial ────┘
+//! ```
+//!
+//! The fourth is one for each port and direction, [`PortTrial`]:
+//!
+//! ```text
+//!   Resting ── the pause is over, a lane is kept out ──▶ Running ── the port carries more: rest not at all
+//!      ▲                                                    │    └─ it does not: rest four times as long
+//!      └────────────────────────────────────────────────────┘
+//! ```
+
+use super::LaneId;
+use super::constants::{
+    ALLOWANCE_FIRST, ALLOWANCE_LAST, FREE_PART, LOOK_AGAIN, PORT_PATIENCE_GROWTH, PORT_PATIENCE_MAX,
+    PORT_PATIENCE_MIN, PORT_TRIAL_IOS, PORT_TRIAL_MORE, PORT_TRIAL_OWN_IOS, PORT_TRIAL_PART, PORT_TRIAL_TIME,
+    PORT_TRIAL_TIME_MAX, SILENCE_MAX, SILENCE_MIN, TRIAL_PART, TRIAL_REST,
+};
+#[cfg(doc)]
+use super::constants::{PIECE_MIN, TRIAL_SIZE_MAX};
+
+/// Trust in a lane, and when it is due for a trial; in one direction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneTrial {
+    stage: Stage,
+    /// The number of pieces placed in this direction when the lane got its last one.
+    used_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// New, or returned, and has answered nothing since.
+    Unseen,
+    /// May have `allowance` bytes in flight.
+    OnTrust { allowance: u64, answered_at: u64 },
+    /// May have everything.
+    Proven { answered_at: u64 },
+}
+
+impl LaneTrial {
+    pub(super) fn new() -> Self {
+        Self { stage: Stage::Unseen, used_at: 0 }
+    }
+
+    /// The lane comes back.
+    pub(super) fn returned(&mut self) {
+        self.stage = Stage::Unseen;
+    }
+
+    /// The lane gets the piece of this number.
+    pub(super) fn used(&mut self, number: u64) {
+        self.used_at = number;
+    }
+
+    /// A piece has arrived.
+    pub(super) fn answered(&mut self, now: u64) {
+        match &mut self.stage {
+            Stage::Unseen => {
+                self.stage = Stage::OnTrust { allowance: ALLOWANCE_FIRST, answered_at: now };
+            }
+            Stage::OnTrust { answered_at, .. } | Stage::Proven { answered_at } => *answered_at = now,
+        }
+    }
+
+    /// The piece has arrived in time. True if the lane is proven by that.
+    pub(super) fn arrived_in_time(&mut self, len: u64) -> bool {
+        let Stage::OnTrust { allowance, answered_at } = &mut self.stage else { return false };
+        *allowance += len;
+        if *allowance < ALLOWANCE_LAST {
+            return false;
+        }
+        self.stage = Stage::Proven { answered_at: *answered_at };
+        true
+    }
+
+    pub(super) fn is_unseen(&self) -> bool {
+        self.stage == Stage::Unseen
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        matches!(self.stage, Stage::Proven { .. })
+    }
+
+    /// Bytes that the lane may have beside those in flight; `u64::MAX`: any number.
+    pub(super) fn allowance(&self, in_flight: u64) -> u64 {
+        match self.stage {
+            Stage::Unseen => ALLOWANCE_FIRST.saturating_sub(in_flight),
+            Stage::OnTrust { allowance, .. } => allowance.saturating_sub(in_flight),
+            Stage::Proven { .. } => u64::MAX,
+        }
+    }
+
+    /// When the lane is due for a trial that costs `extra` nanoseconds.
+    pub(super) fn due_at(&self, extra: f64) -> u64 {
+        match self.stage {
+            Stage::Unseen => 0,
+            Stage::OnTrust { answered_at, .. } | Stage::Proven { answered_at } => {
+                answered_at + ((extra * TRIAL_PART) as u64).clamp(SILENCE_MIN, SILENCE_MAX)
+            }
+        }
+    }
+
+    /// Whether enough of `placed` pieces went elsewhere since the lane was used. An unseen lane is needed sooner.
+    pub(super) fn has_rested(&self, placed: u64) -> bool {
+        self.is_unseen() || placed - self.used_at >= TRIAL_REST
+    }
+
+    /// Whether an idle lane gets a piece of a divided request to show itself, which costs `extra` nanoseconds. What an
+    /// unseen lane is trusted with shows it without that.
+    pub(super) fn wants_probe(&self, extra: f64, placed: u64, now: u64) -> bool {
+        !self.is_unseen() && self.due_at(extra) <= now && self.has_rested(placed)
+    }
+}
+
+/// Search for lanes that are due for a whole request; in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Search {
+    next_at: u64,
+}
+
+impl Search {
+    /// A lane comes back: the next request looks for it.
+    pub(super) fn hasten(&mut self, now: u64) {
+        self.next_at = now;
+    }
+
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        now >= self.next_at
+    }
+
+    /// Takes the first lane that is due and ready: idle and rested. `lanes`: each with the time at which it is due.
+    pub(super) fn find(
+        &mut self,
+        lanes: impl Iterator<Item = (LaneId, u64)>,
+        is_ready: impl Fn(LaneId) -> bool,
+        now: u64,
+    ) -> Option<LaneId> {
+        let mut next = u64::MAX;
+        for (lane, due) in lanes {
+            if due <= now && is_ready(lane) {
+                // Others may be due too: the next request looks again.
+                self.next_at = now;
+                return Some(lane);
+            }
+            next = next.min(if due > now { due } else { now + LOOK_AGAIN });
+        }
+        self.next_at = next;
+        None
+    }
+}
+
+/// Trials of a port, one at a time: a lane that the full port keeps out of the team is let in. In one direction.
+///
+/// A trial costs little where the port is full indeed. Where it is not, the next one follows at once.
+#[derive(Debug)]
+pub(super) enum PortTrial {
+    /// No trial until then; the pause was `patience` long.
+    Resting { until: u64, patience: u64 },
+    /// A trial runs; the pause before it was `patience` long.
+    Running { trial: Trial, patience: u64 },
+}
+
+/// A lane that is let in although the port seems full.
+#[derive(Debug)]
+pub(super) struct Trial {
+    lane: LaneId,
+    /// What the lane would add, bytes per nanosecond.
+    extra: f64,
+    began: u64,
+    /// Counts from the end of the lane's first request.
+    tally: Option<Tally>,
+}
+
+/// What a port carried during a trial.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    since: u64,
+    ios: u32,
+    bytes: u64,
+    /// Bytes that took longer than their lane takes alone.
+    held_up: u64,
+    /// Of the lane on trial.
+    own_ios: u32,
+    own_bytes: u64,
+}
+
+/// Outcome of a port trial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// The port carries this much more, bytes per nanosecond.
+    Room(f64),
+    /// The port was full.
+    Full,
+}
+
+impl Default for PortTrial {
+    fn default() -> Self {
+        Self::Resting { until: 0, patience: 0 }
+    }
+}
+
+impl PortTrial {
+    /// The lane on trial.
+    pub(super) fn lane(&self) -> Option<LaneId> {
+        match self {
+            Self::Running { trial, .. } => Some(trial.lane),
+            Self::Resting { .. } => None,
+        }
+    }
+
+    /// The rate that the port is taken to have in addition while a trial runs, bytes per nanosecond.
+    pub(super) fn extra(&self) -> f64 {
+        match self {
+            Self::Running { trial, .. } => trial.extra,
+            Self::Resting { .. } => 0.0,
+        }
+    }
+
+    /// When the next trial may begin; never while one runs.
+    pub(super) fn due_at(&self) -> u64 {
+        match self {
+            Self::Running { .. } => u64::MAX,
+            Self::Resting { until, .. } => *until,
+        }
+    }
+
+    /// Begins a trial, if none runs.
+    pub(super) fn begin(&mut self, lane: LaneId, extra: f64, now: u64) {
+        if let Self::Resting { patience, .. } = *self {
+            *self = Self::Running { trial: Trial { lane, extra, began: now, tally: None }, patience };
+        }
+    }
+
+    /// Counts a piece that has arrived. `rate`: what the port is reckoned to carry. The trial is over if there is a
+    /// verdict.
+    pub(super) fn observe(
+        &mut self,
+        lane: LaneId,
+        len: u64,
+        held_up: bool,
+        rate: f64,
+        now: u64,
+    ) -> Option<Verdict> {
+        let Self::Running { trial, patience } = self else { return None };
+        let verdict = trial.observe(lane, len, held_up, rate, now)?;
+        let patience = match verdict {
+            Verdict::Room(_) => 0,
+            Verdict::Full => (*patience * PORT_PATIENCE_GROWTH).clamp(PORT_PATIENCE_MIN, PORT_PATIENCE_MAX),
+        };
+        *self = Self::Resting { until: now + patience, patience };
+        Some(verdict)
+    }
+}
+
+impl Trial {
+    fn observe(&mut self, lane: LaneId, len: u64, held_up: bool, rate: f64, now: u64) -> Option<Verdict> {
+        let own = lane == self.lane;
+        let late = now.saturating_sub(self.began) > PORT_TRIAL_TIME_MAX;
+        let Some(tally) = &mut self.tally else {
+            if own {
+                self.tally = Some(Tally { since: now, ..Tally::default() });
+            }
+            return late.then_some(Verdict::Full);
+        };
+        tally.add(len, own, held_up);
+        let elapsed = now.saturating_sub(tally.since);
+        let enough = own
+            && tally.own_ios >= PORT_TRIAL_OWN_IOS
+            && elapsed >= PORT_TRIAL_TIME
+            && tally.ios >= PORT_TRIAL_IOS;
+        if !late && !enough {
+            return None;
+        }
+        if !late && tally.own_bytes < tally.bytes / PORT_TRIAL_PART {
+            // The lane is not trusted with enough yet to be told from noise.
+            *tally = Tally { since: now, ..Tally::default() };
+            return None;
+        }
+        // The lane may have had little yet: what it could bring is taken for granted until it is measured.
+        Some(if tally.shows_more(rate, elapsed) { Verdict::Room(self.extra) } else { Verdict::Full })
+    }
+}
+
+impl Tally {
+    fn add(&mut self, len: u64, own: bool, held_up: bool) {
+        self.bytes += len;
+        self.ios += 1;
+        if held_up {
+            self.held_up += len;
+        }
+        if own {
+            self.own_ios += 1;
+            self.own_bytes += len;
+        }
+    }
+
+    /// Whether the port carried more than `rate`. A full port carries as much as before: what the lane brings the
+    /// others lose, and wait for.
+    fn shows_more(&self, rate: f64, elapsed: u64) -> bool {
+        let over = |bytes: u64| bytes as f64 / elapsed.max(1) as f64;
+        let is_free = self.held_up * FREE_PART < self.bytes;
+        self.own_ios > 0 && (is_free || over(self.bytes) - rate > PORT_TRIAL_MORE * over(self.own_bytes))
+    }
+}
