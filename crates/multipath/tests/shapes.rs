@@ -258,7 +258,9 @@ fn where_adaptive_is_not_the_best() {
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     rows.iter().for_each(|(_, row)| println!("{row}"));
     let mean = f64::exp(logarithms / f64::from(count));
-    println!("below 0.98 in {} of {count}; geometric mean {mean:.3}", rows.len());
-    assert!(mean >= 1.09, "geometric mean {mean:.3}");
-    assert!(rows[0].0 >= 0.6, "{}", rows[0].1);
+    let worst = rows[0].0;
+    println!("below 0.98 in {} of {count}; geometric mean {mean:.5}, worst {worst:.4}", rows.len());
+    // Runs repeat to the last digit: a change of the policy that lowers these has to say why.
+    assert!(mean >= 1.1008, "geometric mean {mean:.5}");
+    assert!(worst >= 0.6012, "{}", rows[0].1);
 }

@@ -98,6 +98,14 @@ impl Estimate {
         }
     }
 
+    /// A lane that has carried enough of large requests to be proven and measured, at a rate in bytes per nanosecond.
+    #[cfg(test)]
+    pub(super) fn measured(rate: f64) -> Self {
+        let mut line = tests::Line::new(rate);
+        line.carry(256 << 10, 4, 64, rate, 100_000);
+        line.estimate
+    }
+
     /// How long a piece takes if only the lane itself holds it up.
     pub(super) fn expects(&self, piece: &Piece) -> f64 {
         self.base + (piece.ahead + piece.len) as f64 * self.pace
@@ -267,5 +275,195 @@ impl Estimate {
             MUCH_SLOWER_GAIN
         };
         (gain, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Duration;
+
+    use super::super::port::PortEstimate;
+    use super::super::request::Direction;
+    use super::*;
+
+    const GIGABIT: f64 = 0.125;
+    const MILLI: u64 = 1_000_000;
+
+    /// A lane with two ports of its own, and a clock.
+    pub(super) struct Line {
+        pub(super) estimate: Estimate,
+        near: PortEstimate,
+        far: PortEstimate,
+        now: u64,
+    }
+
+    impl Line {
+        /// One of which a rate is assumed.
+        pub(super) fn new(rate: f64) -> Self {
+            let port = || {
+                let mut port = PortEstimate::default();
+                port.set_bounds(rate, 10.0 * rate);
+                port
+            };
+            Self { estimate: Estimate::new(rate), near: port(), far: port(), now: 0 }
+        }
+
+        fn place(&mut self, len: u64) -> Piece {
+            let mut piece = Piece::new(0, Direction::Read, len, Duration::from_nanos(self.now));
+            piece.ahead = self.estimate.flow.in_flight;
+            piece.wait = piece.ahead as f64 * self.estimate.pace;
+            piece.alone = self.near.flow.in_flight == piece.ahead;
+            let around = Around { near: &self.near, far: &self.far };
+            self.estimate.placed(self.now, self.estimate.expects(&piece), around);
+            for flow in [&mut self.estimate.flow, &mut self.near.flow, &mut self.far.flow] {
+                flow.place(len);
+            }
+            piece
+        }
+
+        fn finish(&mut self, piece: &Piece, ok: bool) -> bool {
+            for flow in [&mut self.estimate.flow, &mut self.near.flow, &mut self.far.flow] {
+                flow.finish(piece.len, ok);
+            }
+            let around = Around { near: &self.near, far: &self.far };
+            self.estimate.finished(piece, self.now, ok, around)
+        }
+
+        /// So many pieces, `depth` at a time, over a wire of this rate and latency.
+        pub(super) fn carry(&mut self, len: u64, depth: usize, pieces: usize, rate: f64, latency: u64) {
+            let mut on_wire: VecDeque<(Piece, u64)> = VecDeque::new();
+            let mut free_at = 0;
+            for _ in 0..pieces {
+                if on_wire.len() == depth {
+                    self.arrive(&mut on_wire);
+                }
+                let piece = self.place(len);
+                free_at = free_at.max(self.now + latency) + (len as f64 / rate) as u64;
+                on_wire.push_back((piece, free_at));
+            }
+            while !on_wire.is_empty() {
+                self.arrive(&mut on_wire);
+            }
+        }
+
+        fn arrive(&mut self, on_wire: &mut VecDeque<(Piece, u64)>) {
+            let (piece, end) = on_wire.pop_front().unwrap();
+            self.now = end;
+            self.finish(&piece, true);
+        }
+
+        /// The rate that is known, in parts of another.
+        fn of(&self, rate: f64) -> f64 {
+            assert!(self.estimate.known && self.estimate.pace == 1.0 / self.estimate.rate);
+            self.estimate.rate / rate
+        }
+    }
+
+    #[test]
+    fn large_requests_show_the_rate_of_a_lane_whatever_was_assumed_of_it() {
+        for (assumed, rate) in [(GIGABIT, GIGABIT / 10.0), (GIGABIT, GIGABIT), (GIGABIT / 10.0, GIGABIT)] {
+            for depth in [1, 4] {
+                let mut line = Line::new(assumed);
+                line.carry(1 << 20, depth, 32, rate, 100_000);
+                assert!((line.of(rate) - 1.0).abs() < 0.02, "{depth} deep at {rate}: {}", line.estimate.rate);
+                assert!(line.estimate.settled());
+            }
+        }
+    }
+
+    #[test]
+    fn small_requests_show_the_latency_of_a_lane_and_leave_its_rate_unknown() {
+        let mut line = Line::new(GIGABIT);
+        line.carry(4096, 1, 100, 10.0 * GIGABIT, 200_000);
+        assert!(!line.estimate.known && line.estimate.base_known);
+        let took = 200_000.0 + 4096.0 / (10.0 * GIGABIT);
+        assert!((line.estimate.base - (took - 4096.0 / GIGABIT)).abs() < 2.0, "{}", line.estimate.base);
+    }
+
+    #[test]
+    fn a_hiccup_moves_the_base_by_a_quarter_at_most_and_a_lasting_change_is_learnt() {
+        let mut line = Line::new(GIGABIT);
+        line.carry(4096, 1, 100, GIGABIT, 200_000);
+        let before = line.estimate.base;
+        line.carry(4096, 1, 1, GIGABIT, 50 * MILLI);
+        assert!(line.estimate.base < 1.25 * before, "{before} {}", line.estimate.base);
+        line.carry(4096, 1, 60, GIGABIT, 1_000_000);
+        assert!((line.estimate.base / 1e6 - 1.0).abs() < 0.1, "{}", line.estimate.base);
+        line.carry(4096, 1, 1, GIGABIT, 200_000);
+        assert!(line.estimate.base <= 200_000.0 + 4096.0 / GIGABIT, "no request is faster than the base");
+    }
+
+    #[test]
+    fn without_small_requests_the_base_is_what_a_middle_one_takes_beside_its_transfer() {
+        let mut line = Line::new(GIGABIT);
+        line.carry(1 << 20, 4, 16, GIGABIT, 2 * MILLI);
+        line.carry(64 << 10, 1, 20, GIGABIT, 2 * MILLI);
+        assert!(!line.estimate.base_known);
+        let expected = line.estimate.base + f64::from(64 << 10) * line.estimate.pace;
+        assert!((expected / (2e6 + f64::from(64 << 10) / GIGABIT) - 1.0).abs() < 0.02, "{expected}");
+    }
+
+    #[test]
+    fn a_lane_that_becomes_slow_is_believed_within_two_windows() {
+        let mut line = Line::new(GIGABIT);
+        line.carry(1 << 20, 4, 64, GIGABIT, 100_000);
+        line.carry(1 << 20, 1, 2, GIGABIT / 20.0, 100_000);
+        assert!((line.of(GIGABIT / 20.0) - 1.0).abs() < 0.05, "{}", line.estimate.rate);
+    }
+
+    #[test]
+    fn a_lane_that_others_hold_up_on_a_full_port_keeps_its_rate() {
+        let mut line = Line::new(GIGABIT);
+        line.carry(1 << 20, 4, 64, GIGABIT, 100_000);
+        let before = line.estimate.rate;
+        for _ in 0..32 {
+            // Another lane has as much on the local port, which carries what one of them does.
+            line.near.set_bounds(GIGABIT, GIGABIT);
+            line.near.flow.place(1 << 20);
+            line.carry(1 << 20, 1, 1, GIGABIT / 2.0, 100_000);
+            line.near.flow.finish(1 << 20, true);
+        }
+        assert_eq!(line.estimate.rate, before);
+    }
+
+    #[test]
+    fn a_window_with_a_failed_piece_tells_nothing() {
+        let mut line = Line::new(GIGABIT);
+        let pieces = [line.place(1 << 20), line.place(1 << 20)];
+        line.now = MILLI;
+        assert!(!line.finish(&pieces[0], false));
+        line.finish(&pieces[1], true);
+        assert!(!line.estimate.known);
+    }
+
+    #[test]
+    fn a_lane_is_late_by_twice_the_time_since_everything_on_it_should_have_arrived() {
+        let mut line = Line::new(GIGABIT);
+        assert_eq!(line.estimate.late(u64::MAX), 0.0, "nothing is in flight");
+        let piece = line.place(125_000);
+        assert_eq!(line.estimate.late(MILLI), 0.0);
+        assert_eq!(line.estimate.late(3 * MILLI), 4e6);
+        line.now = 3 * MILLI;
+        line.finish(&piece, true);
+        assert_eq!(line.estimate.late(u64::MAX), 0.0);
+    }
+
+    #[test]
+    fn a_lane_that_returns_keeps_its_rate_and_is_neither_trusted_nor_late() {
+        let mut line = Line::new(GIGABIT);
+        line.carry(1 << 20, 4, 64, GIGABIT, 100_000);
+        line.place(1 << 20);
+        let rate = line.estimate.rate;
+        line.estimate.returned();
+        assert!(line.estimate.trial.is_unseen() && !line.estimate.settled());
+        assert_eq!((line.estimate.rate, line.estimate.late(u64::MAX)), (rate, 0.0));
+    }
+
+    #[test]
+    fn plans_change_with_a_rate_that_differs_by_a_sixteenth() {
+        let mut planned = Planned(1.6);
+        assert!(!planned.changes_to(1.69) && !planned.changes_to(1.51));
+        assert!(planned.changes_to(1.75) && !planned.changes_to(1.75));
     }
 }

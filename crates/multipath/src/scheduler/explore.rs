@@ -320,3 +320,137 @@ impl Tally {
         self.own_ios > 0 && (is_free || over(self.bytes) - rate > PORT_TRIAL_MORE * over(self.own_bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A lane that has shown itself at a time.
+    fn seen_at(now: u64) -> LaneTrial {
+        let mut trial = LaneTrial::new();
+        trial.answered(now);
+        trial
+    }
+
+    #[test]
+    fn a_lane_is_trusted_with_what_arrives_in_time_until_it_is_proven() {
+        let mut trial = LaneTrial::new();
+        assert!(!trial.arrived_in_time(4 << 20), "unseen");
+        assert_eq!((trial.allowance(0), trial.allowance(100 << 10)), (128 << 10, 28 << 10));
+        trial.answered(1);
+        assert!(!trial.arrived_in_time(128 << 10));
+        assert_eq!((trial.allowance(0), trial.allowance(1 << 20)), (256 << 10, 0));
+        assert!(!trial.arrived_in_time((4 << 20) - (256 << 10) - 1) && !trial.is_proven());
+        assert!(trial.arrived_in_time(1) && trial.is_proven());
+        assert_eq!(trial.allowance(1 << 40), u64::MAX);
+        assert!(!trial.arrived_in_time(1), "it was proven before");
+        trial.returned();
+        assert!(trial.is_unseen() && trial.allowance(0) == 128 << 10);
+    }
+
+    #[test]
+    fn a_silent_lane_is_due_after_100_times_its_cost_between_half_a_second_and_ten() {
+        assert_eq!(LaneTrial::new().due_at(1e12), 0, "unseen");
+        let due = |extra| seen_at(SECOND).due_at(extra) - SECOND;
+        assert_eq!([0.0, 20e6, 1e12].map(due), [SECOND / 2, 2 * SECOND, 10 * SECOND]);
+    }
+
+    #[test]
+    fn a_lane_rests_for_sixteen_pieces_between_two_trials() {
+        let mut trial = seen_at(0);
+        trial.used(100);
+        assert!(!trial.has_rested(115) && trial.has_rested(116));
+        trial.returned();
+        assert!(trial.has_rested(100), "an unseen one is needed sooner");
+    }
+
+    #[test]
+    fn a_probe_is_for_a_lane_that_was_seen_is_due_and_has_rested() {
+        let trial = seen_at(0);
+        assert!(trial.wants_probe(0.0, 16, SECOND / 2));
+        assert!(!trial.wants_probe(0.0, 15, SECOND / 2) && !trial.wants_probe(0.0, 16, SECOND / 2 - 1));
+        assert!(!LaneTrial::new().wants_probe(0.0, 16, SECOND), "what it is trusted with shows it");
+    }
+
+    #[test]
+    fn a_search_finds_the_first_lane_that_is_due_and_ready_and_else_says_when_to_look_again() {
+        let lanes = || [(0, 50 * SECOND), (1, SECOND), (2, SECOND), (3, SECOND)].into_iter();
+        let mut search = Search::default();
+        assert_eq!(search.find(lanes(), |lane| lane > 1, 2 * SECOND), Some(2));
+        assert!(search.is_due(2 * SECOND), "lane 3 may be next");
+        assert_eq!(search.find(lanes(), |_| false, 2 * SECOND), None);
+        assert!(!search.is_due(2 * SECOND + LOOK_AGAIN - 1) && search.is_due(2 * SECOND + LOOK_AGAIN));
+        assert_eq!(search.find(lanes().take(1), |_| true, 2 * SECOND), None);
+        assert!(!search.is_due(50 * SECOND - 1) && search.is_due(50 * SECOND));
+        search.find(lanes().take(1), |_| true, 2 * SECOND);
+        search.hasten(3 * SECOND);
+        assert!(search.is_due(3 * SECOND));
+    }
+
+    /// Rate of the port on trial, bytes per nanosecond.
+    const RATE: f64 = 0.125;
+    const LEN: u64 = 64 << 10;
+
+    /// Lets lanes 0 and 1 move requests by turns, of which lane 1 is on trial, while the port moves `rate`; `held_up`
+    /// says whether they waited. Gives the verdict and the time.
+    fn play(trial: &mut PortTrial, mut now: u64, rate: f64, held_up: bool) -> (Verdict, u64) {
+        for number in 0..1000 {
+            now += (LEN as f64 / rate) as u64;
+            if let Some(verdict) = trial.observe(number % 2, LEN, held_up, RATE, now) {
+                return (verdict, now);
+            }
+        }
+        panic!("no verdict");
+    }
+
+    #[test]
+    fn a_port_that_carries_more_with_the_lane_has_room_and_may_be_tried_again_at_once() {
+        for (rate, held_up) in [(2.0 * RATE, true), (RATE, false)] {
+            let mut trial = PortTrial::default();
+            trial.begin(1, 0.1, 0);
+            assert_eq!((trial.lane(), trial.extra(), trial.due_at()), (Some(1), 0.1, u64::MAX));
+            let (verdict, now) = play(&mut trial, 0, rate, held_up);
+            assert_eq!(verdict, Verdict::Room(0.1), "at {rate}, held up: {held_up}");
+            assert_eq!((trial.lane(), trial.extra(), trial.due_at()), (None, 0.0, now));
+            assert!(now >= PORT_TRIAL_TIME, "{now}");
+        }
+    }
+
+    #[test]
+    fn a_full_port_is_tried_again_after_5_20_and_80_seconds() {
+        let (mut trial, mut now) = (PortTrial::default(), 0);
+        for pause in [5, 20, 80, 80] {
+            trial.begin(1, 0.1, now);
+            let verdict;
+            (verdict, now) = play(&mut trial, now, RATE, true);
+            assert_eq!((verdict, trial.due_at() - now), (Verdict::Full, pause * SECOND));
+            now = trial.due_at();
+        }
+    }
+
+    #[test]
+    fn a_lane_that_brought_less_than_an_eighth_is_watched_on_and_after_4_seconds_the_port_counts_as_full() {
+        let mut trial = PortTrial::default();
+        trial.begin(1, 0.1, 0);
+        let mut now = 0;
+        let verdict = loop {
+            now += 1_000_000;
+            // One request of ten is the lane's.
+            let lane = usize::from(now / 1_000_000 % 10 == 0);
+            if let Some(verdict) = trial.observe(lane, LEN, true, RATE, now) {
+                break verdict;
+            }
+        };
+        assert_eq!((verdict, now), (Verdict::Full, PORT_TRIAL_TIME_MAX + 1_000_000));
+    }
+
+    #[test]
+    fn a_lane_that_never_answers_ends_its_trial_after_4_seconds() {
+        let mut trial = PortTrial::default();
+        trial.begin(1, 0.1, 0);
+        assert_eq!(trial.observe(0, LEN, false, RATE, PORT_TRIAL_TIME_MAX), None);
+        assert_eq!(trial.observe(0, LEN, false, RATE, PORT_TRIAL_TIME_MAX + 1), Some(Verdict::Full));
+    }
+}

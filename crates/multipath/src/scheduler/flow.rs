@@ -95,3 +95,38 @@ impl Standing {
         self.now.min(self.before)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_numbered_without_gaps_and_the_two_sides_apart() {
+        let shape = |(near, far)| LaneShape {
+            name: String::new(),
+            near: Port(near),
+            far: Port(far),
+            weight: 1,
+            reserve: false,
+            rate_hint: None,
+        };
+        let (ends, ports) = Ends::of(&[(7, 7), (7, 9), (8, 7)].map(shape));
+        let ends: Vec<_> = ends.iter().map(|ends| ends.both()).collect();
+        assert_eq!((ends, ports), (vec![[0, 1], [0, 2], [3, 1]], 4));
+    }
+
+    #[test]
+    fn a_queue_stands_at_what_it_never_fell_below_for_two_periods() {
+        let mut standing = Standing::default();
+        for (time, in_flight) in [(0, 9), (1, 4), (2, 9)] {
+            standing.note(time, in_flight);
+        }
+        assert_eq!(standing.bytes(), 0, "nothing was in flight before");
+        standing.note(STANDING_PERIOD, 8);
+        assert_eq!(standing.bytes(), 4);
+        standing.note(2 * STANDING_PERIOD, 7);
+        assert_eq!(standing.bytes(), 7);
+        standing.note(2 * STANDING_PERIOD + 1, 0);
+        assert_eq!(standing.bytes(), 0);
+    }
+}

@@ -150,3 +150,91 @@ impl PortEstimate {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a lane carries, bytes per nanosecond.
+    const LANE: f64 = 0.1;
+    const LEN: u64 = 256 << 10;
+
+    /// A port with two lanes of which none has shown that it carries more than one of them.
+    fn port() -> PortEstimate {
+        let mut port = PortEstimate::default();
+        port.set_bounds(LANE, 2.0 * LANE);
+        port
+    }
+
+    /// Requests of these lanes by turns, `rate` together, always with something in flight. Returns the time.
+    fn carry(port: &mut PortEstimate, lanes: &[LaneId], rate: f64, held_up: bool, from: u64) -> u64 {
+        let mut now = from;
+        port.flow.place(LEN);
+        for number in 0..400 {
+            port.flow.place(LEN);
+            now += (LEN as f64 / rate) as u64;
+            port.flow.finish(LEN, true);
+            port.arrived(lanes[number % lanes.len()], LEN, held_up, now);
+        }
+        port.flow.finish(LEN, false);
+        now
+    }
+
+    #[test]
+    fn a_port_carries_what_its_best_lane_does_at_least_and_no_more_than_all_of_them_are_known_to() {
+        let mut port = port();
+        assert_eq!((port.rate, port.pace), (LANE, 1.0 / LANE));
+        port.raise_floor(0.15);
+        assert_eq!(port.rate, 0.15);
+        carry(&mut port, &[0, 1], 0.5, true, 0);
+        assert_eq!(port.rate, 0.2, "the sum of its lanes");
+    }
+
+    #[test]
+    fn one_lane_alone_tells_nothing_of_its_port_and_several_tell_its_rate() {
+        let mut port = port();
+        let now = carry(&mut port, &[0], 0.18, true, 0);
+        assert_eq!(port.rate, LANE);
+        let now = carry(&mut port, &[0, 1], 0.18, true, now);
+        assert!((port.rate / 0.18 - 1.0).abs() < 0.01, "{}", port.rate);
+        carry(&mut port, &[0, 1], 0.14, true, now);
+        assert!((port.rate / 0.14 - 1.0).abs() < 0.01, "it has become slower: {}", port.rate);
+    }
+
+    #[test]
+    fn a_port_on_which_no_request_waits_may_carry_more() {
+        let mut port = port();
+        let now = carry(&mut port, &[0, 1], 0.15, true, 0);
+        let before = port.rate;
+        carry(&mut port, &[0, 1], 0.149, false, now);
+        assert!(port.rate > 1.04 * before, "{before} {}", port.rate);
+    }
+
+    #[test]
+    fn small_requests_do_not_lower_a_ports_rate() {
+        let mut port = port();
+        let mut now = carry(&mut port, &[0, 1], 0.18, true, 0);
+        let before = port.rate;
+        port.flow.place(4096);
+        for number in 0..4000 {
+            port.flow.place(4096);
+            now += 400_000;
+            port.flow.finish(4096, true);
+            port.arrived(number % 2, 4096, true, now);
+        }
+        assert_eq!(port.rate, before);
+    }
+
+    #[test]
+    fn a_port_has_room_for_a_lane_on_trial_and_keeps_it_if_it_carried_more() {
+        for (rate, after) in [(0.2, 0.2), (0.1, 0.1)] {
+            let mut port = port();
+            port.try_lane(1, LANE, 0);
+            assert_eq!((port.on_trial(), port.rate, port.pace), (Some(1), LANE, 1.0 / (2.0 * LANE)));
+            carry(&mut port, &[0, 1], rate, true, 0);
+            assert_eq!(port.on_trial(), None);
+            assert!((port.rate / after - 1.0).abs() < 0.01, "{rate}: {}", port.rate);
+            assert_eq!(port.pace, 1.0 / port.rate);
+        }
+    }
+}

@@ -161,3 +161,109 @@ fn round(shares: &mut [Share], at: u64, len: u64, cut: Boundaries) {
         end = to;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One gigabit per second, bytes per nanosecond.
+    const GIGABIT: f64 = 0.125;
+    const MIB: u64 = 1 << 20;
+    const LATENCY: f64 = 100_000.0;
+
+    /// An idle lane that is trusted with everything.
+    fn idle(lane: LaneId, rate: f64) -> Share {
+        Share { lane, start: LATENCY, backlog: 0.0, rate, limit: u64::MAX, probe: false, len: 0 }
+    }
+
+    /// Divides a request that begins at 0 and may be cut at 4 KiB. Gives what each lane takes, or the one that takes all.
+    fn divide(all: &[Share], len: u64) -> Result<Vec<u64>, LaneId> {
+        divide_at(all, 0, len, Boundaries::every(4096))
+    }
+
+    fn divide_at(all: &[Share], at: u64, len: u64, cut: Boundaries) -> Result<Vec<u64>, LaneId> {
+        let mut shares = Shares::new();
+        all.iter().for_each(|share| shares.push(*share));
+        match shares.divide(at, len, cut) {
+            Some(alone) => Err(alone),
+            None => Ok(shares.as_slice().iter().map(|share| share.len).collect()),
+        }
+    }
+
+    #[test]
+    fn equal_idle_lanes_take_equal_parts() {
+        assert_eq!(divide(&[idle(0, GIGABIT), idle(1, GIGABIT)], 4 * MIB), Ok(vec![2 * MIB, 2 * MIB]));
+        assert_eq!(divide(&[idle(3, GIGABIT); 8], 8 * MIB), Ok(vec![MIB; 8]));
+    }
+
+    #[test]
+    fn parts_end_together_whatever_the_rates_and_backlogs_are() {
+        let busy = Share { start: LATENCY + 8e6, backlog: 8e6, ..idle(2, GIGABIT) };
+        let shares = [idle(0, GIGABIT), idle(1, GIGABIT / 10.0), busy];
+        let parts = divide(&shares, 4 * MIB).unwrap();
+        assert_eq!(parts.iter().sum::<u64>(), 4 * MIB);
+        let ends = shares.iter().zip(&parts).map(|(share, &len)| share.end(len));
+        let (first, last) = ends.fold((f64::MAX, 0.0_f64), |(a, b), end| (a.min(end), b.max(end)));
+        // Boundaries are 4 KiB apart: a third of a millisecond on the slowest lane.
+        assert!(last - first < 4096.0 / (GIGABIT / 10.0), "{parts:?} end between {first} and {last}");
+    }
+
+    #[test]
+    fn a_lane_that_would_get_less_than_64_kib_gets_nothing() {
+        // It would take 35 KiB of a MiB.
+        let parts = divide(&[idle(0, GIGABIT), idle(1, GIGABIT), idle(2, GIGABIT / 28.0)], MIB).unwrap();
+        assert_eq!(parts, [MIB / 2, MIB / 2, 0]);
+        assert_eq!(
+            divide(&[idle(0, GIGABIT / 28.0), idle(1, GIGABIT)], MIB),
+            Err(1),
+            "nothing is left to cut"
+        );
+    }
+
+    #[test]
+    fn a_request_is_not_cut_for_less_than_3_percent() {
+        // 32 ms on the first lane; the second could begin after 30 ms and would save half of the rest.
+        let late = |start| Share { start, ..idle(1, GIGABIT) };
+        assert_eq!(divide(&[idle(0, GIGABIT), late(32.5e6)], 4 * MIB), Err(0));
+        assert!(divide(&[idle(0, GIGABIT), late(30e6)], 4 * MIB).is_ok());
+    }
+
+    #[test]
+    fn lanes_that_all_have_a_queue_get_whole_requests() {
+        let queued = |lane| Share { start: LATENCY + 30e6, backlog: 30e6, ..idle(lane, GIGABIT) };
+        assert_eq!(divide(&[queued(0), queued(1)], 4 * MIB), Err(0));
+        let parts = divide(&[queued(0), idle(1, GIGABIT), idle(2, GIGABIT)], 4 * MIB);
+        assert_eq!(parts, Ok(vec![0, 2 * MIB, 2 * MIB]), "two are idle");
+    }
+
+    #[test]
+    fn a_lane_gets_no_more_than_it_is_trusted_with() {
+        let unproven = Share { limit: 128 << 10, ..idle(1, GIGABIT) };
+        assert_eq!(
+            divide(&[idle(0, GIGABIT), unproven], 4 * MIB),
+            Ok(vec![4 * MIB - (128 << 10), 128 << 10])
+        );
+        // Where none is trusted with its part the one that would end first takes the rest.
+        let parts = divide(&[unproven, Share { lane: 0, rate: GIGABIT * 2.0, ..unproven }], 4 * MIB);
+        assert_eq!(parts, Ok(vec![128 << 10, 4 * MIB - (128 << 10)]));
+    }
+
+    #[test]
+    fn a_probed_lane_gets_64_kib_whatever_it_costs_unless_it_would_take_the_request_alone() {
+        let probe = |rate| Share { probe: true, ..idle(1, rate) };
+        let parts = divide(&[idle(0, GIGABIT), probe(GIGABIT / 1000.0)], 4 * MIB);
+        assert_eq!(parts, Ok(vec![4 * MIB - (64 << 10), 64 << 10]));
+        let parts = divide(&[idle(0, GIGABIT / 1000.0), probe(GIGABIT)], 4 * MIB);
+        assert_eq!(parts, Err(1), "the slow lane gets nothing of it");
+    }
+
+    #[test]
+    fn parts_meet_at_boundaries_and_where_there_is_none_the_request_is_whole() {
+        let lanes = [idle(0, GIGABIT), idle(1, GIGABIT)];
+        let cut = Boundaries { step: 1 << 20, first: 512 };
+        let parts = divide_at(&lanes, 4096, 4 * MIB, cut).unwrap();
+        assert_eq!((4096 + parts[0] - 512) % MIB, 0, "{parts:?}");
+        assert_eq!(parts.iter().sum::<u64>(), 4 * MIB);
+        assert_eq!(divide_at(&lanes, 4096, 512 << 10, cut), Err(0));
+    }
+}

@@ -159,3 +159,136 @@ impl Team {
         again
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LaneShape, Port};
+    use super::*;
+
+    /// Lanes of a local port, a storage port and a rate; ports that carry what the best of their lanes does.
+    struct Network {
+        lanes: Vec<Lane>,
+        ports: Vec<PortEstimate>,
+        team: Team,
+    }
+
+    impl Network {
+        fn new(lanes: &[(u32, u32, f64)], estimate: impl Fn(f64) -> Estimate) -> Self {
+            let shape = |&(near, far, _): &(u32, u32, f64)| LaneShape {
+                name: String::new(),
+                near: Port(near),
+                far: Port(far),
+                weight: 1,
+                reserve: false,
+                rate_hint: None,
+            };
+            let shapes: Vec<_> = lanes.iter().map(shape).collect();
+            let (ends, ports) = Ends::of(&shapes);
+            let of_lane = |((shape, ends), (_, _, rate)): ((&LaneShape, Ends), &(u32, u32, f64))| {
+                let mut lane = Lane::new(shape, ends);
+                lane.estimate = estimate(*rate);
+                lane
+            };
+            let lanes: Vec<_> = shapes.iter().zip(ends).zip(lanes).map(of_lane).collect();
+            let mut network = Self {
+                team: Team::new(lanes.len(), ports),
+                ports: (0..ports).map(|_| PortEstimate::default()).collect(),
+                lanes,
+            };
+            network.set_bounds();
+            network
+        }
+
+        /// As [`Half`](crate::scheduler::half::Half) does.
+        fn set_bounds(&mut self) {
+            for (index, port) in self.ports.iter_mut().enumerate() {
+                let lanes = self.lanes.iter().filter(|lane| lane.ends.touch(index));
+                let rates: Vec<_> = lanes.map(|lane| lane.estimate.rate).collect();
+                port.set_bounds(rates.iter().copied().fold(0.0, f64::max), rates.iter().sum());
+            }
+        }
+
+        fn choose(&mut self, now: u64) -> Vec<LaneId> {
+            let candidates: Vec<_> = (0..self.lanes.len()).collect();
+            self.team.choose(&candidates, &self.lanes, &mut self.ports, now);
+            self.team.members.iter().map(|member| member.lane).collect()
+        }
+    }
+
+    const MESH: [(u32, u32, f64); 8] = [
+        (0, 0, 0.1),
+        (0, 1, 0.1),
+        (1, 0, 0.1),
+        (1, 1, 0.1),
+        (2, 0, 0.1),
+        (2, 1, 0.1),
+        (3, 0, 0.1),
+        (3, 1, 0.1),
+    ];
+
+    #[test]
+    fn lanes_with_ports_of_their_own_are_all_members_with_all_of_their_rates() {
+        let mut network = Network::new(&[(0, 0, 0.1), (1, 1, 0.01), (2, 2, 0.05)], Estimate::new);
+        assert_eq!(network.choose(0), [0, 2, 1], "the best first");
+        assert!(network.team.members.iter().all(|member| member.part == 1.0));
+    }
+
+    #[test]
+    fn a_mesh_has_as_many_members_as_the_side_of_fewer_ports_and_none_share_a_port() {
+        let mut network = Network::new(&MESH, Estimate::new);
+        let members = network.choose(0);
+        let ends = |index: usize| network.lanes[members[index]].ends;
+        assert_eq!(members.len(), 2);
+        assert!(ends(0).near != ends(1).near && ends(0).far != ends(1).far, "{members:?}");
+    }
+
+    #[test]
+    fn a_lane_that_shares_both_ports_with_others_leaves_them_to_these() {
+        let mut network = Network::new(&[(0, 0, 0.1), (0, 1, 0.1), (1, 0, 0.1)], Estimate::new);
+        let mut members = network.choose(0);
+        members.sort_unstable();
+        assert_eq!(members, [1, 2]);
+    }
+
+    #[test]
+    fn members_stay_while_no_other_lane_is_more_than_an_eighth_better() {
+        let mut network = Network::new(&MESH, Estimate::new);
+        let members = network.choose(0);
+        let other = (0..8).find(|lane| !members.contains(lane)).unwrap();
+        network.lanes[other].estimate.assume(0.11);
+        network.set_bounds();
+        assert_eq!(network.choose(0), members, "10 % are noise");
+        network.lanes[other].estimate.assume(0.12);
+        network.set_bounds();
+        assert!(network.choose(0).contains(&other));
+    }
+
+    #[test]
+    fn a_lane_whose_port_leaves_it_less_than_40_percent_is_no_member_and_else_takes_its_part() {
+        for (carries, part) in [(0.13, None), (0.15, Some(0.5))] {
+            let mut network = Network::new(&[(0, 0, 0.1), (1, 0, 0.1)], Estimate::new);
+            let far = network.lanes[0].ends.far;
+            network.ports[far].set_bounds(carries, 0.2);
+            network.choose(0);
+            let second = network.team.members.get(1).map(|member| member.part);
+            assert_eq!(second.map(|part| (part * 1e6).round() / 1e6), part);
+        }
+    }
+
+    #[test]
+    fn a_lane_behind_a_full_port_is_on_trial_once_the_members_are_measured() {
+        let lanes = [(0, 0, 0.1), (1, 0, 0.1), (2, 0, 0.1)];
+        let mut network = Network::new(&lanes, Estimate::new);
+        assert_eq!(network.choose(0), [0], "an unmeasured member has nothing to compare with");
+        let mut network = Network::new(&lanes, Estimate::measured);
+        assert_eq!(network.choose(0), [0, 1]);
+        assert_eq!(network.ports[network.lanes[0].ends.far].on_trial(), Some(1), "and one at a time");
+        assert_eq!(network.choose(1), [0, 1], "until the trial is over");
+    }
+
+    #[test]
+    fn a_team_has_no_more_lanes_than_a_request_has_pieces() {
+        let lanes: Vec<_> = (0..12).map(|port| (port, port, 0.1)).collect();
+        assert_eq!(Network::new(&lanes, Estimate::measured).choose(0).len(), Pieces::MOST);
+    }
+}

@@ -99,7 +99,8 @@ impl Window {
         enough && (round || elapsed as f64 > ROUND_LATE * self.round as f64 * pace + HICCUP)
     }
 
-    /// What it shows, if anything: `base` is the lane's latency, which an idle lane's first piece takes before it moves.
+    /// What it shows, if anything. `base`: the latency of the lane, which the first piece of an idle one takes before it
+    /// moves.
     pub(super) fn seen(&self, elapsed: f64, base: f64, in_flight: u64) -> Option<Seen> {
         if self.spoilt || self.bytes < MEASURED_MIN {
             return None;
@@ -139,5 +140,98 @@ impl Window {
             (moved as f64) < PORT_ROOM * port.rate * elapsed
         };
         room(around.near, &self.near) && room(around.far, &self.far)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One gigabit per second: nanoseconds per byte.
+    const PACE: f64 = 8.0;
+
+    /// A window of a lane alone on two ports that carry 0.125 bytes per nanosecond, and these ports.
+    struct Setting {
+        window: Window,
+        lane: Flow,
+        near: PortEstimate,
+        far: PortEstimate,
+    }
+
+    impl Setting {
+        fn new() -> Self {
+            let port = || {
+                let mut port = PortEstimate::default();
+                port.set_bounds(1.0 / PACE, 1.0);
+                port
+            };
+            let (lane, near, far) = (Flow::default(), port(), port());
+            let window = Window::open(0, true, &lane, Around { near: &near, far: &far });
+            Self { window, lane, near, far }
+        }
+
+        /// The lane moves this.
+        fn moves(&mut self, len: u64) {
+            for flow in [&mut self.lane, &mut self.near.flow, &mut self.far.flow] {
+                flow.place(len);
+                flow.finish(len, true);
+            }
+            self.window.add(len, 0);
+        }
+
+        fn was_alone(&self, elapsed: f64) -> bool {
+            self.window.was_alone(elapsed, &self.lane, Around { near: &self.near, far: &self.far })
+        }
+    }
+
+    #[test]
+    fn a_window_is_full_after_256_kib_in_4_ms_and_a_round_of_what_was_in_flight() {
+        let mut window = Setting::new().window;
+        window.add(128 << 10, 384 << 10);
+        window.add(128 << 10, 256 << 10);
+        assert!(!window.is_full(5_000_000, PACE), "half a round");
+        window.add(256 << 10, 0);
+        assert!(window.is_full(5_000_000, PACE) && !window.is_full(3_000_000, PACE));
+    }
+
+    #[test]
+    fn a_round_that_takes_twice_its_time_and_a_hiccup_is_measured_unfinished() {
+        let mut window = Setting::new().window;
+        window.add(256 << 10, 256 << 10);
+        let expected = (512 << 10) * 8;
+        assert!(!window.is_full(2 * expected + 8_000_000, PACE));
+        assert!(window.is_full(2 * expected + 8_000_001, PACE));
+    }
+
+    #[test]
+    fn a_window_shows_a_rate_without_the_latency_of_an_idle_lanes_first_piece() {
+        let mut setting = Setting::new();
+        setting.moves(125_000);
+        let seen = setting.window.seen(1_200_000.0, 200_000.0, 0).unwrap();
+        assert_eq!((seen.rate, seen.loading, seen.ran_dry), (0.125, true, false));
+        assert!(setting.window.seen(1_200_000.0, 700_000.0, 0).is_none(), "most of it is latency");
+        setting.window.spoilt = true;
+        assert!(setting.window.seen(1_200_000.0, 200_000.0, 0).is_none());
+    }
+
+    #[test]
+    fn a_lane_was_busy_if_its_wire_was_never_empty() {
+        let mut window = Setting::new().window;
+        window.add(64 << 10, 0);
+        assert!(window.was_busy(1e9), "a piece from its beginning to its end");
+        window.add(64 << 10, 64 << 10);
+        assert!(window.was_busy(65_536.0) && !window.was_busy(65_537.0));
+    }
+
+    #[test]
+    fn a_lane_was_alone_unless_others_placed_more_than_a_sixteenth_on_a_port_without_room() {
+        let mut setting = Setting::new();
+        setting.moves(1 << 20);
+        let elapsed = 8.0 * f64::from(1 << 20);
+        setting.near.flow.place(64 << 10);
+        assert!(setting.was_alone(elapsed), "next to nothing");
+        setting.near.flow.place(64 << 10);
+        assert!(!setting.was_alone(elapsed), "its port was full");
+        assert!(setting.was_alone(1.4 * elapsed), "its port had room");
     }
 }
