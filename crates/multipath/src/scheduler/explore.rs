@@ -234,18 +234,20 @@ impl PortTrial {
         }
     }
 
-    /// When the next trial may begin; never while one runs.
-    pub(super) fn due_at(&self) -> u64 {
-        match self {
-            Self::Running { .. } => u64::MAX,
-            Self::Resting { until, .. } => *until,
-        }
-    }
-
-    /// Begins a trial, if none runs.
-    pub(super) fn begin(&mut self, lane: LaneId, extra: f64, now: u64) {
-        if let Self::Resting { patience, .. } = *self {
-            *self = Self::Running { trial: Trial { lane, extra, began: now, tally: None }, patience };
+    /// Lets a lane in that would add `extra`, if it is on trial or a trial is due.
+    ///
+    /// # Errors
+    ///
+    /// The lane stays out; when to ask again, if that may change with time.
+    pub(super) fn admit(&mut self, lane: LaneId, extra: f64, now: u64) -> Result<(), Option<u64>> {
+        match *self {
+            Self::Running { ref trial, .. } if trial.lane == lane => Ok(()),
+            Self::Running { .. } => Err(None),
+            Self::Resting { until, .. } if until > now => Err(Some(until)),
+            Self::Resting { patience, .. } => {
+                *self = Self::Running { trial: Trial { lane, extra, began: now, tally: None }, patience };
+                Ok(())
+            }
         }
     }
 
@@ -409,11 +411,16 @@ mod tests {
     fn a_port_that_carries_more_with_the_lane_has_room_and_may_be_tried_again_at_once() {
         for (rate, held_up) in [(2.0 * RATE, true), (RATE, false)] {
             let mut trial = PortTrial::default();
-            trial.begin(1, 0.1, 0);
-            assert_eq!((trial.lane(), trial.extra(), trial.due_at()), (Some(1), 0.1, u64::MAX));
+            assert_eq!(trial.admit(1, 0.1, 0), Ok(()));
+            assert_eq!((trial.lane(), trial.extra()), (Some(1), 0.1));
+            assert_eq!(
+                (trial.admit(1, 0.1, 1), trial.admit(2, 0.1, 1)),
+                (Ok(()), Err(None)),
+                "one at a time"
+            );
             let (verdict, now) = play(&mut trial, 0, rate, held_up);
             assert_eq!(verdict, Verdict::Room(0.1), "at {rate}, held up: {held_up}");
-            assert_eq!((trial.lane(), trial.extra(), trial.due_at()), (None, 0.0, now));
+            assert_eq!((trial.lane(), trial.extra(), trial.admit(2, 0.1, now)), (None, 0.0, Ok(())));
             assert!(now >= PORT_TRIAL_TIME, "{now}");
         }
     }
@@ -422,18 +429,19 @@ mod tests {
     fn a_full_port_is_tried_again_after_5_20_and_80_seconds() {
         let (mut trial, mut now) = (PortTrial::default(), 0);
         for pause in [5, 20, 80, 80] {
-            trial.begin(1, 0.1, now);
+            assert_eq!(trial.admit(1, 0.1, now), Ok(()));
             let verdict;
             (verdict, now) = play(&mut trial, now, RATE, true);
-            assert_eq!((verdict, trial.due_at() - now), (Verdict::Full, pause * SECOND));
-            now = trial.due_at();
+            assert_eq!(verdict, Verdict::Full);
+            now += pause * SECOND;
+            assert_eq!(trial.admit(1, 0.1, now - 1), Err(Some(now)));
         }
     }
 
     #[test]
     fn a_lane_that_brought_less_than_an_eighth_is_watched_on_and_after_4_seconds_the_port_counts_as_full() {
         let mut trial = PortTrial::default();
-        trial.begin(1, 0.1, 0);
+        assert_eq!(trial.admit(1, 0.1, 0), Ok(()));
         let mut now = 0;
         let verdict = loop {
             now += 1_000_000;
@@ -449,7 +457,7 @@ mod tests {
     #[test]
     fn a_lane_that_never_answers_ends_its_trial_after_4_seconds() {
         let mut trial = PortTrial::default();
-        trial.begin(1, 0.1, 0);
+        assert_eq!(trial.admit(1, 0.1, 0), Ok(()));
         assert_eq!(trial.observe(0, LEN, false, RATE, PORT_TRIAL_TIME_MAX), None);
         assert_eq!(trial.observe(0, LEN, false, RATE, PORT_TRIAL_TIME_MAX + 1), Some(Verdict::Full));
     }

@@ -27,7 +27,7 @@ pub(super) struct PortEstimate {
     ceiling: f64,
     planned: Planned,
     window: Window,
-    trial: PortTrial,
+    pub(super) trial: PortTrial,
 }
 
 #[derive(Debug, Default)]
@@ -65,20 +65,11 @@ impl PortEstimate {
         self.pace = 1.0 / (self.rate + self.trial.extra());
     }
 
-    /// Whether a trial runs, and of which lane.
-    pub(super) fn on_trial(&self) -> Option<LaneId> {
-        self.trial.lane()
-    }
-
-    /// When the next trial may begin.
-    pub(super) fn trial_at(&self) -> u64 {
-        self.trial.due_at()
-    }
-
-    /// Begins a trial.
-    pub(super) fn try_lane(&mut self, lane: LaneId, extra: f64, now: u64) {
-        self.trial.begin(lane, extra, now);
+    /// Lets a lane in for a trial that would add `extra`; see [`PortTrial::admit`].
+    pub(super) fn admit(&mut self, lane: LaneId, extra: f64, now: u64) -> Result<(), Option<u64>> {
+        let answer = self.trial.admit(lane, extra, now);
         self.settle();
+        answer
     }
 
     /// Something is placed while nothing is in flight here; `latency` is the base of its lane.
@@ -229,10 +220,10 @@ mod tests {
     fn a_port_has_room_for_a_lane_on_trial_and_keeps_it_if_it_carried_more() {
         for (rate, after) in [(0.2, 0.2), (0.1, 0.1)] {
             let mut port = port();
-            port.try_lane(1, LANE, 0);
-            assert_eq!((port.on_trial(), port.rate, port.pace), (Some(1), LANE, 1.0 / (2.0 * LANE)));
+            port.admit(1, LANE, 0).unwrap();
+            assert_eq!((port.trial.lane(), port.rate, port.pace), (Some(1), LANE, 1.0 / (2.0 * LANE)));
             carry(&mut port, &[0, 1], rate, true, 0);
-            assert_eq!(port.on_trial(), None);
+            assert_eq!(port.trial.lane(), None);
             assert!((port.rate / after - 1.0).abs() < 0.01, "{rate}: {}", port.rate);
             assert_eq!(port.pace, 1.0 / port.rate);
         }

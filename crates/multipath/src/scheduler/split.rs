@@ -176,7 +176,8 @@ mod tests {
         Share { lane, start: LATENCY, backlog: 0.0, rate, limit: u64::MAX, probe: false, len: 0 }
     }
 
-    /// Divides a request that begins at 0 and may be cut at 4 KiB. Gives what each lane takes, or the one that takes all.
+    /// Divides a request that begins at 0 and may be cut at 4 KiB. Gives the part of each lane, or the one that takes
+    /// everything.
     fn divide(all: &[Share], len: u64) -> Result<Vec<u64>, LaneId> {
         divide_at(all, 0, len, Boundaries::every(4096))
     }

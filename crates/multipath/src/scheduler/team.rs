@@ -70,40 +70,11 @@ impl Team {
         self.left.extend(ports.iter().map(|port| port.rate));
         self.users.clear();
         self.users.resize(ports.len(), 0);
-        let mut crowd = [0_u32; 2];
-        while self.members.len() < Pieces::MOST {
-            let mut best: Option<(f64, [u32; 3], LaneId)> = None;
-            for &lane in candidates {
-                if self.members.iter().any(|member| member.lane == lane) {
-                    continue;
-                }
-                let Ends { near, far } = lanes[lane].ends;
-                let rate = promise(&lanes[lane].estimate);
-                let adds = rate.min(self.left[near]).min(self.left[far]);
-                if adds < MEMBER_PART_MIN * lanes[lane].estimate.rate {
-                    continue;
-                }
-                crowd[0] = candidates.iter().filter(|&&l| lanes[l].ends.near == near).count() as u32;
-                crowd[1] = candidates.iter().filter(|&&l| lanes[l].ends.far == far).count() as u32;
-                let order = [
-                    self.users[near] + self.users[far],
-                    u32::from(!old.contains(&lane)),
-                    crowd[0] + crowd[1],
-                ];
-                let better = match best {
-                    None => true,
-                    Some((most, _, _)) if adds < most * ALIKE => false,
-                    Some((most, _, _)) if most < adds * ALIKE => true,
-                    Some((_, than, _)) => order < than,
-                };
-                if better {
-                    best = Some((adds, order, lane));
-                }
-            }
-            let Some((adds, _, lane)) = best else { break };
-            let Ends { near, far } = lanes[lane].ends;
+        while self.members.len() < Pieces::MOST
+            && let Some(Addition { lane, adds, .. }) = self.best_addition(candidates, lanes, &old)
+        {
             self.join(lane, adds / promise(&lanes[lane].estimate));
-            for port in [near, far] {
+            for port in lanes[lane].ends.both() {
                 self.left[port] -= adds;
                 self.users[port] += 1;
             }
@@ -112,11 +83,38 @@ impl Team {
         self.admit_trials(candidates, lanes, ports, now)
     }
 
+    /// The lane that comes next; `old`: the members before.
+    fn best_addition(&self, candidates: &[LaneId], lanes: &[Lane], old: &[LaneId]) -> Option<Addition> {
+        let mut best: Option<Addition> = None;
+        for &lane in candidates.iter().filter(|lane| !self.has(**lane)) {
+            let Ends { near, far } = lanes[lane].ends;
+            let adds = promise(&lanes[lane].estimate).min(self.left[near]).min(self.left[far]);
+            if adds < MEMBER_PART_MIN * lanes[lane].estimate.rate {
+                continue;
+            }
+            let crowd = |port| candidates.iter().filter(|&&lane| lanes[lane].ends.touch(port)).count() as u32;
+            let order = [
+                self.users[near] + self.users[far],
+                u32::from(!old.contains(&lane)),
+                crowd(near) + crowd(far),
+            ];
+            let addition = Addition { lane, adds, order };
+            if best.as_ref().is_none_or(|best| addition.beats(best)) {
+                best = Some(addition);
+            }
+        }
+        best
+    }
+
+    fn has(&self, lane: LaneId) -> bool {
+        self.members.iter().any(|member| member.lane == lane)
+    }
+
     fn join(&mut self, lane: LaneId, part: f64) {
         self.members.push(Member { lane, part: part.min(1.0) });
     }
 
-    /// Lets in one lane for each full port that is due for a trial.
+    /// Lets in one lane for each full port that is due for a trial. Returns when to try again.
     fn admit_trials(
         &mut self,
         candidates: &[LaneId],
@@ -128,35 +126,52 @@ impl Team {
         // A trial compares with what proven lanes do; before that it would measure their slow start.
         let ready = self.members.iter().all(|member| lanes[member.lane].estimate.settled());
         for &lane in candidates {
-            if self.members.len() == Pieces::MOST || self.members.iter().any(|member| member.lane == lane) {
+            if self.members.len() == Pieces::MOST || self.has(lane) {
                 continue;
             }
             let Ends { near, far } = lanes[lane].ends;
             let rate = lanes[lane].estimate.rate;
-            let full = |port: usize, left: &[f64]| left[port] < MEMBER_PART_MIN * rate;
-            let port = match (full(near, &self.left), full(far, &self.left)) {
-                (true, false) => near,
-                (false, true) => far,
+            let is_full = |port: usize| self.left[port] < MEMBER_PART_MIN * rate;
+            let (port, other) = match (is_full(near), is_full(far)) {
+                (true, false) => (near, far),
+                (false, true) => (far, near),
                 _ => continue,
             };
-            let other = if port == near { far } else { near };
-            let extra = rate.min(self.left[other]);
-            let estimate = &mut ports[port];
-            match estimate.on_trial() {
-                Some(on_trial) if on_trial == lane => {}
-                Some(_) => continue,
-                None if ready && estimate.trial_at() <= now => estimate.try_lane(lane, extra, now),
-                None => {
-                    if ready {
-                        again = again.min(estimate.trial_at());
-                    }
-                    continue;
-                }
+            if !ready && ports[port].trial.lane() != Some(lane) {
+                continue;
             }
-            self.left[other] -= extra;
-            self.join(lane, extra / rate);
+            let extra = rate.min(self.left[other]);
+            match ports[port].admit(lane, extra, now) {
+                Ok(()) => {
+                    self.left[other] -= extra;
+                    self.join(lane, extra / rate);
+                }
+                Err(later) => again = again.min(later.unwrap_or(u64::MAX)),
+            }
         }
         again
+    }
+}
+
+/// A lane that could become a member.
+struct Addition {
+    lane: LaneId,
+    /// What it would add, bytes per nanosecond.
+    adds: f64,
+    /// Of lanes that are alike the least comes first: members on its ports, whether it is new, lanes on its ports.
+    order: [u32; 3],
+}
+
+impl Addition {
+    /// Whether it comes before another that came first in the list.
+    fn beats(&self, best: &Self) -> bool {
+        if self.adds < best.adds * ALIKE {
+            false
+        } else if best.adds < self.adds * ALIKE {
+            true
+        } else {
+            self.order < best.order
+        }
     }
 }
 
@@ -282,7 +297,7 @@ mod tests {
         assert_eq!(network.choose(0), [0], "an unmeasured member has nothing to compare with");
         let mut network = Network::new(&lanes, Estimate::measured);
         assert_eq!(network.choose(0), [0, 1]);
-        assert_eq!(network.ports[network.lanes[0].ends.far].on_trial(), Some(1), "and one at a time");
+        assert_eq!(network.ports[network.lanes[0].ends.far].trial.lane(), Some(1), "and one at a time");
         assert_eq!(network.choose(1), [0, 1], "until the trial is over");
     }
 

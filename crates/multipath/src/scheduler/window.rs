@@ -99,8 +99,7 @@ impl Window {
         enough && (round || elapsed as f64 > ROUND_LATE * self.round as f64 * pace + HICCUP)
     }
 
-    /// What it shows, if anything. `base`: the latency of the lane, which the first piece of an idle one takes before it
-    /// moves.
+    /// What it shows, if anything. `base`: the lane's latency, part of the window if it began idle.
     pub(super) fn seen(&self, elapsed: f64, base: f64, in_flight: u64) -> Option<Seen> {
         if self.spoilt || self.bytes < MEASURED_MIN {
             return None;
