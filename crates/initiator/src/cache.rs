@@ -1,4 +1,4 @@
-//! What a power-on of the target costs.
+//! Volatile cache of the target: loss of unflushed writes by a power-on of the target.
 
 use lunway_block::{BlockError, CacheCallback, CacheNews};
 use lunway_scsi::AdditionalSense;
@@ -11,9 +11,9 @@ pub(crate) fn is_power_on(code: AdditionalSense) -> bool {
     matches!(code.0, 0x2900 | 0x2901 | 0x2904)
 }
 
-/// What is known about the target's volatile cache.
+/// Knowledge of the target's volatile cache.
 ///
-/// A write that was acknowledged and not flushed is gone if the target lost its power. Nobody would notice: the target
+/// A write that was acknowledged and not flushed is gone if the target lost its power. No error would tell: the target
 /// comes back, the session comes back, reads give old data. So where a power-on is reported while acknowledged writes
 /// are unflushed, each flush that waits then, or else the next one, fails once and says so.
 ///

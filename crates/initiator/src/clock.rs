@@ -1,4 +1,4 @@
-//! What is late.
+//! Detection of late commands: deadlines, counted in ticks.
 
 use std::time::{Duration, Instant};
 

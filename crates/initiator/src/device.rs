@@ -120,7 +120,7 @@ impl IscsiDevice {
 
     /// The number of the session there is, or of the last one there was.
     ///
-    /// Who wants to know the session of an operation asks after starting it: at worst the number is too high then, and
+    /// To learn the session of an operation, ask after starting it: at worst the number is too high then, and
     /// of a later [`Settled`](SessionEvent::Settled), never too low.
     pub fn epoch(&self) -> u64 {
         self.session.epoch()
@@ -134,7 +134,7 @@ impl IscsiDevice {
     /// As [`sever`](Self::sever), because the port that it leaves by is dead: without a carrier, or without its
     /// address. Until [`refloat`](Self::refloat) it tries to connect only now and then.
     ///
-    /// Not for thrift: whoever sends into a dead port makes the kernel ask for the portal's hardware address, and that
+    /// Not for thrift: a packet sent into a dead port makes the kernel ask for the portal's hardware address, and that
     /// asks again only once a second (`retrans_time_ms`). A port that comes back meanwhile would be silent for the rest
     /// of that second.
     pub fn strand(&self, why: &str) {

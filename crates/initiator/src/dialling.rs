@@ -98,8 +98,8 @@ impl Dialling<'_> {
 
 /// Abortive close (SO_LINGER of zero): when the last handle of the socket goes, the kernel throws away what was not
 /// delivered and resets the connection; no byte of it is sent, or sent again, after that. Without this the kernel goes
-/// on sending what is queued, for minutes, though nobody has the socket any more. It is set before `connect`, so that
-/// it holds from the first byte, however the process ends: by its own will, by SIGKILL, or for want of memory.
+/// on sending what is queued, for minutes, though no process has the socket any more. It is set before `connect`, so
+/// that it holds from the first byte, however the process ends: by its own will, by SIGKILL, or for want of memory.
 fn abort_on_close<S: std::os::fd::AsFd>(socket: &S) -> io::Result<()> {
     socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
@@ -113,8 +113,8 @@ pub(crate) fn close_in_order<S: std::os::fd::AsFd>(socket: &S) {
 /// From now on what the kernel has to send for a connection goes nowhere. Through a dead port nothing comes anyway, and
 /// what is sent into one costs it a second when it is back: see [`IscsiDevice::strand`](crate::IscsiDevice::strand).
 pub(crate) fn keep_off_the_port<S: std::os::fd::AsFd>(socket: &S) {
-    // Bound to the loopback, where nobody has the peer's address. A kernel older than 5.7 lets only root do this; then
-    // it costs the second.
+    // Bound to the loopback, where no interface has the peer's address. A kernel older than 5.7 lets only root do this;
+    // then it costs the second.
     if let Err(error) = socket2::SockRef::from(socket).bind_device(Some(b"lo")) {
         tracing::debug!(%error, "a lost connection cannot be kept off its port");
     }

@@ -39,13 +39,13 @@ pub(crate) struct Driver {
     wakes: Vec<Waker>,
 }
 
-/// What a turn leaves.
+/// Result of one turn of the loop.
 struct Turn {
     /// Bytes moved in either direction.
     moved: bool,
     /// Bytes came.
     received: bool,
-    /// Somebody waits for an answer.
+    /// A caller waits for an answer.
     awaited: bool,
     unsent: bool,
     deadline: Option<Instant>,
@@ -78,7 +78,7 @@ impl Driver {
                     return self.finish("it was closed");
                 }
                 End::OtherDisk(why) => {
-                    // Whoever is told says it better.
+                    // The observer says it better.
                     match self.session.is_observed() {
                         true => tracing::debug!(portal = %self.recovery.portal(), "{why}"),
                         false => tracing::error!(portal = %self.recovery.portal(), "{why}"),
@@ -95,7 +95,7 @@ impl Driver {
                 }
             };
             self.recovery.note_end(breach);
-            // Whoever is told says it better.
+            // The observer says it better.
             match self.session.is_observed() {
                 true => tracing::debug!(portal = %self.recovery.portal(), %why, "connection lost"),
                 false => tracing::warn!(portal = %self.recovery.portal(), %why, "connection lost"),
@@ -186,7 +186,7 @@ impl Driver {
             wire::poll_wait(cx, stream, turn.unsent, alarm, turn.deadline)
         })
         .await;
-        // Awake: nobody needs to rouse us before the next sleep.
+        // Awake: no caller needs to rouse us before the next sleep.
         session.lock().driver = None;
     }
 
@@ -207,7 +207,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// The runtime may end before the device does: then nobody must wait for what will never come.
+    /// The runtime may end before the device does: then no caller may wait for an answer that never comes.
     fn drop(&mut self) {
         if !self.session.lock().driver_ended {
             self.finish("the runtime that it was opened on has ended");
@@ -271,7 +271,7 @@ impl State {
         })
     }
 
-    /// Notices when nobody is there any more. Says whether the target was just asked.
+    /// Notices when the peer is dead. Says whether the target was just asked.
     fn keep_watch(&mut self, heard: bool, now: Instant) -> Result<bool, End> {
         let (Some(watch), Some(core)) = (&mut self.watch, &mut self.core) else { return Ok(false) };
         let due = self.slots.unanswered() > 0 || core.awaits_ping();

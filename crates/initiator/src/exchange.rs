@@ -12,7 +12,7 @@ use crate::OpenError;
 use crate::session::Session;
 use crate::slots::{Command, Effect, Outcome};
 
-/// How often a question is asked again because of unit attentions.
+/// Most repetitions of a command because of unit attentions.
 pub(crate) const ATTENTIONS_MAX: usize = 32;
 
 /// The answer to a command.

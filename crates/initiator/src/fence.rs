@@ -13,8 +13,8 @@ use crate::{IscsiUrl, OpenError, OpenOptions};
 /// with round trips of storage networks in mind).
 const STAGGER: Duration = Duration::from_millis(50);
 
-/// For one way, from the first packet to the end of the login. What takes longer does not help, since nobody tries the
-/// session's own way meanwhile.
+/// For one way, from the first packet to the end of the login. What takes longer does not help, since no attempt is
+/// made over the session's own way meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For the logout from the session that was made for the proof.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lunway_scsi::vpd::{Association, Designator, DesignatorType, DeviceIdentification};
 
-/// The names of a disk, by which it is recognised whatever way leads to it (VPD pages 83h and 80h).
+/// The names of a disk, by which it is recognised over any path (VPD pages 83h and 80h).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Names of the logical unit that are meant to be unique: NAA, EUI-64, SCSI name string, T10 vendor.

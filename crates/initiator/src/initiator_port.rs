@@ -23,14 +23,14 @@ const RECORD_LEN_MAX: u64 = 64 << 10;
 /// First line of a record.
 const RECORD_TITLE: &str = "lunway initiator port 1";
 
-/// How the ISIDs of sessions are chosen, which with the initiator's name make its ports (RFC 7143 §4.4.2).
+/// Choice of the ISIDs of sessions, which with the initiator's name make its ports (RFC 7143 §4.4.2).
 ///
 /// A login under the name of a session that is there takes its place, and ends it with all its tasks (session
 /// reinstatement, RFC 7143 §6.3.5). So a process that was killed can be cleaned up after by the next one, if that one
 /// uses the same ports. [`Host`](Self::Host) makes it so: an ISID is a hash of this machine's id, the target, the
 /// logical unit, the lane and a slot. A file for each says, by a lock that the kernel drops with the process, whether a
 /// process has it now, and by its content which portal groups its session may live in. A second process takes the next
-/// slot, and so ends nobody's session.
+/// slot, and so ends no other session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum InitiatorPorts {
     /// Another one for each device. What a killed process leaves is not found.
@@ -195,7 +195,7 @@ impl UnitPorts {
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
             }
-            // Whoever had it before may have removed it between our opening and our lock.
+            // Its last owner may have removed it between our opening and our lock.
             let ours = file.metadata()?;
             match fs::symlink_metadata(&path) {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => return Ok(Some(file)),
@@ -263,7 +263,7 @@ pub(crate) struct Group {
     pub(crate) from: Option<IpAddr>,
 }
 
-/// What the file of a port says: lines of words.
+/// Contents of a port's file: lines of words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     lun: u16,

@@ -18,7 +18,7 @@ use crate::{IscsiUrl, OpenError, OpenOptions};
 /// Room for 2,000 logical units.
 const LUN_LIST_LEN: u32 = 16 << 10;
 
-/// What a target and one of its logical units tell about themselves. `None` stands for what the unit does not give.
+/// Description of a target and one of its logical units. `None`: the unit does not tell.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -34,7 +34,7 @@ pub struct Inspection {
     pub unit: Option<UnitInspection>,
 }
 
-/// What a logical unit tells about itself.
+/// Description of a logical unit.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct UnitInspection {

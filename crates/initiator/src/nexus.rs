@@ -30,7 +30,7 @@ const REDIRECTS_MAX: usize = 4;
 /// First and last wait for a unit that is busy.
 const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// What a session is for.
+/// Purpose of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Listing targets.
@@ -274,7 +274,7 @@ impl Nexus {
         }
     }
 
-    /// Whoever asks waits for an answer.
+    /// The caller waits for an answer.
     fn keep_watch(&mut self, heard: bool) -> Result<(), OpenError> {
         let Some((watch, probe)) = &mut self.watch else { return Ok(()) };
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! What happens to a device's sessions, told as it happens.
+//! Observer of a device: the events of its sessions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl<F: Fn(SessionEvent) + Send + Sync> Observer for F {
     }
 }
 
-/// What happens to the sessions of a device.
+/// Event in the sessions of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionEvent {
@@ -62,8 +62,8 @@ pub enum SessionEvent {
         /// What the unit said.
         why: String,
     },
-    /// The unit reports that reservations or registrations were preempted (2A/03, 2A/05): somebody may have fenced this
-    /// node. Told where nothing waits for a lost connection; a change that the report came instead of fails with
+    /// The unit reports that reservations or registrations were preempted (2A/03, 2A/05): another node may have fenced
+    /// this node. Told where nothing waits for a lost connection; a change that the report came instead of fails with
     /// [`Gone`](lunway_block::BlockError::Gone) after that.
     Preempted,
     /// The asymmetric access state of the port that the session reaches the unit through (SPC-4 5.16).

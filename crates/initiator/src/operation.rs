@@ -17,17 +17,17 @@ use crate::session::{Session, Ticket};
 use crate::slots::{Command, Effect, Outcome};
 use crate::unit::{Shape, UnitCell};
 
-/// How many pieces of one operation are under way at a time: enough to keep a network busy, few enough that an
+/// Most pieces of one operation in flight: enough to keep a network busy, few enough that an
 /// operation over a whole disk neither fills the command window nor holds memory for all of it.
 const PIECES_IN_FLIGHT: usize = 8;
 
-/// How many GET LBA STATUS one `extents` may take. What is not answered by then counts as data.
+/// Most GET LBA STATUS commands of one `extents`. Blocks beyond the last answer count as data.
 const LBA_STATUS_MAX: usize = 1024;
 
 /// Room for that many descriptors in one answer to GET LBA STATUS.
 const LBA_STATUS_DESCRIPTORS: usize = 512;
 
-/// What operations that take several commands keep of the device.
+/// Handle to the device that operations of several commands keep.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) session: Arc<Session>,

@@ -1,4 +1,4 @@
-//! How long a device waits for what.
+//! Options of a device: its timeouts.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use crate::{Detours, InitiatorPorts, IscsiUrl, KnownDisk, SharedObserver, Silenc
 ///
 /// # Failing fast
 ///
-/// Where another way to the disk is at hand, nobody should wait for this one. [`fail_fast`](Self::fail_fast) has the
-/// values for that; what makes the difference is a `replacement_timeout` of zero. Then, at the loss of a connection,
+/// Where another path to the disk is at hand, no caller should wait for this one. [`fail_fast`](Self::fail_fast) has
+/// the values for that; what makes the difference is a `replacement_timeout` of zero. Then, at the loss of a
+/// connection,
 ///
 /// - what was sent fails at once with [`Aborted`](lunway_block::BlockError::Aborted): it may have happened, and may
 ///   happen yet, until [`Settled`](crate::SessionEvent::Settled) is told of its session;
@@ -65,7 +66,7 @@ pub struct OpenOptions {
     /// connection. Normally not: then the next flush fails once. Some targets report a power-on over every new
     /// connection; where such a target is known to keep its cache, this spares the false alarm.
     ///
-    /// Also for whoever counts acknowledged writes over several sessions, and hears of the power-on as an
+    /// Also for a layer that counts acknowledged writes over several sessions, and hears of the power-on as an
     /// [`observer`](Self::observer).
     pub cache_survives_power_on: bool,
     /// How long the connection is watched without sleeping after the last activity, while answers are due.
@@ -75,9 +76,9 @@ pub struct OpenOptions {
     pub isid: Option<Isid>,
     /// How it is chosen where `isid` is `None`.
     pub initiator_ports: InitiatorPorts,
-    /// The device is one of several lanes to the disk, and this tells the lane from the others on every start: whoever
-    /// opens the lanes settles what earlier processes have left ([`Predecessors`](crate::Predecessors)). `None`: the
-    /// device does that itself.
+    /// The device is one of several lanes to the disk, and this tells the lane from the others on every start: the
+    /// layer that opens the lanes settles what earlier processes have left ([`Predecessors`](crate::Predecessors)).
+    /// `None`: the device does that itself.
     pub lane: Option<String>,
     /// How long what an earlier process left is waited for where nothing proves that it is dead; then a barrier must be
     /// answered.

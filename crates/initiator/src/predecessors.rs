@@ -1,4 +1,4 @@
-//! What processes that ended without a logout have left at the target, and its end.
+//! Predecessors: sessions that earlier processes left at the target without a logout, and their end.
 
 use std::fs::File;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::{IscsiUrl, OpenError, OpenOptions};
 /// Between two looks whether another process has done opening the same disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long another process may take for that, beside the time to settle.
+/// Longest time that another process may take for that, beside the time to settle.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
 /// Old sessions that are ended at a time.
@@ -25,21 +25,21 @@ const AT_ONCE: usize = 8;
 /// Between two barriers of which the first was not answered.
 const BARRIER_AGAIN: Duration = Duration::from_millis(250);
 
-/// How often a barrier is tried.
+/// Most tries of a barrier.
 const BARRIERS_MAX: usize = 8;
 
 /// The sessions that processes of this host have left behind which used the same disk, and ended without a logout:
 /// killed, for want of memory, or with a path that was gone. A write that such a process sent may still be in the
 /// network, or in a buffer of the target. It must not land on what the next process writes.
 ///
-/// So whoever opens a disk, before the first I/O:
+/// So the code that opens a disk, before the first I/O:
 ///
 /// 1. [`find`](Self::find)s what is left, by the records of [`InitiatorPorts`](crate::InitiatorPorts);
-/// 2. [`reinstate`](Self::reinstate)s it: logs in under each old session's name over whatever way leads to its portal
+/// 2. [`reinstate`](Self::reinstate)s it: logs in under each old session's name over any path that leads to its portal
 ///    group, which ends it (RFC 7143 §6.3.5), and logs out;
 /// 3. where a portal group cannot be reached, [`outlast`](Self::outlast)s it: waits for `settle`, then for a barrier.
 ///
-/// A device of one path does this itself. For the lanes of a disk, whoever opens them does it once for all.
+/// A device of one path does this itself. For the lanes of a disk, the code that opens them does it once for all.
 ///
 /// **Invariant**: as long as this lives no other process of this host gets further than `find` with the same disk.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What the kernel knows about a connection.
+//! TCP state of a connection, as the kernel tells it.
 #![expect(unsafe_code, reason = "TCP_INFO is filled by address: see `ask`")]
 
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-/// What the kernel knows about a connection (TCP_INFO, linux/tcp.h).
+/// TCP state of a connection (TCP_INFO, linux/tcp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kernel {
     /// TCP's smoothed round trip; `None` before the first measurement.
@@ -24,7 +24,7 @@ pub(crate) struct Kernel {
     pub(crate) retransmission_timeout: Duration,
 }
 
-/// Unanswered probes of a closed window from which on nobody seems to be there.
+/// Unanswered probes of a closed window from which on the peer seems to be dead.
 const PROBES_MIN: u8 = 3;
 
 /// A second handle of a connection's socket, to ask the kernel about it while the driver has the first.

@@ -169,7 +169,8 @@ impl Recovery {
     }
 
     async fn try_on(&self, session: &Session, loss: &Loss) -> (Nexus, Unit) {
-        // Conditions that an attempt met which failed later: told once to each nexus, so nobody else hears of them.
+        // Conditions that an attempt met which failed later: told once to each nexus, so no later session hears of
+        // them.
         let mut met = Vec::new();
         let mut settled = loss.settled || self.fence(session, loss).await;
         // What gave hope before the loss gives none now.
@@ -255,7 +256,7 @@ impl Recovery {
         lost: Instant,
     ) -> Result<TcpStream, String> {
         if let Err(why) = self.unit.same_disk(&unit) {
-            // Whoever is told says it better.
+            // The observer says it better.
             match session.is_observed() {
                 true => tracing::debug!(portal = nexus.portal(), "{why}"),
                 false => tracing::error!(portal = nexus.portal(), "{why}"),

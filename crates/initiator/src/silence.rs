@@ -1,4 +1,4 @@
-//! Whether a silent path is dead.
+//! Silence: detection of a dead path.
 
 use std::time::{Duration, Instant};
 
@@ -6,18 +6,18 @@ use lunway_block::duration::HumanTime;
 
 use crate::probe::Kernel;
 
-/// How many of TCP's own retransmission timeouts must have passed in vain, in halves: 3½. After the first the kernel
+/// TCP retransmission timeouts that must have passed in vain, in halves: 3½. After the first the kernel
 /// has sent again what is missing, after the second once more (its timeout doubles, or begins with a loss probe of RFC
 /// 8985), and by the third an answer to that would be here. On a path with a queue of half a second, whose timeouts are
 /// longer than a second, this is what keeps a burst of losses from being taken for the end; in a fast network it is
 /// shorter than `dead_after`.
 const TIMEOUTS_HALVES: u32 = 7;
 
-/// When silence means that a path is dead.
+/// Limits from which on silence means that a path is dead.
 ///
 /// A path is silent when answers are due and for `ask_after` neither a byte nor an acknowledgement of the peer's kernel
 /// has come. Then the target is asked (NOP-Out), so that something is certainly under way, and if for
-/// `dead_after` more the peer's kernel acknowledges nothing of it, nobody is there. What the peer sends again because
+/// `dead_after` more the peer's kernel acknowledges nothing of it, the peer is dead. What the peer sends again because
 /// it does not hear us is no sign of life. A target that is only busy acknowledges; so does one whose window is closed,
 /// when TCP probes it. Such a target has until `nop_timeout`.
 ///
@@ -48,7 +48,7 @@ pub(crate) fn black_hole(time: Duration) -> String {
     format!("nothing has come for {}, not even an acknowledgement: a black hole", HumanTime(time))
 }
 
-/// What a look at a path says.
+/// Sign of life, or its absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sign {
     /// Nothing new.
@@ -57,7 +57,7 @@ pub(crate) enum Sign {
     Silent,
     /// It is silent no longer.
     Heard,
-    /// Nobody is there: nothing has come for that long.
+    /// The peer is dead: nothing has come for that long.
     Dead(Duration),
 }
 
@@ -294,7 +294,7 @@ mod tests {
         for _ in 0..200 {
             path.pass(ms(50));
             if path.waits {
-                // Its kernel acknowledges the question, and nobody answers.
+                // Its kernel acknowledges the question, and the target does not answer.
                 path.acknowledge();
             }
         }

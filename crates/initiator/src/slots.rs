@@ -1,4 +1,4 @@
-//! The commands that somebody waits for.
+//! Commands whose answers are awaited.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use lunway_iscsi::Cdb;
 use lunway_iscsi::pdu::TaskAttribute;
 use lunway_scsi::Status;
 
-/// What a command does to the disk, which decides what may be done to the command.
+/// Effect of a command on the disk, which decides whether it may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// None: reads state. Sent again at will.
@@ -69,7 +69,7 @@ pub(crate) struct Command {
     pub(crate) effect: Effect,
 }
 
-/// What came of a command.
+/// Outcome of a command.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The target executed it, or said why not.
@@ -85,7 +85,7 @@ pub(crate) enum Outcome {
     Failed(BlockError),
 }
 
-/// How far a command has come.
+/// Stage of a command.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Waits in the queue for the window to open, or for a connection.
@@ -103,7 +103,7 @@ pub(crate) enum Stage {
     Answered(Outcome),
 }
 
-/// One command that somebody waits for.
+/// A command whose answer is awaited.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) cdb: Cdb,
@@ -147,8 +147,8 @@ struct Slot {
     entry: Option<Entry>,
 }
 
-/// The commands that somebody waits for, by token. A token is index and generation, so that the late answer to a
-/// command that was forgotten finds nobody, and never the next owner of the slot.
+/// Commands whose answers are awaited, by token. A token is index and generation, so that the late answer to a
+/// command that was forgotten finds no slot, and never the next owner of the slot.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -183,11 +183,11 @@ impl Slots {
         Some(entry)
     }
 
-    /// Stores the outcome and gives the waker of whoever waits for it. The first one counts.
+    /// Stores the outcome and gives the waker of its caller. The first one counts.
     pub(crate) fn answer(&mut self, token: u64, outcome: Outcome) -> Option<Waker> {
         let entry = self.get_mut(token).filter(|entry| !entry.is_answered())?;
         entry.stage = Stage::Answered(outcome);
-        // Whatever it was to send is no longer needed.
+        // Data that it was to send is no longer needed.
         entry.data_out = SharedBuf::default();
         let waker = entry.waker.take();
         self.unanswered -= 1;

@@ -1,10 +1,10 @@
-//! What has gone over a session, and how long the target takes to answer when it has nothing else to do.
+//! Traffic of a session, and the round trip to an idle target.
 
 use std::time::{Duration, Instant};
 
 use crate::slots::Effect;
 
-/// What has gone over a session since it was opened, reconnections included.
+/// Traffic of a session since it was opened, reconnections included.
 ///
 /// Plain numbers: they are counted where the session's lock is held anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Traffic {
     }
 }
 
-/// How long the target takes to answer pings (NOP-Out, RFC 7143 §11.18): the network and its own part, but no medium.
+/// Time in which the target answers pings (NOP-Out, RFC 7143 §11.18): the network and its own part, but no medium.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pings {
     /// The one that is out, and since when.

@@ -1,4 +1,4 @@
-//! What a logical unit is: its shape, its names, and what it can do.
+//! Logical unit: its geometry, names and abilities.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -31,19 +31,19 @@ const VPD_LEN: u16 = 4096;
 const SECTOR_MAX: u32 = 64 << 10;
 /// Most bytes of one WRITE SAME: a target that really writes them is done long before the timeout.
 const WRITE_SAME_MAX: u64 = 256 << 20;
-/// How often a port in transition is asked what has become of it.
+/// Interval at which a port in transition is asked for its state.
 const TRANSITION_POLL: Duration = Duration::from_millis(250);
-/// How often another inactive port is: no command goes there that could bring the news. Linux asks every 5 to 20
-/// seconds.
+/// Interval at which another inactive port is asked: no command goes there that could bring the news. Linux asks every
+/// 5 to 20 seconds.
 const INACTIVE_POLL: Duration = Duration::from_secs(1);
-/// How often a unit that changes while it is asked what it is may do so.
+/// Most changes of a unit during one inquiry.
 const CHANGES_MAX: usize = 8;
-/// How often a unit that does not say which it is is asked again.
+/// Interval at which a unit that does not tell its identity is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Most bytes of one UNMAP.
 const UNMAP_MAX: u64 = 4 << 30;
 
-/// How to talk to a unit: what every operation needs, small enough to be copied by each.
+/// Facts of a unit that every operation needs, small enough to be copied by each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) geometry: Geometry,
@@ -128,7 +128,7 @@ impl Shape {
     }
 }
 
-/// What an open device knows of its disk: enough to open another way to that before it can be used. See
+/// An open device's knowledge of its disk: enough to open another path to that before it can be used. See
 /// [`OpenOptions::known`](crate::OpenOptions::known).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownDisk(pub(crate) Shape);
@@ -331,7 +331,7 @@ async fn mode_sense<E: Exchange>(
     Ok(None)
 }
 
-/// What was learned so far.
+/// Facts learned so far.
 #[derive(Default)]
 struct Facts {
     transfer_max: u32,
@@ -442,7 +442,7 @@ impl Facts {
     }
 }
 
-/// What a unit says which it is.
+/// Identity that a unit tells.
 enum Found {
     /// The disk that was opened.
     Same,
@@ -587,7 +587,7 @@ impl UnitCell {
     /// Reads the shape again over a session that is in use.
     pub(crate) async fn refresh(&self, session: Arc<Session>, portal: String, patience: Duration) {
         if self.refreshes.fetch_add(1, Ordering::AcqRel) > 0 {
-            // Whoever is at it does it once more.
+            // The task that is at it does it once more.
             return;
         }
         let mut exchange = OverSession { session: session.clone(), portal, patience };
@@ -636,7 +636,7 @@ impl UnitCell {
     /// Reads the state of access again over a session that is in use, until it is active or the session ends.
     pub(crate) async fn refresh_access(&self, session: Arc<Session>, portal: String, patience: Duration) {
         if self.readings.fetch_add(1, Ordering::AcqRel) > 0 {
-            // Whoever is at it does it once more.
+            // The task that is at it does it once more.
             return;
         }
         let mut exchange = OverSession { session: session.clone(), portal, patience };

@@ -23,7 +23,7 @@ const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Largest logical unit number of flat space addressing (SAM-5 4.7.7.3).
 const LUN_MAX: u16 = 0x3FFF;
 
-/// Where a logical unit is, and how to prove who asks for it.
+/// Address of a logical unit, and the credentials for it.
 ///
 /// ```text
 /// iscsi://[user[%secret]@]host[:port][/target[/lun]][?key=value&…]
@@ -73,7 +73,7 @@ pub struct IscsiUrl {
     pub command_timeout: Option<Duration>,
     /// How long I/O waits for a lost connection to come back.
     pub replacement_timeout: Option<Duration>,
-    /// How much of what is written and not flushed is kept, bytes; for whoever opens a device over this address.
+    /// Limit of the unflushed writes that are kept, bytes; for the layer that opens a device over this address.
     pub keep_unflushed: Option<u64>,
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn send(stream: &TcpStream, core: &mut InitiatorConnection) -> io::Re
     Ok(true)
 }
 
-/// A timer that is set anew only when it must ring earlier; ringing too early is harmless, as nobody trusts it without
+/// A timer that is set anew only when it must ring earlier; ringing too early is harmless, as no part trusts it without
 /// looking at the clock.
 pub(crate) struct Alarm {
     sleep: Pin<Box<Sleep>>,

@@ -18,7 +18,7 @@ impl Absent {
         Self { geometry, callbacks: Mutex::default() }
     }
 
-    /// Of no size, where nobody has said what it stands for.
+    /// Of no size, where the disk's size is not known.
     pub(crate) fn shapeless() -> Self {
         Self::new(Geometry::plain(0))
     }

@@ -188,7 +188,7 @@ pub enum AddressError {
     TooMany(&'static str),
 }
 
-/// A key that nobody knows may have been meant for several paths.
+/// An unknown key may have been meant for several paths.
 fn more(error: &UrlError) -> String {
     match error {
         UrlError::Key(_) => format!("; for several paths {KEYS}"),

@@ -19,7 +19,7 @@ struct State {
     queue: VecDeque<LaneEvent>,
     /// Why there is nothing to admit yet.
     absence: Option<LaneEvent>,
-    /// Somebody is telling, and will tell what comes meanwhile too.
+    /// A thread is telling, and will tell the events that come meanwhile too.
     telling: bool,
 }
 

@@ -22,7 +22,7 @@ const REGISTER_AGAIN: Duration = Duration::from_secs(1);
 /// A lane over an iSCSI session.
 ///
 /// It may exist before its session does: [`connect`](Self::connect) opens that, [`admit`](Self::admit) makes it part of
-/// the disk once somebody has seen that it is the same disk. Until then nothing is told of it, and its device refuses
+/// the disk once it was seen to be the same disk. Until then nothing is told of it, and its device refuses
 /// everything.
 ///
 /// With a reservation key, a session is `Up` only when the key is registered for it.
@@ -41,7 +41,7 @@ pub(crate) struct IscsiLane {
     up: AtomicBool,
     /// Its own port is dead.
     stranded: AtomicBool,
-    /// It is being closed by whoever opened it.
+    /// It is being closed by the code that opened it.
     closing: AtomicBool,
     /// Why it could not be connected the last time.
     failure: Mutex<Option<String>>,
@@ -107,7 +107,7 @@ impl IscsiLane {
         self.gate.admit();
     }
 
-    /// The device that was connected is no part of the disk: whoever has it closes it.
+    /// The device that was connected is no part of the disk: its owner closes it.
     pub(crate) fn forget_session(&self) {
         self.attempt.fetch_add(1, Ordering::Relaxed);
         self.gate.forget();

@@ -9,7 +9,7 @@
 //! | `local.rs`, `portals.rs` | this machine's side of a plan, and the storage's |
 //! | `open.rs` | plan, connections, and that all lead to one disk |
 //! | `lane.rs`, `absent.rs`, `event_gate.rs` | a session as a [`Lane`](lunway_multipath::Lane), also before there is one |
-//! | `reservation.rs` | one reservation key on every lane, and whether somebody has taken it away |
+//! | `reservation.rs` | the reservation key: registered on every lane, watched for preemption |
 //! | `watch.rs` | cables that are pulled and put back |
 
 mod absent;

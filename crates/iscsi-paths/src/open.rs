@@ -22,8 +22,8 @@ use crate::{portals, predecessors, watch};
 use lunway_multipath::plan::{Inventory, NamedLane, Plan, Wish};
 use lunway_multipath::{Lane, MultipathDevice, Options};
 
-/// How long the other lanes are waited for once the first is there: longer than a connection that is not refused takes
-/// to fail, so that what begins at once begins with all that works.
+/// Time for which the other lanes are waited for once the first is there: longer than a connection that is not refused
+/// takes to fail, so that what begins at once begins with all that works.
 const GRACE: Duration = Duration::from_millis(1200);
 
 /// Waits between attempts to connect a lane that was never there: the first, and the longest.
@@ -32,16 +32,16 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// While its own port is dead: see [`IscsiDevice::strand`].
 const RETRY_STRANDED: Duration = Duration::from_secs(30);
 
-/// How long the end of a disk waits for what is under way, before registrations are removed: who ends it has nothing
-/// under way, or gave up.
+/// Time for which closing a disk waits for operations in flight before registrations are removed: a caller that closes
+/// it has none, or gave up.
 const UNDER_WAY: Duration = Duration::from_secs(2);
 
 /// One disk over several iSCSI sessions, and how they were chosen.
 ///
 /// [`open`](Self::open) asks for the portals, makes a [`Plan`] and connects all its lanes at once. One is enough to
 /// begin with; the others are tried again and again, and join. What a lane leads to must be the same disk as the
-/// others' (VPD page 83h, or the serial number), whatever its address says: at the opening another disk is an error,
-/// later it closes the lane.
+/// others' (VPD page 83h, or the serial number), even if its address says otherwise: at the opening another disk is an
+/// error, later it closes the lane.
 ///
 /// Sessions, and news of cables, belong to the runtime that this is called on, and to the network namespace of its
 /// thread.
@@ -191,7 +191,7 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
     Plan::make(&wish, &inventory).map_err(|source| OpenError::Plan { device: url.to_string(), source })
 }
 
-/// What all lanes must lead to.
+/// The disk that all lanes must lead to.
 struct Disk {
     /// Where it was seen, for people.
     lane: String,
@@ -366,7 +366,7 @@ impl Team {
 struct Failure {
     /// For people.
     text: String,
-    /// Its port is not active, and nobody had told what the disk is like.
+    /// Its port is not active, and the disk's geometry was not known.
     is_inactive: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What processes that were killed have left of the same disk.
+//! Predecessors: sessions that killed processes have left to the same disk.
 
 use std::time::Duration;
 

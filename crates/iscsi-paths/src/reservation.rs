@@ -1,4 +1,4 @@
-//! One reservation key on every lane, and whether somebody has taken it away.
+//! Reservation key: registered on every lane, and watched for preemption.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,14 +32,14 @@ const PTPL_C: (usize, u8) = (2, 1);
 /// Room for 1,000 keys; the ALLOCATION LENGTH of 16 bits takes eight times that.
 const KEYS_LEN: u16 = 8 + 8 * 1000;
 
-/// How often a lane is registered again that others' registrations came between.
+/// Most tries to register a lane while others register, too.
 const TRIES: usize = 8;
 /// Pause before lanes are asked again of which none has answered whether the key is there.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How long an orderly end waits for a registration to be removed.
+/// Time for which an orderly end waits for a registration to be removed.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// When the reservation key of an address is registered.
+/// Time of the registration of an address's reservation key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registering {
     /// When the disk is opened, and over a lane that joins or returns as long as the key is still there.
@@ -76,21 +76,21 @@ impl FromStr for Registering {
     }
 }
 
-/// What a lane's session may do.
+/// Permission of a lane's session to change the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The key is registered for it.
     Registered,
-    /// Somebody has taken the key away, for this reason: nothing is registered any more.
+    /// The key was preempted, for this reason: nothing is registered any more.
     Fenced(String),
 }
 
-/// The reservation key of a disk, registered for the session of each lane; and whether somebody has taken it away.
+/// Reservation key of a disk: registered for the session of each lane, and watched for preemption.
 ///
 /// # Fencing
 ///
-/// Who preempts a key removes it from every nexus at once (SPC-4 5.13.11.2), and means that this node shall write no
-/// more. So the key is registered when the disk is opened, and after that **only where it is still there**:
+/// A node that preempts a key removes it from every nexus at once (SPC-4 5.13.11.2), and means that this node shall
+/// write no more. So the key is registered when the disk is opened, and after that **only where it is still there**:
 ///
 /// - A lane that returns registers with the key as the one that it has (REGISTER with its own key as RESERVATION KEY),
 ///   which succeeds only if its nexus still has it. Where its nexus is a new one, the key must be registered for
@@ -112,7 +112,7 @@ pub(crate) struct Registrar {
     turn: tokio::sync::Mutex<()>,
     /// How often a preemption was reported.
     doubts: AtomicU64,
-    /// Somebody asks whether the key is there.
+    /// A task asks whether the key is there.
     asking: AtomicBool,
     lanes: OnceLock<Vec<Weak<IscsiLane>>>,
 }
@@ -201,7 +201,7 @@ impl Registrar {
         Ok(Standing::Registered)
     }
 
-    /// The first registration: whatever an earlier opening has left for this very nexus is replaced, and nobody else's.
+    /// The first registration: replaces the one that an earlier opening left for this very nexus, and no other.
     async fn register_first(&self, device: &IscsiDevice) -> Result<(), String> {
         if self.register(device, REGISTER, 0, self.key).await? == Reply::Conflict {
             let again = self.register(device, REGISTER_AND_IGNORE, 0, self.key).await?;
@@ -291,7 +291,7 @@ impl Registrar {
                         return lanes.iter().for_each(|lane| lane.tell_standing(&Standing::Registered));
                     }
                     if self.asking.swap(true, Ordering::SeqCst) {
-                        // Whoever came meanwhile has begun to ask.
+                        // The task that came meanwhile has begun to ask.
                         return;
                     }
                 }

@@ -7,7 +7,7 @@ use lunway_machine::{Link, Machine, MachineAddress};
 
 use crate::lane::IscsiLane;
 
-/// What is wrong with a local address, if anything is.
+/// Trouble of a local address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Trouble {
     /// Its interface has no carrier.

@@ -7,8 +7,8 @@ use lunway_block::{BlockDevice, BlockError, Io};
 
 /// One path to the disk: a session from one local port to one port of the storage.
 ///
-/// How it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not wait when its
-/// connection is lost: what is under way over it fails at once, and the error says what is known
+/// The way in which it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not
+/// wait when its connection is lost: what is under way over it fails at once, and the error says what is known
 /// ([`Fate`](lunway_block::Fate)).
 ///
 /// # Sessions
@@ -22,8 +22,8 @@ pub trait Lane: Send + Sync + 'static {
     /// Its operations.
     fn device(&self) -> &dyn BlockDevice;
 
-    /// Where events go; those of now (`Up` or `Lost`, the access state) are told at once. Called once, before any
-    /// operation.
+    /// Sets the receiver of events; those of now (`Up` or `Lost`, the access state) are told at once. Called once,
+    /// before any operation.
     fn listen(&self, listener: Arc<dyn LaneListener>);
 
     /// The session there is, or the last one there was.
@@ -49,7 +49,7 @@ pub trait LaneListener: Send + Sync {
     fn happened(&self, event: LaneEvent);
 }
 
-/// What happens to a lane.
+/// Event on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneEvent {
     /// There is a session: operations may start.

@@ -1,4 +1,4 @@
-//! What the target says, and whether that is the last word.
+//! Answers of the target: those that end a command, and those that repeat it.
 
 use std::io;
 use std::mem;
@@ -17,17 +17,17 @@ use crate::cache::is_power_on;
 use crate::observer::SessionEvent;
 use crate::slots::{Effect, Entry, Outcome, Stage};
 
-/// How often a command may come back at once with a unit attention. A target queues a handful of conditions; one
+/// Most returns of a command with a unit attention. A target queues a handful of conditions; one
 /// that has more to say than this is broken.
 const ATTENTIONS_MAX: u32 = 32;
 
-/// How often a command that the target aborted is sent again.
+/// Most repetitions of a command that the target aborted.
 const ABORTED_MAX: u32 = 4;
 
 /// First and last wait for a busy target.
 const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
-/// How long a command is put off by a target that is busy, where there is another way to the disk: longer than a queue
+/// Time for which a busy target may put off a command where there is another path to the disk: longer than a queue
 /// takes to have room again, and short beside what a busy port costs who waits for it.
 const PUT_OFF_MAX: Duration = Duration::from_millis(100);
 
@@ -43,7 +43,7 @@ impl State {
         let status = Status(status);
         let writes = matches!(entry.effect, Effect::Write | Effect::WriteThrough);
         if status == Status::GOOD && writes && done.residual != Residual::None {
-            // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Nobody knows which part.
+            // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Which part is unknown.
             let message = format!("the target took a write in part: {:?}", done.residual);
             return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
         }
@@ -60,7 +60,7 @@ impl State {
             return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
         }
         if status == Status::GOOD {
-            // The error stays with the entry: should nobody pick it up, the next flush has it.
+            // The error stays with the entry: if no caller picks it up, the next flush has it.
             let (effect, covers, spoiled) = (entry.effect, entry.covers, entry.spoiled.clone());
             self.traffic.count(effect, received, entry.data_out.len());
             if effect.leaves_unflushed() {
@@ -177,7 +177,7 @@ impl State {
                 }
                 Some(sense) if sense.becomes_ready() => later,
                 Some(sense) if tells_of_no_disk(sense.code) && !inspects => {
-                    // Whatever is under this address now, or comes back, may be another disk.
+                    // The unit under this address now, or later, may be another disk.
                     self.suspect_disk();
                     Verdict::Final
                 }
@@ -286,7 +286,7 @@ enum Verdict {
     Later(Duration),
 }
 
-/// Somebody has removed reservations or registrations that were others' (SPC-4 5.13.11.2).
+/// Another nexus has removed reservations or registrations of others (SPC-4 5.13.11.2).
 fn is_preemption(code: AdditionalSense) -> bool {
     [AdditionalSense::RESERVATIONS_PREEMPTED, AdditionalSense::REGISTRATIONS_PREEMPTED].contains(&code)
 }

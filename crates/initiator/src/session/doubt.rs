@@ -8,7 +8,7 @@ use lunway_scsi::AdditionalSense;
 use super::{Session, State};
 use crate::slots::{Effect, Entry, Slots, Stage};
 
-/// How long commands are held where another path may carry them out: then they fail as not done.
+/// Time for which commands are held where another path may carry them out: then they fail as not done.
 const HELD_MAX: Duration = Duration::from_millis(100);
 
 /// Whether a unit attention leaves open which disk answers under the old address now: the target's units have been

@@ -13,8 +13,8 @@ use crate::traffic::Pings;
 
 /// Added to what happened before it.
 const CONNECTED_AGAIN: &str = "; connected again";
-/// How many sessions may end by a breach of the protocol over the same command. What comes five times is the target's
-/// way with it, and no accident.
+/// Most sessions that may end by a breach of the protocol over the same command: five are the target's habit, and no
+/// accident.
 const BREACHES_MAX: u32 = 5;
 
 impl State {
@@ -62,7 +62,7 @@ impl State {
                     entry.was_lost = true;
                     again.push_back(submission);
                 }
-                // Forgotten: a write that nobody waits for must not come after newer ones.
+                // Forgotten: a write whose caller is gone must not come after newer ones.
                 _ => {}
             }
         }

@@ -1,4 +1,4 @@
-//! What the callers of a device and its driver share.
+//! Session state that the callers of a device share with its driver.
 //!
 //! | file | room of |
 //! |---|---|
@@ -42,15 +42,15 @@ use crate::silence::Watch;
 use crate::slots::{Command, Effect, Entry, Outcome, Slots, Stage};
 use crate::traffic::{Pings, Traffic};
 
-/// What the callers of a device and its driver share, behind one lock that is held for a few hundred nanoseconds per
-/// command and for the system calls of the driver.
+/// Session state that the callers of a device share with its driver, behind one lock. It is held for a few hundred
+/// nanoseconds per command, and for the system calls of the driver.
 ///
 /// A command enters from any thread: it takes a slot and goes to the core at once if the window is open, else into the
 /// queue. Nothing is sent by the caller: it rouses the driver, which finds everything that came in meanwhile and sends
 /// it with one vectored write. While the driver is awake, rousing it costs a store.
 ///
 /// **Invariant**: every command without an answer is in exactly one place: the queue, the delayed list, the core, or
-/// expired. Each of them ends by an answer, the end of the core, or a tick of the clock, so nobody waits for ever.
+/// expired. Each of them ends by an answer, the end of the core, or a tick of the clock, so no caller waits for ever.
 pub(crate) struct Session {
     state: Mutex<State>,
     /// Told that the driver shall end.
@@ -174,7 +174,7 @@ impl Session {
         state.core.is_some() && !state.closing
     }
 
-    /// Whether somebody is told what happens.
+    /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         self.observer.is_some()
     }
@@ -192,7 +192,7 @@ impl Session {
         events.into_iter().for_each(|event| self.tell(event));
     }
 
-    /// Asks the driver to log out and end, once nobody waits for an answer.
+    /// Asks the driver to log out and end, once no caller waits for an answer.
     pub(crate) fn close(&self) {
         let waker = {
             let mut state = self.lock();
@@ -218,7 +218,7 @@ impl Session {
         }
     }
 
-    /// Changes the state and wakes whoever got an answer by it.
+    /// Changes the state and wakes the callers that got an answer by it.
     pub(crate) fn change<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let (result, wakes) = {
             let mut state = self.lock();
@@ -298,7 +298,7 @@ pub(crate) struct State {
     pub(crate) slots: Slots,
     queue: VecDeque<Submission>,
     delayed: Vec<(Instant, Submission)>,
-    /// Whoever got an answer since the lock was taken.
+    /// Callers that got an answer since the lock was taken.
     pub(crate) wakes: Vec<Waker>,
     /// The driver's, while it sleeps.
     pub(crate) driver: Option<Waker>,
@@ -459,8 +459,8 @@ impl State {
 
     fn forget(&mut self, token: u64) -> Option<Entry> {
         let mut entry = self.slots.remove(token)?;
-        // What a flush was to report and nobody heard, the next one reports. Of a loss the listener has heard, where
-        // there is one.
+        // A loss that a flush was to report to a caller that is gone, the next one reports. Of a loss the listener has
+        // heard, where there is one.
         let is_heard = |error: &BlockError| {
             self.cache.listener.is_some() && matches!(error, BlockError::UnflushedLost { .. })
         };
@@ -512,7 +512,7 @@ impl State {
         }
     }
 
-    /// Takes note of what happened to the path, for whoever asks why an operation failed.
+    /// Takes note of what happened to the path, to explain why an operation failed.
     pub(crate) fn note_event(&mut self, event: String) {
         self.last_event = Some(event);
     }
@@ -542,7 +542,7 @@ impl State {
         }
     }
 
-    /// Has unflushed writes that may be lost told, by whoever has them and can write them again.
+    /// Sets the listener that has the unflushed writes and can write them again when they may be lost.
     pub(crate) fn set_cache_listener(&mut self, listener: CacheCallback) {
         self.cache.listener = Some(listener);
     }

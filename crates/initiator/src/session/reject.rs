@@ -9,7 +9,7 @@ use lunway_iscsi::pdu::RejectReason;
 use super::{End, State};
 use crate::slots::Stage;
 
-/// How often a rejected command is sent again over the same session.
+/// Most repetitions of a rejected command over the same session.
 pub(crate) const REJECTS_MAX: u32 = 5;
 
 /// Before it is sent again for the first time; each further wait is twice as long, 155 ms in all.
@@ -18,8 +18,8 @@ const REJECT_WAIT: Duration = Duration::from_millis(5);
 /// For the commands that are under way when a target turns out to wait for the logout; half of it is theirs.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// What becomes of a rejected command (RFC 7143 §11.17.1). But for [`OutOfStep`](Self::OutOfStep) it was not carried
-/// out.
+/// Consequence of a Reject for its command (RFC 7143 §11.17.1). But for [`OutOfStep`](Self::OutOfStep) it was not
+/// carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// Sent again: what was wrong passes, or was damaged on the way. The RFC calls it so for a data digest error, too

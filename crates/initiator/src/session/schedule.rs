@@ -1,4 +1,4 @@
-//! What is due when: commands that are late, work put off, the logout.
+//! Schedule of a session: late commands, work put off, the logout.
 
 use std::time::{Duration, Instant};
 

@@ -44,7 +44,7 @@ pub(super) struct Flown<O> {
     pub(super) busy: bool,
 }
 
-/// What came of sending an operation.
+/// Outcome of sending an operation to its lane.
 pub(super) enum Sent<O: Operation> {
     /// It is answered: the disk's word, good or bad.
     Answered(Result<O::Output, BlockError>),
@@ -154,7 +154,7 @@ async fn follow<O: Operation>(
     operation: O,
 ) {
     let answer = answer.await;
-    // Nobody was told that it is done, so no flush owes anything for it.
+    // No caller was told that it is done, so no flush owes anything for it.
     let Some(flight) = landing.land(answer.is_ok(), false) else { return };
     if let Err(error) = answer
         && followed.shared.judge(&flight, &error) == Fate::Unknown

@@ -1,4 +1,4 @@
-//! What time it is, as cheaply as it can be known.
+//! Clock of the data path: cheap, and at most some microseconds behind.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const FAST: Duration = Duration::from_micros(4);
 /// One call in so many reads the clock then.
 const CALLS_PER_READING: u32 = 8;
 
-/// What time it is, as cheaply as it can be known.
+/// Clock of the data path: cheap, and at most some microseconds behind.
 ///
 /// Reading a clock takes 25 to 100 ns, twice for each operation: with hundreds of thousands of them a second that is
 /// the largest part of what this layer costs. So where the queue is deep and calls come faster than every 4 µs, eight

@@ -1,4 +1,4 @@
-//! What all operations of a device share.
+//! State that all operations of a device share.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,10 +23,10 @@ use crate::{
     Scheduler, Use,
 };
 
-/// What all operations of a device share: the lanes, and one lock around what is known of them.
+/// State that all operations of a device share: the lanes, and one lock around the knowledge of them.
 ///
 /// The lock is taken once when an operation is sent and once when it is answered, for some tens of nanoseconds;
-/// everything that happens to lanes goes through it too. No lane is called, nothing is waited for and nobody is woken
+/// everything that happens to lanes goes through it too. No lane is called, nothing is waited for and no task is woken
 /// while it is held, but listeners to [`CacheNews`], which do no more than take note.
 pub(super) struct Shared {
     core: Mutex<Core>,
@@ -72,7 +72,7 @@ pub(super) struct Core {
     cache_listeners: Vec<CacheCallback>,
 }
 
-/// Whether this node may change the disk.
+/// Permission of this node to change the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Changes {
     /// As far as anybody has said.
@@ -83,7 +83,7 @@ pub(super) enum Changes {
     Fenced,
 }
 
-/// What only the housekeeping does, because it calls lanes.
+/// Orders to the housekeeping, which alone calls lanes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Orders {
     /// A lane has come back, or its access has changed: those that are down should try now, those that are not active
@@ -93,7 +93,7 @@ pub(super) struct Orders {
     pub(super) probe: bool,
 }
 
-/// What went over a lane.
+/// Traffic of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) read_ios: u64,
@@ -132,7 +132,7 @@ pub(super) enum Obstacle {
     Fenced,
 }
 
-/// Where an operation goes.
+/// Destination of an operation.
 pub(super) enum Placed {
     /// To one lane.
     Whole(Flight),
@@ -190,7 +190,7 @@ impl Core {
         self.scheduler.finished(&flight.piece, now, ok);
     }
 
-    /// Nobody waits for an operation any more.
+    /// The caller has dropped an operation.
     pub(super) fn dropped(&mut self, flight: &Flight) {
         self.left(flight, false);
     }
@@ -405,7 +405,7 @@ impl Shared {
         if let Some((said, state)) = said {
             let lane = &self.names[id];
             match event {
-                // Whoever closed a lane has said it, if it was no more than the end.
+                // The part that closed a lane has said it, if it was no more than the end.
                 LaneEvent::Lost { .. }
                 | LaneEvent::PowerOn
                 | LaneEvent::Spoiled { .. }

@@ -1,4 +1,4 @@
-//! What happens when time passes.
+//! Housekeeping: the task that acts when time has passed, and calls lanes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::time::{sleep_until, timeout};
 use super::core::Shared;
 use crate::LaneId;
 
-/// How long a probe of a lane may take; what comes later is not waited for.
+/// Longest duration of a probe of a lane; a later answer is ignored.
 const PROBE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Looks at the lanes when it is time to, and calls them where the lock must not be held: until the device is dropped.

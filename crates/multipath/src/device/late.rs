@@ -1,10 +1,10 @@
-//! Changes that may still happen although nobody waits for them any more.
+//! Late changes: those whose callers are gone, and which may still reach the disk.
 
 use std::ops::Range;
 
 use crate::LaneId;
 
-/// How many ranges are kept apart. Beyond that those of one lane are kept as one that covers them: writes near them
+/// Most ranges that are kept apart. Beyond that those of one lane are kept as one that covers them: writes near them
 /// then wait without need, and nothing grows.
 const RANGES_MAX: usize = 256;
 
@@ -17,11 +17,11 @@ enum Until {
     Answered { number: u64 },
 }
 
-/// Changes that may still happen although nobody waits for them any more: their callers were told that the outcome is
+/// Late changes, which may still reach the disk although no caller waits: their callers were told that the outcome is
 /// unknown, or dropped them.
 ///
 /// A caller that goes on may write the same place again, over another lane; the old write must not come after the new
-/// one. So whatever changes an overlapping range waits until the old change is over. Normally there are none, and the
+/// one. So a change of an overlapping range waits until the old change is over. Normally there are none, and the
 /// hot path asks only that.
 #[derive(Debug, Default)]
 pub(super) struct LateChanges {

@@ -76,7 +76,7 @@ pub use status::LaneStatus;
 /// # The end
 ///
 /// Dropped, it does nothing more; operations under way are answered by their lanes as long as those exist. The lanes
-/// belong to whoever made them.
+/// belong to the code that made them.
 pub struct MultipathDevice {
     shared: Arc<Shared>,
     tasks: Vec<AbortHandle>,
@@ -279,7 +279,7 @@ impl fmt::Debug for MultipathDevice {
     }
 }
 
-/// What a lane tells goes to the device, while there is one.
+/// Passes a lane's events to the device, while there is one.
 struct Listener {
     id: LaneId,
     shared: Weak<Shared>,

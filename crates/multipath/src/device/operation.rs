@@ -1,4 +1,4 @@
-//! What can be asked of a lane, and asked again.
+//! Operations: requests to a lane that can be repeated on another.
 
 use std::ops::Range;
 
@@ -6,7 +6,8 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, Io, SharedB
 
 use crate::Direction;
 
-/// Which lane answered, and in which moment the operation was sent there ([`Unflushed`](super::unflushed::Unflushed)).
+/// Origin of an answer: the lane, and the moment in which the operation was sent there
+/// ([`Unflushed`](super::unflushed::Unflushed)).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) lane: crate::LaneId,

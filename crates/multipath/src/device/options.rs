@@ -1,4 +1,4 @@
-//! What a multipath device does when.
+//! Options of a multipath device.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,27 +8,27 @@ use lunway_block::duration::{ExactDuration, parse_duration};
 
 use crate::{Failback, Flap, Policy};
 
-/// How long an operation waits for a lane, unless said otherwise: as long as an initiator with one path waits for its
+/// Default time for which an operation waits for a lane: as long as an initiator with one path waits for its
 /// session.
 pub const QUEUE_TIME: Duration = Duration::from_secs(30);
 
-/// How long an operation waits that shall never fail: as long as any machine runs. A time that can be added to any
+/// Time for which an operation waits that shall never fail: as long as any machine runs. It can be added to any
 /// other.
 pub const QUEUE_FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// How long an operation that the disk is too busy for is tried, unless said otherwise: as long as one command may take
+/// Default time for which an operation is tried on a disk that is busy: as long as one command may take
 /// over a single path.
 pub const BUSY_TIME: Duration = Duration::from_secs(30);
 
-/// How much may wait, bytes, unless said otherwise: two seconds of a gigabit link.
+/// Default limit of the bytes that wait: two seconds of a gigabit link.
 pub const QUEUE_BYTES: u64 = 256 << 20;
 
-/// How long a lost session may take to be proven dead, unless said otherwise. A segment lives on a storage network for
+/// Default time in which a lost session has to be proven dead. A segment lives on a storage network for
 /// milliseconds, and what waits for a neighbour's address for three seconds; a target that has not read its sockets for
-/// so long serves nobody.
+/// so long is dead for all purposes.
 pub const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// What a multipath device does when. The defaults suit a disk that a file system is on.
+/// Options of a multipath device. The defaults suit a disk that a file system is on.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Which lane an operation takes.
@@ -65,7 +65,7 @@ impl Default for Options {
     }
 }
 
-/// What happens to operations when no lane is left.
+/// Treatment of operations when no lane is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenNone {
     /// They fail at once.
@@ -85,7 +85,7 @@ impl Default for WhenNone {
     }
 }
 
-/// What happens to a change of unknown outcome when nothing has proved in time that its lost session is dead: its
+/// Treatment of a change of unknown outcome when nothing has proved in time that its lost session is dead: its
 /// portal is gone, and no other way leads to that portal group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unproven {

@@ -18,7 +18,7 @@ use crate::LaneId;
 /// not wait.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 
-/// What an operation that waits counts for at least, bytes: its own memory, and that of whoever waits for it.
+/// Least charge of a waiting operation, bytes: its own memory and its caller's.
 const CHARGE_MIN: u64 = 4096;
 
 /// An operation whose lane failed, or that has none.
@@ -58,7 +58,8 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// A change that may still happen. Whoever stops waiting for it, by an error or by dropping it, leaves that behind.
+/// A change that may still happen. A caller that stops waiting for it, by an error or by dropping it, leaves that
+/// behind.
 struct Unsettled<'a> {
     shared: &'a Shared,
     lane: LaneId,
@@ -233,7 +234,7 @@ impl Retry {
             Obstacle::Fenced => BlockError::ReservationConflict,
             _ if self.maybe => BlockError::late(self.since.elapsed()),
             Obstacle::LateChange | Obstacle::InDoubt => BlockError::Busy,
-            // Whatever its lanes are now: it was the disk that would not take it.
+            // Its lanes' state does not matter: it was the disk that would not take it.
             Obstacle::NoLane if self.busy => BlockError::Busy,
             Obstacle::NoLane => self.shared.no_lane(),
         }

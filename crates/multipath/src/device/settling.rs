@@ -12,7 +12,7 @@ use crate::{LaneEvent, LaneId};
 /// Pause after a round in which every lane that could be asked has failed to answer.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// What is to be settled without proof, and when there will be more.
+/// Sessions to be settled without proof, and when there will be more.
 struct Overdue {
     /// Lane and session.
     sessions: Vec<(LaneId, u64)>,

@@ -1,4 +1,4 @@
-//! What the disk is shaped like, as its lanes tell.
+//! Geometry of the disk, agreed from its lanes.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -6,7 +6,7 @@ use lunway_block::{Geometry, ResizeCallback};
 
 use crate::LaneId;
 
-/// What the disk is shaped like, as its lanes tell.
+/// Geometry of the disk, agreed from its lanes.
 ///
 /// After a resize the lanes do not notice at the same time: each one hears of it with its next answer. Until all that
 /// are connected agree, the disk has the **smallest** size that one of them tells: a smaller disk has lost its end
@@ -85,7 +85,7 @@ impl Shape {
     }
 }
 
-/// What two lanes to one disk have in common.
+/// The common geometry of two lanes to one disk.
 fn join(one: Geometry, other: Geometry) -> Geometry {
     let limit = |one: u32, other: u32| match (one, other) {
         (0, limit) | (limit, 0) => limit,

@@ -82,7 +82,7 @@ impl<O: Divisible> Split<O> {
     }
 }
 
-/// What the caller must hear first: what the disk said, then what is not known.
+/// Rank of an error for the caller: an answer of the disk first, then an unknown outcome.
 fn gravity(error: &BlockError) -> u8 {
     match error.fate() {
         Fate::NotDone => 0,

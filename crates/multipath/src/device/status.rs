@@ -1,4 +1,4 @@
-//! What is told of lanes.
+//! Status of lanes, for people.
 
 use std::sync::Arc;
 use std::time::Duration;

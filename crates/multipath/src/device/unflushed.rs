@@ -25,14 +25,14 @@ struct Session {
     dirty: Option<Dirty>,
 }
 
-/// Where a flush began.
+/// Beginning of a flush.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cover {
     at: u64,
     acked: u64,
 }
 
-/// What an answer to a flush is worth.
+/// Worth of an answer to a flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Worth {
     /// Everything that it covers is durable.
@@ -55,7 +55,7 @@ pub(super) enum Why {
 
 /// Writes that were acknowledged into a cache, and what a power-on of the storage means for them.
 ///
-/// Storage that lost its power has lost what it acknowledged and did not flush. Nobody would notice: it comes back, the
+/// Storage that lost its power has lost what it acknowledged and did not flush. No error would tell: it comes back, the
 /// sessions come back, reads give old data. So when a lane reports a power-on while acknowledged writes are unflushed,
 /// exactly the next flush (and those under way) must fail. But many targets report a power-on over every new session,
 /// and a device with several lanes knows better: **a session that lives through it is a witness**. Power that goes ends

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// How long a lane that came back must hold before it is used beside others.
+/// Time for which a lane that came back must hold before it is used beside others.
 ///
 /// After one loss it need not: a cable that was pulled once and is back is good, and a login has shown it. A second
 /// loss shows a lane that comes and goes, or a plug that bounces while it is pushed in: one second. Each further loss
 /// doubles it, so that such a lane disturbs ever less: at worst once a minute. After five minutes without a loss all is
-/// forgotten. A lane that is the only one is used at once, whatever it did before.
+/// forgotten. A lane that is the only one is used at once, even if it was lost before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flap {
     /// After the second loss.
@@ -32,7 +32,7 @@ impl Default for Flap {
     }
 }
 
-/// What one lane has done.
+/// Record of one lane's losses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
     losses: u32,

@@ -1,4 +1,4 @@
-//! What is known of one lane.
+//! Health of one lane.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::flap::Record;
 use crate::Access;
 
-/// What a lane is good for now, for people.
+/// State of a lane, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneState {
     /// It carries I/O (or would, if its [`Access`] let it).
     Up,
     /// It is connected and not used yet: it came and went, or the way back to it is to wait.
     HeldBack {
-        /// Until then; `None`: until somebody says so.
+        /// Until then; `None`: until the user says so.
         left: Option<Duration>,
     },
     /// It does not answer as it should: used only if no other is left.
@@ -24,7 +24,7 @@ pub enum LaneState {
     Down,
     /// It does not come back.
     Closed,
-    /// Somebody switched it off.
+    /// The user switched it off.
     Disabled,
 }
 
@@ -57,11 +57,11 @@ pub(super) enum Link {
 /// Why a lane that is up is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// `None`: until somebody says so.
+    /// `None`: until the user says so.
     pub(super) until: Option<Duration>,
 }
 
-/// What is known of one lane.
+/// Health of one lane.
 #[derive(Clone, Debug)]
 pub(super) struct LaneHealth {
     pub(super) reserve: bool,

@@ -11,12 +11,12 @@ use lane::{Hold, LaneHealth, Link};
 
 use crate::{Access, LaneEvent, LaneId, Use};
 
-/// How long a lane stays suspect after an operation that it did badly (an answer that never came, or a refusal while it
-/// says that it is up). Long enough that what was under way is tried elsewhere, short enough that a lane is not lost
-/// over one command.
+/// Time for which a lane stays suspect after an operation that it did badly (an answer that never came, or a refusal
+/// while it says that it is up). Long enough that what was under way is tried elsewhere, short enough that a lane is
+/// not lost over one command.
 const COMPLAINT: Duration = Duration::from_secs(1);
 
-/// When the way back is taken to a lane that is better than those in use: one that is not a reserve, one that is
+/// Return to a lane that is better than those in use: one that is not a reserve, one that is
 /// optimized, the preferred one of `failover`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Failback {
@@ -25,7 +25,7 @@ pub enum Failback {
     Immediate,
     /// Once it has been up for so long.
     After(Duration),
-    /// When somebody says so.
+    /// On the user's order.
     Manual,
 }
 
@@ -39,7 +39,7 @@ pub enum Failback {
 ///    back to it.
 /// 3. Where every lane that is left is held back or suspect, nothing is held back.
 ///
-/// Which of those that may be used carries what (reserves last, optimized before non-optimized, suspect ones last) is
+/// The choice among those that may be used (reserves last, optimized before non-optimized, suspect ones last) is
 /// the scheduler's.
 #[derive(Debug)]
 pub(crate) struct Health {

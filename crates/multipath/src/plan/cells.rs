@@ -1,4 +1,4 @@
-//! Which local port reaches which portal.
+//! Cells of a plan: pairs of a local port and a portal that it reaches.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ pub(super) fn cells(wish: &Wish, inventory: &Inventory<'_>) -> Vec<Cell> {
     cells
 }
 
-/// What may be left from: the addresses that were named; else one address of each card in each network, as a second one
+/// The addresses to leave from: those that were named; else one address of each card in each network, as a second one
 /// there is no second port, and none that is a portal itself, where the storage is this machine.
 fn usable(wish: &Wish, inventory: &Inventory<'_>) -> Vec<LocalPort> {
     if !wish.from.is_empty() {
@@ -92,7 +92,7 @@ fn route(
     }
 }
 
-/// Portals of different groups, and of different names, in turns, so that whoever takes the first few has taken of all:
+/// Portals of different groups, and of different names, in turns, so that the first few are of all:
 /// groups are often controllers.
 fn spread_groups(portals: &mut Vec<Portal>) {
     let mut rest = std::mem::take(portals);

@@ -71,8 +71,8 @@ fn default_kind(cells: &[Cell], reasons: &mut Vec<String>) -> PlanKind {
     }
 }
 
-/// Lanes as index pairs of a cell; neighbours share as few ports as possible, so that whatever goes over them in turns
-/// changes ports too.
+/// Lanes as index pairs of a cell; neighbours share as few ports as possible, so that requests that go over them in
+/// turns changes ports too.
 fn pairs(kind: PlanKind, locals: usize, portals: usize) -> Vec<(usize, usize, bool)> {
     if locals == 0 || portals == 0 {
         return Vec::new();
@@ -92,7 +92,7 @@ fn pairs(kind: PlanKind, locals: usize, portals: usize) -> Vec<(usize, usize, bo
     }
 }
 
-/// What is left idle is said, with the plan that would use it.
+/// Reports the ports and portals that are left idle, with the plan that would use them.
 fn idle(draft: &Draft, cells: &[Cell], reasons: &mut Vec<String>) {
     for cell in cells {
         let local = |port: &&LocalPort| !draft.lanes.iter().any(|lane| lane.near == Some(port.ip));

@@ -39,7 +39,7 @@ pub struct Portal {
     pub named: bool,
 }
 
-/// How a packet would get to a portal.
+/// Route of a packet to a portal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Way {
     /// The interface by which it leaves.
@@ -68,7 +68,7 @@ impl fmt::Debug for Inventory<'_> {
 }
 
 impl Inventory<'_> {
-    /// The port that has an address. An address of a loopback's network that nobody has given it works all the same, as
+    /// The port that has an address. An address of a loopback's network that no interface has works all the same, as
     /// on Linux. One that the machine does not have may come yet; a network of the usual size is assumed around it.
     pub(super) fn local(&self, ip: IpAddr) -> LocalPort {
         if let Some(port) = self.locals.iter().find(|port| port.ip == ip) {

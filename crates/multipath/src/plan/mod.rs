@@ -27,7 +27,7 @@ pub use warn::Warning;
 /// As many as a disk may have paths in Windows (MSDSM).
 pub const LANES_MAX: usize = 32;
 
-/// How ports and portals become lanes.
+/// Rule by which ports and portals become lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlanKind {
     /// One to one: a local port and a portal of its subnet. No port is used twice.
@@ -77,12 +77,12 @@ impl FromStr for PlanKind {
     }
 }
 
-/// What a user says about a plan.
+/// The user's wishes for a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// `None`: paired where subnets pair, else balanced.
     pub kind: Option<PlanKind>,
-    /// Local addresses to leave from; empty: whatever the machine has.
+    /// Local addresses to leave from; empty: all that the machine has.
     pub from: Vec<IpAddr>,
     /// The lanes of an explicit plan.
     pub lanes: Vec<NamedLane>,

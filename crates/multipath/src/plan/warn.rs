@@ -10,7 +10,7 @@ use super::{Inventory, LocalPort, PlannedLane};
 pub struct Warning {
     /// Its number in the list of rules of thumb; `None`: it is in no list.
     pub rule: Option<u8>,
-    /// What is so, what may come of it, and what would help.
+    /// The fact, its consequence, and a remedy.
     pub text: String,
 }
 
@@ -181,7 +181,7 @@ fn routed(warnings: &mut Warnings, lanes: &[PlannedLane], inventory: &Inventory<
     }
 }
 
-/// Whether what is known of all of them is not the same.
+/// Whether a fact that is known of several ports differs.
 fn differ<T: PartialEq>(ports: &[LocalPort], fact: impl Fn(&LocalPort) -> Option<T>) -> bool {
     let mut facts = ports.iter().filter_map(fact);
     facts.next().is_some_and(|first| facts.any(|other| other != first))
@@ -236,7 +236,7 @@ fn overlapping(warnings: &mut Warnings, ports: &[LocalPort]) {
 
 fn single_points(warnings: &mut Warnings, lanes: &[PlannedLane], ports: &[LocalPort]) {
     let Some(first) = lanes.first() else { return };
-    // Whoever goes over the loopback has no cable that could be pulled.
+    // A lane over the loopback has no cable that could be pulled.
     if ports.is_empty() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Which lane an operation takes, or which lanes.
+//! Scheduler: the choice of the lane, or lanes, of each operation.
 
 mod adaptive;
 mod constants;
@@ -32,10 +32,10 @@ use service_time::ServiceTime;
 /// The number of a lane: its place in the list that the scheduler was made with. It never changes.
 pub type LaneId = usize;
 
-/// What is known of a lane before it has carried anything.
+/// Configuration of a lane: all that is known before it has carried anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneShape {
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
     /// The local port it leaves by.
     pub near: Port,
@@ -45,7 +45,7 @@ pub struct LaneShape {
     pub weight: u32,
     /// Used only when no other is left.
     pub reserve: bool,
-    /// What the local card claims to carry, bytes per second. It is believed as a bound of what to expect before
+    /// Rate that the local card claims, bytes per second. It is believed as a bound of what to expect before
     /// anything is measured.
     pub rate_hint: Option<u64>,
 }
@@ -55,7 +55,7 @@ pub struct LaneShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Port(pub u32);
 
-/// What may be placed on a lane.
+/// Usability of a lane, as health sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Anything.
@@ -71,7 +71,7 @@ pub enum Use {
 #[error("no lane can be used")]
 pub struct NoLane;
 
-/// What people want to know of a lane.
+/// Figures of a lane, for people.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaneFigures {
     /// Requests and pieces in flight.
@@ -80,11 +80,11 @@ pub struct LaneFigures {
     pub in_flight_bytes: u64,
     /// Its part of all bytes that were moved lately, 0 to 1; of the last second or two in which any were.
     pub share: f64,
-    /// What it is taken to be good for, bytes per second; `None` before it was measured.
+    /// Estimated rate, bytes per second; `None` before it was measured.
     pub read_rate: Option<u64>,
     /// The same for writes.
     pub write_rate: Option<u64>,
-    /// What an operation without data would take, as far as it is known.
+    /// Estimated duration of an operation without data.
     pub latency: Option<Duration>,
 }
 
@@ -97,13 +97,13 @@ pub struct LaneFigures {
 /// # Order of calls
 ///
 /// Every lane begins as [`Use::Out`]. [`place`](Self::place) puts a request on the lanes it names and takes it for in
-/// flight; each of its pieces comes back to [`finished`](Self::finished) exactly once, whatever became of it. A piece
+/// flight; each of its pieces comes back to [`finished`](Self::finished) exactly once, with or without success. A piece
 /// that has to go down another lane is finished (not `ok`) and placed again as a request of its own.
 ///
 /// # Promises
 ///
 /// Pieces cover the request without gap or overlap, in order, and are cut at the request's [`Boundaries`] only. No
-/// piece is on a lane that is out. When all pieces are finished nothing is in flight, whatever happened to policies and
+/// piece is on a lane that is out. When all pieces are finished nothing is in flight, whatever changes of policies and
 /// lanes meanwhile.
 ///
 /// # The parts
@@ -176,7 +176,7 @@ impl Scheduler {
         self.adaptive.finished(piece, now, ok);
     }
 
-    /// What health says of a lane. One that comes, or comes back, begins slowly.
+    /// Sets the usability of a lane. One that comes, or comes back, begins slowly.
     pub fn set_use(&mut self, lane: LaneId, usage: Use, now: Duration) {
         if self.roster.set_use(lane, usage) {
             self.returned(lane, now);
@@ -184,7 +184,7 @@ impl Scheduler {
         self.changed();
     }
 
-    /// What the storage says of a lane (ALUA).
+    /// Sets the access state of a lane (ALUA).
     pub fn set_access(&mut self, lane: LaneId, access: Access) {
         if self.roster.set_access(lane, access) {
             self.service_time.returned(lane);
@@ -192,7 +192,7 @@ impl Scheduler {
         self.changed();
     }
 
-    /// Whether a lane seems to be dead. It gets nothing while another can be used.
+    /// Sets whether a lane seems to be dead. It gets nothing while another can be used.
     pub fn set_suspect(&mut self, lane: LaneId, suspect: bool) {
         self.roster.set_suspect(lane, suspect);
         self.changed();
@@ -204,12 +204,12 @@ impl Scheduler {
         self.changed();
     }
 
-    /// The policy there is.
+    /// The current policy.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// What is known of a lane.
+    /// The figures of a lane.
     pub fn figures(&self, lane: LaneId) -> LaneFigures {
         let load = &self.load.lanes[lane];
         LaneFigures {

@@ -7,7 +7,7 @@ use super::load::Load;
 use super::roster::Roster;
 use super::{Direction, LaneId, Policy, Request};
 
-/// What writes of `least-blocks` may have in flight on one lane and still stay there: MSDSM's
+/// Limit of `least-blocks` for writes that stay on their lane, bytes in flight there: MSDSM's
 /// `DsmCacheSizeForLeastBlocks`, 1 MiB unless set.
 const LEAST_BLOCKS_CACHE: u64 = 1 << 20;
 

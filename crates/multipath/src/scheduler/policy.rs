@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::LaneId;
 
-/// How lanes are chosen.
+/// Policy: the rule by which lanes are chosen.
 ///
 /// All but [`Adaptive`](Self::Adaptive) are other systems' policies with those systems' exact choices, bad ones
 /// included, so that what is known of them holds here too. None of those divides a request.

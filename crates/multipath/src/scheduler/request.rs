@@ -1,4 +1,4 @@
-//! What is placed on lanes: requests, and the pieces they become.
+//! Requests, and the pieces that they become on lanes.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use lunway_block::Geometry;
 
 use super::LaneId;
 
-/// Which way the data of a request goes. A wire carries both at once.
+/// Direction of the data of a request. A wire carries both at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the storage.
@@ -21,18 +21,18 @@ pub enum Direction {
 /// An operation that needs a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Which way its data goes.
+    /// Direction of its data.
     pub direction: Direction,
-    /// Where on the disk it begins, bytes.
+    /// Its beginning on the disk, bytes.
     pub offset: u64,
-    /// How long it is, bytes.
+    /// Its length, bytes.
     pub len: u64,
     /// Whether it may be cut into pieces that go over several lanes.
     pub divisible: bool,
     /// Block of the disk, bytes: `least-blocks` takes a request that begins with the last block of the one before for
     /// its sequel.
     pub block: u32,
-    /// Where it may be cut.
+    /// The places at which it may be cut.
     pub cut: Boundaries,
 }
 
@@ -85,15 +85,15 @@ impl Boundaries {
 pub struct Piece {
     /// The lane it is on.
     pub lane: LaneId,
-    /// Which way its data goes.
+    /// Direction of its data.
     pub direction: Direction,
     /// Bytes.
     pub len: u64,
-    /// When it was placed.
+    /// Time at which it was placed.
     pub placed_at: Duration,
-    /// How long it was expected to wait behind others, nanoseconds.
+    /// Expected wait behind others, nanoseconds.
     pub(super) wait: f64,
-    /// What was in flight on the lane before it, bytes.
+    /// Bytes in flight on the lane before it.
     pub(super) ahead: u64,
     /// Whether nothing else was on the lane's ports.
     pub(super) alone: bool,

@@ -1,4 +1,4 @@
-//! Which lanes may be used now.
+//! Roster: the lanes that may be used now.
 
 use super::{LaneId, LaneShape, Use};
 use crate::Access;
@@ -18,7 +18,7 @@ pub(super) struct Roster {
     best: u8,
 }
 
-/// What is known of a lane from outside.
+/// State of a lane, as health and storage tell it.
 #[derive(Debug)]
 pub(super) struct LaneState {
     pub(super) weight: u32,

@@ -1,4 +1,4 @@
-//! How much of a large request each lane takes.
+//! Division of a large request among lanes.
 
 use super::LaneId;
 use super::constants::{DIVIDING_GAIN, IDLE_SOON, PIECE_MIN};
@@ -8,17 +8,17 @@ use super::request::{Boundaries, Pieces};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) lane: LaneId,
-    /// When its part would begin to move, nanoseconds from now.
+    /// Time at which its part would begin to move, nanoseconds from now.
     pub(super) start: f64,
-    /// How long the lane has something to do, nanoseconds.
+    /// Time for which the lane has something to do, nanoseconds.
     pub(super) backlog: f64,
     /// Bytes per nanosecond.
     pub(super) rate: f64,
     /// The most it is trusted with now.
     pub(super) limit: u64,
-    /// It gets the least piece whatever it costs, so that it shows what it is good for.
+    /// It gets [`PIECE_MIN`] at any cost, to show its rate.
     pub(super) probe: bool,
-    /// What it takes.
+    /// Bytes that it takes.
     pub(super) len: u64,
 }
 

@@ -8,8 +8,8 @@ use super::half::Lane;
 use super::port::PortEstimate;
 use super::request::Pieces;
 
-/// What a lane will probably carry: small requests, which are all that an unproven one gets, make it look slower than
-/// it is.
+/// Rate that a lane will probably reach: small requests, which are all that an unproven one gets, make it look slower
+/// than it is.
 fn promise(estimate: &Estimate) -> f64 {
     if estimate.known && !estimate.trial.is_proven() {
         estimate.rate * UNPROVEN_PROMISE
@@ -20,14 +20,14 @@ fn promise(estimate: &Estimate) -> f64 {
 
 /// The lanes that carry large requests in one direction: chosen so that none of their ports is filled twice.
 ///
-/// Found greedily: the lane that adds most comes next, of equal ones one whose ports nobody else in the team uses, then
+/// Found greedily: the lane that adds most comes next, of equal ones one whose ports no other member uses, then
 /// one that was a member before, then one whose ports few lanes go through (it leaves the others more choice). With
 /// lanes 1:1 that is all of them; in a mesh one for each port of the side that has fewer. Two lanes on one port are not
 /// faster than one, but their packets collide.
 #[derive(Debug, Default)]
 pub(super) struct Team {
     pub(super) members: Vec<Member>,
-    /// How many of them are no trial: the first ones.
+    /// Number of those that are no trial: the first ones.
     regular: usize,
     /// Room for the search, kept to save the allocation.
     left: Vec<f64>,
@@ -156,7 +156,7 @@ impl Team {
 /// A lane that could become a member.
 struct Addition {
     lane: LaneId,
-    /// What it would add, bytes per nanosecond.
+    /// Rate that it would add, bytes per nanosecond.
     adds: f64,
     /// Of lanes that are alike the least comes first: members on its ports, whether it is new, lanes on its ports.
     order: [u32; 3],
