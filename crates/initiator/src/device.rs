@@ -132,19 +132,19 @@ impl IscsiDevice {
     }
 
     /// As [`sever`](Self::sever), because the port that it leaves by is dead: without a carrier, or without its
-    /// address. Until [`refloat`](Self::refloat) it tries to connect only now and then.
+    /// address. Until [`set_port_up`](Self::set_port_up) it tries to connect only now and then.
     ///
     /// Not for thrift: a packet sent into a dead port makes the kernel ask for the portal's hardware address, and that
     /// asks again only once a second (`retrans_time_ms`). A port that comes back meanwhile would be silent for the rest
     /// of that second.
-    pub fn strand(&self, why: &str) {
-        self.session.set_stranded(true);
+    pub fn set_port_down(&self, why: &str) {
+        self.session.set_port_down(true);
         self.session.sever(why);
     }
 
     /// The port is alive again: tries to connect at once, and soon again where that fails.
-    pub fn refloat(&self) {
-        self.session.set_stranded(false);
+    pub fn set_port_up(&self) {
+        self.session.set_port_down(false);
         self.hurry();
     }
 
@@ -161,7 +161,7 @@ impl IscsiDevice {
         KnownDisk(self.unit.shape())
     }
 
-    /// The names by which the disk is known over every way to it.
+    /// The names by which the disk is known over every path.
     pub fn identity(&self) -> &Identity {
         self.unit.identity()
     }

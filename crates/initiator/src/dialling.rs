@@ -111,7 +111,8 @@ pub(crate) fn close_in_order<S: std::os::fd::AsFd>(socket: &S) {
 }
 
 /// From now on what the kernel has to send for a connection goes nowhere. Through a dead port nothing comes anyway, and
-/// what is sent into one costs it a second when it is back: see [`IscsiDevice::strand`](crate::IscsiDevice::strand).
+/// what is sent into one costs it a second when it is back: see
+/// [`IscsiDevice::set_port_down`](crate::IscsiDevice::set_port_down).
 pub(crate) fn keep_off_the_port<S: std::os::fd::AsFd>(socket: &S) {
     // Bound to the loopback, where no interface has the peer's address. A kernel older than 5.7 lets only root do this;
     // then it costs the second.

@@ -102,7 +102,7 @@ impl Driver {
             }
             if settled {
                 close_in_order(&stream);
-            } else if self.session.is_stranded() {
+            } else if self.session.is_port_down() {
                 keep_off_the_port(&stream);
             }
             drop(stream);

@@ -1,4 +1,4 @@
-//! Proof that a lost session is dead, by other ways than its own.
+//! Proof that a lost session is dead, by other paths than its own.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use lunway_scsi::AdditionalSense;
 use crate::nexus::{Nexus, Purpose};
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
-/// After a way without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but
+/// After a path without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but
 /// with round trips of storage networks in mind).
 const STAGGER: Duration = Duration::from_millis(50);
 
-/// For one way, from the first packet to the end of the login. What takes longer does not help, since no attempt is
-/// made over the session's own way meanwhile.
+/// For one path, from the first packet to the end of the login. What takes longer does not help, since no attempt is
+/// made over the session's own path meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// For the logout from the session that was made for the proof.
 const GOODBYE: Duration = Duration::from_millis(200);
 
-/// Most ways that are tried.
+/// Most paths that are tried.
 const DETOURS_MAX: usize = 32;
 
 /// Ends a lost session by logging in with its name over a detour.
@@ -56,10 +56,10 @@ impl Fence<'_> {
             logout_timeout: GOODBYE,
             ..self.options.clone()
         };
-        let mut waiting = detours.into_iter().take(DETOURS_MAX).map(|detour| self.way(detour)).peekable();
+        let mut waiting = detours.into_iter().take(DETOURS_MAX).map(|detour| self.path(detour)).peekable();
         let mut running = FuturesUnordered::new();
         loop {
-            running.extend(waiting.next().map(|way| Box::pin(self.log_in(way, &options))));
+            running.extend(waiting.next().map(|path| Box::pin(self.log_in(path, &options))));
             let next = tokio::time::sleep(STAGGER);
             tokio::pin!(next);
             let proof = loop {
@@ -79,20 +79,20 @@ impl Fence<'_> {
         }
     }
 
-    /// The device's own address by another way.
-    fn way(&self, detour: IscsiUrl) -> IscsiUrl {
+    /// The device's own address by another path.
+    fn path(&self, detour: IscsiUrl) -> IscsiUrl {
         IscsiUrl { host: detour.host, port: detour.port, from: detour.from, ..self.url.clone() }
     }
 
-    async fn log_in(&self, way: IscsiUrl, options: &OpenOptions) -> Option<(Nexus, Vec<AdditionalSense>)> {
-        match tokio::time::timeout(PATIENCE, self.prove(&way, options)).await {
+    async fn log_in(&self, path: IscsiUrl, options: &OpenOptions) -> Option<(Nexus, Vec<AdditionalSense>)> {
+        match tokio::time::timeout(PATIENCE, self.prove(&path, options)).await {
             Ok(Ok(proof)) => proof,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a detour does not help");
                 None
             }
             Err(_) => {
-                tracing::debug!(portal = %way.portal(), "a detour does not help in time");
+                tracing::debug!(portal = %path.portal(), "a detour does not help in time");
                 None
             }
         }
@@ -101,12 +101,12 @@ impl Fence<'_> {
     // RFC 7143 [6.3.5-1]
     async fn prove(
         &self,
-        way: &IscsiUrl,
+        path: &IscsiUrl,
         options: &OpenOptions,
     ) -> Result<Option<(Nexus, Vec<AdditionalSense>)>, OpenError> {
-        let mut nexus = Nexus::dial(way, options, self.isid, Purpose::Normal, None).await?;
+        let mut nexus = Nexus::dial(path, options, self.isid, Purpose::Normal, None).await?;
         if nexus.portal_group() != Some(self.portal_group) {
-            tracing::debug!(portal = %way.portal(), "a detour leads to another portal group");
+            tracing::debug!(portal = %path.portal(), "a detour leads to another portal group");
             nexus.logout().await;
             return Ok(None);
         }

@@ -32,7 +32,7 @@ impl Identity {
         }
     }
 
-    /// The name that is unique for most disks, the same over every way: NAA before EUI-64 before the others, then the
+    /// The name that is unique for most disks, the same over every path: NAA before EUI-64 before the others, then the
     /// serial number.
     pub(crate) fn best_name(&self) -> Option<String> {
         let rank = |designator: &&Designator| match designator.kind {

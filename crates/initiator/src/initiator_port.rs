@@ -255,7 +255,7 @@ impl ClaimedPort {
     }
 }
 
-/// A portal group that a port's session lives in, and the way it went there.
+/// A portal group that a port's session lives in, and the path that it took there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) tag: u16,

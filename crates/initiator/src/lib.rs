@@ -27,7 +27,7 @@
 //! |---|---|
 //! | [`IscsiUrl`] | addresses |
 //! | [`IscsiDevice`], `operation` | the block device: operations to CDBs, cut where they are too long |
-//! | [`OpenOptions`] | how long to wait for what; how to be one of several ways |
+//! | [`OpenOptions`] | how long to wait for what; how to be one of several paths |
 //! | [`Observer`], [`SessionEvent`] | what happens to sessions, told as it happens |
 //! | [`Silence`], `probe` | whether a silent path is dead, by what the kernel knows of it |
 //! | [`discover`], [`inspect`](fn@inspect) | what is there, as plain data |
@@ -36,7 +36,7 @@
 //! | `clock`, `cache` | which commands are late; which acknowledged writes a power-on may have cost |
 //! | `driver`, `wire` | **the hot path**: the loop that moves bytes, and when it sleeps |
 //! | `recovery` | from a lost connection back to the same disk |
-//! | `fence`, [`Detours`] | proof over other ways that a lost session is dead |
+//! | `fence`, [`Detours`] | proof over other paths that a lost session is dead |
 //! | [`InitiatorPorts`], [`Predecessors`] | ISIDs that are the same on every start; what a killed process has left at the target, ended before the first I/O |
 //! | `dialling`, `nexus`, `exchange` | a connection, a fresh session, one question at a time |
 //! | `unit`, `access`, [`Identity`] | shape, limits and names of a logical unit, and the state of its port |

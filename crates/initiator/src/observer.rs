@@ -110,10 +110,10 @@ impl PartialEq for SharedObserver {
 
 impl Eq for SharedObserver {}
 
-/// Other ways to the target port of a device, asked for at each loss of a session. Two are equal if they are the same
-/// one.
+/// Detours: other paths to the target port of a device, asked for at each loss of a session. Two are equal if they are
+/// the same one.
 ///
-/// Of an address, host, port and `from` count; names and secrets are the device's own. A way is good for nothing but
+/// Of an address, host, port and `from` count; names and secrets are the device's own. A detour is good for nothing but
 /// proving that a lost session has ended, and only where it leads to the same portal group.
 #[derive(Clone)]
 pub struct Detours(Arc<dyn Fn() -> Vec<IscsiUrl> + Send + Sync>);

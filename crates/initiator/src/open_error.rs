@@ -145,7 +145,7 @@ pub enum OpenError {
     /// A session of an earlier process may still write.
     #[error(
         "an earlier process of this host was ended with a session to {portals} that may still write, and nothing shows that it cannot ({why}); \
-         open the disk once over a way to that portal, or, when that port is known to be dead, remove {record}"
+         open the disk once over a path to that portal, or, when that port is known to be dead, remove {record}"
     )]
     Predecessor {
         /// Where that session went.

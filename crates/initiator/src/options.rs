@@ -85,11 +85,11 @@ pub struct OpenOptions {
     pub settle: Duration,
     /// Told what happens to the sessions.
     pub observer: Option<SharedObserver>,
-    /// Other ways to the same target port. At the loss of a session it is logged in over them first, and logged out,
+    /// Other paths to the same target port. At the loss of a session it is logged in over them first, and logged out,
     /// which proves that the lost one is dead long before its own path is back. Attempts over its own path begin after
     /// that.
     pub detours: Option<Detours>,
-    /// What another way to the disk has told of it. A port that is not active (standby, unavailable) tells no shape,
+    /// The disk as another path has told it. A port that is not active (standby, unavailable) tells no shape,
     /// and cannot be opened without; with this it can, and becomes useful when its state changes.
     pub known: Option<KnownDisk>,
 }

@@ -79,12 +79,12 @@ impl Predecessors {
         Ok(this)
     }
 
-    /// Ends the old sessions by logins over `ways`, of which host, port and `from` count, and over the ways that they
+    /// Ends the old sessions by logins over `paths`, of which host, port and `from` count, and over the paths that they
     /// went themselves.
-    pub async fn reinstate(&mut self, ways: &[IscsiUrl], options: &OpenOptions) {
+    pub async fn reinstate(&mut self, paths: &[IscsiUrl], options: &OpenOptions) {
         let left = std::mem::take(&mut self.left);
         let url = &self.url;
-        let all = stream::iter(left).map(|port| reinstate(port, url, ways, options));
+        let all = stream::iter(left).map(|port| reinstate(port, url, paths, options));
         self.left = all.buffer_unordered(AT_ONCE).filter_map(|port| async { port }).collect().await;
     }
 
@@ -146,20 +146,20 @@ impl Predecessors {
 async fn reinstate(
     mut port: ClaimedPort,
     url: &IscsiUrl,
-    ways: &[IscsiUrl],
+    paths: &[IscsiUrl],
     options: &OpenOptions,
 ) -> Option<ClaimedPort> {
     for group in port.groups().to_vec() {
         let fence = Fence { url, options, isid: port.isid, portal_group: group.tag };
-        let same = |way: &IscsiUrl| way.portal() == group.portal && way.from == group.from;
-        let mut ways = ways.to_vec();
-        // Its own way last: it may be what has failed.
-        if !ways.iter().any(same)
+        let same = |path: &IscsiUrl| path.portal() == group.portal && path.from == group.from;
+        let mut paths = paths.to_vec();
+        // Its own path last: it may be what has failed.
+        if !paths.iter().any(same)
             && let Ok((host, port)) = IscsiUrl::parse_portal(&group.portal)
         {
-            ways.push(IscsiUrl { host, port, from: group.from, ..url.clone() });
+            paths.push(IscsiUrl { host, port, from: group.from, ..url.clone() });
         }
-        let Some((nexus, _)) = fence.run(ways).await else { continue };
+        let Some((nexus, _)) = fence.run(paths).await else { continue };
         nexus.logout().await;
         tracing::info!(portal = group.portal, "the session of a process that was ended has been ended too");
         if let Err(error) = port.settle(group.tag) {

@@ -1,4 +1,4 @@
-//! The way back to the disk after a lost connection.
+//! Recovery: reconnection to the disk after a lost connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,9 +27,9 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// Between attempts over a port that is said to be dead: some, as packets may leave by another port than the one with
 /// the address. Rare, as each may cost the port a second when it is back.
-const WAIT_STRANDED: Duration = Duration::from_secs(30);
+const WAIT_PORT_DOWN: Duration = Duration::from_secs(30);
 
-/// The way back to the disk after a lost connection.
+/// Reconnection to the disk after a lost connection.
 ///
 /// Connects and logs in with the **same ISID**: at the target this reinstates the session, which first ends the old
 /// one and all its tasks (RFC 7143 §6.3.5). So once the login has succeeded, nothing that was sent over the old
@@ -182,7 +182,7 @@ impl Recovery {
             }
             match self.attempt(session, loss, &mut settled, &mut met).await {
                 Ok(found) => {
-                    session.set_stranded(false);
+                    session.set_port_down(false);
                     return found;
                 }
                 Err(error) => {
@@ -296,9 +296,9 @@ impl Recovery {
 async fn pause(session: &Session, wait: Duration) -> bool {
     let begun = Instant::now();
     loop {
-        let wait = if session.is_stranded() { WAIT_STRANDED } else { wait };
+        let wait = if session.is_port_down() { WAIT_PORT_DOWN } else { wait };
         match tokio::time::timeout_at((begun + wait).into(), session.hope.notified()).await {
-            Ok(()) if session.is_stranded() => {}
+            Ok(()) if session.is_port_down() => {}
             hope => return hope.is_ok(),
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct IscsiLane {
     attempt: AtomicU64,
     up: AtomicBool,
     /// Its own port is dead.
-    stranded: AtomicBool,
+    port_down: AtomicBool,
     /// It is being closed by the code that opened it.
     closing: AtomicBool,
     /// Why it could not be connected the last time.
@@ -69,7 +69,7 @@ impl IscsiLane {
             epoch: AtomicU64::new(0),
             attempt: AtomicU64::new(0),
             up: AtomicBool::new(false),
-            stranded: AtomicBool::new(false),
+            port_down: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             failure: Mutex::default(),
             hope: Notify::new(),
@@ -174,24 +174,24 @@ impl IscsiLane {
     }
 
     /// Its own port is dead: the session ends, and the next one is tried for only now and then.
-    pub(crate) fn strand(&self, why: &str) {
-        self.stranded.store(true, Ordering::Relaxed);
+    pub(crate) fn set_port_down(&self, why: &str) {
+        self.port_down.store(true, Ordering::Relaxed);
         if let Some(device) = self.device.get() {
-            device.strand(why);
+            device.set_port_down(why);
         }
     }
 
     /// Its own port is alive again.
-    pub(crate) fn refloat(&self) {
-        self.stranded.store(false, Ordering::Relaxed);
+    pub(crate) fn set_port_up(&self) {
+        self.port_down.store(false, Ordering::Relaxed);
         match self.device.get() {
-            Some(device) => device.refloat(),
+            Some(device) => device.set_port_up(),
             None => self.hope.notify_one(),
         }
     }
 
-    pub(crate) fn is_stranded(&self) -> bool {
-        self.stranded.load(Ordering::Relaxed)
+    pub(crate) fn is_port_down(&self) -> bool {
+        self.port_down.load(Ordering::Relaxed)
     }
 
     pub(crate) fn url(&self) -> &IscsiUrl {

@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use lunway_machine::{Link, Machine, MachineAddress, Route};
+use lunway_multipath::plan::{self, LocalPort};
 
-use lunway_multipath::plan::{LocalPort, Way};
-
-/// The addresses of this machine with their cards, and the ways that its kernel takes: as they are in the network
+/// The addresses of this machine with their cards, and its kernel's routes: as they are in the network
 /// namespace of the thread.
 pub(crate) struct Local {
     pub(crate) ports: Vec<LocalPort>,
@@ -24,11 +23,11 @@ impl Local {
         Self { ports: ports.collect(), links }
     }
 
-    /// The way to an address.
-    pub(crate) fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Option<Way> {
+    /// The kernel's route to an address.
+    pub(crate) fn route(&self, from: Option<IpAddr>, to: IpAddr) -> Option<plan::Route> {
         let route = Route::lookup(from, to).ok()?;
         let link = route.index.and_then(|index| self.links.iter().find(|link| link.index == index));
-        Some(Way {
+        Some(plan::Route {
             interface: link.map(|link| link.name.clone()),
             source: route.from,
             gateway: route.gateway,

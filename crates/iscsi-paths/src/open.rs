@@ -29,8 +29,8 @@ const GRACE: Duration = Duration::from_millis(1200);
 /// Waits between attempts to connect a lane that was never there: the first, and the longest.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// While its own port is dead: see [`IscsiDevice::strand`].
-const RETRY_STRANDED: Duration = Duration::from_secs(30);
+/// While its own port is dead: see [`IscsiDevice::set_port_down`].
+const RETRY_PORT_DOWN: Duration = Duration::from_secs(30);
 
 /// Time for which closing a disk waits for operations in flight before registrations are removed: a caller that closes
 /// it has none, or gave up.
@@ -187,7 +187,8 @@ async fn plan_on(url: &MultipathUrl, options: &OpenOptions, machine: &Machine) -
     }
     let portals = if wish.lanes.is_empty() { portals::find(url, options).await? } else { Vec::new() };
     let local = Local::look(machine);
-    let inventory = Inventory { locals: local.ports.clone(), portals, way: &|from, to| local.way(from, to) };
+    let inventory =
+        Inventory { locals: local.ports.clone(), portals, route: &|from, to| local.route(from, to) };
     Plan::make(&wish, &inventory).map_err(|source| OpenError::Plan { device: url.to_string(), source })
 }
 
@@ -341,9 +342,9 @@ impl Team {
         let lane = &self.lanes[n];
         let mut wait = RETRY;
         loop {
-            let now = if lane.is_stranded() { RETRY_STRANDED } else { wait };
+            let now = if lane.is_port_down() { RETRY_PORT_DOWN } else { wait };
             let hurried = timeout(now, lane.hope.notified()).await.is_ok();
-            if hurried && lane.is_stranded() {
+            if hurried && lane.is_port_down() {
                 // What gives others hope gives this one none.
                 continue;
             }

@@ -8,20 +8,20 @@ use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions, Predecessors};
 use crate::open_error::OpenError;
 use lunway_multipath::Unproven;
 
-/// Ends the sessions that earlier processes of this host have left, over all `ways` of the disk. What cannot be reached
-/// so is left.
+/// Ends the sessions that earlier processes of this host have left, over all `paths` of the disk. What cannot be
+/// reached so is left.
 pub(crate) async fn reinstate(
-    mut ways: Vec<IscsiUrl>,
+    mut paths: Vec<IscsiUrl>,
     options: &OpenOptions,
 ) -> Result<Vec<Predecessors>, OpenError> {
     // Sessions belong to a target's name. In an order that is the same for all processes, as each name is opened by one
     // at a time.
-    let name = |way: &IscsiUrl| way.target.as_ref().map(|name| name.to_ascii_lowercase());
-    ways.sort_by_key(name);
+    let name = |path: &IscsiUrl| path.target.as_ref().map(|name| name.to_ascii_lowercase());
+    paths.sort_by_key(name);
     let mut left = Vec::new();
-    for ways in ways.chunk_by(|one, other| name(one) == name(other)) {
-        let mut before = Predecessors::find(&ways[0], options).await.map_err(failed)?;
-        before.reinstate(ways, options).await;
+    for paths in paths.chunk_by(|one, other| name(one) == name(other)) {
+        let mut before = Predecessors::find(&paths[0], options).await.map_err(failed)?;
+        before.reinstate(paths, options).await;
         // Others may open the disk as soon as nothing is left.
         left.extend(Some(before).filter(|before| !before.are_settled()));
     }

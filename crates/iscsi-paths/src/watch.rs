@@ -49,7 +49,7 @@ struct Watched {
     trouble: Option<Trouble>,
 }
 
-/// Strands lanes at once whose cable is pulled, and refloats those whose cable is back; for ever.
+/// Watches cables: sets the port of a lane down when its cable is pulled, and up when it is back; for ever.
 ///
 /// It hears of the network namespace in which `machine` was made.
 pub(crate) async fn watch(machine: Machine, lanes: Vec<Arc<IscsiLane>>) {
@@ -72,8 +72,8 @@ fn look(machine: &Machine, watched: &mut [Watched]) {
             continue;
         }
         match &trouble {
-            Some(trouble) => watched.lane.strand(&trouble.sentence()),
-            None => watched.lane.refloat(),
+            Some(trouble) => watched.lane.set_port_down(&trouble.sentence()),
+            None => watched.lane.set_port_up(),
         }
         watched.trouble = trouble;
     }

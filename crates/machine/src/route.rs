@@ -9,7 +9,7 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 
 use crate::netlink;
 
-/// The way that the kernel takes to an address.
+/// The kernel's route to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The number of the interface by which packets leave; `None`: not known.

@@ -1,11 +1,11 @@
-//! A path, as this crate sees it.
+//! Lane: one of the paths that a disk is made of.
 
 use std::fmt;
 use std::sync::Arc;
 
 use lunway_block::{BlockDevice, BlockError, Io};
 
-/// One path to the disk: a session from one local port to one port of the storage.
+/// One path to the disk, from one local port to one port of the storage.
 ///
 /// The way in which it moves bytes is its own business. It differs from any other [`BlockDevice`] in that it does not
 /// wait when its connection is lost: what is under way over it fails at once, and the error says what is known
@@ -104,7 +104,7 @@ pub enum LaneEvent {
 /// Asymmetric logical unit access over a lane (SPC-4 5.15.2.4, ALUA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// Active/optimized: the way to take.
+    /// Active/optimized: the path to take.
     Optimized,
     /// Active/non-optimized: works, at a cost to the storage.
     NonOptimized,

@@ -1,4 +1,4 @@
-//! Multipath device: one block device made of lanes, each a way to the same logical unit.
+//! Multipath device: one block device made of lanes, each a path to the same logical unit.
 //!
 //! ```text
 //!   read │ write │ flush │ …

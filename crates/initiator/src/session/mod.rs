@@ -60,8 +60,8 @@ pub(crate) struct Session {
     /// Told that an attempt to connect may succeed now.
     pub(crate) hope: Notify,
     /// The port that it leaves by is dead: an attempt to connect is in vain, and worse (see
-    /// [`IscsiDevice::strand`](crate::IscsiDevice::strand)).
-    stranded: AtomicBool,
+    /// [`IscsiDevice::set_port_down`](crate::IscsiDevice::set_port_down)).
+    port_down: AtomicBool,
     /// Told that the state of access of an inactive port may be another one now.
     pub(crate) look: Notify,
     observer: Option<SharedObserver>,
@@ -83,7 +83,7 @@ impl Session {
             closing: Notify::new(),
             ended: Notify::new(),
             hope: Notify::new(),
-            stranded: AtomicBool::new(false),
+            port_down: AtomicBool::new(false),
             look: Notify::new(),
             observer: options.observer.clone(),
             epoch: AtomicU64::new(1),
@@ -148,12 +148,12 @@ impl Session {
     }
 
     /// Whether attempts to connect are in vain.
-    pub(crate) fn is_stranded(&self) -> bool {
-        self.stranded.load(Ordering::Acquire)
+    pub(crate) fn is_port_down(&self) -> bool {
+        self.port_down.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_stranded(&self, stranded: bool) {
-        self.stranded.store(stranded, Ordering::Release);
+    pub(crate) fn set_port_down(&self, port_down: bool) {
+        self.port_down.store(port_down, Ordering::Release);
     }
 
     /// Takes note of the state of access, and has it told.

@@ -120,7 +120,7 @@ impl MultipathDevice {
         self.shared.status()
     }
 
-    /// Takes the way back to every lane that is up, now.
+    /// Returns to every lane that is up, now.
     pub fn fail_back(&self) {
         self.shared.change(|core, now| core.health.fail_back(now));
     }

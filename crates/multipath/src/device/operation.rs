@@ -24,7 +24,7 @@ pub(super) trait Operation: Send + Sync + Unpin + Sized + 'static {
     /// Whether it changes data: then it must not be under way twice.
     const CHANGES: bool;
 
-    /// Which way its data goes.
+    /// Direction of its data.
     const DIRECTION: Direction;
 
     /// What it changes or reads.

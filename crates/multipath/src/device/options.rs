@@ -41,7 +41,7 @@ pub struct Options {
     pub settle: Duration,
     /// What happens to it when no proof has come by then.
     pub unproven: Unproven,
-    /// When the way back is taken to a better lane.
+    /// Return to a better lane.
     pub failback: Failback,
     /// Patience with lanes that come and go.
     pub flap: Flap,
@@ -86,7 +86,7 @@ impl Default for WhenNone {
 }
 
 /// Treatment of a change of unknown outcome when nothing has proved in time that its lost session is dead: its
-/// portal is gone, and no other way leads to that portal group.
+/// portal is gone, and no other path leads to that portal group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unproven {
     /// It is sent again when the disk has answered a [`barrier`](crate::Lane::barrier) over another lane. What was in

@@ -15,7 +15,7 @@ pub struct LaneStatus {
     pub name: String,
     /// What it is good for.
     pub state: LaneState,
-    /// What the storage says of this way to it.
+    /// Access state that the storage tells of it.
     pub access: Access,
     /// Its part of the bytes of late, from 0 to 1.
     pub share: f64,

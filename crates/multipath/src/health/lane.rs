@@ -11,7 +11,7 @@ use crate::Access;
 pub enum LaneState {
     /// It carries I/O (or would, if its [`Access`] let it).
     Up,
-    /// It is connected and not used yet: it came and went, or the way back to it is to wait.
+    /// It is connected and not used yet: it came and went, or the return to it is to wait.
     HeldBack {
         /// Until then; `None`: until the user says so.
         left: Option<Duration>,

@@ -35,8 +35,8 @@ pub enum Failback {
 /// lanes are chosen:
 ///
 /// 1. A lane that is down, closed, disabled or whose access is not active carries nothing.
-/// 2. A lane that came back is *held back* until it has proved itself ([`Flap`]) and until [`Failback`] allows the way
-///    back to it.
+/// 2. A lane that came back is *held back* until it has proved itself ([`Flap`]) and until [`Failback`] allows the
+///    return to it.
 /// 3. Where every lane that is left is held back or suspect, nothing is held back.
 ///
 /// The choice among those that may be used (reserves last, optimized before non-optimized, suspect ones last) is

@@ -76,7 +76,7 @@ fn route(
 ) {
     let ip = portal.address.ip();
     let locals: Vec<LocalPort> = if wish.from.is_empty() {
-        let source = (inventory.way)(None, ip).and_then(|way| way.source);
+        let source = (inventory.route)(None, ip).and_then(|route| route.source);
         source.map(|source| inventory.local(source)).into_iter().collect()
     } else {
         usable.iter().filter(|port| port.ip.is_ipv4() == ip.is_ipv4()).cloned().collect()

@@ -139,7 +139,8 @@ impl Draft {
         let (locals, portals) = (cell.locals.len(), cell.portals.len());
         if locals == 0 {
             let all: Vec<_> = cell.portals.iter().map(|portal| portal.address.to_string()).collect();
-            reasons.push(format!("{} cannot be reached from here: the kernel knows no way", all.join(", ")));
+            reasons
+                .push(format!("{} cannot be reached from here: the kernel knows no route", all.join(", ")));
             return;
         }
         for (local, portal, reserve) in pairs(kind, locals, portals) {

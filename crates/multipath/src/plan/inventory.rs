@@ -41,7 +41,7 @@ pub struct Portal {
 
 /// Route of a packet to a portal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct Route {
     /// The interface by which it leaves.
     pub interface: Option<String>,
     /// The local address that it carries.
@@ -56,8 +56,9 @@ pub struct Inventory<'a> {
     pub locals: Vec<LocalPort>,
     /// The storage's portals, in an order that stays.
     pub portals: Vec<Portal>,
-    /// Asks the kernel for the way to an address, with a source or without; `None`: there is none, or it is not known.
-    pub way: &'a dyn Fn(Option<IpAddr>, IpAddr) -> Option<Way>,
+    /// Asks the kernel for the route to an address, with a source or without; `None`: there is none, or it is not
+    /// known.
+    pub route: &'a dyn Fn(Option<IpAddr>, IpAddr) -> Option<Route>,
 }
 
 impl fmt::Debug for Inventory<'_> {

@@ -4,7 +4,7 @@
 //! | file | is |
 //! |---|---|
 //! | `inventory.rs` | the input: local ports, portals, the kernel's routes |
-//! | `cells.rs` | which port reaches which portal: by subnet, or by the way the kernel takes |
+//! | `cells.rs` | which port reaches which portal: by subnet, or by the kernel's route |
 //! | `choose.rs` | the lanes of each kind of plan |
 //! | `warn.rs` | the rules of thumb that a plan breaks |
 
@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 use crate::{LaneShape, Port};
 
-pub use inventory::{Inventory, LocalPort, Portal, Way};
+pub use inventory::{Inventory, LocalPort, Portal, Route};
 pub use warn::Warning;
 
 /// As many as a disk may have paths in Windows (MSDSM).

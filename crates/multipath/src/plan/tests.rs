@@ -58,11 +58,11 @@ impl Setting {
         self
     }
 
-    fn way(&self, from: Option<IpAddr>, to: IpAddr) -> Option<Way> {
+    fn route(&self, from: Option<IpAddr>, to: IpAddr) -> Option<Route> {
         let own = |port: &&LocalPort| !self.routes_by_source || from.is_none_or(|ip| ip == port.ip);
         let direct = self.locals.iter().filter(own).find(|port| port.network.contains(&to));
         let port = direct.or(self.locals.first())?;
-        Some(Way {
+        Some(Route {
             interface: Some(port.interface.clone()),
             source: Some(from.unwrap_or(port.ip)),
             gateway: direct.is_none().then(|| IpAddr::from([10, 0, 1, 254])),
@@ -70,8 +70,9 @@ impl Setting {
     }
 
     fn try_plan(&self) -> Result<Plan, PlanError> {
-        let way = |from, to| self.way(from, to);
-        let inventory = Inventory { locals: self.locals.clone(), portals: self.portals.clone(), way: &way };
+        let route = |from, to| self.route(from, to);
+        let inventory =
+            Inventory { locals: self.locals.clone(), portals: self.portals.clone(), route: &route };
         Plan::make(&self.wish, &inventory)
     }
 
@@ -197,7 +198,7 @@ fn a_portal_on_this_machine_is_no_port_to_leave_by() {
     assert_eq!(
         shown(&Setting::new(&locals[1..], &["10.0.1.10"]).plan()),
         "1.10>1.10",
-        "it is the only way there is"
+        "it is the only one there is"
     );
 }
 

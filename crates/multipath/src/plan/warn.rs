@@ -84,9 +84,9 @@ fn one_subnet(
         // What the kernel says it would do is better than what it usually does.
         let astray = lanes.iter().find_map(|lane| {
             let port = ports.iter().find(|port| lane.near == Some(port.ip))?;
-            let way = (inventory.way)(lane.near, lane.portal.ip())?;
-            let other = way.interface.filter(|interface| *interface != port.interface)?;
-            // Where the storage is this machine, no card is on the way.
+            let route = (inventory.route)(lane.near, lane.portal.ip())?;
+            let other = route.interface.filter(|interface| *interface != port.interface)?;
+            // Where the storage is this machine, no card is between.
             if inventory.locals.iter().any(|port| port.loopback && port.interface == other) {
                 return None;
             }
@@ -166,7 +166,7 @@ fn mesh(warnings: &mut Warnings, lanes: &[PlannedLane]) {
 
 fn routed(warnings: &mut Warnings, lanes: &[PlannedLane], inventory: &Inventory<'_>) {
     let routers = lanes.iter().filter_map(|lane| {
-        let gateway = (inventory.way)(lane.from, lane.portal.ip())?.gateway?;
+        let gateway = (inventory.route)(lane.from, lane.portal.ip())?.gateway?;
         Some(format!("{} by {gateway}", lane.name()))
     });
     let routers: Vec<_> = routers.collect();
