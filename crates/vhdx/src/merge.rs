@@ -23,7 +23,7 @@ use crate::chain::Chain;
 use crate::disk::{Disk, Source};
 use crate::edit::{Resize, resize, set_linkage2, set_parent};
 use crate::error::{DiskError, EditError, OpenError};
-use crate::format::{Guid, GuidSource, HEADER_SECTION};
+use crate::format::{Guid, GuidSource};
 use crate::locator::Locator;
 use crate::open::{self, OpenOptions};
 use crate::storage::{Storage, open_file, open_unlocked};
@@ -251,8 +251,18 @@ fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
     })
 }
 
+/// Files with other names that are looked into in a parent's own folder: each costs an open and a read of 8 bytes.
+const OTHERS_MAX: usize = 1024;
+
+/// Whether a file is called as Windows and this program call VHDX files.
+fn has_vhdx_name(path: &Path) -> bool {
+    let end = path.extension().unwrap_or_default();
+    ["vhdx", "avhdx"].iter().any(|usual| end.eq_ignore_ascii_case(usual))
+}
+
 /// The files that were made on `parent`, as their locators say: in its folder and those above, since parents are looked
-/// for in the folder of a child and below. Files and folders that cannot be read are left out.
+/// for in the folder of a child and below. All files called `*.vhdx` or `*.avhdx` are looked at, and in the parent's
+/// folder 1024 others. Files and folders that cannot be read are left out.
 ///
 /// # Errors
 ///
@@ -268,16 +278,20 @@ pub fn children(parent: &Path) -> Result<Vec<PathBuf>, OpenError> {
             Err(error) if above == 0 => return Err(looking()(error)),
             entries => entries.into_iter().flatten().flatten(),
         };
+        let mut others = if above == 0 { OTHERS_MAX } else { 0 };
         for entry in entries {
             let path = entry.path();
             // No child yet: its parent is written until it has its name.
             if path.as_os_str().as_encoded_bytes().ends_with(PENDING.as_bytes()) {
                 continue;
             }
-            // What is shorter than the first structures is no VHDX file.
-            let large = |metadata: std::fs::Metadata| metadata.is_file() && metadata.len() >= HEADER_SECTION;
-            if path == parent || !entry.metadata().is_ok_and(large) {
+            // Pipes and devices wait or act when they are opened.
+            if path == parent || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
                 continue;
+            }
+            if !has_vhdx_name(&path) {
+                let Some(left) = others.checked_sub(1) else { continue };
+                others = left;
             }
             let Ok(file) = File::open(&path) else { continue };
             let Ok(opened) = open::read(&file) else { continue };

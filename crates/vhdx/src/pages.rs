@@ -63,6 +63,27 @@ impl Pages {
         Ok(BatEntry(u64::from_le_bytes(entry)))
     }
 
+    /// An entry, and how many entries from it on, at most `max` and all in its page, each are larger than the one
+    /// before by what `step` says of the first; one where it says nothing.
+    pub(crate) fn entries(
+        &mut self,
+        (page, at): (u64, usize),
+        max: u64,
+        step: impl FnOnce(BatEntry) -> Option<u64>,
+    ) -> Result<(BatEntry, u64), Miss> {
+        let first = self.entry((page, at))?;
+        let Some(step) = step(first).filter(|_| max > 1) else { return Ok((first, 1)) };
+        let entries = self.get(page)?[at..].as_chunks::<8>().0;
+        let following = entries.iter().take(usize::try_from(max).unwrap_or(PAGE));
+        let mut expected = first.0;
+        let alike = following.take_while(|bytes| {
+            let is = u64::from_le_bytes(**bytes) == expected;
+            expected = expected.wrapping_add(step);
+            is
+        });
+        Ok((first, alike.count() as u64))
+    }
+
     pub(crate) fn set_entry(&mut self, (page, at): (u64, usize), entry: BatEntry) -> Result<(), Miss> {
         self.get_mut(page)?[at..at + 8].copy_from_slice(&entry.0.to_le_bytes());
         Ok(())

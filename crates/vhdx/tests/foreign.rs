@@ -1,7 +1,8 @@
 //! Files that other programs have written, and other programs' view of ours.
 //!
 //! Windows' files are looked for in the folder that `LUNWAY_VHDX_SAMPLES` names (`*.vhdx.gz`, from the tests of
-//! LTRData/DiscUtils).
+//! LTRData/DiscUtils). QEMU knows neither parents nor sectors of 4096 bytes: libvhdi does (Debian's `python3-libvhdi`), and
+//! `dissect.hypervisor` of PyPI in the Python that `LUNWAY_DISSECT_PYTHON` names.
 
 mod support;
 
@@ -11,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lunway_vhdx::{Chain, DiscardMode, Kind, OpenOptions, Source};
+use lunway_vhdx::{Chain, DiscardMode, Kind, Locator, OpenOptions, Source};
 use support::*;
 
 fn samples() -> Option<PathBuf> {
@@ -285,4 +286,113 @@ fn qemu_replays_our_power_cuts_to_the_same_bytes() {
         tried += 1;
     });
     assert!(tried > 5, "{tried} images");
+}
+
+/// Programs that read VHDX files from Python: name and interpreter.
+fn readers() -> Vec<(&'static str, PathBuf)> {
+    let imports = |python: &Path, module: &str| {
+        let import = Command::new(python).args(["-c", &format!("import {module}")]).output();
+        import.is_ok_and(|import| import.status.success())
+    };
+    let mut found = Vec::new();
+    // Debian's modules are for Debian's Python.
+    let debian = PathBuf::from("/usr/bin/python3");
+    match imports(&debian, "pyvhdi") {
+        true => found.push(("libvhdi", debian)),
+        false => lunway_foreign::not_run("pyvhdi"),
+    }
+    match std::env::var_os("LUNWAY_DISSECT_PYTHON").map(PathBuf::from) {
+        Some(python) if imports(&python, "dissect.hypervisor") => found.push(("dissect", python)),
+        Some(python) => panic!("{python:?} has no dissect.hypervisor"),
+        None => lunway_foreign::machine_lacks("dissect.hypervisor (LUNWAY_DISSECT_PYTHON)"),
+    }
+    found
+}
+
+/// Compares what we read in a file with what others do; `paths` are its chain, itself first.
+fn others_agree(readers: &[(&str, PathBuf)], paths: &[&Path], work: &Path) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/readers/read.py");
+    let raw = work.join("read.raw");
+    for (name, python) in readers {
+        let text = |path: &Path| path.to_str().expect("a path").to_owned();
+        let mut words = vec![text(&script), (*name).to_owned(), text(&raw)];
+        words.extend(paths.iter().map(|path| text(path)));
+        run(python, &words.iter().map(String::as_str).collect::<Vec<_>>());
+        compare(&open_path(paths[0], false), &raw, &format!("{name}, {:?}", paths[0]));
+        std::fs::remove_file(&raw).expect("it is there");
+    }
+}
+
+#[test]
+fn windows_files_read_as_libvhdi_and_dissect_read_them() {
+    let (Some(folder), readers) = (samples(), readers()) else { return };
+    let work = tempfile::tempdir().expect("a folder");
+    let mut names = vec!["btrfs"];
+    // 10 GiB each, which Python reads to their ends.
+    if amount("LUNWAY_VHDX_LARGE_SAMPLES", 0) > 0 {
+        names.extend(["swap", "lvm2", "xfs", "xfs5"]);
+    }
+    for name in names {
+        let file = work.path().join(format!("{name}.vhdx"));
+        unpack(&folder.join(format!("{name}.vhdx.gz")), &file);
+        others_agree(&readers, &[&file], work.path());
+    }
+    // Both know no logs: they see it when ours has replayed it.
+    let file = work.path().join("log.vhdx");
+    unpack(&folder.join("vhdx-log-replay.vhdx.gz"), &file);
+    open_path(&file, true).close().expect("a close");
+    others_agree(&readers, &[&file], work.path());
+}
+
+#[test]
+fn others_read_our_chains_of_three_with_sectors_of_both_sizes() {
+    let readers = readers();
+    let work = tempfile::tempdir().expect("a folder");
+    // dissect.hypervisor 3 counts short in a sector bitmap where a run does not begin at a whole byte: it sees chains that
+    // were written 8 sectors at a time.
+    for (sector, kind, block, unit) in [
+        (512, Kind::Dynamic, 1, 1),
+        (512, Kind::Dynamic, 32, 8),
+        (512, Kind::Fixed, 2, 8),
+        (4096, Kind::Dynamic, 1, 8),
+        (4096, Kind::Dynamic, 32, 1),
+        (4096, Kind::Fixed, 2, 8),
+    ] {
+        let readers: Vec<_> =
+            readers.iter().filter(|(name, _)| unit > 1 || *name != "dissect").cloned().collect();
+        let sectors = u64::from(sector);
+        let step = unit * sectors;
+        let size = 70 * MIB + 3 * step;
+        let paths = ["base.vhdx", "one.avhdx", "two.avhdx"].map(|name| work.path().join(name));
+        let mut rng = Random::new(sectors * u64::from(block));
+        for (level, path) in paths.iter().enumerate() {
+            let mut new = options(kind, size, block << 20, sector);
+            if level > 0 {
+                let parent = open(File::open(&paths[level - 1]).expect("a file"), false, 0);
+                new = child_options(&parent, size, 2 << 20);
+                let name = paths[level - 1].file_name().and_then(|name| name.to_str()).expect("a name");
+                new.parameters.locator = Some(Locator::new(parent.data_write_guid(), name, None));
+            }
+            let file = File::options().read(true).write(true).create_new(true).open(path).expect("a file");
+            make(&file, &new, level as u64);
+            drop(file);
+            let chain = open_path(path, true);
+            for round in 0..40u8 {
+                let len = step * (1 + rng.below(2 * MIB / step));
+                let offset = rng.below((size - len) / step + 1) * step;
+                let value = round + 50 * level as u8 + 1;
+                match rng.below(4) {
+                    // Blocks and parts that are zero hide what the parents have.
+                    0 if level > 0 => chain.discard(offset, len, DiscardMode::Zero).expect("zeroes"),
+                    _ => chain.write_at(offset, &vec![value; len as usize]).expect("a write"),
+                }
+            }
+            chain.write_at(size - step, &vec![level as u8 + 1; step as usize]).expect("the end of the disk");
+            chain.close().expect("a close");
+            assert_sound(&File::open(path).expect("a file"), "a level");
+            let chain: Vec<&Path> = paths[..=level].iter().rev().map(PathBuf::as_path).collect();
+            others_agree(&readers, &chain, work.path());
+        }
+        paths.iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
+    }
 }

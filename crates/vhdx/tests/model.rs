@@ -3,7 +3,7 @@
 mod support;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{Chain, DiscardMode, Disk, Kind, OpenOptions, Source};
+use lunway_vhdx::{Chain, DiscardMode, Disk, EditError, Kind, OpenOptions, Resize, Source, resize};
 use support::*;
 
 type Storage = std::sync::Arc<MemoryStorage>;
@@ -18,6 +18,8 @@ struct Model {
     rng: Random,
     sector: usize,
     block: u32,
+    /// How many requests there are to a large one.
+    large_one_in: u64,
 }
 
 impl Model {
@@ -37,6 +39,7 @@ impl Model {
             rng,
             sector,
             block,
+            large_one_in: amount("LUNWAY_VHDX_MODEL_LARGE_ONE_IN", 3),
         };
         model.reopen();
         model
@@ -63,15 +66,15 @@ impl Model {
     fn range(&mut self) -> (usize, usize) {
         let sectors = (self.bytes.len() / self.sector) as u64;
         let first = self.rng.below(sectors);
-        let most = match self.rng.below(4) {
-            0 => 1,
-            1 => 16,
-            2 => sectors / 4,
-            _ => sectors,
+        let most = match self.rng.below(self.large_one_in) {
+            0 if self.rng.below(2) == 0 => sectors,
+            0 => sectors / 4 + 1,
+            odd if odd % 2 == 1 => 1,
+            _ => 16,
         };
         let count = 1 + self.rng.below(most.min(sectors - first));
         // Often whole blocks.
-        if self.rng.below(4) == 0 {
+        if self.rng.below(self.large_one_in) == 0 {
             let block = self.block as usize;
             let start = first as usize * self.sector / block * block;
             return (start, block.min(self.bytes.len() - start));
@@ -125,7 +128,8 @@ impl Model {
                     old.copy_from_slice(new);
                 }
             }
-            82..92 => self.chain().flush().expect("a flush"),
+            82..91 => self.chain().flush().expect("a flush"),
+            91 => self.resize(),
             92..95 => {
                 // As a killed process leaves it: the log is replayed.
                 self.chain().flush().expect("a flush");
@@ -146,6 +150,26 @@ impl Model {
             }
             _ => self.check_map(),
         }
+    }
+
+    /// Gives the leaf another size: what is added reads as zeroes.
+    fn resize(&mut self) {
+        let parent_size = self.chain().disks().get(1).map(|parent| parent.parameters().disk_size);
+        self.chain.take().expect("open").close().expect("a close");
+        let sectors = 1 + self.rng.below(8 * MIB / self.sector as u64) as usize;
+        let to = Resize { size: (sectors * self.sector) as u64, parent_size, data_write: None };
+        let leaf = self.files.last().expect("a file");
+        match resize(leaf, &to, guids(self.rng.next()).as_mut()) {
+            Ok(()) => {
+                self.bytes.resize(sectors * self.sector, 0);
+                self.touched.resize(sectors, false);
+            }
+            // The parent's data would come to light.
+            Err(EditError::Refused(_)) => assert!(parent_size.is_some()),
+            Err(error) => panic!("{error}"),
+        }
+        assert_sound(leaf.as_ref(), "after a resize");
+        self.reopen();
     }
 
     fn check_map(&self) {
@@ -176,7 +200,8 @@ impl Model {
 fn a_chain_holds_what_an_array_holds() {
     let seeds = amount("LUNWAY_VHDX_MODEL_SEEDS", 24);
     let steps = amount("LUNWAY_VHDX_MODEL_STEPS", 150);
-    for seed in 0..seeds {
+    let first = amount("LUNWAY_VHDX_MODEL_FIRST_SEED", 0);
+    for seed in first..first + seeds {
         let result = std::panic::catch_unwind(|| {
             let mut model = Model::new(seed);
             for _ in 0..steps {
@@ -187,6 +212,7 @@ fn a_chain_holds_what_an_array_holds() {
         });
         assert!(result.is_ok(), "seed {seed}");
     }
+    println!("{} steps, seeds {first} to {}", seeds * steps, first + seeds - 1);
 }
 
 #[test]

@@ -215,6 +215,16 @@ impl<S: Storage> Disk<S> {
         self.counts
     }
 
+    /// Bytes of the file that nothing uses.
+    pub fn free(&self) -> u64 {
+        self.state().space.free() * MIB
+    }
+
+    /// Whether the log has entries, which are replayed in memory: of a disk that is open for reading alone.
+    pub fn log_in_use(&self) -> bool {
+        self.overlay.is_some()
+    }
+
     /// The DataWriteGuid that the file had when it was opened: what a child's locator must name.
     pub fn data_write_guid(&self) -> Guid {
         self.data_write_at_open

@@ -77,8 +77,19 @@ impl<S: Storage> Disk<S> {
         while at < end {
             let block = at / self.geometry.block_size;
             let within = at % self.geometry.block_size;
-            let piece = (end - at).min(self.geometry.block_size - within);
-            let entry = state.entry(self.payload_place(block))?;
+            // Of a large range, runs of blocks alike are taken at once: a map of 64 TiB has 67 million entries.
+            let most = (end - at + within).div_ceil(self.geometry.block_size);
+            let in_chunk = self.geometry.chunk_ratio - block % self.geometry.chunk_ratio;
+            let (entry, alike) =
+                state.pages.entries(self.payload_place(block), most.min(in_chunk), |entry| {
+                    match entry.state() {
+                        // Its sector bitmap is looked at block by block.
+                        Some(BlockState::PartiallyPresent) => None,
+                        Some(BlockState::FullyPresent) => Some(self.geometry.block_size),
+                        _ => Some(0),
+                    }
+                })?;
+            let piece = (end - at).min(alike * self.geometry.block_size - within);
             self.resolve_in_block(&mut state, block, within, piece, entry, plan)?;
             at += piece;
         }
