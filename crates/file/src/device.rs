@@ -227,9 +227,11 @@ impl FileDevice {
                 if durability == Durability::Volatile {
                     inner.dirtied(len);
                 }
-                inner.written_here(offset, len, durability, result)
+                // The memory goes back to the pool of the thread that it is from.
+                inner.written_here(offset, len, durability, result).map(|()| data)
             },
         )
+        .map(|written| written.map(drop))
     }
 
     fn zero(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {

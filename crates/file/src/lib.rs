@@ -47,3 +47,4 @@ pub use handle::Closed;
 pub use open::{Engine, FileOptions, OpenError};
 pub use place::place;
 pub use workers::{Lane, Workers};
+pub use write_back::WriteBack;

@@ -95,6 +95,9 @@ struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// An idle thread has been called and is not awake yet. One at a time: the first of a burst has often done several
+    /// short jobs before the second would be awake, and each call costs more than such a job.
+    calling: bool,
     /// The device is gone; jobs that are left are still done.
     closed: bool,
 }
@@ -169,8 +172,7 @@ impl Lane {
         }
         queue.jobs.push_back(job);
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
-        drop(queue);
-        self.shared.work.notify_one();
+        self.shared.call(queue);
         Ok(())
     }
 }
@@ -187,11 +189,21 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls an idle thread where there is work for one, unless another is on its way: that one calls the next.
+    fn call(&self, mut queue: MutexGuard<'_, Queue>) {
+        let wanted = !queue.jobs.is_empty() && queue.idle > 0 && !queue.calling;
+        queue.calling |= wanted;
+        drop(queue);
+        if wanted {
+            self.work.notify_one();
+        }
+    }
+
     fn work(&self) {
         let mut queue = self.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
-                drop(queue);
+                self.call(queue);
                 // A job that panics drops its sender, which answers; the thread lives on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -205,6 +217,7 @@ impl Shared {
             let waited = self.work.wait_timeout(queue, IDLE_TIME).unwrap_or_else(PoisonError::into_inner);
             queue = waited.0;
             queue.idle -= 1;
+            queue.calling = false;
             if waited.1.timed_out() && queue.jobs.is_empty() {
                 break;
             }

@@ -21,13 +21,13 @@ const PASS_AT: u64 = 4;
 /// Bounds what the page cache holds of a device's writes, in bytes, by the time that the disk takes for it.
 ///
 /// Every volatile write is [`note`](Self::note)d. When a quarter of the limit is dirty a pass is due: `fdatasync`
-/// through a file of its own (see `Handle`), on the device's own thread. Writes wait for room while the limit is
-/// reached. Each pass measures the disk and sets the limit to what it writes in [`TARGET`].
+/// through a file of its own (see `Handle`), on the device's own thread. Writes of a [`FileDevice`](crate::FileDevice)
+/// wait for room while the limit is reached. Each pass measures the disk and sets the limit to what it writes in [`TARGET`].
 ///
 /// Bytes are counted as they are written: what is written twice counts twice, so that the estimate errs by rewriting
 /// the same blocks; [`LIMIT_MAX`] is for that.
 #[derive(Debug)]
-pub(crate) struct WriteBack {
+pub struct WriteBack {
     /// Bytes written since the device was opened.
     written: AtomicU64,
     /// Of these, known to be on the disk.
@@ -41,7 +41,9 @@ pub(crate) struct WriteBack {
 }
 
 impl WriteBack {
-    pub(crate) fn new() -> Self {
+    /// Nothing is written yet.
+    #[expect(clippy::new_without_default, reason = "of a device that is opened")]
+    pub fn new() -> Self {
         Self {
             written: AtomicU64::new(0),
             clean: AtomicU64::new(0),
@@ -64,7 +66,7 @@ impl WriteBack {
     }
 
     /// Counts a write that is done. True: the caller starts a pass, or says that it [cannot](Self::give_up).
-    pub(crate) fn note(&self, bytes: u64) -> bool {
+    pub fn note(&self, bytes: u64) -> bool {
         self.written.fetch_add(bytes, Ordering::AcqRel);
         self.is_due() && !self.running.swap(true, Ordering::AcqRel)
     }
@@ -74,18 +76,18 @@ impl WriteBack {
     }
 
     /// What a flush that begins now will have written.
-    pub(crate) fn mark(&self) -> u64 {
+    pub fn mark(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }
 
     /// All up to the mark has been written.
-    pub(crate) fn cleaned(&self, mark: u64) {
+    pub fn cleaned(&self, mark: u64) {
         self.clean.fetch_max(mark, Ordering::AcqRel);
         self.wake();
     }
 
     /// Makes a pass. Blocks. True: another one is due, and the caller starts it.
-    pub(crate) fn pass(&self, sync: impl FnOnce()) -> bool {
+    pub fn pass(&self, sync: impl FnOnce()) -> bool {
         let (begun, mark) = (Instant::now(), self.mark());
         let bytes = mark.saturating_sub(self.clean.load(Ordering::Acquire));
         sync();
@@ -100,7 +102,7 @@ impl WriteBack {
     }
 
     /// No pass is under way; nobody waits for one.
-    pub(crate) fn give_up(&self) {
+    pub fn give_up(&self) {
         self.running.store(false, Ordering::Release);
         self.wake();
     }

@@ -1,5 +1,7 @@
 //! The device.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -11,7 +13,7 @@ use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
     ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
-use lunway_file::{Lane, Workers};
+use lunway_file::{Lane, Workers, WriteBack};
 use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, EditError, Kind, OpenOptions, Resize, Source};
 
@@ -44,6 +46,8 @@ pub struct OpenError {
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
 /// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A
 ///   write that allocates waits for others of the same block alone.
+/// - **Written back in the background**, so that a flush has little left to do: as raw files are, but writes do not wait
+///   for it.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
 /// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not
 ///   resized.
@@ -69,6 +73,8 @@ struct Inner {
     identity: Mutex<Identity>,
     /// Who is told of another size.
     on_resize: Mutex<Vec<ResizeCallback>>,
+    /// What the page cache has of a file's writes.
+    write_back: WriteBack,
     workers: Workers,
 }
 
@@ -188,6 +194,7 @@ impl Inner {
             geometry,
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
+            write_back: WriteBack::new(),
             workers: Workers::new(),
         }
     }
@@ -272,6 +279,44 @@ impl Inner {
             Some(chain) => job(chain).map_err(meaning),
             None => Err(BlockError::gone("the VHDX file was closed")),
         }
+    }
+
+    /// Makes everything durable.
+    fn flush(&self) -> Result<(), BlockError> {
+        let mark = self.write_back.mark();
+        self.with(Chain::flush)?;
+        self.write_back.cleaned(mark);
+        Ok(())
+    }
+
+    /// Counts what the page cache has taken, and has it written when that is due.
+    fn dirtied(self: &Arc<Self>, bytes: u64) {
+        if self.device.is_none() && self.write_back.note(bytes) {
+            self.start_pass();
+        }
+    }
+
+    fn start_pass(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        // Flushes are made on other threads, so this one is free.
+        let started = self.workers.flushes.io(move || {
+            // Its error is kept by the kernel for the file that is flushed.
+            let sync = || drop(inner.reopened().map(|file| file.sync_data()));
+            if inner.write_back.pass(sync) {
+                inner.start_pass();
+            }
+            Ok(())
+        });
+        if let Io::Ready(Err(_)) = started {
+            self.write_back.give_up();
+        }
+    }
+
+    /// The file once more, with a memory of write-back errors of its own: what is told there is told to the disk too.
+    fn reopened(&self) -> Option<File> {
+        let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
+        let Backing::File(file) = chain.as_ref()?.disks()[0].storage() else { return None };
+        File::options().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
     }
 
     fn close(&self) -> Result<(), BlockError> {
@@ -367,18 +412,20 @@ impl BlockDevice for VhdxDevice {
 
     fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
         match self.inner.geometry().check_write(offset, data.len() as u64) {
-            Ok(()) if !data.is_empty() => self.on(
-                |workers| &workers.writes,
-                move |inner| {
-                    inner.with(|chain| {
-                        chain.write_at(offset, &data)?;
+            Ok(()) if !data.is_empty() => self
+                .on(
+                    |workers| &workers.writes,
+                    move |inner| {
+                        inner.with(|chain| chain.write_at(offset, &data))?;
                         match durability {
-                            Durability::Volatile => Ok(()),
-                            Durability::Stable => chain.flush(),
+                            Durability::Volatile => inner.dirtied(data.len() as u64),
+                            Durability::Stable => inner.flush()?,
                         }
-                    })
-                },
-            ),
+                        // The memory goes back to the pool of the thread that it is from.
+                        Ok(data)
+                    },
+                )
+                .map(|written| written.map(drop)),
             checked => Io::Ready(checked),
         }
     }
@@ -388,7 +435,7 @@ impl BlockDevice for VhdxDevice {
             return Io::ok(());
         }
         // Any of the threads for writes: flushes that wait for each other share one commit.
-        self.on(|workers| &workers.writes, |inner| inner.with(Chain::flush))
+        self.on(|workers| &workers.writes, |inner| inner.flush())
     }
 
     fn unmap(&self, offset: u64, len: u64) -> Io<Result<(), BlockError>> {
