@@ -472,9 +472,22 @@ fn the_demo_finishes_within_a_minute_and_its_report_renders() {
 }
 
 #[test]
+fn the_volumes_of_the_demo_can_be_vhdx_files_which_are_gone_afterwards() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = lunway(&["demo", "--vhdx"]);
+    demo.current_dir(folder.path()).env("TMPDIR", folder.path());
+    let text = succeed(demo);
+    for part in ["two volumes, each a VHDX file", "all equal", "lane1 pulled", "blocks read back hold"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lunway-demo.html"]);
+}
+
+#[test]
 fn the_demos_lanes_are_shown_over_proxies_where_no_network_can_be_built() {
     let folder = tempfile::tempdir().unwrap();
-    let mut demo = lunway(&["demo", "--lanes", "--no-namespaces"]);
+    let mut demo = lunway(&["demo", "--lanes", "--no-namespaces", "--vhdx"]);
     demo.current_dir(folder.path());
     let text = succeed(demo);
     for part in ["the lanes are proxies", "lane1 pulled", "lane2 writes", "none failed, and all"] {

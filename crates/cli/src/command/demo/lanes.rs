@@ -12,26 +12,30 @@ use serde_json::{Value, json};
 
 use super::act::Act;
 use super::proxies;
+use super::volumes::Volumes;
 use crate::failure::Failure;
 use crate::{device, interrupt, progress, terminal};
 
 /// The network, and what is done on it.
 const LANES: &str = include_str!("lanes.toml");
+/// Its disk, for which the volume stands in, and that one's size.
+const DEVICE: &str = "ram:64M";
+const SIZE: u64 = 64 << 20;
 
 /// Shows the act: on a network of this machine's own where the kernel allows one, else over proxies that stand for
 /// cables.
-pub(super) fn show(cancel: &Cancel, may_have_namespaces: bool) -> Result<Act, Failure> {
+pub(super) fn show(volumes: &Volumes, cancel: &Cancel, may_have_namespaces: bool) -> Result<Act, Failure> {
     terminal::print(&format!(
         "\n{}",
         terminal::heading("Two lanes: a cable is pulled out in mid-write, and plugged in again")
     ))?;
     let on_cables = match may_have_namespaces {
-        true => on_cables()?,
+        true => on_cables(volumes)?,
         false => Err("namespaces are not wanted".to_owned()),
     };
     let act = match on_cables {
         Ok(act) => act,
-        Err(reason) => device::run(proxies::act(&reason, cancel))?,
+        Err(reason) => device::run(proxies::act(volumes, &reason, cancel))?,
     };
     terminal::print(&indented(&format!("{}\n{}\n{}", act.lanes, act.strips(), act.closing())))?;
     Ok(act)
@@ -39,8 +43,11 @@ pub(super) fn show(cancel: &Cancel, may_have_namespaces: bool) -> Result<Act, Fa
 
 /// The act in a sandbox: this program once more, which leaves what it has seen in a file. The reason where there is no
 /// sandbox, or nothing can be built in it.
-fn on_cables() -> Result<Result<Act, String>, Failure> {
+fn on_cables(volumes: &Volumes) -> Result<Result<Act, String>, Failure> {
     let file = tempfile::NamedTempFile::new().context("cannot make a file for the second act")?;
+    // What it is to use, for the other side to read.
+    let device = volumes.device("lanes", SIZE, 512)?;
+    fs::write(file.path(), &device).context("cannot prepare the second act")?;
     let arguments = ["demo".as_ref(), "--second-act".as_ref(), file.path().as_os_str()];
     match Sandbox::enter(arguments) {
         // That side has its own arguments, and is in `inside`.
@@ -64,7 +71,8 @@ pub(super) fn inside(file: &Path) -> Result<(), Failure> {
         Side::Outside(code) => std::process::exit(code.into()),
     }
     let cancel = interrupt::watch();
-    let left = match measure(&cancel) {
+    let device = fs::read_to_string(file).context("cannot read what the second act is to use")?;
+    let left = match measure(&device, &cancel) {
         _ if cancel.is_cancelled() => return Err(Failure::failed(anyhow!("interrupted"))),
         Ok(act) => act.to_json(),
         Err(error) => json!({ "failed": error.to_string() }),
@@ -73,8 +81,8 @@ pub(super) fn inside(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure(cancel: &Cancel) -> Result<Act, anyhow::Error> {
-    let experiment = Experiment::parse("lanes.toml", LANES)?;
+fn measure(device: &str, cancel: &Cancel) -> Result<Act, anyhow::Error> {
+    let experiment = Experiment::parse("lanes.toml", &LANES.replace(DEVICE, device))?;
     let program = env::current_exe().context("cannot find this program itself")?;
     let options = Options { rate: None, time: None, repeat: None, program };
     let bar = progress::fraction();
@@ -118,6 +126,7 @@ mod tests {
     fn the_act_is_an_experiment_that_can_be_run() {
         let experiment = Experiment::parse("lanes.toml", LANES).unwrap();
         assert_eq!(experiment.runs.len(), 1);
+        assert!(LANES.contains(&format!("1={DEVICE}\"")));
         // Beside the first act it must leave the whole under a minute.
         assert!(experiment.cost().as_secs() < 25, "{:?}", experiment.cost());
     }

@@ -3,6 +3,7 @@
 mod act;
 mod lanes;
 mod proxies;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_bench::report;
 use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
-use lunway_block::size::{ExactSize, HumanSize};
+use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Buf, Durability};
 use lunway_copy::{Before, Transfer};
 use lunway_device::{OpenOptions, Opened};
@@ -19,6 +20,7 @@ use lunway_report::{Document, Fact, html};
 use lunway_target::{Config, IscsiName, LunConfig, Server, TargetConfig};
 
 use self::act::Act;
+use self::volumes::Volumes;
 use super::bench::{environment, judge, result_text, run_profile};
 use super::serve;
 
@@ -43,8 +45,8 @@ const FILE_NAME: &str = "lunway-demo.html";
 
 /// Show everything once on this machine, in under a minute: serve, copy, measure, survive a pulled cable.
 ///
-/// Needs neither root nor preparation and touches no disk: the volumes are in memory, and the only file written is
-/// the report. The second part builds a network of two cables from namespaces; where the kernel or a container does
+/// Needs neither root nor preparation and touches no disk: the volumes are in memory (or in temporary files, with
+/// --vhdx), and the only file that stays is the report. The second part builds a network of two cables from namespaces; where the kernel or a container does
 /// not allow that, proxies take the place of the cables.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
@@ -55,6 +57,9 @@ pub(crate) struct Demo {
     /// Replace a file that is not a lunway report
     #[arg(long)]
     force: bool,
+    /// Put the volumes into VHDX files in the temporary directory, which are removed at the end
+    #[arg(long)]
+    vhdx: bool,
     /// Run the second part only: two lanes, and a cable that is pulled during a write
     #[arg(long)]
     lanes: bool,
@@ -75,17 +80,18 @@ impl Demo {
             ReportFile::new(path, self.force).check(&[])?;
         }
         let cancel = interrupt::watch();
-        let mut document =
-            Document::new("lab", "lunway demo", "a RAM disk over two lanes of iSCSI, on one machine");
+        let volumes = Volumes::new(self.vhdx)?;
+        let subject = format!("{} over two lanes of iSCSI, on one machine", volumes.kind());
+        let mut document = Document::new("lab", "lunway demo", &subject);
         document.environment = lunway_report::environment();
         let mut outcomes = Vec::new();
         if !self.lanes {
-            (document, outcomes) = first_act(&cancel)?;
+            (document, outcomes) = first_act(&volumes, &cancel)?;
         }
         // What was measured until an interrupt is shown all the same.
         let act = match cancel.is_cancelled() {
             true => None,
-            false => Some(lanes::show(&cancel, !self.no_namespaces)?),
+            false => Some(lanes::show(&volumes, &cancel, !self.no_namespaces)?),
         };
         document.sections.extend(act.as_ref().map(Act::section));
         let path = self.write(&html(&document))?;
@@ -119,15 +125,15 @@ impl Demo {
 }
 
 /// Serve, reach, copy, measure: the page, and what was measured.
-fn first_act(cancel: &Cancel) -> Result<(Document, Vec<Outcome>), Failure> {
+fn first_act(volumes: &Volumes, cancel: &Cancel) -> Result<(Document, Vec<Outcome>), Failure> {
     let (outcomes, notes, facts) = device::run(async {
-        let server = Demonstration::start().await?;
+        let server = Demonstration::start(volumes).await?;
         let result = server.show(cancel).await;
         server.stop().await?;
         result
     })?;
-    let subject = "a RAM disk over iSCSI, and one over two lanes, on one machine";
-    let mut document = report::document("lunway demo", subject, &outcomes);
+    let subject = format!("{} over iSCSI, and one over two lanes, on one machine", volumes.kind());
+    let mut document = report::document("lunway demo", &subject, &outcomes);
     document.notes = notes;
     document.environment = facts;
     Ok((document, outcomes))
@@ -135,12 +141,6 @@ fn first_act(cancel: &Cancel) -> Result<(Document, Vec<Outcome>), Failure> {
 
 /// What a demonstration leaves: results, notes on them, facts about the place.
 type Shown = (Vec<Outcome>, Vec<String>, Vec<Fact>);
-
-/// A logical unit of `size` bytes in memory.
-fn ram(id: u16, size: u64) -> Result<LunConfig, Failure> {
-    let device = format!("ram:{}", ExactSize(size)).parse().map_err(Failure::failed)?;
-    Ok(LunConfig::new(id, device))
-}
 
 /// An open target on a port of the kernel's choice that only this machine reaches.
 fn on_loopback(name: &str, luns: Vec<LunConfig>) -> Result<Config, Failure> {
@@ -157,14 +157,14 @@ struct Demonstration {
 }
 
 impl Demonstration {
-    async fn start() -> Result<Self, Failure> {
-        let large = LunConfig { sector: Some(4096), ..ram(1, LUN_SIZE)? };
-        let config = on_loopback(NAME, vec![ram(0, LUN_SIZE)?, large])?;
+    async fn start(volumes: &Volumes) -> Result<Self, Failure> {
+        let units = vec![volumes.unit(0, LUN_SIZE, 512)?, volumes.unit(1, LUN_SIZE, 4096)?];
+        let config = on_loopback(NAME, units)?;
         let server = serve::start(config).await?;
         let address = server.addresses().first().map(ToString::to_string).unwrap_or_default();
         terminal::print(&format!(
             "{}\n  target {NAME} at {address}\n  lun 0: {}, sectors of 512 bytes\n  lun 1: {}, sectors of 4096 bytes",
-            terminal::heading("Serve: two volumes in memory, over iSCSI"),
+            terminal::heading(&format!("Serve: two volumes, each {}, over iSCSI", volumes.kind())),
             HumanSize(LUN_SIZE),
             HumanSize(LUN_SIZE),
         ))?;

@@ -17,12 +17,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use super::act::Act;
-use super::{on_loopback, ram};
+use super::on_loopback;
+use super::volumes::Volumes;
 use crate::command::serve;
 use crate::device;
 use crate::failure::Failure;
 
 const NAME: &str = "iqn.2026-11.io.lunway:lanes";
+/// Not a number of the first act, whose volumes are there still.
+const LUN: u16 = 2;
 /// As in the sandbox: what is written, for how long, and when the lane is out.
 const SIZE: u64 = 64 << 20;
 const BLOCK: u32 = 256 << 10;
@@ -38,8 +41,8 @@ const CHUNK: usize = 32 << 10;
 const LATE: Duration = Duration::from_millis(10);
 
 /// Serves, reaches the disk over two proxies, and closes one of them in mid-write. `reason` is why there are no cables.
-pub(super) async fn act(reason: &str, cancel: &Cancel) -> Result<Act, Failure> {
-    let config = on_loopback(NAME, vec![ram(0, SIZE)?])?;
+pub(super) async fn act(volumes: &Volumes, reason: &str, cancel: &Cancel) -> Result<Act, Failure> {
+    let config = on_loopback(NAME, vec![volumes.unit(LUN, SIZE, 512)?])?;
     let server = serve::start(config).await?;
     let result = async {
         let portal = *server.addresses().first().context("the target listens nowhere")?;
@@ -65,7 +68,8 @@ pub(super) async fn act(reason: &str, cancel: &Cancel) -> Result<Act, Failure> {
 
 async fn open(first: &Proxy, second: &Proxy) -> Result<Opened, Failure> {
     let lane = |proxy: &Proxy| format!("lane={}>{}", proxy.address.ip(), proxy.address);
-    let url = format!("iscsi://{}/{NAME}/0?{}&{}&policy=adaptive", first.address, lane(first), lane(second));
+    let url =
+        format!("iscsi://{}/{NAME}/{LUN}?{}&{}&policy=adaptive", first.address, lane(first), lane(second));
     device::open(&device::parse(&url)?, &OpenOptions::default()).await
 }
 
