@@ -160,6 +160,32 @@ fn a_disk_is_converted_there_and_back() {
 }
 
 #[test]
+fn a_disk_is_converted_to_what_differs_from_a_parent() {
+    let folder = Folder::new();
+    let mut bytes = image(&folder.path("disk.img"), 40 * MIB);
+    folder.disk("convert disk.img base.vhdx");
+    // Data over data, zeroes over data, and an end of its own.
+    bytes[(3 << 20) + 4096..(3 << 20) + 8192].fill(251);
+    bytes[20 << 20..24 << 20].fill(0);
+    bytes.truncate(36 << 20);
+    fs::write(folder.path("other.img"), &bytes).unwrap();
+    folder.disk("convert other.img child.avhdx --parent base.vhdx --verify");
+    assert!(folder.contents("child.avhdx") == bytes);
+    let info = folder.json("info child.avhdx");
+    assert_eq!(
+        (&info["kind"], info["chain"].as_array().unwrap().len()),
+        (&"differencing".into(), 2),
+        "{info}"
+    );
+    // A block for each of the changed mebibytes, not for the whole disk.
+    assert!(info["file_bytes"].as_u64().unwrap() < 12 * MIB, "{info}");
+    folder.disk("check child.avhdx");
+    assert!(folder.refused("convert disk.img child.avhdx --parent base.vhdx").contains("already exists"));
+    assert!(folder.refused("convert disk.img new.img --parent base.vhdx").contains("*.avhdx"));
+    assert!(folder.contents("child.avhdx") == bytes);
+}
+
+#[test]
 fn a_conversion_that_was_interrupted_goes_on() {
     let folder = Folder::new();
     let bytes = image(&folder.path("disk.img"), 24 * MIB);
@@ -306,13 +332,16 @@ fn a_disk_with_partitions_grows_and_shrinks_with_its_table() {
         let said = folder.refused("resize disk.vhdx 30M --shrink");
         assert!(said.contains("partition 2"), "{said}");
         assert_eq!(folder.contents("disk.vhdx").len() as u64, 100 * MIB);
+        let minimum = 31 * MIB + sectors;
+        assert_eq!(folder.json("info disk.vhdx")["minimum_bytes"], minimum);
         folder.disk("resize disk.vhdx --to-minimum --shrink");
-        verified(31 * MIB + sectors);
+        verified(minimum);
         for name in ["disk.img", "disk.vhdx", "now.img"] {
             fs::remove_file(folder.path(name)).unwrap();
         }
     }
     folder.disk("create bare.vhdx --size 4M");
+    assert_eq!(folder.json("info bare.vhdx")["minimum_bytes"], Value::Null);
     assert!(folder.refused("resize bare.vhdx --to-minimum --shrink").contains("no partition table"));
 }
 
@@ -370,6 +399,13 @@ fn children_are_looked_for_in_the_folders_above_and_parents_never_through_a_link
         assert!(!succeeded && said.contains("a.avhdx"), "{words:?}: {said}");
     }
     done(&["check", &above]);
+    // A name of another kind is looked into beside the parent.
+    let odd = path("base/child");
+    fs::rename(&above, path("above.kept")).unwrap();
+    fs::rename(&beside, &odd).unwrap();
+    let (succeeded, said) = run(&["resize", &base, "16M"]);
+    assert!(!succeeded && said.contains("is the parent of child"), "{said}");
+    fs::rename(path("above.kept"), &above).unwrap();
 
     let (link, child) = (path("inside/p.vhdx"), path("inside/c.avhdx"));
     fs::copy(&base, &link).unwrap();

@@ -53,6 +53,9 @@ pub(crate) struct Copy {
     /// How a VHDX or VHD file is made that is not there yet.
     #[arg(skip)]
     layout: NewDisk,
+    /// The parent of a VHDX file that is made.
+    #[arg(skip)]
+    parent: Option<PathBuf>,
 }
 
 /// What a copy does with its destination, before and after.
@@ -91,15 +94,16 @@ impl Destination {
 }
 
 impl Copy {
-    /// A copy that makes a VHDX or VHD file as `layout` says.
+    /// A copy that makes a VHDX or VHD file as `layout` says, on a parent if one is named.
     pub(super) fn to_disk(
         source: String,
         destination: String,
         layout: NewDisk,
+        parent: Option<PathBuf>,
         how: How,
         json: bool,
     ) -> Self {
-        Self { source, destination, how, direct: false, json, layout }
+        Self { source, destination, how, direct: false, json, layout, parent }
     }
 
     pub(crate) fn run(self) -> Result<(), Failure> {
@@ -152,7 +156,17 @@ impl Copy {
     fn destination(&self, spec: &DeviceSpec, size: u64, sector: u32) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
         let there = Destination { spec: spec.clone(), before, complete: None };
-        let Some(path) = missing_file(spec)? else { return Ok(there) };
+        if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
+            return Err(Failure::failed(anyhow!("differencing disks are made as VHDX: name {spec} *.avhdx")));
+        }
+        let Some(path) = missing_file(spec)? else {
+            return match self.parent {
+                Some(_) => Err(Failure::failed(anyhow!(
+                    "{spec} already exists: --parent makes a new file, so choose another name or remove it"
+                ))),
+                None => Ok(there),
+            };
+        };
         let unfinished = partial(path);
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
@@ -179,10 +193,16 @@ impl Copy {
             }
             Err(_) => Before::Blank,
         };
+        let mut before = before;
         if before == Before::Blank {
-            match &spec {
-                DeviceSpec::Vhdx { path } => drop(self.layout.make(path, size, sector)?),
-                DeviceSpec::Image { path, .. } => drop(self.layout.make_vhd(path, size, sector)?),
+            match (&spec, &self.parent) {
+                (DeviceSpec::Vhdx { path }, Some(parent)) => {
+                    self.layout.make_child(path, parent, Some(size))?;
+                    // It shows the parent's data: what differs from them is written.
+                    before = Before::Unfinished;
+                }
+                (DeviceSpec::Vhdx { path }, None) => drop(self.layout.make(path, size, sector)?),
+                (DeviceSpec::Image { path, .. }, _) => drop(self.layout.make_vhd(path, size, sector)?),
                 _ => create_file(&unfinished, size).map_err(Failure::failed)?,
             }
         }

@@ -144,7 +144,7 @@ fn a_read_only_file_system_is_named_by_each_command_that_would_write_to_it() {
             let names: &[&str] = match (role, command.as_str(), option.as_str()) {
                 (Role::Report, ..) => &["new", "report.json"],
                 (Role::Copy, ..) => &["new", "disk.img"],
-                (Role::Vhdx, "disk create", "--parent") | (Role::Vhdx, "disk rebase", "--parent") => continue,
+                (Role::Vhdx, "disk create" | "disk convert" | "disk rebase", "--parent") => continue,
                 // The child is elsewhere, and the parent is not changed.
                 (Role::Vhdx, "disk snapshot", "FILE") => continue,
                 (Role::Vhdx, "disk merge" | "disk rebase", _) => &["child.vhdx"],

@@ -87,6 +87,8 @@ Examples:
   lunway disk convert vm.qcow2 vm.vhdx --verify    # with its parents
   lunway disk convert disk.vhdx disk.vhd --fixed   # for Azure
   lunway disk convert old.vhdx new.vhdx --block-size 1M --fixed
+  # What differs from base.vhdx:
+  lunway disk convert disk.img disk.avhdx --parent base.vhdx
   lunway disk convert disk.img disk.vhdx --resume  # after an interrupt")]
 pub(super) struct Convert {
     /// The device to read
@@ -95,6 +97,9 @@ pub(super) struct Convert {
     /// The device to write
     #[arg(value_name = "DST")]
     destination: String,
+    /// Create a differencing disk on this parent, with what differs from it
+    #[arg(long, value_name = "FILE", conflicts_with = "fixed")]
+    parent: Option<PathBuf>,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
@@ -136,7 +141,7 @@ impl Create {
             let kind = if is_vhd(path) { "vhd" } else { "vhdx" };
             let destination = format!("{kind}:{}", path.display());
             let how = How { verify: self.verify, ..How::default() };
-            return Copy::to_disk(source, destination, self.layout, how, self.json).run();
+            return Copy::to_disk(source, destination, self.layout, None, how, self.json).run();
         }
         if is_vhd(path) {
             if self.parent.is_some() {
@@ -146,7 +151,7 @@ impl Create {
             return print_vhd(path, &made, self.json);
         }
         let made = match &self.parent {
-            Some(parent) => make_child(path, parent, self.size, &self.layout)?,
+            Some(parent) => self.layout.make_child(path, parent, self.size)?,
             None => self.layout.make(path, self.size.unwrap_or_default(), 512)?,
         };
         print(path, &made, self.json)
@@ -155,13 +160,13 @@ impl Create {
 
 impl Convert {
     pub(super) fn run(self) -> Result<(), Failure> {
-        Copy::to_disk(self.source, self.destination, self.layout, self.how, self.json).run()
+        Copy::to_disk(self.source, self.destination, self.layout, self.parent, self.how, self.json).run()
     }
 }
 
 impl Snapshot {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let made = make_child(&self.child, &self.file, None, &NewDisk::default())?;
+        let made = NewDisk::default().make_child(&self.child, &self.file, None)?;
         print(&self.child, &made, self.json)
     }
 }
@@ -207,6 +212,28 @@ impl NewDisk {
         Ok(layout)
     }
 
+    /// Makes a child of `parent`, of its size unless another one is said.
+    pub(in crate::command) fn make_child(
+        &self,
+        path: &Path,
+        parent_path: &Path,
+        size: Option<u64>,
+    ) -> anyhow::Result<CreateOptions> {
+        let parent = open_parent(parent_path)?;
+        let parameters = parent.parameters();
+        if self.sector.is_some_and(|sector| sector != parameters.logical_sector) {
+            return Err(anyhow!(
+                "a child has its parent's logical sector, {} bytes",
+                parameters.logical_sector
+            ));
+        }
+        let mut options = CreateOptions::child_of(&parent, &relative_path(path, parent_path)?);
+        options.parameters.disk_size = size.unwrap_or(options.parameters.disk_size);
+        self.apply(&mut options)?;
+        make(path, &options, false)?;
+        Ok(options)
+    }
+
     fn apply(&self, options: &mut CreateOptions) -> anyhow::Result<()> {
         let parameters = &mut options.parameters;
         if let Some(size) = self.block_size {
@@ -218,24 +245,6 @@ impl NewDisk {
             self.physical_sector.unwrap_or(parameters.physical_sector).max(parameters.logical_sector);
         Ok(())
     }
-}
-
-fn make_child(
-    path: &Path,
-    parent_path: &Path,
-    size: Option<u64>,
-    layout: &NewDisk,
-) -> anyhow::Result<CreateOptions> {
-    let parent = open_parent(parent_path)?;
-    let parameters = parent.parameters();
-    if layout.sector.is_some_and(|sector| sector != parameters.logical_sector) {
-        return Err(anyhow!("a child has its parent's logical sector, {} bytes", parameters.logical_sector));
-    }
-    let mut options = CreateOptions::child_of(&parent, &relative_path(path, parent_path)?);
-    options.parameters.disk_size = size.unwrap_or(options.parameters.disk_size);
-    layout.apply(&mut options)?;
-    make(path, &options, false)?;
-    Ok(options)
 }
 
 fn refuse_existing(path: &Path) -> anyhow::Result<()> {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use lunway_block::size::HumanSize;
-use lunway_vhdx::check::{Report, check};
+use lunway_filesystem::partition::Table;
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, Disk, Kind, Locator, OpenOptions, Parameters, open_unlocked};
+use lunway_vhdx::{Chain, Counts, Disk, Kind, Locator, OpenOptions, Parameters, open_unlocked};
 use serde_json::{Value, json};
 
-use super::{folder, guids, image, kind_name, names};
+use super::{folder, guids, image, kind_name, names, resize};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -34,7 +34,12 @@ pub(super) struct Info {
 struct Found {
     parameters: Parameters,
     data_write: String,
-    report: Report,
+    counts: Counts,
+    /// Bytes of the file that nothing uses.
+    free: u64,
+    log_in_use: bool,
+    /// The smallest disk that holds all partitions, if there are any and the chain is whole.
+    minimum: Option<u64>,
     file_bytes: u64,
     allocated: u64,
     /// How another process has it open.
@@ -69,24 +74,31 @@ fn read(path: &Path) -> anyhow::Result<Found> {
         () => None,
     };
     drop(file.unlock());
-    let report = check(&file);
     let disk = Disk::open(file, &OpenOptions::read_only(), guids()?())?;
     let parameters = disk.parameters().clone();
-    let chain = match &parameters.locator {
-        None => Ok(vec![path.canonicalize()?]),
-        Some(_) => Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?)
-            .map(|chain| chain.paths().to_vec())
-            .map_err(|error| error.to_string()),
-    };
+    let (data_write, counts, free) = (disk.data_write_guid().to_string(), disk.counts(), disk.free());
+    let log_in_use = disk.log_in_use();
+    let chain = Chain::with_parents(
+        vec![disk],
+        &[path.to_owned()],
+        &folder(path),
+        &OpenOptions::read_only(),
+        guids()?,
+    );
+    // What cannot be read is told by `check`.
+    let table = chain.as_ref().ok().and_then(|chain| resize::table(chain).ok().flatten());
     Ok(Found {
         parameters,
-        data_write: disk.data_write_guid().to_string(),
-        report,
+        data_write,
+        counts,
+        free,
+        log_in_use,
+        minimum: table.as_ref().map(Table::minimum),
         file_bytes: metadata.len(),
         allocated: metadata.blocks() * 512,
         in_use,
         children: children(path).unwrap_or_default(),
-        chain,
+        chain: chain.map(|chain| chain.paths().to_vec()).map_err(|error| error.to_string()),
     })
 }
 
@@ -98,15 +110,21 @@ impl Found {
 
     /// Payload blocks that do not lie behind the one before them, per cent of those that are present.
     fn fragmentation(&self) -> u64 {
-        let counts = self.report.counts;
+        let counts = self.counts;
         counts.out_of_order * 100 / (counts.present + counts.partial).max(1)
     }
 
     fn rows(&self) -> Vec<(&'static str, String)> {
-        let (parameters, counts) = (&self.parameters, self.report.counts);
+        let (parameters, counts) = (&self.parameters, self.counts);
+        let minimum = match (self.minimum, &self.chain) {
+            (Some(minimum), _) => format!("{} ({minimum} bytes)", HumanSize(minimum)),
+            (None, Ok(_)) => "unknown: there is no partition table".to_owned(),
+            (None, Err(_)) => "unknown".to_owned(),
+        };
         let mut rows = vec![
             ("kind", kind_name(parameters.kind).to_owned()),
             ("size of the disk", HumanSize(parameters.disk_size).to_string()),
+            ("minimum size", minimum),
             (
                 "size of the file",
                 format!("{}, {} of it on the host", HumanSize(self.file_bytes), HumanSize(self.allocated)),
@@ -140,11 +158,8 @@ impl Found {
         if !self.children.is_empty() {
             rows.push(("parent of", names(&self.children)));
         }
-        let log = if self.report.log_in_use {
-            "has entries: replayed when it is opened for writing"
-        } else {
-            "empty"
-        };
+        let log =
+            if self.log_in_use { "has entries: replayed when it is opened for writing" } else { "empty" };
         rows.push(("log", log.to_owned()));
         if let Some(how) = self.in_use {
             rows.push(("in use", format!("another process has it open {how}")));
@@ -153,16 +168,17 @@ impl Found {
     }
 
     fn json(&self, path: &Path) -> Value {
-        let (parameters, counts) = (&self.parameters, self.report.counts);
+        let (parameters, counts) = (&self.parameters, self.counts);
         let text = |path: &PathBuf| path.display().to_string();
         json!({
             "file": path.display().to_string(),
             "format": "vhdx",
             "kind": kind_name(parameters.kind),
             "virtual_bytes": parameters.disk_size,
+            "minimum_bytes": self.minimum,
             "file_bytes": self.file_bytes,
             "allocated_bytes": self.allocated,
-            "free_bytes": self.report.free,
+            "free_bytes": self.free,
             "block_bytes": parameters.block_size,
             "logical_sector": parameters.logical_sector,
             "physical_sector": parameters.physical_sector,
@@ -172,7 +188,7 @@ impl Found {
             "chain": self.chain.as_ref().ok().map(|paths| paths.iter().map(text).collect::<Vec<_>>()),
             "chain_problem": self.chain.as_ref().err(),
             "children": self.children.iter().map(text).collect::<Vec<_>>(),
-            "log_dirty": self.report.log_in_use,
+            "log_dirty": self.log_in_use,
             "in_use": self.in_use.is_some(),
             "fragmentation_percent": self.fragmentation(),
             "blocks": {

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args};
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_filesystem::partition::{Gpt, HEAD, Table, Write};
-use lunway_vhdx::{Chain, OpenOptions, resize};
+use lunway_vhdx::{Chain, DiskError, OpenOptions, resize};
 use serde_json::json;
 
 use super::{folder, guids, no_children, open_chain, open_to_change};
@@ -146,17 +146,20 @@ impl Resize {
 impl Before {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let chain = open_chain(path)?;
-        let size = chain.size();
-        let sector = chain.disks()[0].parameters().logical_sector;
-        let mut head = vec![0; HEAD.min(usize::try_from(size)?)];
-        chain.read_at(0, &mut head).with_context(|| format!("reading {}", path.display()))?;
         Ok(Self {
-            size,
-            sector,
+            size: chain.size(),
+            sector: chain.disks()[0].parameters().logical_sector,
             parent_size: chain.disks().get(1).map(|parent| parent.parameters().disk_size),
-            table: Table::read(&head, sector, size),
+            table: table(&chain).with_context(|| format!("reading {}", path.display()))?,
         })
     }
+}
+
+/// The partition table of a disk, if it has one.
+pub(super) fn table(chain: &Chain<File>) -> Result<Option<Table>, DiskError> {
+    let mut head = vec![0; HEAD.min(usize::try_from(chain.size()).unwrap_or(HEAD))];
+    chain.read_at(0, &mut head)?;
+    Ok(Table::read(&head, chain.disks()[0].parameters().logical_sector, chain.size()))
 }
 
 /// Writes a GPT as it is on a disk of `size` bytes: the copy first, then what leads to it.
