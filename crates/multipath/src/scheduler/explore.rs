@@ -4,15 +4,15 @@
 //!
 //! | trial | overlooked otherwise | costs |
 //! |---|---|---|
-//! | trust | a lane that is new or returns, of unknown rate | [`ALLOWANCE_FIRST`] bytes in flight, more as they arrive |
-//! | whole request | a lane that was slow, where requests are small | one request of [`TRIAL_SIZE_MAX`] at most |
-//! | probe | the same, where requests are divided | one piece of [`PIECE_MIN`] |
+//! | trust | a lane that is new or returns, of unknown rate | `ALLOWANCE_FIRST` bytes in flight, more as they arrive |
+//! | whole request | a lane that was slow, where requests are small | one request of `TRIAL_SIZE_MAX` at most |
+//! | probe | the same, where requests are divided | one piece of `PIECE_MIN` |
 //! | port trial | a port that carries more than its lanes showed | one more lane in the team for some requests |
 //!
 //! The first three are one state machine for each lane and direction, [`LaneTrial`]:
 //!
 //! ```text
-//!             ┌────────────────────────── returned ──────────────────────────┐
+//!             ┌──────────────── returned, from either stage ─────────────────┐
 //!             ▼                                                              │
 //!          Unseen ── first answer ──▶ OnTrust ── 4 MiB arrived in time ──▶ Proven
 //!   due for a request at once     allowance grows                      no limit
@@ -34,8 +34,6 @@ use super::constants::{
     PORT_PATIENCE_MIN, PORT_TRIAL_IOS, PORT_TRIAL_MORE, PORT_TRIAL_OWN_IOS, PORT_TRIAL_PART, PORT_TRIAL_TIME,
     PORT_TRIAL_TIME_MAX, SILENCE_MAX, SILENCE_MIN, TRIAL_PART, TRIAL_REST,
 };
-#[cfg(doc)]
-use super::constants::{PIECE_MIN, TRIAL_SIZE_MAX};
 
 /// Trust in a lane, and when it is due for a trial; in one direction.
 #[derive(Clone, Copy, Debug)]

@@ -26,7 +26,7 @@ use super::{LaneId, LaneShape, nanoseconds};
 #[derive(Debug)]
 pub(super) struct Half {
     direction: Direction,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<HalfLane>,
     ports: Vec<PortEstimate>,
     team: Team,
     /// When the team has to be chosen again; 0: now.
@@ -41,14 +41,14 @@ pub(super) struct Half {
 
 /// A lane in one direction.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct HalfLane {
     pub(super) ends: Ends,
     /// The rate that its local card claims, bytes per nanosecond.
     hint: Option<f64>,
     pub(super) estimate: Estimate,
 }
 
-impl Lane {
+impl HalfLane {
     pub(super) fn new(shape: &LaneShape, ends: Ends) -> Self {
         let hint = shape.rate_hint.filter(|&hint| hint > 0).map(|hint| hint as f64 / 1e9);
         Self { ends, hint, estimate: Estimate::new(hint.unwrap_or(UNKNOWN_RATE)) }
@@ -58,7 +58,7 @@ impl Lane {
 impl Half {
     pub(super) fn new(direction: Direction, shapes: &[LaneShape]) -> Self {
         let (ends, ports) = Ends::of(shapes);
-        let lanes: Vec<_> = shapes.iter().zip(ends).map(|(shape, ends)| Lane::new(shape, ends)).collect();
+        let lanes: Vec<_> = shapes.iter().zip(ends).map(|(shape, ends)| HalfLane::new(shape, ends)).collect();
         let mut half = Self {
             direction,
             team: Team::new(lanes.len(), ports),
@@ -111,7 +111,7 @@ impl Half {
         let at = nanoseconds(now);
         let mut piece = Piece::new(lane, self.direction, len, now);
         piece.wait = self.queue(lane, 0);
-        let Lane { ends, estimate, .. } = &self.lanes[lane];
+        let HalfLane { ends, estimate, .. } = &self.lanes[lane];
         let (ends, base) = (*ends, estimate.base);
         piece.ahead = estimate.flow.in_flight;
         piece.alone = ends.both().iter().all(|&port| self.ports[port].flow.in_flight == piece.ahead);
@@ -170,7 +170,7 @@ impl Half {
 
     /// The longest of the queues that `len` more bytes would be in, nanoseconds.
     pub(super) fn queue(&self, lane: LaneId, len: u64) -> f64 {
-        let Lane { ends, estimate, .. } = &self.lanes[lane];
+        let HalfLane { ends, estimate, .. } = &self.lanes[lane];
         let time = |in_flight: u64, pace: f64| (in_flight + len) as f64 * pace;
         let port = |port: &PortEstimate| time(port.flow.in_flight, port.pace);
         let own = time(estimate.flow.in_flight, estimate.pace);

@@ -4,7 +4,7 @@ use super::LaneId;
 use super::constants::{ALIKE, MEMBER_PART_MIN, UNPROVEN_PROMISE};
 use super::estimate::Estimate;
 use super::flow::Ends;
-use super::half::Lane;
+use super::half::HalfLane;
 use super::port::PortEstimate;
 use super::request::Pieces;
 
@@ -57,7 +57,7 @@ impl Team {
     pub(super) fn choose(
         &mut self,
         candidates: &[LaneId],
-        lanes: &[Lane],
+        lanes: &[HalfLane],
         ports: &mut [PortEstimate],
         now: u64,
     ) -> u64 {
@@ -84,7 +84,7 @@ impl Team {
     }
 
     /// The lane that comes next; `old`: the members before.
-    fn best_addition(&self, candidates: &[LaneId], lanes: &[Lane], old: &[LaneId]) -> Option<Addition> {
+    fn best_addition(&self, candidates: &[LaneId], lanes: &[HalfLane], old: &[LaneId]) -> Option<Addition> {
         let mut best: Option<Addition> = None;
         for &lane in candidates.iter().filter(|lane| !self.has(**lane)) {
             let Ends { near, far } = lanes[lane].ends;
@@ -118,7 +118,7 @@ impl Team {
     fn admit_trials(
         &mut self,
         candidates: &[LaneId],
-        lanes: &[Lane],
+        lanes: &[HalfLane],
         ports: &mut [PortEstimate],
         now: u64,
     ) -> u64 {
@@ -182,7 +182,7 @@ mod tests {
 
     /// Lanes of a local port, a storage port and a rate; ports that carry what the best of their lanes does.
     struct Network {
-        lanes: Vec<Lane>,
+        lanes: Vec<HalfLane>,
         ports: Vec<PortEstimate>,
         team: Team,
     }
@@ -200,7 +200,7 @@ mod tests {
             let shapes: Vec<_> = lanes.iter().map(shape).collect();
             let (ends, ports) = Ends::of(&shapes);
             let of_lane = |((shape, ends), (_, _, rate)): ((&LaneShape, Ends), &(u32, u32, f64))| {
-                let mut lane = Lane::new(shape, ends);
+                let mut lane = HalfLane::new(shape, ends);
                 lane.estimate = estimate(*rate);
                 lane
             };
