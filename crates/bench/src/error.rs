@@ -35,7 +35,7 @@ pub enum BenchError {
         profile: &'static str,
     },
     /// What is to be read could not be written first.
-    #[error("writing what is to be read failed: {said}")]
+    #[error("filling the region before reading failed: {said}")]
     Preparation {
         /// What the first I/O that failed said.
         said: String,

@@ -48,14 +48,14 @@ impl Caching {
     /// What it means for a figure that was measured.
     pub fn sentence(self) -> &'static str {
         match self {
-            Self::Unknown => "The device does not tell what it caches.",
+            Self::Unknown => "The caches of the device are unknown.",
             Self::Nowhere => "Nothing is stored: reads and writes cost no more than asking for them.",
             Self::Memory => "The device is memory of this host: there is no disk behind it.",
             Self::PageCache => {
                 "Reads may come from this host's page cache, and writes end in it before they reach the disk."
             }
             Self::PastPageCache => {
-                "This host's page cache is not used; what the disk itself caches is not known."
+                "This host's page cache is not used; caches of the disk itself are unknown."
             }
             Self::WriteBack => {
                 "The far end says that it acknowledges writes before they are on the medium (its write cache is on); reads may come from its memory."

@@ -83,6 +83,7 @@ impl fmt::Display for HumanTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A unit begins where rounding to three digits reaches it: 59.96 s would print as `60 s`.
         let text = match (self.0.as_secs_f64() * 1e9, (self.0 + HALF_SECOND).as_secs()) {
+            (0.0, _) => "0 s".to_owned(),
             (nanos, _) if nanos < 999.5 => format!("{nanos:.0} ns"),
             (nanos, _) if nanos < 999.5e3 => format!("{} µs", three_digits(nanos / 1e3)),
             (nanos, _) if nanos < 999.5e6 => format!("{} ms", three_digits(nanos / 1e6)),
@@ -144,10 +145,10 @@ mod tests {
     #[test]
     fn a_time_for_people_has_three_digits_and_the_unit_that_fits() {
         for (nanos, text) in [
-            (0, "0 ns"),
             (999, "999 ns"),
             (1_000, "1 µs"),
             (250_000, "250 µs"),
+            (0, "0 s"),
             (999_600, "1 ms"),
             (43_000_000, "43 ms"),
             (1_052_000_000, "1.05 s"),

@@ -1,5 +1,6 @@
 //! What goes wrong, and the exit code for it.
 
+use std::env;
 use std::io;
 use std::process::ExitCode;
 
@@ -26,7 +27,11 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Usage(message) => {
-                eprintln!("lunway: {}; see lunway --help", without_arguments_secrets(message));
+                eprintln!(
+                    "lunway: {}; see {}",
+                    without_arguments_secrets(message),
+                    help_command(env::args())
+                );
                 ExitCode::from(2)
             }
             Self::Failed(error) => {
@@ -40,6 +45,15 @@ impl Failure {
                 ExitCode::FAILURE
             }
         }
+    }
+}
+
+/// The help of the command that was given: `lunway bench --help`.
+fn help_command(mut arguments: impl Iterator<Item = String>) -> String {
+    let is_command = |word: &String| word.chars().all(|c| c.is_ascii_lowercase());
+    match arguments.nth(1).filter(is_command) {
+        Some(command) => format!("lunway {command} --help"),
+        None => "lunway --help".to_owned(),
     }
 }
 
@@ -65,6 +79,13 @@ impl From<anyhow::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_usage_names_the_help_of_its_command() {
+        let help = |arguments: &str| help_command(arguments.split(' ').map(str::to_owned));
+        assert_eq!(help("lunway bench x --job a"), "lunway bench --help");
+        assert_eq!(help("lunway -v bench"), "lunway --help");
+    }
 
     #[test]
     fn a_cause_is_said_once() {

@@ -159,7 +159,7 @@ impl<'a> ReportFile<'a> {
 }
 
 fn refusal(what: &str) -> Failure {
-    Failure::failed(anyhow!("{what}: it stays as it is; name another file, or --force to replace it"))
+    Failure::failed(anyhow!("{what}; name another file, or use --force to replace it"))
 }
 
 /// Whether the file holds results that lunway wrote: a page, a document, or a stream of lines.

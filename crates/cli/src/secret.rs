@@ -20,7 +20,7 @@ pub(crate) fn print_usage_error(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         let colour = io::stderr().is_terminal() && terminal::colour_wanted();
         let text = if colour { text.ansi().to_string() } else { text.to_string() };
-        eprint!("{}", without_arguments_secrets(&text));
+        eprint!("{}", with_expected_form(&without_arguments_secrets(&text)));
         return code;
     }
     let colour = io::stdout().is_terminal() && terminal::colour_wanted();
@@ -29,6 +29,17 @@ pub(crate) fn print_usage_error(error: &clap::Error) -> ExitCode {
         Ok(()) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// The standard library's words for a wrong number, replaced by the form that is expected.
+fn with_expected_form(text: &str) -> String {
+    [
+        ("invalid digit found in string", "a whole number is expected"),
+        ("cannot parse integer from empty string", "a whole number is expected"),
+        ("number too large to fit in target type", "the number is too large"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (words, form)| text.replace(words, form))
 }
 
 /// Hides in a message what is secret in this process's arguments. Messages about wrong usage repeat arguments

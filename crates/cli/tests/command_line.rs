@@ -39,6 +39,7 @@ fn wrong_usage_ends_with_2_and_says_what_is_expected() {
         (&["discover", "http://127.0.0.1"], "iscsi://"),
         (&["bench", "ram:1M", "--rw", "sideways"], "sideways"),
         (&["bench", "ram:1M", "--bs", "4K"], "--rw"),
+        (&["bench", "ram:1M", "--rw", "read", "--qd", "4x"], "a whole number is expected"),
         (&["bench", "ram:1M", "--rw", "read", "--mix", "70"], "--mix"),
         (&["bench", "ram:1M", "--rw", "read", "--bs", "1000"], "multiple of the sector"),
         (&["bench", "ram:1M", "--rw", "read", "--time", "5"], "`5` is not a duration"),
@@ -125,6 +126,49 @@ fn no_key_occurs_twice_in_what_a_command_prints_as_json() {
     for line in fs::read_to_string(&stream).unwrap().lines() {
         support::json::parse(line).unwrap();
     }
+}
+
+#[test]
+fn rates_of_bytes_are_megabytes_per_second_in_everything_that_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    image(&folder.path().join("a.img"), 1 << 20, 1 << 20);
+    let saved = path("saved.json");
+    let mut rates = 0;
+    for words in [
+        &["copy", &path("a.img"), &path("b.img")][..],
+        &[
+            "bench",
+            "ram:1M",
+            "--rw",
+            "randrw",
+            "--time",
+            "1200ms",
+            "--live",
+            "--json-file",
+            &saved,
+            "--html-file",
+            "-",
+        ],
+        &["bench", "ram:1M", "--rw", "read", "--time", "100ms"],
+        &["bench", "ram:16M", "--profile", "h2bench", "--destroy", "--time", "10ms"],
+        &["report", "show", &saved],
+        &["net", "--time", "10ms", "--block", "4K"],
+        &["help"],
+        &["help", "bench"],
+    ] {
+        let output = finish(lunway(words), PATIENCE);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(!said.contains(" 0.000"), "times have a unit that shows them: {words:?}: {said}");
+        for (at, _) in said.match_indices("B/s") {
+            let unit = said[..at].rsplit(|c: char| !c.is_alphabetic()).next().unwrap_or("");
+            assert_eq!(unit, "M", "{words:?}: …{}", &said[at.saturating_sub(40)..at + 3]);
+            rates += 1;
+        }
+    }
+    assert!(rates > 10, "{rates}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn lab(arguments: &[&str]) -> Option<Output> {
     lunway_foreign::program("tc")?;
     let output = finish(lunway(&[&["lab"], arguments].concat()), PATIENCE);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    if stderr.contains("is not to be had here") {
+    if stderr.contains("is not available here") {
         lunway_foreign::not_run("lab: user namespaces");
         return None;
     }

@@ -45,8 +45,7 @@ fn the_matrix_is_printed_and_written_and_every_figure_is_in_the_json() {
     let text = succeed(lunway(&[&arguments[..], &["--link", "10Gbit", "--html-file", &html]].concat()));
     assert!(text.contains("64 KiB") && text.contains("1500 (emulated)"), "{text}");
     assert!(
-        text.contains("The wire carries at best")
-            && text.contains("Mb/s that arithmetic gives a link of 10.0 Gb/s"),
+        text.contains("The wire carries at most") && text.contains("Mb/s of a link of 10.0 Gb/s"),
         "{text}"
     );
     let page = std::fs::read_to_string(&html).unwrap();

@@ -257,7 +257,7 @@ fn an_attach_that_cannot_end_says_what_it_waits_for_and_a_second_sigterm_ends_it
         rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
     };
     terminate(&child);
-    assert!(hear(&socket).contains("finishing what is under way"));
+    assert!(hear(&socket).contains("finishing I/O in flight"));
     let waiting = hear(&socket);
     assert!(waiting.contains("waiting for delay:"), "{waiting}");
     terminate(&child);

@@ -60,7 +60,7 @@ pub enum ClientError {
     #[error("{0:?} is not the address of an API: write it as http://192.0.2.10:3290")]
     Address(String),
     /// Nobody there.
-    #[error("no daemon answers on {endpoint}: {source}; start one with `lunway serve`")]
+    #[error("{}", unreachable(endpoint, source))]
     Connect {
         /// The socket or address.
         endpoint: String,
@@ -125,6 +125,16 @@ pub(crate) fn runtime_folder() -> PathBuf {
     let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let of_user = || named("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
     named("LUNWAY_RUNTIME_DIR").or_else(of_user).unwrap_or_else(|| PathBuf::from("/run/lunway"))
+}
+
+/// Why a daemon cannot be asked, and what to do.
+fn unreachable(endpoint: &str, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            "{endpoint} does not admit this user: {source}; run the command as the daemon's user, or as root"
+        ),
+        _ => format!("no daemon answers on {endpoint}: {source}; start one with `lunway serve`"),
+    }
 }
 
 /// A name as one part of a path.

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use lunway_block::BlockError;
 use lunway_block::spec::DeviceSpec;
 use lunway_target::{
-    ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, Server, StartError,
+    ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, LunConfig, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 
@@ -152,12 +152,18 @@ impl Manager {
             let text = Mutex::new(None);
             // When it is this change's turn, so that no other writes to the file between.
             let read = |present: &mut Config| {
+                // Without a file there is nothing to read but secrets: what was changed since the start stays.
+                if this.source.file().is_none() {
+                    return Ok(());
+                }
                 let loaded = this.source.load().map_err(|error| refused(ChangeError::from(error)))?;
                 (*present, *locked(&text)) = loaded.into_parts();
                 Ok(())
             };
             let took = |served: &Config| {
-                this.source.took(locked(&text).take());
+                if this.source.file().is_some() {
+                    this.source.took(locked(&text).take());
+                }
                 this.keep_formats(served);
             };
             let options = ChangeOptions { served: Some(&took), ..ChangeOptions::default() };
@@ -203,9 +209,18 @@ impl Manager {
         lun: u16,
         size: u64,
     ) -> Result<Applied, ApiError> {
-        let no_lun = || ApiError::not_found(format!("there is no lun {lun} of target {target}"));
         let (_, config) = self.configuration();
-        let present = config.target(target.as_str()).and_then(|target| target.lun(lun)).ok_or_else(no_lun)?;
+        let present = configured(&config, &target, lun)?;
+        let targets = self.server.targets();
+        let served = targets.iter().find(|served| served.name == target.as_str());
+        let sector = served
+            .and_then(|served| served.luns.iter().find(|served| served.id == lun))
+            .map(|lun| lun.sector);
+        if let Some(sector) = sector.filter(|sector| size == 0 || !size.is_multiple_of(u64::from(*sector))) {
+            return Err(ApiError::unprocessable(format!(
+                "a size of {size} bytes is not possible: whole sectors of {sector} bytes are"
+            )));
+        }
         if let Some(name) = of_size(present.device.spec(), size) {
             let (target, old) = (target.clone(), present.device.clone());
             let edit = move |config: &mut Config| {
@@ -214,7 +229,11 @@ impl Manager {
                     target.and_then(|target| target.luns.iter_mut().find(|present| present.id == lun));
                 match present.filter(|present| present.device == old) {
                     Some(present) => present.device = name.clone(),
-                    None => return Err(ApiError::conflict("the logical unit has changed meanwhile: repeat")),
+                    None => {
+                        return Err(ApiError::conflict(
+                            "another request has changed the logical unit: repeat",
+                        ));
+                    }
                 }
                 Ok(())
             };
@@ -280,15 +299,15 @@ impl Manager {
                 .find(|target| target.name == switch.target)
                 .and_then(|target| target.luns.iter_mut().find(|lun| lun.id == switch.lun))
                 .filter(|lun| lun.device == switch.from)
-                .ok_or_else(|| ApiError::conflict("the logical unit has changed meanwhile: repeat"))?;
+                .ok_or_else(|| ApiError::conflict("another request has changed the logical unit: repeat"))?;
             lun.device = switch.to.clone();
             // It is made of the file's name otherwise.
             lun.serial = Some(switch.serial.clone());
             match source.keeps(&old, config) {
                 true => Ok(()),
                 false => Err(ApiError::conflict(
-                    "a configuration file must say after a restart that the disk is another file, and this logical unit is in none: \
-                     serve it from one",
+                    "the snapshot must be recorded in the daemon's configuration file, and this logical unit is not in one: start \
+                     the daemon with a file (serve -c or --save)",
                 )),
             }
         };
@@ -392,10 +411,8 @@ struct Switch {
 
 impl Switch {
     fn new(manager: &Manager, target: IscsiName, lun: u16, leaf: &str) -> Result<Self, ApiError> {
-        let no_lun = || ApiError::not_found(format!("there is no lun {lun} of target {target}"));
         let (_, config) = manager.configuration();
-        let present = config.target(target.as_str()).and_then(|target| target.lun(lun)).ok_or_else(no_lun)?;
-        let from = present.device.clone();
+        let from = configured(&config, &target, lun)?.device.clone();
         let mut spec = from.spec().clone();
         let DeviceSpec::Vhdx { path } = spec.leaf_mut() else {
             return Err(ApiError::unprocessable(format!(
@@ -408,9 +425,20 @@ impl Switch {
         let targets = manager.server.targets();
         let served = targets.iter().find(|served| served.name == target.as_str());
         let served = served.and_then(|served| served.luns.iter().find(|served| served.id == lun));
-        let serial = served.ok_or_else(no_lun)?.serial.clone();
+        let serial = served.ok_or_else(|| no_lun(&target, lun))?.serial.clone();
         Ok(Self { target, lun, from, to, leaf, serial })
     }
+}
+
+/// A logical unit in a configuration.
+fn configured<'c>(config: &'c Config, target: &IscsiName, lun: u16) -> Result<&'c LunConfig, ApiError> {
+    let of = config.target(target.as_str());
+    let of = of.ok_or_else(|| ApiError::not_found(format!("there is no target {target}")))?;
+    of.lun(lun).ok_or_else(|| no_lun(target, lun))
+}
+
+fn no_lun(target: &IscsiName, lun: u16) -> ApiError {
+    ApiError::not_found(format!("there is no lun {lun} of target {target}"))
 }
 
 /// What was read; nothing can panic while it is held.
@@ -432,9 +460,10 @@ fn of_size(spec: &DeviceSpec, size: u64) -> Option<DeviceName> {
 pub(crate) fn refused(error: ChangeError) -> ApiError {
     let status = match &error {
         ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
-        ChangeError::Generation { .. } | ChangeError::NeedsRestart(_) | ChangeError::Smaller { .. } => {
-            StatusCode::CONFLICT
-        }
+        ChangeError::Generation { .. }
+        | ChangeError::NeedsRestart(_)
+        | ChangeError::Smaller { .. }
+        | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
         ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
             StatusCode::CONFLICT

@@ -79,7 +79,7 @@ pub(crate) fn restore_lun(place: &str, lun: &mut LunConfig, old: Option<&LunConf
             Ok(())
         }
         None => Err(ApiError::unprocessable(format!(
-            "{place}: device: what is shown as *** is not known: write the secret, or name a file with secret_file="
+            "{place}: device: the secret shown as *** is unknown: write the secret, or name a file with secret_file="
         ))),
     }
 }

@@ -65,7 +65,7 @@ pub(crate) const MUST_BE_NEW: Parameter = Parameter {
 pub(crate) const SHRINK: Parameter = Parameter {
     name: "shrink",
     kind: "boolean",
-    description: "Logical units of memory may get fewer bytes than they have, and lose what is behind the new end; otherwise that is refused (409).",
+    description: "Allow a smaller size for logical units in memory: data beyond the new end are lost. Otherwise that is refused (409).",
 };
 /// Makes the file behind a logical unit.
 pub(crate) const CREATE: Parameter = Parameter {

@@ -149,7 +149,7 @@ impl Source {
         };
         if present != *known {
             let sentence = format!(
-                "{} was changed by somebody else since it was read: `lunway reload` serves that, then repeat",
+                "{} has changed since the daemon read it: run `lunway reload` to apply the new file, then repeat",
                 path.display()
             );
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, sentence));

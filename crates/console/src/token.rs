@@ -30,7 +30,7 @@ pub enum TokenError {
     )]
     Unfit(PathBuf),
     /// TCP without a token.
-    #[error("the API on TCP needs one: whoever can connect could manage this daemon")]
+    #[error("the API on TCP needs one: otherwise every client that can connect could manage this daemon")]
     Missing,
 }
 

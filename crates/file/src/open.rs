@@ -135,7 +135,7 @@ pub enum OpenError {
     },
     /// What it holds cannot be read, and it was not named as raw.
     #[error(
-        "cannot read the beginning and the end of {path}, to see that it is raw data: {source}; raw:{path} opens it as it is",
+        "cannot read the beginning and the end of {path} to check for other formats: {source}; raw:{path} skips the check",
         path = path.display()
     )]
     Unreadable {

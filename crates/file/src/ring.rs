@@ -160,7 +160,9 @@ impl Ring {
         }
         // The plain read and write are younger than the ring itself (Linux 5.6).
         let mut known = Probe::new();
-        ring.submitter().register_probe(&mut known).map_err(|error| failed("asking what it can", &error))?;
+        ring.submitter()
+            .register_probe(&mut known)
+            .map_err(|error| failed("querying its operations", &error))?;
         if !known.is_supported(opcode::Read::CODE) || !known.is_supported(opcode::Write::CODE) {
             return Err("it cannot read and write".to_owned());
         }

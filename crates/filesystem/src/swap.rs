@@ -66,7 +66,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     } else if le32(&header, field::BAD_PAGES) != 0 {
         Some(Doubt::new("it has a list of bad pages"))
     } else if size > source.len() {
-        Some(Doubt::new(format!("it has {size} bytes, and what it lies in has only {}", source.len())))
+        Some(Doubt::new(format!("it has {size} bytes, its partition only {}", source.len())))
     } else {
         None
     };

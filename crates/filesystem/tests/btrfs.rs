@@ -210,7 +210,7 @@ fn a_copy_of_a_running_disk_has_free_what_the_next_mount_does_not_need() {
     let after = contents(&copy).expect("a mount");
     assert_eq!(after.into_iter().map(|(_, sum)| sum).collect::<Vec<_>>().len(), before.len());
 
-    assert_eq!(reason(&logged).as_deref(), Some("it has a log of what was fsynced before a crash"));
+    assert_eq!(reason(&logged).as_deref(), Some("it has a log of fsynced data from before a crash"));
     // The kernel replays it.
     drop(Mounted::new(&logged, "noatime"));
     let (source, found) = proven(&logged);
@@ -268,7 +268,7 @@ fn a_volume_in_doubt_has_nothing_free_and_says_why() {
         (SUPERBLOCK, 0xBC + 1, &[0x13], "it has features that are not read here (incompat 1000h)"),
         (SUPERBLOCK, 0xBC + 2, &[0x02], "it has features that are not read here (incompat 20000h)"),
         (SUPERBLOCK, 0xB4, &[0x13], "it has features that are not read here (compat_ro 10h)"),
-        (SUPERBLOCK, 0x60, &[0, 0x10], "it has a log of what was fsynced before a crash"),
+        (SUPERBLOCK, 0x60, &[0, 0x10], "it has a log of fsynced data from before a crash"),
         (SUPERBLOCK, 0x78, &[0, 0x10, 0], "its superblock counts"),
         (SUPERBLOCK, 0xD1 + 4, &[1], "it has 4609540096 bytes, more than the 314572800"),
         (SUPERBLOCK, 0x94, &[1], "its superblock makes no sense: the size of sectors or blocks"),

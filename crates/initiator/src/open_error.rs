@@ -54,7 +54,7 @@ pub enum OpenError {
         portal: String,
     },
     /// Targets sent us from one to the next.
-    #[error("cannot log in at {portal}: it sent us on too often, or to an address that is none")]
+    #[error("cannot log in at {portal}: it redirected the login too often, or to an invalid address")]
     Redirects {
         /// Where it began.
         portal: String,

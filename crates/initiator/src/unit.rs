@@ -165,7 +165,7 @@ impl Unit {
                 return Ok(Self { attentions: met, ..unit });
             }
         }
-        let why = "it changes again and again while it is asked what it is".to_owned();
+        let why = "its identity changed repeatedly while it was queried".to_owned();
         Err(OpenError::Shape { portal: exchange.portal(), why })
     }
 
@@ -516,7 +516,9 @@ impl UnitCell {
         }
         let before = self.shape().geometry.logical_sector;
         match sector.filter(|&now| now != before) {
-            Some(now) => Err(format!("the disk's logical blocks have {now} bytes now, and had {before}")),
+            Some(now) => {
+                Err(format!("the disk's logical block size has changed from {before} to {now} bytes"))
+            }
             None => Ok(()),
         }
     }

@@ -15,7 +15,7 @@ pub enum OpenError {
         why: String,
     },
     /// The target could not be asked for its portals.
-    #[error("cannot ask {device} for its portals: {source}; name them with portal= to do without asking")]
+    #[error("cannot ask {device} for its portals: {source}; or name them with portal=")]
     Discover {
         /// The address without secrets.
         device: String,

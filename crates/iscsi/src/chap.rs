@@ -81,7 +81,7 @@ pub enum SecretFileError {
     #[error(transparent)]
     Length(#[from] SecretLengthError),
     /// More than a secret.
-    #[error("it has several lines, and its only line must be the secret")]
+    #[error("it has several lines instead of one")]
     Lines,
 }
 

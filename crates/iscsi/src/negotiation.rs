@@ -300,13 +300,13 @@ pub enum NegotiationError {
         expected: String,
     },
     /// An answer such as Reject to something we cannot do without, or the key is missing altogether.
-    #[error("{key}: we insist on {required}, the other side says {said}")]
+    #[error("{key}: {required} is required, the other side answered {said}")]
     Refused {
         /// Which key.
         key: Key,
         /// What we cannot do without.
         required: String,
-        /// What the other side offered or answered, shortened, or that it says nothing of it.
+        /// What the other side offered or answered, shortened, or that it answered nothing.
         said: String,
     },
 }
@@ -568,7 +568,7 @@ impl Negotiation {
                 Err(NegotiationError::Refused {
                     key,
                     required: policy.choices().join(","),
-                    said: said.map_or_else(|| "nothing of it".to_owned(), |(_, value)| format!("{value:?}")),
+                    said: said.map_or_else(|| "nothing".to_owned(), |(_, value)| format!("{value:?}")),
                 })
             }
             (on, _) => Ok(on),

@@ -223,11 +223,11 @@ fn what_is_not_there_is_named_and_what_is_there_too() {
     assert!(sentence.contains("there is no lun `7`: there is 1, 2"), "{sentence}");
     let sentence = refused("/ D.read.mb_s", "/ D.raed.mb_s");
     assert!(
-        sentence.contains("[[figure]] read_vs_one_lane, key `value`: nothing is called `D.raed.mb_s`"),
+        sentence.contains("[[figure]] read_vs_one_lane, key `value`: unknown name `D.raed.mb_s`"),
         "{sentence}"
     );
     let sentence = refused("{of_the_sum %}", "{of_all %}");
-    assert!(sentence.contains("[[verdict]] 1, key `bad`: nothing is called `of_all`"), "{sentence}");
+    assert!(sentence.contains("[[verdict]] 1, key `bad`: unknown name `of_all`"), "{sentence}");
 }
 
 #[test]

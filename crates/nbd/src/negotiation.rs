@@ -36,7 +36,7 @@ pub(crate) enum NegotiationError {
     Broken(#[from] io::Error),
     #[error("the client broke the protocol: {0}")]
     Protocol(&'static str),
-    #[error("the client asked for an export that is not here")]
+    #[error("the client requested an unknown export")]
     NoExport,
     /// Not an error: that is how `nbdinfo` ends.
     #[error("the client ended the handshake")]

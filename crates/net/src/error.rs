@@ -29,7 +29,7 @@ pub enum NetError {
         source: io::Error,
     },
     /// Something else listens there.
-    #[error("what listens at {0} is not a `lunway net serve`")]
+    #[error("the program that listens at {0} is not `lunway net serve`")]
     Foreign(SocketAddr),
     /// The responder speaks another version.
     #[error("the responder at {peer} speaks version {theirs} of the protocol, this client version {VERSION}")]

@@ -62,9 +62,11 @@ impl Matrix {
             let best = self.best(direction, |_| true)?;
             Some(format!("{} {word}", megabits(best.measured.bits_per_second())))
         };
-        let ways: Vec<_> =
-            [way(Direction::Send, "there"), way(Direction::Receive, "back")].into_iter().flatten().collect();
-        (!ways.is_empty()).then(|| format!("The wire carries at best {}.", ways.join(" and ")))
+        let ways: Vec<_> = [way(Direction::Send, "sending"), way(Direction::Receive, "receiving")]
+            .into_iter()
+            .flatten()
+            .collect();
+        (!ways.is_empty()).then(|| format!("The wire carries at most {}.", ways.join(" and ")))
     }
 
     fn of_theory(&self, link: f64) -> Option<String> {
@@ -74,7 +76,7 @@ impl Matrix {
         let best = best.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
         let theory = best.theory(link);
         Some(format!(
-            "The best is {:.1} % of the {} that arithmetic gives a link of {} at an MTU of {}.",
+            "The best rate is {:.1} % of the theoretical {} of a link of {} at an MTU of {}.",
             100.0 * rate(&best) / theory.max(1.0),
             megabits(theory),
             megabits(link),
@@ -110,7 +112,7 @@ impl Matrix {
             (Some((measured, _, rate)), _) => {
                 let limit = megabits(measured.window_limit().unwrap_or_default());
                 let text = format!(
-                    "Windows of {} and less throttle: {} moves {}, and one window per round trip of {} is {limit}.",
+                    "Windows of {} and less limit the rate: {} moves {}; one window per round trip of {} is {limit}.",
                     Window::Bytes(largest),
                     measured.window,
                     megabits(rate),
@@ -120,7 +122,7 @@ impl Matrix {
             }
             (None, Some((measured, limit))) => {
                 let text = format!(
-                    "No window throttles: even {} per round trip of {} would be {}.",
+                    "No window limits the rate: even {} per round trip of {} would be {}.",
                     measured.window,
                     round_trip(measured),
                     megabits(limit)
@@ -138,7 +140,7 @@ impl Matrix {
             let more = several.measured.bits_per_second() / one.measured.bits_per_second().max(1.0);
             let streams = several.measured.streams.len();
             (more > MORE).then(|| {
-                format!("One stream does not fill it: {streams} streams move {more:.1} times as much ({direction}).")
+                format!("One stream does not fill the wire: {streams} streams move {more:.1} times as much ({direction}).")
             })
         };
         sentence(Direction::Send).or_else(|| sentence(Direction::Receive))
@@ -164,7 +166,7 @@ impl Matrix {
         let share = loss(&worst.measured);
         (share > LOSS).then(|| {
             format!(
-                "Packets get lost on the way, or come late: up to {:.2} % of the segments were sent again ({}, window {}).",
+                "Packets are lost or delayed: up to {:.2} % of the segments were sent again ({}, window {}).",
                 100.0 * share,
                 worst.measured.direction,
                 worst.measured.window
@@ -257,10 +259,10 @@ mod tests {
             .map(|(bytes, rate)| cell(Direction::Send, Window::Bytes(bytes), 1, rate, delayed()))
             .to_vec();
         let texts = texts(cells);
-        assert_eq!(texts[0], "The wire carries at best 940 Mb/s there.");
+        assert_eq!(texts[0], "The wire carries at most 940 Mb/s sending.");
         assert_eq!(
             texts[1],
-            "Windows of 128 KiB and less throttle: 64 KiB moves 50.0 Mb/s, and one window per round trip of 10.0 ms is 52.4 Mb/s."
+            "Windows of 128 KiB and less limit the rate: 64 KiB moves 50.0 Mb/s; one window per round trip of 10.0 ms is 52.4 Mb/s."
         );
     }
 
@@ -271,7 +273,10 @@ mod tests {
             .map(|rate| cell(Direction::Receive, Window::Bytes(64 << 10), 1, rate, tcp))
             .to_vec();
         let texts = texts(cells);
-        assert_eq!(texts[1], "No window throttles: even 64 KiB per round trip of 50 µs would be 10.5 Gb/s.");
+        assert_eq!(
+            texts[1],
+            "No window limits the rate: even 64 KiB per round trip of 50 µs would be 10.5 Gb/s."
+        );
     }
 
     #[test]
@@ -282,7 +287,10 @@ mod tests {
             cell(Direction::Send, Window::Auto, 4, 200.0, delayed()),
         ];
         let texts = texts(cells);
-        assert_eq!(texts[1], "One stream does not fill it: 4 streams move 8.0 times as much (sending).");
+        assert_eq!(
+            texts[1],
+            "One stream does not fill the wire: 4 streams move 8.0 times as much (sending)."
+        );
         assert!(texts[2].contains("up to 2.00 % of the segments were sent again"), "{texts:?}");
     }
 }

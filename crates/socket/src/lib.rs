@@ -22,7 +22,7 @@ pub enum BindError {
     #[error("another program listens on {}", .0.display())]
     Taken(PathBuf),
     /// Something else is there, which is not ours to remove.
-    #[error("{} is there and is no socket", .0.display())]
+    #[error("{} exists and is not a socket", .0.display())]
     NoSocket(PathBuf),
     /// The path may not be had.
     #[error("cannot listen on {}: {source}", path.display())]

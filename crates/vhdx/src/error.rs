@@ -90,7 +90,7 @@ pub enum OpenError {
     )]
     IsParent(String),
     /// The writer of the file has marked it as incomplete.
-    #[error("the file is marked as incomplete: whatever was filling it has not finished")]
+    #[error("the file is marked as incomplete: the command that filled it has not finished")]
     Incomplete,
     /// A parent is another one than the child was made on.
     #[error(

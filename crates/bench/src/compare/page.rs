@@ -29,7 +29,7 @@ impl Comparison {
         document.verdicts = vec![Sentence { text: self.sentence(), tone: self.tone() }];
         document.tiles = self.tiles();
         if !self.complete {
-            document.warnings.push("Cut short: this is of the pairs until then.".into());
+            document.warnings.push("Interrupted: results of the pairs measured so far.".into());
         }
         if !self.trust.ok() {
             document.warnings.push("Do not act on this table; the reasons follow.".into());

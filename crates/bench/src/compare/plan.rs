@@ -98,7 +98,7 @@ pub enum PlanError {
     Rows,
     /// Too few or too many.
     #[error(
-        "{pairs} pairs are not possible: 6 give the first interval, and from {PAIRS_MAX} on it is the machine that needs care"
+        "{pairs} pairs are not possible: at least 6 are needed for an interval, and fewer than {PAIRS_MAX} are allowed"
     )]
     Pairs {
         /// How many were asked for.

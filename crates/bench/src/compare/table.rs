@@ -62,7 +62,7 @@ impl Comparison {
         };
         format!(
             "Figures: medians of the runs, IOPS if not said otherwise. Margin: ±{} %.\n{against} (Hodges–Lehmann over pairs).\n\
-             Intervals hold for all looks together. A/A: the smallest difference this set-up can see.",
+             Intervals hold for all rounds together. A/A: the smallest difference that this set-up can detect.",
             self.plan.margin_percent
         )
     }
@@ -94,7 +94,7 @@ impl Comparison {
             _ => "Against the control".into(),
         };
         format!(
-            "{of}: of {all} rows {} faster, {} slower, {} without a meaningful difference, {} cannot be told.",
+            "{of}: of {all} rows {} faster, {} slower, {} without a meaningful difference, {} undecided.",
             count(Verdict::Faster),
             count(Verdict::Slower),
             count(Verdict::NoMeaningfulDifference),
@@ -134,16 +134,14 @@ impl fmt::Display for Comparison {
         }
         writeln!(f, "\n{}", self.caption())?;
         if !self.complete {
-            writeln!(f, "Cut short: of the pairs until then.")?;
+            writeln!(f, "Interrupted: results of the pairs measured so far.")?;
         }
         writeln!(f, "\n{}", self.sentence())?;
         match &self.trust.reasons[..] {
-            [] => {
-                write!(
-                    f,
-                    "The control came out even against itself, and nothing speaks against this table."
-                )?;
+            [] if self.trust.notes.is_empty() => {
+                write!(f, "The control does not differ from itself: nothing contradicts this table.")?;
             }
+            [] => write!(f, "The control does not significantly differ from itself, but note:")?,
             reasons => {
                 write!(f, "Do not act on this table:")?;
                 for reason in reasons {
@@ -176,7 +174,7 @@ fn interval(contrast: &Contrast) -> String {
 
 fn verdict(contrast: &Contrast) -> String {
     match contrast.more_pairs {
-        Some(more) => format!("{} (about {more} more pairs would)", contrast.verdict.name()),
+        Some(more) => format!("{} (needs about {more} more pairs)", contrast.verdict.name()),
         None => contrast.verdict.name().into(),
     }
 }

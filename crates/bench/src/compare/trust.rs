@@ -57,8 +57,8 @@ impl Trust {
             let within = low >= -margin && high <= margin;
             if contrast.p_adjusted <= level(plan) && !within {
                 self.reasons.push(format!(
-                    "The control differs from itself in “{}” by {:+.2} % ({low:+.2} … {high:+.2}): what distinguishes the \
-                     two is not what is compared.",
+                    "The control differs from itself in “{}” by {:+.2} % ({low:+.2} … {high:+.2}); the \
+                     machine causes differences of this size.",
                     plan.rows[contrast.row].name, contrast.diff_pct
                 ));
             }
@@ -74,7 +74,7 @@ impl Trust {
             && width > plan.margin_percent
         {
             self.notes.push(format!(
-                "The smallest difference this set-up can see in “{}” is {width:.1} %, more than the margin of {} %: longer \
+                "The smallest difference that this set-up can detect in “{}” is {width:.1} %, more than the margin of {} %: longer \
                  runs, more pairs or a quieter machine.",
                 plan.rows[row].name, plan.margin_percent
             ));
@@ -102,11 +102,11 @@ impl Trust {
                 let change = percent(level(start) - level(0));
                 let sentence = if start as f64 <= WARM_UP_SHARE * logs.len() as f64 {
                     format!(
-                        "It was not warm yet: after the first {start} blocks of “{name}” the control went {change:+.1} %."
+                        "The machine was not warm: the control of “{name}” changed by {change:+.1} % after the first {start} blocks."
                     )
                 } else {
                     format!(
-                        "The control of “{name}” went {change:+.1} % after {start} blocks and stayed there."
+                        "The control of “{name}” changed by {change:+.1} % after {start} blocks, and stayed there."
                     )
                 };
                 self.say(plan, change, sentence);
@@ -140,7 +140,7 @@ impl Trust {
                 && r > AUTOCORRELATION_MIN
             {
                 self.reasons.push(format!(
-                    "Neighbouring pairs of “{}” resemble each other (lag-1 correlation {r:.2}): its interval is too narrow.",
+                    "Neighbouring pairs of “{}” are correlated (lag-1 correlation {r:.2}): its interval is too narrow.",
                     plan.rows[contrast.row].name
                 ));
             }

@@ -86,7 +86,7 @@ pub enum ImportError {
         why: String,
     },
     /// No list of jobs.
-    #[error("this is not what fio writes: there is no list `jobs`")]
+    #[error("this is not fio JSON: it has no list `jobs`")]
     NoJobs,
     /// More jobs than fio can have run.
     #[error("{count} jobs are more than the {JOBS_MAX} that fio can run")]

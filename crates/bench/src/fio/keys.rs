@@ -83,13 +83,13 @@ impl Reason {
     pub fn sentence(self) -> &'static str {
         match self {
             Self::OneDevice => "the device of the command line is measured",
-            Self::Engine => "the device decides how its I/Os are done",
-            Self::Placement => "threads run where the system puts them",
-            Self::Output => "see --json-plus-file and --stream for what is written",
-            Self::Verification => "all that was written is read back once, at the end",
+            Self::Engine => "the device decides how its I/Os are submitted",
+            Self::Placement => "the system decides where threads run",
+            Self::Output => "other outputs are --json-plus-file and --stream",
+            Self::Verification => "all written blocks are read back once, at the end",
             Self::Data => "data is incompressible and made in one way",
             Self::Generator => "addresses come from one generator",
-            Self::Errors => "failed I/Os are counted and the job goes on",
+            Self::Errors => "failed I/Os are counted, and the job continues",
             Self::Grouping => "clones of a section are reported together, sections apart",
         }
     }
@@ -111,15 +111,14 @@ const fn refused_unless(unless: &'static [&'static str], why: &'static str) -> T
 const ZERO: &[&str] = &["0"];
 
 const TRIMS: &str = "trims are not measured here";
-const FLUSHES: &str =
-    "flushes between writes are not issued here, and without them the figures would be others";
+const FLUSHES: &str = "flushes between writes are not issued here, and would change the results";
 const ZONES: &str = "zoned access is not offered here";
 const REPLAY: &str = "recorded I/O is not replayed here";
 const THINKING: &str = "pauses between I/Os are not offered here; rate_iops spaces them";
 const COMPRESSIBLE: &str = "data is always incompressible here, which is the harder case";
 const STEADY: &str =
-    "a job does not end itself by its figures here; --profile steady looks for the steady state";
-const LATENCY_TARGET: &str = "the queue depth is not searched for here: write a section per depth";
+    "a job does not end when its figures are steady here; --profile steady measures the steady state";
+const LATENCY_TARGET: &str = "no search for a queue depth here: write a section per depth";
 
 /// Names (the first is the one that documents use) and what becomes of them, in the order of fio's own list.
 pub const KEYS: &[(&[&str], Treatment)] = {
@@ -273,14 +272,14 @@ pub const KEYS: &[(&[&str], Treatment)] = {
         (&["verify_state_save"], WithoutEffect(Verification)),
         (
             &["serialize_overlap"],
-            refused_unless(ZERO, "I/Os to one block are kept apart here only where verify is set"),
+            refused_unless(ZERO, "overlapping I/Os are serialized here only with verify"),
         ),
         (&["ignore_error"], WithoutEffect(Errors)),
         (&["continue_on_error"], WithoutEffect(Errors)),
         (&["error_dump"], WithoutEffect(Errors)),
         (&["exitall_on_error"], WithoutEffect(Errors)),
-        (&["do_verify"], refused_unless(&["1"], "what was written with stamps is always read back")),
-        (&["verify_only"], refused_unless(ZERO, "nothing is known here of what another run wrote")),
+        (&["do_verify"], refused_unless(&["1"], "verified writes are always read back")),
+        (&["verify_only"], refused_unless(ZERO, "the data of another run is unknown here")),
         (&["wait_for"], refused("a section waits for all above it here: write stonewall")),
         (
             &["exitall"],
@@ -311,12 +310,12 @@ pub const KEYS: &[(&[&str], Treatment)] = {
             refused_unless(ZERO, "a device has its size; leave size out to go through all of it"),
         ),
         (&["file_append"], refused_unless(ZERO, "nothing can be appended to a device")),
-        (&["create_only"], refused_unless(ZERO, "there is no file to make")),
+        (&["create_only"], refused_unless(ZERO, "there is no file to create")),
         (
             &["pre_read"],
             refused_unless(
                 ZERO,
-                "what is cached is not read on purpose here: put a section that reads above, with stonewall below",
+                "the cache is not filled in advance here: write a section that reads first, and stonewall in the next one",
             ),
         ),
         (&["fsync"], refused_unless(ZERO, FLUSHES)),
@@ -344,7 +343,7 @@ pub const KEYS: &[(&[&str], Treatment)] = {
         (&["merge_blktrace_iters"], refused(REPLAY)),
         (&["exec_prerun"], refused("a job file does not start programs here")),
         (&["exec_postrun"], refused("a job file does not start programs here")),
-        (&["profile"], refused("see --profile for the ones that are here")),
+        (&["profile"], refused("see --profile for the profiles of this program")),
         (&["zonemode"], refused_unless(&["none"], ZONES)),
         (&["zonesize"], refused_unless(ZERO, ZONES)),
         (&["zonecapacity"], refused_unless(ZERO, ZONES)),
@@ -377,9 +376,9 @@ pub const KEYS: &[(&[&str], Treatment)] = {
         (&["dedupe_mode"], refused(COMPRESSIBLE)),
         (&["dedupe_working_set_percentage"], refused(COMPRESSIBLE)),
         (&["dedupe_global"], refused_unless(ZERO, COMPRESSIBLE)),
-        (&["flow"], refused_unless(ZERO, "jobs are not kept in step here: give each a rate")),
-        (&["flow_id"], refused_unless(ZERO, "jobs are not kept in step here: give each a rate")),
-        (&["flow_sleep"], refused_unless(ZERO, "jobs are not kept in step here: give each a rate")),
+        (&["flow"], refused_unless(ZERO, "jobs are not synchronized here: give each a rate")),
+        (&["flow_id"], refused_unless(ZERO, "jobs are not synchronized here: give each a rate")),
+        (&["flow_sleep"], refused_unless(ZERO, "jobs are not synchronized here: give each a rate")),
         (&["steadystate", "ss"], refused(STEADY)),
         (&["steadystate_duration", "ss_dur"], refused(STEADY)),
         (&["steadystate_ramp_time", "ss_ramp"], refused(STEADY)),

@@ -123,7 +123,7 @@ pub(super) fn published() -> String {
     let directions =
         DIRECTIONS.map(|(name, mix)| format!("{name} ({} % reads)", mix.read_percent)).join(", ");
     text += &format!(
-        "\nDirections, in this order: {directions}. Each row: one run thrown away, then `--runs {runs}`.\n"
+        "\nDirections, in this order: {directions}. Each row: one run that is discarded, then `--runs {runs}`.\n"
     );
     text
 }

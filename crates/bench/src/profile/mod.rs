@@ -212,7 +212,7 @@ impl ProfileResult {
             failures.push(format!("{} I/Os failed; the first: {error}", found.errors));
         }
         if let Some(integrity) = found.integrity.as_ref().filter(|integrity| integrity.faulty > 0) {
-            failures.push(format!("{} sectors did not hold what was written to them", integrity.faulty));
+            failures.push(format!("{} sectors did not hold the data written to them", integrity.faulty));
         }
         failures
     }

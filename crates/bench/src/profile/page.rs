@@ -5,7 +5,7 @@ use lunway_report::chart::{
 };
 use lunway_report::{
     Better, Block, Card, Cell, Column, Document, Grid, Mark, Measure, Row, Section, Tile, Verdict,
-    VerdictTone, figure,
+    VerdictTone, figure, readable,
 };
 
 use crate::fio;
@@ -37,7 +37,7 @@ impl ProfileResult {
         if !self.complete {
             document
                 .warnings
-                .push("The profile did not come to its end: what is here is valid for what was done.".into());
+                .push("The profile was interrupted: the results are valid for the completed part.".into());
         }
         document.measures = self.measures(document.measures);
         document.notes.extend(self.notes.iter().cloned());
@@ -271,9 +271,10 @@ fn overview(found: &H2bench) -> Section {
     for access in &found.access {
         let latency = &access.latency;
         let figures = [latency.min() as f64, latency.mean(), latency.max() as f64];
-        let figures = figures.map(|ns| Cell::from(figure(ns / 1e6)));
+        let (factor, unit) = readable("ms", latency.mean() / 1e6);
+        let figures = figures.map(|ns| Cell::from(figure(ns / 1e6 * factor)));
         let name = Cell::marked(format!("Access, {}", access.name), mark(access.name.starts_with("write")));
-        grid.rows.push(Row::new([name, "ms".into()].into_iter().chain(figures)));
+        grid.rows.push(Row::new([name, unit.into()].into_iter().chain(figures)));
     }
     Section { blocks: vec![Block::Table(grid)], ..Section::new("From end to end") }
 }

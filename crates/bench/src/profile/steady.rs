@@ -185,7 +185,7 @@ pub(super) fn published() -> String {
         ),
         ("rounds at most", ROUNDS_MAX.to_string()),
     ];
-    rows.iter().fold("| what | value |\n|---|---|\n".to_owned(), |text, (what, value)| {
+    rows.iter().fold("| property | value |\n|---|---|\n".to_owned(), |text, (what, value)| {
         text + &format!("| {what} | {value} |\n")
     })
 }

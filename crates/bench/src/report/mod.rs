@@ -142,7 +142,7 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
     match outcome.end {
         End::Limit => {}
         End::Cancelled => {
-            said.push(format!("{name}: cancelled; the figures are of what was done until then."));
+            said.push(format!("{name}: interrupted; the figures cover the time until then."));
         }
         End::Failing => said.push(format!("{name}: ended early, nothing but errors came.")),
     }

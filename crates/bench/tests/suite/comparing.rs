@@ -147,14 +147,14 @@ fn a_machine_that_drifts_by_a_third_is_not_trusted_but_pairs_see_through_it() {
 fn a_machine_that_is_cold_at_first_is_named() {
     let machine = Machine::new(9, |seconds| if seconds < 12.0 { 1.3 } else { 1.0 });
     let comparison = carry_out(&Plan { rounds: 1, pairs: 20, ..plan(9) }, |_| machine.run(ORDINARY));
-    assert!(reason(&comparison, "It was not warm yet"), "{:?}", comparison.trust);
+    assert!(reason(&comparison, "The machine was not warm"), "{:?}", comparison.trust);
 }
 
 #[test]
 fn a_machine_that_changes_half_way_is_named() {
     let machine = Machine::new(9, |seconds| if seconds < 33.0 { 1.0 } else { 1.2 });
     let comparison = carry_out(&Plan { rounds: 1, pairs: 20, ..plan(9) }, |_| machine.run(ORDINARY));
-    assert!(reason(&comparison, "The control of “read 4K” went"), "{:?}", comparison.trust);
+    assert!(reason(&comparison, "The control of “read 4K” changed"), "{:?}", comparison.trust);
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Attach {
             }
             () = requests.next() => drop(stop),
         }
-        supervisor::stopping("finishing what is under way");
+        supervisor::stopping("finishing I/O in flight");
         end(served, spec, opened, requests).await
     }
 
@@ -220,7 +220,7 @@ async fn end(
         ended = ended => ended,
         () = patience => Ok(()),
         () = requests.next() => Err(Failure::failed(anyhow::anyhow!(
-            "ended before {spec} had answered: what was under way, and what was written and not synced, may be lost"
+            "ended before {spec} had answered: I/O in flight and unflushed writes may be lost"
         ))),
     }
 }
@@ -235,8 +235,8 @@ fn next_steps(file: &str, folder: &Path, opened: &Opened) -> String {
         "
   losetup --find --show --direct-io=on --sector-size {sector} {read_only}{file}   # makes it /dev/loopN
   mkfs.ext4 /dev/loopN                       # only where there is no file system yet
-  mount /dev/loopN /mnt
-  umount /mnt && losetup --detach /dev/loopN && umount {folder}   # the end; or Ctrl-C here instead of the last"
+  mount /dev/loopN DIR
+  umount DIR && losetup --detach /dev/loopN && umount {folder}   # the end; or Ctrl-C here instead of the last"
     )
 }
 
@@ -255,5 +255,5 @@ fn ways(device: &dyn BlockDevice) -> String {
 }
 
 fn lost(spec: &DeviceSpec, error: &BlockError) -> Failure {
-    Failure::failed(anyhow::anyhow!("what was written last to {spec} may be lost: {error}"))
+    Failure::failed(anyhow::anyhow!("the last writes to {spec} may be lost: {error}"))
 }

@@ -354,6 +354,22 @@ fn missing_file(spec: &DeviceSpec) -> Result<Option<&Path>, Failure> {
             path.display()
         )));
     }
+    if let Some(path) = file_of(spec).filter(|path| missing(path)) {
+        let shown = path.display();
+        // A device's file is the kernel's to make. A regular file there lies in memory and is gone after a restart.
+        if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+            return Err(Failure::failed(anyhow!(
+                "{shown} does not exist, and a file in /dev is not a disk: check the name"
+            )));
+        }
+        let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
+        let foreign = extension.filter(|extension| ["vmdk", "vdi"].iter().any(|format| extension == format));
+        if foreign.is_some() && !matches!(spec, DeviceSpec::File { format: FileFormat::Raw, .. }) {
+            return Err(Failure::failed(anyhow!(
+                "files of this format are not made: raw:{shown} makes a raw image of that name, {shown}.vhdx a VHDX"
+            )));
+        }
+    }
     match spec {
         DeviceSpec::Image { path, format: ImageFormat::Qcow2 } if missing(path) => {
             Err(Failure::failed(anyhow!(

@@ -195,7 +195,7 @@ fn judge(results: &Results) -> Result<(), Failure> {
         return Err(Failure::failed(anyhow!("{wrong} blocks did not hold what was written")));
     }
     if results.interrupted {
-        return Err(Failure::failed(anyhow!("interrupted: the figures cover what was done until then")));
+        return Err(Failure::failed(anyhow!("interrupted: the figures cover the completed part")));
     }
     Ok(())
 }

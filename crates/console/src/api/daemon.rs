@@ -32,7 +32,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::POST,
             "/v1/reload",
-            "Read the configuration file again, and the files with secrets, and serve what they say.",
+            "Read the configuration file and the files with secrets again, and apply them.",
             post(reload),
         )
         .query(RESHAPE)

@@ -112,7 +112,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::PUT,
             TARGET,
-            "Create a target, or change what the body names of it; null takes a default back. An empty object creates it.",
+            "Create a target, or change the members that the body names; null restores a default. An empty object creates it.",
             put(element::put::<TargetConfig>),
         )
         .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK])
@@ -132,7 +132,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::PUT,
             LUN,
-            "Add a logical unit, for which the body names at least the device, or change what the body names of it.",
+            "Add a logical unit (the body names at least the device), or change the members that the body names.",
             put(element::put::<LunConfig>),
         )
         .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, SHRINK, CREATE])
@@ -198,7 +198,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::PUT,
             RULE,
-            "Add an access rule under this name, or change what the body names of it.",
+            "Add an access rule under this name, or change the members that the body names.",
             put(element::put::<AccessRule>),
         )
         .query(&[DRY_RUN, GENERATION, MUST_EXIST, MUST_BE_NEW, AT])

@@ -94,7 +94,7 @@ async fn a_dry_run_says_in_words_who_may_log_in_then() {
     let target = format!("/v1/targets/{TARGET}");
     let closed = daemon.put(&format!("{target}?dry_run=true"), json!({ "open": false })).await.unwrap();
     let nobody = format!(
-        "nobody may log in to target {TARGET} any more: no access rule lets an initiator in, and it is not open"
+        "no initiator may log in to target {TARGET} any more: no access rule allows one, and it is not open"
     );
     assert_eq!(closed["effects"], json!([nobody]));
     daemon.put(&format!("{target}/acl/all"), json!({ "read_only": true })).await.unwrap();

@@ -218,7 +218,7 @@ impl Superblock {
             return Err(Doubt::new("its superblock makes no sense: the levels of its trees"));
         }
         if self.u64(field::LOG_ROOT) != 0 {
-            return Err(Doubt::new("it has a log of what was fsynced before a crash")
+            return Err(Doubt::new("it has a log of fsynced data from before a crash")
                 .helped_by("mount and unmount it once"));
         }
         Ok(())
@@ -301,9 +301,8 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
         uuid: uuid(&superblock.fsid()),
         size: superblock.size(),
     };
-    let notes = vec![
-        "what is free may be needed by older roots of its trees, from which usebackuproot mounts".into(),
-    ];
+    let notes =
+        vec!["free blocks may be needed by older roots of its trees, from which usebackuproot mounts".into()];
     let verdict = prove(source, &superblock).map(|map| -> Box<dyn Volume> { Box::new(map) });
     Ok(Examined { identity, notes, verdict })
 }

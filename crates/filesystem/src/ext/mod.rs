@@ -64,7 +64,7 @@ fn prove(source: &dyn Source, superblock: &Superblock, notes: &mut Vec<String>) 
     superblock.known()?;
     if superblock.size() > source.len() {
         return Err(Doubt::new(format!(
-            "the file system has {} bytes, and what it lies in has only {}",
+            "the file system has {} bytes, its partition only {}",
             superblock.size(),
             source.len()
         )));

@@ -197,7 +197,7 @@ fn prove(
     hibernation::check(source, mft)?;
     let shadows = source.array::<64>(SHADOW_HEADER)?;
     if shadows.starts_with(&SHADOW_GUID) && le64(&shadows, SHADOW_CATALOGUE) != 0 {
-        return Err(Doubt::new("it has shadow copies, which may need what is free now")
+        return Err(Doubt::new("it has shadow copies, which may need free clusters")
             .helped_by("delete them in Windows (vssadmin delete shadows)"));
     }
 

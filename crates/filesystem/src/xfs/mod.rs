@@ -52,7 +52,7 @@ fn prove(source: &dyn Source, superblock: Superblock) -> Result<Map, Doubt> {
     superblock.known()?;
     if superblock.size() > source.len() {
         return Err(Doubt::new(format!(
-            "the file system has {} bytes, and what it lies in has only {}",
+            "the file system has {} bytes, its partition only {}",
             superblock.size(),
             source.len()
         )));

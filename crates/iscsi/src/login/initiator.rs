@@ -528,7 +528,7 @@ impl InitiatorChap {
             .algorithm
             .and_then(|number| ChapAlgorithm::from_number(text::number(number).ok()?))
             .filter(|algorithm| self.algorithms.contains(algorithm))
-            .ok_or(broken("a CHAP algorithm nobody offered"))?;
+            .ok_or(broken("a CHAP algorithm that was not offered"))?;
         let (Some(identifier), Some(challenge)) = (security.identifier, security.challenge) else {
             return Err(broken("CHAP without a challenge"));
         };

@@ -232,7 +232,7 @@ fn a_required_digest_that_is_not_agreed_ends_the_login() {
     let mut negotiation = Negotiation::new(parameters, false, true);
     assert_eq!(answers(&mut negotiation, &[("DataDigest", "None")])[0].1, "Reject");
     let error = negotiation.finish().unwrap_err().to_string();
-    assert_eq!(error, "DataDigest: we insist on CRC32C, the other side says \"None\"");
+    assert_eq!(error, "DataDigest: CRC32C is required, the other side answered \"None\"");
 }
 
 // shows RFC 7143 [6.2-7]
@@ -354,5 +354,5 @@ fn discovery_goes_without_the_digests_that_normal_sessions_must_have() {
     let mut normal = Negotiation::new(required(), false, true);
     normal.end_of_text(&mut Builder::default());
     let error = normal.finish().unwrap_err().to_string();
-    assert_eq!(error, "HeaderDigest: we insist on CRC32C, the other side says nothing of it");
+    assert_eq!(error, "HeaderDigest: CRC32C is required, the other side answered nothing");
 }

@@ -72,7 +72,7 @@ impl Results {
         match (self.interrupted, limited) {
             (true, _) => format!("Cannot tell: it was interrupted before {missing}."),
             (false, true) => {
-                "Cannot tell: the processor limited what was measured, not the network. A lower --rate, or a quieter machine, would tell."
+                "Cannot tell: the processor was the limit, not the network. Use a lower --rate, or a quieter machine."
                     .to_owned()
             }
             (false, false) => format!("Cannot tell: {missing}."),

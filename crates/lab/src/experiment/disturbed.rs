@@ -96,8 +96,8 @@ fn waits(rows: &[&Row]) -> String {
         "Policy",
         "",
         "longest I/O (ms)",
-        "nothing for (ms)",
-        "back after (ms)",
+        "no completion for (ms)",
+        "resumed after (ms)",
         "MB/s after",
         "paths lost",
         "errors",
@@ -105,5 +105,5 @@ fn waits(rows: &[&Row]) -> String {
         "wrong",
     ];
     table(&headings, &lines.collect::<Vec<_>>(), 3)
-        + "\nThe most of all repeats; \"MB/s after\": the median, from a second after the last event on."
+        + "\nMaxima of all repeats; \"MB/s after\": the median, from one second after the last event on."
 }

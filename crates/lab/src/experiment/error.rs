@@ -131,7 +131,7 @@ pub enum Problem {
     #[error(transparent)]
     Expression(#[from] ExpressionError),
     /// A name in an expression that nothing has.
-    #[error("nothing is called `{name}` in this experiment: {known}")]
+    #[error("unknown name `{name}`: {known}")]
     NoValue {
         /// What was written.
         name: String,

@@ -57,7 +57,7 @@ impl Results {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.interrupted {
-            warnings.push("It was interrupted: this is what was measured until then.".to_owned());
+            warnings.push("Interrupted: the results cover the completed part.".to_owned());
         }
         let limited: Vec<String> = self
             .rows

@@ -73,6 +73,6 @@ pub enum RunError {
         said: String,
     },
     /// A thread or a runtime could not be started.
-    #[error("cannot start what measures: {0}")]
+    #[error("cannot start the measurement: {0}")]
     Start(io::Error),
 }

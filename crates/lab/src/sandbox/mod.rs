@@ -63,7 +63,7 @@ pub enum Side {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The kernel, or who runs it, forbids it.
-    #[error("networks are built in a user namespace, which is not to be had here: {reason} ({source})")]
+    #[error("networks are built in a user namespace, which is not available here: {reason} ({source})")]
     Forbidden {
         /// What forbids it and what to do.
         reason: &'static str,

@@ -45,7 +45,7 @@ pub enum TopologyError {
         name: String,
     },
     /// Two of the same name.
-    #[error("two things are called `{name}`: hosts, switches and cables need names of their own")]
+    #[error("the name `{name}` is used twice: hosts, switches and cables need unique names")]
     Twice {
         /// The name.
         name: String,
@@ -67,7 +67,7 @@ pub enum TopologyError {
         what: &'static str,
     },
     /// A cable from a host to itself.
-    #[error("cable `{cable}` begins and ends at `{name}`: what goes to an own address never leaves a host")]
+    #[error("cable `{cable}` begins and ends at `{name}`: traffic to an own address never leaves the host")]
     ToItself {
         /// The cable.
         cable: String,

@@ -12,7 +12,7 @@ use lunway_lab::{Network, Sandbox, Side, Topology};
 pub(crate) const RAN: &str = "LUNWAY_LAB_TEST_RAN";
 
 /// What the sandbox says where the kernel gives users no namespaces.
-const NOT_TO_BE_HAD: &str = "which is not to be had here";
+const NOT_TO_BE_HAD: &str = "which is not available here";
 
 /// What a test says that goes without packet devices, which a machine may keep to root.
 const NO_PACKET_DEVICES: &str = "without packet devices: /dev/net/tun is not for this user";

@@ -177,13 +177,13 @@ impl PlannedLane {
 #[non_exhaustive]
 pub enum PlanError {
     /// No portal to plan with.
-    #[error("the storage tells no portal that could be used")]
+    #[error("the storage reports no usable portal")]
     NoPortals,
     /// An explicit plan without lanes.
     #[error("an explicit plan takes its lanes one by one, as in lane=192.0.2.20>192.0.2.10:3260")]
     NoLanes,
     /// Lanes were named for another plan.
-    #[error("lanes were named one by one, which is plan=explicit, and plan={0} was asked for")]
+    #[error("lanes are named one by one (plan=explicit), but plan={0} is given")]
     LanesUnasked(PlanKind),
     /// No local address reaches any portal.
     #[error("no local address of the kind {0} reaches any portal")]

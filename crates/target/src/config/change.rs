@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::device::DeviceName;
 use super::{Config, ConfigError};
 
 /// What names an entry of a list, in the order in which they are tried.
@@ -53,8 +54,8 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = match self.kind {
             ChangeKind::Added => '+',
-            ChangeKind::Removed => '-',
-            ChangeKind::Changed => '~',
+            ChangeKind::Removed if self.key.is_none() => '-',
+            ChangeKind::Removed | ChangeKind::Changed => '~',
         };
         write!(f, "{sign} {}", self.place)?;
         if let Some(key) = &self.key {
@@ -62,6 +63,8 @@ impl fmt::Display for Change {
             write!(f, "{comma}{key}")?;
         }
         match (&self.from, &self.to) {
+            // A key that is gone: the value is what it is without one.
+            (Some(from), None) if self.key.is_some() => write!(f, ": {from} -> default"),
             (Some(from), Some(to)) => write!(f, ": {from} -> {to}"),
             (None, Some(value)) | (Some(value), None) => write!(f, ": {value}"),
             (None, None) => Ok(()),
@@ -76,7 +79,7 @@ impl Config {
     pub fn changes(&self, new: &Self) -> Result<Vec<Change>, ConfigError> {
         let mut changes = Vec::new();
         compare("", &self.values()?, &new.values()?, &mut changes);
-        if changes.is_empty() && self != new {
+        if changes.is_empty() && self.devices() != new.devices() {
             // Only a secret in a device's address differs.
             changes.push(Change {
                 kind: ChangeKind::Changed,
@@ -87,6 +90,11 @@ impl Config {
             });
         }
         Ok(changes)
+    }
+
+    /// The addresses of all devices, with their secrets.
+    fn devices(&self) -> Vec<&DeviceName> {
+        self.targets.iter().flat_map(|target| &target.luns).map(|lun| &lun.device).collect()
     }
 
     fn values(&self) -> Result<Map<String, Value>, ConfigError> {
@@ -220,7 +228,7 @@ mod tests {
                 "- target iqn.2026-11.com.example:a, lun 0",
                 "~ target iqn.2026-11.com.example:a, lun 1: device: ram:2G -> ram:3G",
                 "+ target iqn.2026-11.com.example:a, lun 5: device = iscsi://u%***@h/iqn.2026-11.com.example:b/0, read_only = true",
-                "- target iqn.2026-11.com.example:a: alias: A",
+                "~ target iqn.2026-11.com.example:a: alias: A -> default",
                 "+ target iqn.2026-11.com.example:n",
                 "+ target iqn.2026-11.com.example:n, lun 0: device = ram:4G",
             ]

@@ -102,7 +102,8 @@ impl Config {
     fn check_api(&self, api: &ApiConfig) -> Result<(), ConfigError> {
         match (&api.listen, &api.token_file) {
             (Some(listen), None) => {
-                let why = "anybody who can reach the TCP address could manage the daemon: add a token_file";
+                let why =
+                    "every client that can reach the TCP address could manage the daemon: add a token_file";
                 Err(self.wrong("api: listen", listen, why))
             }
             _ if api.socket.is_none() && api.listen.is_none() => {

@@ -248,7 +248,7 @@ pub enum ConfigError {
         why: String,
     },
     /// The file that changes are to be saved to is there already.
-    #[error("{file} exists and stays as it is")]
+    #[error("{file} already exists")]
     Exists {
         /// Its name.
         file: String,

@@ -66,7 +66,7 @@ pub(super) enum AnswerError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is to something else, or not in the protocol.
-    #[error("its answer is not one to what was asked")]
+    #[error("its answer does not match the request")]
     Foreign,
     /// Too long.
     #[error("its answer has more than {RESPONSE_MAX} bytes")]

@@ -89,13 +89,15 @@ impl Page {
     fn devices(&mut self, devices: &[DeviceReading]) {
         let gauges: [(&str, &str, Gauge); 4] = [
             ("lunway_lun_size_bytes", "What initiators see.", |of| Some(of.size)),
-            ("lunway_lun_allocated_bytes", "What a logical unit takes of its backing store.", |of| {
-                Some(of.space.as_ref()?.allocated)
-            }),
+            (
+                "lunway_lun_allocated_bytes",
+                "Bytes that a logical unit occupies in its backing store.",
+                |of| Some(of.space.as_ref()?.allocated),
+            ),
             ("lunway_lun_backing_used_bytes", "What everything in the backing store takes.", |of| {
                 Some(of.space.as_ref()?.used)
             }),
-            ("lunway_lun_backing_available_bytes", "What the backing store has left.", |of| {
+            ("lunway_lun_backing_available_bytes", "Free bytes of the backing store.", |of| {
                 Some(of.space.as_ref()?.available)
             }),
         ];

@@ -352,7 +352,7 @@ impl Server {
         new: &Config,
         (config, switched): (&TargetConfig, Option<(&str, u16)>),
         prepared: &mut Prepared,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), ChangeError> {
         let name = config.name.as_str();
         let old = serving.targets.get(name);
         let auth = settings::auth(new, config)?;
@@ -373,6 +373,10 @@ impl Server {
                 Some((old, Succession::NewUnit)) => {
                     let unit = self.maker.unit(config, lun, &old.device)?;
                     prepared.renewed.push((key, unit));
+                }
+                Some((_, Succession::Reopened { memory })) => {
+                    let (target, lun, device) = (name.to_owned(), lun.id, lun.device.to_string());
+                    return Err(ChangeError::Reopened { target, lun, device, memory });
                 }
                 None | Some((_, Succession::NewDevice)) => prepared.new.push((config.clone(), lun.clone())),
             }

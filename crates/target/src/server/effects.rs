@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::summary::SessionSummary;
 use super::warnings::{Warning, WarningKind};
 use crate::access::Access;
-use crate::config::TargetConfig;
+use crate::config::{AccessRule, TargetConfig};
 use crate::name::IscsiName;
 use crate::shared::Target;
 
@@ -92,6 +92,18 @@ pub(super) fn effects(
         if before.is_none() {
             effects.extend(name_warning(&target.config.name));
         }
+        if old.get(name).is_some_and(|old| !old.config.chap.is_empty()) && target.config.chap.is_empty() {
+            effects.push(format!(
+                "target {name} has no CHAP users any more: initiators log in without a secret"
+            ));
+        }
+        let known = old.get(name).map_or(&[][..], |old| &old.config.acl);
+        let new_rules = target.config.acl.iter().enumerate().filter(|(_, rule)| !known.contains(rule));
+        effects.extend(new_rules.filter_map(|(at, rule)| unrestricted(name, at, rule)));
+        let groups = |target: &Arc<Target>| offered_through(&target.config);
+        if let Some(before) = old.get(name).map(groups).filter(|before| *before != groups(target)) {
+            effects.push(format!("target {name} is offered through {} (before: {before})", groups(target)));
+        }
     }
     let may = if made { "are" } else { "would be" };
     for (name, target) in old {
@@ -116,13 +128,32 @@ pub(super) fn effects(
     effects
 }
 
+/// A rule that lets every initiator in, in words; `None`: it does not.
+fn unrestricted(target: &str, at: usize, rule: &AccessRule) -> Option<String> {
+    let matches_all = rule.initiators.is_empty() && rule.from.is_empty() && rule.users.is_empty();
+    let name = rule.name.clone().unwrap_or_else(|| (at + 1).to_string());
+    let may = if rule.read_only { "read" } else { "read and write" };
+    (matches_all && !rule.deny)
+        .then(|| format!("rule {name} of target {target} matches every initiator: all that log in may {may}"))
+}
+
+/// The portal groups that offer a target, in words.
+fn offered_through(target: &TargetConfig) -> String {
+    let tags: Vec<_> = target.portal_groups.iter().map(|group| group.tag.to_string()).collect();
+    match &tags[..] {
+        [] => "all portal groups".to_owned(),
+        [only] => format!("portal group {only} only"),
+        several => format!("portal groups {} only", several.join(", ")),
+    }
+}
+
 fn opened_or_closed(name: &str, before: Option<Admits>, now: Admits) -> Option<String> {
     match (before, now) {
         (None, Admits::None) => Some(format!(
-            "nobody may log in to target {name}: it needs an access rule that lets an initiator in, or `open`"
+            "no initiator may log in to target {name}: it needs an access rule that allows one, or `open`"
         )),
         (Some(_), Admits::None) => Some(format!(
-            "nobody may log in to target {name} any more: no access rule lets an initiator in, and it is not open"
+            "no initiator may log in to target {name} any more: no access rule allows one, and it is not open"
         )),
         (_, Admits::Everybody) => Some(format!(
             "everybody may log in to target {name}: every initiator that reaches it and matches no access rule may read and write"

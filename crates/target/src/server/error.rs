@@ -56,7 +56,7 @@ pub enum ChangeError {
     Refused,
     /// Someone else made a change in between.
     #[error(
-        "the configuration has changed meanwhile: it has generation {is}, not {expected}; look again and repeat"
+        "the configuration has changed: its generation is {is}, not {expected}; look at it again and repeat"
     )]
     Generation {
         /// The one that the caller knew.
@@ -81,6 +81,22 @@ pub enum ChangeError {
         present: u64,
         /// Bytes that it would have.
         size: u64,
+    },
+    /// A device would be opened a second time for another sector size, or to be written: memory would be empty then,
+    /// and anything else is locked by the logical unit itself.
+    #[error(
+        "lun {lun} of target {target}: {device} cannot be opened anew while it is served{}; remove the logical unit, and add it again",
+        if *memory { ", as its data would be lost" } else { "" }
+    )]
+    Reopened {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// The device.
+        device: String,
+        /// It is memory, which removing it loses, too.
+        memory: bool,
     },
     /// A device does not take its new size.
     #[error("target {target}, lun {lun}: cannot resize {device}: {error}")]
@@ -135,9 +151,7 @@ pub struct FlushFailure {
 /// A device that has not ended its commands, or its flush, in time. What was written to it may not be on stable
 /// storage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "target {target}, lun {lun}: {device} does not answer; what was written may not be on stable storage"
-)]
+#[error("target {target}, lun {lun}: {device} does not answer; recent writes may not be on stable storage")]
 pub struct UnansweredDevice {
     /// The target.
     pub target: String,
@@ -190,7 +204,7 @@ mod tests {
             error.to_string(),
             "the devices did not end the commands of 1 connection(s) in time; \
              target iqn.t, lun 3: flushing file:/x failed: no space left on the device's backing store; \
-             target iqn.t, lun 4: file:/y does not answer; what was written may not be on stable storage"
+             target iqn.t, lun 4: file:/y does not answer; recent writes may not be on stable storage"
         );
     }
 }

@@ -69,6 +69,11 @@ pub(super) enum Succession {
     NewUnit,
     /// Another device.
     NewDevice,
+    /// The same device, opened anew: memory would lose its data, and others are locked by this logical unit.
+    Reopened {
+        /// It is memory.
+        memory: bool,
+    },
 }
 
 /// What opening and making logical units needs.
@@ -198,7 +203,12 @@ impl Lun {
         let same_device = old.device == new.device || resize.is_some();
         let opens_as_well = !self.opened_read_only || new.read_only;
         if !same_device || old.sector != new.sector || !opens_as_well {
-            return Succession::NewDevice;
+            let memory = matches!(old.device.spec().leaf(), DeviceSpec::Ram { .. });
+            let locked = old.sector != new.sector && !self.opened_read_only;
+            return match same_device && (memory || locked) {
+                true => Succession::Reopened { memory },
+                false => Succession::NewDevice,
+            };
         }
         let LunConfig { read_only, threshold_percent, .. } = new;
         let in_place = LunConfig {

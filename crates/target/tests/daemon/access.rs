@@ -130,7 +130,7 @@ fn a_target_whose_last_rule_is_removed_lets_in_nobody() {
         tried(&daemon, emptied),
         [
             format!(
-                "nobody may log in to target {TARGET} any more: no access rule lets an initiator in, and it is not open"
+                "no initiator may log in to target {TARGET} any more: no access rule allows one, and it is not open"
             ),
             format!("1 session would be logged out of target {TARGET}: {INITIATOR} ({peer})"),
         ]

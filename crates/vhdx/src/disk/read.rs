@@ -180,6 +180,6 @@ fn push_file(file_len: u64, offset: u64, len: u64, plan: &mut ReadPlan) {
 
 fn changed(block: u64) -> DiskError {
     DiskError::Failed(format!(
-        "the table's entry of payload block {block} is not what it was when the file was opened"
+        "the table's entry of payload block {block} has changed since the file was opened"
     ))
 }

@@ -40,7 +40,7 @@ pub fn set_identity(
         match item_place(storage, region, id)? {
             Some((at, len)) if len == bytes.len() => edit.put(at, bytes)?,
             _ => {
-                let problem = format!("item {id} is not there, or has another length");
+                let problem = format!("item {id} is missing, or has another length");
                 return Err(OpenError::corrupt(Place::Metadata, region.offset, problem).into());
             }
         }

@@ -20,8 +20,8 @@ pub(super) const FIRST: u64 = 1024 * 16 * 63 * 512;
 
 pub(super) fn published() -> String {
     format!(
-        "one logical sector at a random address, one at a time: {ACCESSES_MAX} of them or twice `--time`, over the whole device (where it was \
-         written: in what the zones wrote) and in the first {} MiB, read and write",
+        "one logical sector at a random address, one at a time: {ACCESSES_MAX} of them, or for twice `--time`; over the whole device \
+         (after writes: in the part that the zones wrote) and in the first {} MiB, read and write",
         FIRST >> 20
     )
 }

@@ -36,7 +36,7 @@ pub(super) fn published() -> String {
         Filling::Byte(byte) => format!("{byte:02X}h"),
     });
     format!(
-        "the first {FIRST} sectors and {AROUND} around each power of two, all written, flushed, then read back, filled with {} in turn; then sectors at \
+        "the first {FIRST} sectors and {AROUND} around each power of two, all written, flushed, then read back, once with each content: {}; then sectors at \
          random addresses for twice `--time`, at most {RANDOM_MAX}; then everything is read once more",
         fillings.join(", ")
     )
@@ -286,7 +286,7 @@ impl Integrity {
     pub fn summary(&self) -> String {
         let found = match self.faulty {
             _ if self.checked == 0 => "nothing was compared.".to_owned(),
-            0 => "every sector held what was written to it.".to_owned(),
+            0 => "every sector held the data written to it.".to_owned(),
             1 => "1 was wrong.".to_owned(),
             faulty => format!("{faulty} were wrong."),
         };

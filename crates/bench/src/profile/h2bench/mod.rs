@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use lunway_block::Geometry;
 use lunway_block::size::HumanSize;
-use lunway_report::figure;
+use lunway_report::{figure, response_time};
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -72,21 +72,24 @@ pub(super) fn published() -> String {
         (
             "interface",
             format!(
-                "the first {} read again and again, {} sequential at depth {DEPTH}, for `--time`",
+                "the first {}, read repeatedly, {} sequential at depth {DEPTH}, for `--time`",
                 HumanSize(INTERFACE_EXTENT),
                 HumanSize(zones::BLOCK)
             ),
         ),
         (
             "sequential maximum",
-            format!("the first {}, 1 MiB at depth {DEPTH}, for `--time` each way", HumanSize(WORK)),
+            format!(
+                "the first {}, 1 MiB sequential at depth {DEPTH}, read and write, for `--time` each",
+                HumanSize(WORK)
+            ),
         ),
         ("zones", zones::published()),
         ("access times", access::published()),
         ("applications", format!("in the first {}, one I/O at a time, for `--time` each", HumanSize(WORK))),
         ("integrity", integrity::published()),
     ];
-    let mut text = String::from("| part | what is done |\n|---|---|\n");
+    let mut text = String::from("| part | I/O |\n|---|---|\n");
     for (part, what) in rows {
         text += &format!("| {part} | {what} |\n");
     }
@@ -345,14 +348,14 @@ impl fmt::Display for H2bench {
             }
         }
         for access in &self.access {
-            let (name, ms) = (format!("Access, {}", access.name), |ns: f64| figure(ns / 1e6));
+            let (name, time) = (format!("Access, {}", access.name), |ns: f64| response_time(ns / 1e6));
             let latency = &access.latency;
             lines.push(format!(
-                "{name:<30}{:>9} ms min    {:>9} avg  {:>9} max  {:>9} p99",
-                ms(latency.min() as f64),
-                ms(latency.mean()),
-                ms(latency.max() as f64),
-                ms(latency.percentile(99.0) as f64)
+                "{name:<30}{:>12} min  {:>12} avg  {:>12} max  {:>12} p99",
+                time(latency.min() as f64),
+                time(latency.mean()),
+                time(latency.max() as f64),
+                time(latency.percentile(99.0) as f64)
             ));
         }
         for result in &self.applications {

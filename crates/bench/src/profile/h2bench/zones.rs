@@ -23,8 +23,8 @@ const TIME_MAX: Duration = Duration::from_millis(50);
 
 pub(super) fn published() -> String {
     format!(
-        "up to {ZONES_MAX} equal zones; at the start of each {} or {TIME_MAX:?}, whichever comes first, sequential {} at depth 1; all are \
-         written before the first is read",
+        "up to {ZONES_MAX} equal zones; at the start of each one {} or {TIME_MAX:?}, whichever comes first, sequential {} at depth 1; all \
+         zones are written before the first is read",
         HumanSize(BYTES_MAX),
         HumanSize(BLOCK)
     )

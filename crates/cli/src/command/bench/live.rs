@@ -75,8 +75,8 @@ impl Running {
         let used = ["read", "write"].into_iter().zip(&self.sums).filter(|(_, sum)| sum.ios > 0);
         for (direction, sum) in used.clone() {
             let (iops, mb_s) = (sum.ios as f64 / seconds, sum.bytes as f64 / seconds / 1e6);
-            let mean = millis(sum.response.mean());
-            line += &format!("  {direction} {iops:.0} IOPS, {mb_s:.1} MB/s, {mean} ms");
+            let mean = response_text(sum.response.mean());
+            line += &format!("  {direction} {iops:.0} IOPS, {mb_s:.1} MB/s, {mean}");
         }
         used.clone().next().map(|_| line)
     }
@@ -198,7 +198,7 @@ impl Live {
             lines.extend([String::new(), self.bold("Measured")]);
             lines.extend(self.done[self.done.len().saturating_sub(DONE_MAX)..].iter().cloned());
         }
-        lines.extend([String::new(), "Ctrl-C ends it and keeps what was measured.".to_owned()]);
+        lines.extend([String::new(), "Ctrl-C ends the run and keeps its results.".to_owned()]);
         lines.join("\n")
     }
 
@@ -223,13 +223,14 @@ impl Live {
                 name.to_owned(),
                 format!("{:9.0}", sum.ios as f64 / seconds),
                 format!("{:9.1}", sum.bytes as f64 / seconds / 1e6),
-                format!("{:>9}", millis(response.mean())),
-                format!("{:>9}", millis(response.percentile(50.0) as f64)),
-                format!("{:>9}", millis(response.percentile(99.0) as f64)),
-                format!("{:>9}", millis(response.max() as f64)),
+                format!("{:>10}", response_text(response.mean())),
+                format!("{:>10}", response_text(response.percentile(50.0) as f64)),
+                format!("{:>10}", response_text(response.percentile(99.0) as f64)),
+                format!("{:>10}", response_text(response.max() as f64)),
             ]);
         }
-        let headings = ["Now", "     IOPS", "     MB/s", "  mean ms", "   p50 ms", "   p99 ms", "   max ms"];
+        let headings =
+            ["Now", "     IOPS", "     MB/s", "      mean", "       p50", "       p99", "       max"];
         lines.push(terminal::plain_table(headings, &rows, "nothing completes"));
         lines.push(String::new());
     }
@@ -259,14 +260,15 @@ impl Live {
                 let share = if all > 0.0 { bytes_per_second(path) / all * 100.0 } else { 0.0 };
                 let sparks: String =
                     history.iter().map(|value| spark(if most > 0.0 { value / most } else { 0.0 })).collect();
-                let trip = path.now.round_trip.map_or("-".to_owned(), |time| millis(time.as_nanos() as f64));
+                let trip =
+                    path.now.round_trip.map_or("-".to_owned(), |trip| response_text(trip.as_nanos() as f64));
                 [
                     terminal::clean(&path.now.name),
                     path.now.state.to_string(),
                     format!("{:9.1}", path.read_bytes_per_s / 1e6),
                     format!("{:10.1}", path.write_bytes_per_s / 1e6),
                     format!("{:8.0}", path.ios_per_s),
-                    format!("{trip:>8}"),
+                    format!("{trip:>10}"),
                     format!("{:>6}", path.now.errors),
                     format!("{share:3.0} %"),
                     sparks,
@@ -279,7 +281,7 @@ impl Live {
             "Read MB/s",
             "Write MB/s",
             "    IOPS",
-            "  RTT ms",
+            "       RTT",
             "Errors",
             "Share",
             "Last 20 s",
@@ -304,14 +306,9 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// Three digits behind the point below 10 ms, fewer above.
-fn millis(ns: f64) -> String {
-    let millis = ns / 1e6;
-    match millis {
-        0.0..10.0 => format!("{millis:.3}"),
-        10.0..1000.0 => format!("{millis:.1}"),
-        _ => format!("{millis:.0}"),
-    }
+/// A time in nanoseconds as all tables show times: with its unit, four digits.
+fn response_text(ns: f64) -> String {
+    lunway_report::response_time(ns / 1e6)
 }
 
 fn spark(share: f64) -> char {
@@ -328,10 +325,12 @@ pub(super) fn line(name: &str, second: &lunway_bench::stream::Second) -> String 
         if sum.ios > 0 {
             let (iops, mb_s) = (sum.ios as f64 / seconds, sum.bytes as f64 / seconds / 1e6);
             let response = &sum.response;
-            let (p50, p99) =
-                (millis(response.percentile(50.0) as f64), millis(response.percentile(99.0) as f64));
-            let max = millis(response.max() as f64);
-            line += &format!("  {direction} {iops:.0} IOPS {mb_s:.1} MB/s p50 {p50} p99 {p99} max {max} ms");
+            let (p50, p99) = (
+                response_text(response.percentile(50.0) as f64),
+                response_text(response.percentile(99.0) as f64),
+            );
+            let max = response_text(response.max() as f64);
+            line += &format!("  {direction} {iops:.0} IOPS {mb_s:.1} MB/s p50 {p50} p99 {p99} max {max}");
         }
     }
     if second.read.ios + second.write.ios == 0 {
@@ -457,6 +456,19 @@ mod tests {
             text.contains("Measured\n  a ") && text.contains("read 4 IOPS, 4.0 MB/s, 1.500 ms"),
             "{text}"
         );
+    }
+
+    /// They were columns in milliseconds: `0.000` for memory.
+    #[test]
+    fn times_below_a_tenth_of_a_millisecond_are_microseconds() {
+        assert_eq!(response_text(106.0), "0.1060 µs");
+        let mut tick = tick(0, 0.1);
+        tick.read.response.record(106);
+        (tick.read.ios, tick.read.bytes) = (1, 4096);
+        let start = Instant::now();
+        let mut live = live(start);
+        live.tick(step("a", 0), &tick, &Vec::new, start + Duration::from_secs(1));
+        assert!(live.text().contains("0.1060 µs") && !live.text().contains("0.000"), "{}", live.text());
     }
 
     #[test]

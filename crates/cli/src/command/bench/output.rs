@@ -203,5 +203,5 @@ pub(crate) fn judge(outcomes: &[Outcome]) -> Result<(), Failure> {
 }
 
 fn interrupted() -> Failure {
-    Failure::failed(anyhow!("interrupted: the figures cover what was done until then"))
+    Failure::failed(anyhow!("interrupted: the figures cover the completed part"))
 }

@@ -218,7 +218,7 @@ fn announce(plan: &Plan, devices: &Devices) {
     let block = all * (plan.arms.len() as u32 + 1);
     let [least, most] = [1, plan.rounds].map(|rounds| block * (plan.warm_up + plan.pairs * rounds));
     let until = if plan.rounds > 1 {
-        format!(", and up to {} where that does not tell", progress::whole_seconds(most))
+        format!(", and up to {} if that is not enough", progress::whole_seconds(most))
     } else {
         String::new()
     };

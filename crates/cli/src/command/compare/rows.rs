@@ -89,5 +89,5 @@ impl Compare {
 }
 
 fn reads_what_is_there() -> &'static str {
-    "Nothing may be overwritten: reads get what the devices hold; where nothing was ever written, that is faster than real data."
+    "Nothing may be overwritten: reads cover the present contents; blocks that were never written read faster than data."
 }

@@ -53,7 +53,8 @@ fn on_cables(volumes: &Volumes) -> Result<Result<Act, String>, Failure> {
         // That side has its own arguments, and is in `inside`.
         Ok(Side::Inside(_)) => Ok(Err("it is already inside".to_owned())),
         Ok(Side::Outside(0)) => {
-            let text = fs::read_to_string(file.path()).context("cannot read what the second act left")?;
+            let text =
+                fs::read_to_string(file.path()).context("cannot read the results of the second part")?;
             let left: Value = serde_json::from_str(&text).unwrap_or_default();
             Ok(Act::from_json(&left).ok_or_else(|| {
                 left["failed"].as_str().unwrap_or("the second act left nothing behind").to_owned()
@@ -77,7 +78,7 @@ pub(super) fn inside(file: &Path) -> Result<(), Failure> {
         Ok(act) => act.to_json(),
         Err(error) => json!({ "failed": error.to_string() }),
     };
-    fs::write(file, left.to_string()).context("cannot leave what the second act has shown")?;
+    fs::write(file, left.to_string()).context("cannot write the results of the second part")?;
     Ok(())
 }
 

@@ -134,7 +134,7 @@ fn file_text(path: &Path, report: &Report) -> String {
 Examples:
   lunway disk repair server.vhdx
   # Undo it:
-  dd if=server.vhdx.before-repair of=server.vhdx conv=sparse,notrunc")]
+  dd if=server.vhdx.before-repair of=server.vhdx conv=notrunc")]
 pub(super) struct Repair {
     /// The VHDX file
     #[arg(value_name = "FILE")]

@@ -83,7 +83,7 @@ impl Merge {
             Outcome::Merged(files) => files,
             Outcome::Stopped => {
                 return Err(Failure::failed(anyhow!(
-                    "interrupted: {} shows what it did before; the same command goes on",
+                    "interrupted: the contents of {} are unchanged; the same command continues",
                     path.display()
                 )));
             }

@@ -19,7 +19,9 @@ use crate::terminal;
 /// The change takes effect completely or not at all. New space reads as zeroes, and the backup GPT moves to the new
 /// end. Shrinking requires --shrink, and is refused where it would cut a partition.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("to").required(true).args(["size", "to_minimum"]), after_help = "\
+#[command(group = ArgGroup::new("to").required(true).args(["size", "to_minimum"]), override_usage = "\
+lunway disk resize [OPTIONS] <FILE> <SIZE>
+       lunway disk resize [OPTIONS] --to-minimum <FILE>", after_help = "\
 Examples:
   lunway disk resize server.vhdx 100G
   # As small as its partitions allow:

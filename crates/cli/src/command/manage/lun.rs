@@ -114,7 +114,7 @@ pub(super) struct Place {
     #[arg(value_name = "TARGET")]
     target: String,
     /// The logical unit number
-    #[arg(value_name = "LUN")]
+    #[arg(value_name = "LUN", value_parser = number)]
     lun: u16,
 }
 
@@ -136,8 +136,13 @@ struct Shape {
     #[arg(long)]
     serial: Option<String>,
     /// Warn initiators when the backing store is fuller than this percentage
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=99))]
     threshold: Option<u8>,
+}
+
+/// A logical unit number. Which ones are possible is the daemon's to say.
+fn number(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "a whole number is expected, such as 0 or 3".to_owned())
 }
 
 impl Place {

@@ -53,14 +53,14 @@ pub(crate) struct Daemon {
 /// How a change is asked for.
 #[derive(Debug, Args)]
 pub(crate) struct Changing {
-    #[command(flatten)]
-    daemon: Daemon,
     /// Show what would change, without changing it
     #[arg(long)]
     dry_run: bool,
     /// Refuse the change unless the configuration has this generation
     #[arg(long, value_name = "N")]
     generation: Option<u64>,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 /// The word for what a smaller size cuts off.
@@ -93,7 +93,7 @@ impl Daemon {
     /// Asks, and waits for the answer.
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let client = self.client()?;
-        device::run(async { client.call(method, path, body).await.map_err(failure) })
+        device::run(async { client.call(method, path, body).await.map_err(|error| refused(error, path)) })
     }
 
     /// Asks for what is there, and prints it: as it came, or as `table` shows it.
@@ -196,18 +196,26 @@ fn failure(error: ClientError) -> Failure {
                 )),
             }
         }
-        ClientError::Refused { sentence, parameter: Some(parameter), .. } => {
-            Failure::failed(anyhow::anyhow!("{sentence}{}", flag_of(&parameter)))
-        }
         error => Failure::failed(error),
     }
 }
 
-/// The words of the command line for a parameter of the API that a refusal names.
-fn flag_of(parameter: &str) -> &'static str {
+/// The same of a request for `path`: a parameter of the API that the refusal names in the words of the command line.
+fn refused(error: ClientError, path: &str) -> Failure {
+    match error {
+        ClientError::Refused { sentence, parameter: Some(parameter), .. } => {
+            Failure::failed(anyhow::anyhow!("{sentence}{}", flag_of(&parameter, path)))
+        }
+        error => failure(error),
+    }
+}
+
+fn flag_of(parameter: &str, path: &str) -> &'static str {
     match parameter {
         "create" => " (here: without --create)",
-        "must_be_new" => " (here: `set`, or --replace)",
+        "must_be_new" if path.contains("/acl/") => " (here: --replace)",
+        "must_be_new" if path.contains("/luns/") => " (here: `lun set`, or --replace)",
+        "must_be_new" => " (here: `target set`)",
         "shrink" => " (here: --shrink)",
         _ => "",
     }

@@ -9,7 +9,7 @@ use super::{Daemon, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List reservations, and clear those whose holders are gone
+/// List reservations, and clear them
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

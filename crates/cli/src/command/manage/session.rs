@@ -28,48 +28,45 @@ enum Verb {
     /// List the sessions
     List(Daemon),
     /// End a session at once
-    Drop(Named),
+    Drop {
+        /// The TSIH, the number that `session list` shows
+        tsih: u16,
+        #[command(flatten)]
+        daemon: Daemon,
+    },
     /// Ask the initiator to log out; end the session if it does not
     Logout {
-        #[command(flatten)]
-        named: Named,
+        /// The TSIH, the number that `session list` shows
+        tsih: u16,
         /// Time to log out, in whole seconds: 30s, 2m
         #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
         grace: Duration,
+        #[command(flatten)]
+        daemon: Daemon,
     },
-}
-
-#[derive(Debug, Args)]
-struct Named {
-    /// The TSIH, the number that `session list` shows
-    tsih: u16,
-    #[command(flatten)]
-    daemon: Daemon,
 }
 
 impl Session {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/sessions", table),
-            Verb::Drop(named) => named.tell(Method::DELETE, "", "dropped"),
-            Verb::Logout { named, grace } => {
+            Verb::Drop { tsih, daemon } => tell(&daemon, tsih, Method::DELETE, "", "dropped"),
+            Verb::Logout { tsih, grace, daemon } => {
                 let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
-                named.tell(Method::POST, &format!("/logout?grace_s={seconds}"), "asked to log out")
+                tell(&daemon, tsih, Method::POST, &format!("/logout?grace_s={seconds}"), "asked to log out")
             }
         }
     }
 }
 
-impl Named {
-    fn tell(&self, method: Method, rest: &str, done: &str) -> Result<(), Failure> {
-        let answer = self.daemon.ask(method, &format!("/v1/sessions/{}{rest}", self.tsih), None)?;
-        if self.daemon.json {
-            return terminal::print_json(&answer);
-        }
-        match answer["found"] == true {
-            true => terminal::print(&format!("session {}: {done}", self.tsih)),
-            false => terminal::print(&format!("there is no session {}", self.tsih)),
-        }
+fn tell(daemon: &Daemon, tsih: u16, method: Method, rest: &str, done: &str) -> Result<(), Failure> {
+    let answer = daemon.ask(method, &format!("/v1/sessions/{tsih}{rest}"), None)?;
+    if daemon.json {
+        return terminal::print_json(&answer);
+    }
+    match answer["found"] == true {
+        true => terminal::print(&format!("session {tsih}: {done}")),
+        false => terminal::print(&format!("there is no session {tsih}")),
     }
 }
 

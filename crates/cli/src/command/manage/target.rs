@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, given, rows, text};
 use crate::failure::Failure;
@@ -32,7 +32,7 @@ enum Verb {
     /// List the targets
     List(Daemon),
     /// Add a target; an existing one with other settings is an error
-    Add(Box<Set>),
+    Add(Box<Add>),
     /// Change a target
     Set(Box<Set>),
     /// Remove a target with its LUNs, rules and users; the devices are not touched
@@ -53,10 +53,36 @@ struct Named {
 }
 
 #[derive(Debug, Args)]
+struct Add {
+    /// The target's name
+    #[arg(value_name = "TARGET")]
+    name: String,
+    #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
+    changing: Changing,
+}
+
+#[derive(Debug, Args)]
 struct Set {
     /// The target's name
     #[arg(value_name = "TARGET")]
     name: String,
+    #[command(flatten)]
+    settings: Settings,
+    /// Remove a CHAP user
+    #[arg(long, value_name = "USER")]
+    no_chap: Vec<String>,
+    /// Offer the target through this portal group no longer
+    #[arg(long, value_name = "TAG")]
+    no_portal_group: Vec<u16>,
+    #[command(flatten)]
+    changing: Changing,
+}
+
+/// What both verbs say of a target.
+#[derive(Debug, Args)]
+struct Settings {
     /// Description that initiators are told (TargetAlias); an empty one removes it
     #[arg(long, value_name = "TEXT")]
     alias: Option<String>,
@@ -75,25 +101,21 @@ struct Set {
     /// Add a CHAP user, or change the file of its secret
     #[arg(long, value_name = "USER:SECRETFILE")]
     chap: Vec<String>,
-    /// Remove a CHAP user
-    #[arg(long, value_name = "USER")]
-    no_chap: Vec<String>,
     /// Authenticate as this user to initiators that ask for it (mutual CHAP); an empty value ends that
     #[arg(long, value_name = "USER:SECRETFILE")]
     mutual_chap: Option<String>,
-    /// Offer the target through these portal groups only, with these ALUA access states; an empty value means all
+    /// Add a portal group that offers the target, or change its ALUA access state. Without any, all groups offer the
+    /// target; an empty value restores that
     #[arg(long, value_name = "TAG[=STATE][,preferred]")]
     portal_group: Vec<String>,
-    #[command(flatten)]
-    changing: Changing,
 }
 
 impl Target {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/targets", table),
-            Verb::Add(set) => set.run(MUST_BE_NEW),
-            Verb::Set(set) => set.run(MUST_EXIST),
+            Verb::Add(add) => add.run(),
+            Verb::Set(set) => set.run(),
             Verb::Remove(named) => named.changing.change(Method::DELETE, &path(&named.name), None),
             Verb::Enable(named) => named.put(&json!({ "enabled": true })),
             Verb::Disable(named) => named.put(&json!({ "enabled": false })),
@@ -112,15 +134,59 @@ impl Named {
     }
 }
 
+impl Add {
+    fn run(&self) -> Result<(), Failure> {
+        let mut body = self.settings.body(&self.changing.daemon)?;
+        let users = self.settings.users(&self.changing.daemon)?;
+        let lists = [("chap", users), ("portal_group", self.settings.groups()?)];
+        body.extend(
+            lists
+                .into_iter()
+                .filter(|(_, list)| !list.is_empty())
+                .map(|(key, list)| (key.to_owned(), json!(list))),
+        );
+        self.changing.change_at(Method::PUT, &path(&self.name), MUST_BE_NEW, Some(&Value::Object(body)))
+    }
+}
+
 impl Set {
-    /// Adds or changes it, as `query` says.
-    fn run(&self, query: &str) -> Result<(), Failure> {
+    fn run(&self) -> Result<(), Failure> {
         let daemon = &self.changing.daemon;
+        let mut body = self.settings.body(daemon)?;
+        // One change for all: each list as it is, with what is said of it.
+        let (users, groups) = (self.settings.users(daemon)?, self.settings.groups()?);
+        if !users.is_empty() || !self.no_chap.is_empty() {
+            let present = daemon.ask(Method::GET, &format!("{}/chap", path(&self.name)), None)?;
+            let is_gone = |user: &Value| self.no_chap.iter().any(|gone| user["user"] == **gone);
+            body.insert("chap".to_owned(), json!(edited(rows(&present, "users"), is_gone, users, "user")));
+        }
+        if self.settings.all_groups() && groups.is_empty() && self.no_portal_group.is_empty() {
+            body.insert("portal_group".to_owned(), json!([]));
+        } else if !groups.is_empty() || !self.no_portal_group.is_empty() {
+            let present = daemon.ask(Method::GET, &path(&self.name), None)?;
+            let present = match self.settings.all_groups() {
+                true => &[],
+                false => rows(&present["config"], "portal_group"),
+            };
+            let is_gone = |group: &Value| self.no_portal_group.iter().any(|gone| group["tag"] == *gone);
+            let left = edited(present, is_gone, groups, "tag");
+            if left.is_empty() && !present.is_empty() {
+                return Err(Failure::Usage(
+                    "--no-portal-group removes the last portal group, and without any, all groups offer the target; write \
+                     --portal-group '' if that is meant"
+                        .to_owned(),
+                ));
+            }
+            body.insert("portal_group".to_owned(), json!(left));
+        }
+        self.changing.change_at(Method::PUT, &path(&self.name), MUST_EXIST, Some(&Value::Object(body)))
+    }
+}
+
+impl Settings {
+    /// What takes the place of what was there.
+    fn body(&self, daemon: &Daemon) -> Result<Map<String, Value>, Failure> {
         let or_null = |text: &str, value: Value| if text.is_empty() { Value::Null } else { value };
-        let user = |text: &str| -> Result<Value, Failure> {
-            let (user, file) = pair(text)?;
-            Ok(json!({ "user": user, "secret_file": daemon.file(&file) }))
-        };
         let mut body = given([
             ("open", (self.open || self.no_open).then(|| json!(self.open))),
             ("alias", self.alias.as_ref().map(|alias| or_null(alias, json!(alias)))),
@@ -132,39 +198,43 @@ impl Set {
             ),
         ]);
         if let Some(mutual) = &self.mutual_chap {
-            let value = if mutual.is_empty() { Value::Null } else { user(mutual)? };
+            let value = if mutual.is_empty() { Value::Null } else { user(daemon, mutual)? };
             body.insert("mutual_chap".to_owned(), value);
         }
-        if !self.portal_group.is_empty() {
-            let groups = self.portal_group.iter().filter(|text| !text.is_empty());
-            let groups = groups.map(|text| portal_group(text)).collect::<Result<Vec<_>, _>>()?;
-            body.insert("portal_group".to_owned(), json!(groups));
-        }
-        if self.chap.is_empty() && self.no_chap.is_empty() {
-            return self.changing.change_at(
-                Method::PUT,
-                &path(&self.name),
-                query,
-                Some(&Value::Object(body)),
-            );
-        }
-        // One change for all: the list as it is, with what is said of it.
-        let users = match query {
-            MUST_EXIST => daemon.ask(Method::GET, &format!("{}/chap", path(&self.name)), None)?,
-            _ => Value::Null,
-        };
-        let is_gone = |user: &Value| self.no_chap.iter().any(|gone| user["user"] == **gone);
-        let mut users: Vec<_> = rows(&users, "users").iter().filter(|user| !is_gone(user)).cloned().collect();
-        for new in &self.chap {
-            let new = user(new)?;
-            match users.iter_mut().find(|old| old["user"] == new["user"]) {
-                Some(old) => *old = new,
-                None => users.push(new),
-            }
-        }
-        body.insert("chap".to_owned(), json!(users));
-        self.changing.change_at(Method::PUT, &path(&self.name), query, Some(&Value::Object(body)))
+        Ok(body)
     }
+
+    /// CHAP users to add or change.
+    fn users(&self, daemon: &Daemon) -> Result<Vec<Value>, Failure> {
+        self.chap.iter().map(|text| user(daemon, text)).collect()
+    }
+
+    /// Portal groups to add or change.
+    fn groups(&self) -> Result<Vec<Value>, Failure> {
+        self.portal_group.iter().filter(|text| !text.is_empty()).map(|text| portal_group(text)).collect()
+    }
+
+    /// The list of portal groups is emptied first.
+    fn all_groups(&self) -> bool {
+        self.portal_group.iter().any(String::is_empty)
+    }
+}
+
+/// A list of a target: without what is gone; the new ones take the place of those with the same `key`.
+fn edited(present: &[Value], is_gone: impl Fn(&Value) -> bool, new: Vec<Value>, key: &str) -> Vec<Value> {
+    let mut list: Vec<_> = present.iter().filter(|entry| !is_gone(entry)).cloned().collect();
+    for new in new {
+        match list.iter_mut().find(|old| old[key] == new[key]) {
+            Some(old) => *old = new,
+            None => list.push(new),
+        }
+    }
+    list
+}
+
+fn user(daemon: &Daemon, text: &str) -> Result<Value, Failure> {
+    let (user, file) = pair(text)?;
+    Ok(json!({ "user": user, "secret_file": daemon.file(&file) }))
 }
 
 /// `USER:FILE`. The text is not repeated: who took the file's place for the secret has just typed the secret.
@@ -233,5 +303,17 @@ mod tests {
         );
         assert_eq!(portal_group("1").unwrap()["state"], "active-optimized");
         assert!(portal_group("x").is_err());
+    }
+
+    #[test]
+    fn a_list_keeps_what_is_not_named() {
+        let group = |text: &str| portal_group(text).unwrap();
+        let present = [group("1"), group("2=standby")];
+        let tags = |list: &[Value]| list.iter().map(|group| group["tag"].to_string()).collect::<Vec<_>>();
+        let list = edited(&present, |_| false, vec![group("3"), group("2")], "tag");
+        assert_eq!(tags(&list), ["1", "2", "3"]);
+        assert_eq!(list[1]["state"], "active-optimized");
+        let list = edited(&present, |group| group["tag"] == 1, Vec::new(), "tag");
+        assert_eq!(tags(&list), ["2"]);
     }
 }

@@ -155,11 +155,11 @@ impl Net {
         let measured = Measured { subject, matrix: matrix.map_err(failed)?, omit, link: self.link };
         self.show(&measured)?;
         match measured.matrix {
-            Matrix { failure: Some(error), .. } => Err(Failure::failed(anyhow!(
-                "ended early: {error}; the figures cover what was done until then"
-            ))),
+            Matrix { failure: Some(error), .. } => {
+                Err(Failure::failed(anyhow!("ended early: {error}; the figures cover the completed part")))
+            }
             Matrix { complete: false, .. } if stop.is_stopped() => {
-                Err(Failure::failed(anyhow!("interrupted: the figures cover what was done until then")))
+                Err(Failure::failed(anyhow!("interrupted: the figures cover the completed part")))
             }
             _ => Ok(()),
         }

@@ -39,7 +39,7 @@ pub(super) fn document(measured: &Measured) -> Document {
     document.warnings = cautions(measured);
     document.warnings.extend(matrix.failure.as_ref().map(|error| format!("Ended early: {error}.")));
     if !matrix.complete && matrix.failure.is_none() {
-        document.warnings.push("Interrupted: this is what was measured until then.".to_owned());
+        document.warnings.push("Interrupted: the results cover the completed part.".to_owned());
     }
     document.tiles = tiles(measured);
     document.sections =
@@ -54,7 +54,7 @@ pub(super) fn document(measured: &Measured) -> Document {
         "Rates are of payload that arrived; 1 Mb is 1,000,000 bits. A window is SO_SNDBUF and SO_RCVBUF set before the connection is \
          made, with the receive window kept at it. Limit: one window per round trip, by the shortest round trip that the kernel saw."
             .to_owned(),
-        "CPU is that of the threads that send and receive; what the kernel does in interrupts may be charged to others.".to_owned(),
+        "CPU is the time of the threads that send and receive; the kernel may charge interrupts to other threads.".to_owned(),
     ];
     document.measures = measures(measured);
     document.results = results(measured);

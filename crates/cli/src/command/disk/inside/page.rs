@@ -36,7 +36,7 @@ pub(super) fn document(name: &str, disk: &Disk, figures: &Figures) -> Document {
         figures.parts.iter().map(|part| part.iter().map(|bytes| *bytes as f64).collect()).collect();
     let mut picture = Section::new("The disk from its first byte to its last");
     picture.prose.push(
-        "Live is what file systems need. Dead is free and held by the device all the same. Unknown is kept like what is live."
+        "Live: needed by file systems. Dead: free, but still held by the device. Unknown: treated as live."
             .to_owned(),
     );
     picture.blocks.push(Block::Chart(Card {

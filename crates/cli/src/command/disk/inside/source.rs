@@ -29,7 +29,7 @@ impl<'a> DeviceSource<'a> {
     /// What the device says of its own ranges.
     pub(super) fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, Failure> {
         let extents = self.waiter.wait(self.device.extents(offset, len));
-        Ok(extents.context("cannot find out what the device holds")?)
+        Ok(extents.context("cannot query the allocated ranges of the device")?)
     }
 
     /// Bytes of whole sectors.
