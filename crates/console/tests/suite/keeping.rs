@@ -32,7 +32,7 @@ async fn without_a_file_a_change_lasts_as_long_as_the_process_and_says_so() {
     assert_eq!((&answer["persisted"], lines(&answer).len()), (&json!(false), 1));
     assert_eq!(daemon.get("/v1/config").await["file"], Value::Null);
     let back = daemon.call(Method::POST, "/v1/reload", Value::Null).await.unwrap();
-    assert_eq!(lines(&back), [format!("- target {TARGET}: alias: A")]);
+    assert_eq!(lines(&back), [format!("~ target {TARGET}: alias: A -> default")]);
     daemon.stop().await;
 }
 
