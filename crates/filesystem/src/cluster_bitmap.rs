@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::map::zero_bits;
+use crate::map::{Ranges, zero_bits};
 use crate::source::{LARGEST, Segment, Source, View};
-use crate::volume::Doubt;
+use crate::volume::{Doubt, Volume, count_free};
 
 /// A bitmap with a bit for each cluster, 1 where it is allocated, in files of the volume.
 pub(crate) struct ClusterBitmap {
@@ -79,5 +79,50 @@ impl ClusterBitmap {
             at += len as u64;
         }
         Ok(())
+    }
+}
+
+/// A volume whose bitmap is believed.
+pub(crate) struct ClusterMap {
+    bitmap: ClusterBitmap,
+    size: u64,
+    metadata: Ranges,
+    free: u64,
+}
+
+impl ClusterMap {
+    /// The map of a volume of `size` bytes, whose free bytes are counted.
+    pub(crate) fn new(
+        bitmap: ClusterBitmap,
+        size: u64,
+        metadata: Ranges,
+        source: &dyn Source,
+    ) -> Result<Self, Doubt> {
+        let mut map = Self { bitmap, size, metadata, free: 0 };
+        map.free = count_free(&map, source)?;
+        Ok(map)
+    }
+}
+
+impl Volume for ClusterMap {
+    fn free_bytes(&self) -> u64 {
+        self.free
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn metadata(&self) -> &Ranges {
+        &self.metadata
+    }
+
+    fn claimed_free(
+        &self,
+        source: &dyn Source,
+        window: Range<u64>,
+        sink: &mut dyn FnMut(Range<u64>),
+    ) -> Result<(), Doubt> {
+        self.bitmap.free_in(source, window, sink)
     }
 }

@@ -121,3 +121,10 @@ pub fn free_in(
     joiner.finish();
     claimed
 }
+
+/// How many bytes [`free_in`] gives for the whole volume: what its [`Volume::free_bytes`] is to be.
+pub(crate) fn count_free(volume: &dyn Volume, source: &dyn Source) -> Result<u64, Doubt> {
+    let mut free = 0;
+    free_in(volume, source, 0..volume.size(), &mut |range| free += range.end - range.start)?;
+    Ok(free)
+}

@@ -7,9 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lunway_filesystem::btrfs::examine;
-use lunway_filesystem::probe::{Found, probe};
-use lunway_filesystem::{Examined, Volume};
+use lunway_filesystem::{Examined, btrfs};
 use support::*;
 
 /// Options of mkfs.btrfs.
@@ -40,20 +38,7 @@ fn format(folder: &Path, options: &str, size: u64) -> PathBuf {
 }
 
 fn proven(path: &Path) -> (Image, Examined) {
-    let image = Image::open(path);
-    match probe(&image, 512).expect("readable") {
-        Found::Volume(format) => assert_eq!(format.name, "btrfs"),
-        found => panic!("{found:?}"),
-    }
-    let examined = examined(&image, examine).expect("an identity");
-    (image, examined)
-}
-
-fn volume(examined: &Examined) -> &dyn Volume {
-    match &examined.verdict {
-        Ok(volume) => volume.as_ref(),
-        Err(doubt) => panic!("{doubt:?}"),
-    }
+    examined_as("btrfs", path)
 }
 
 fn reason(path: &Path) -> Option<String> {
@@ -291,7 +276,7 @@ fn a_volume_in_doubt_has_nothing_free_and_says_why() {
     patch.sealed(MIRROR, 4096, 0x48, &[1]);
     assert_eq!(reason(&image), None);
     patch.write(SUPERBLOCK + 0x900, &[1]);
-    let doubt = examined(&Image::open(&image), examine).err().expect("no identity");
+    let doubt = examined(&Image::open(&image), btrfs::examine).err().expect("no identity");
     assert_eq!(doubt.reason, "its first superblock is damaged");
 }
 

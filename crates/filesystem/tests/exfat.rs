@@ -6,9 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lunway_filesystem::exfat::examine;
-use lunway_filesystem::probe::{Found, probe};
-use lunway_filesystem::{Examined, Volume};
+use lunway_filesystem::{Examined, exfat};
 use support::fuse::Fuse;
 use support::*;
 
@@ -56,20 +54,7 @@ impl Drop for Loop {
 }
 
 fn proven(path: &Path) -> (Image, Examined) {
-    let image = Image::open(path);
-    match probe(&image, 512).expect("readable") {
-        Found::Volume(format) => assert_eq!(format.name, "exFAT"),
-        found => panic!("{found:?}"),
-    }
-    let examined = examined(&image, examine).expect("an identity");
-    (image, examined)
-}
-
-fn volume(examined: &Examined) -> &dyn Volume {
-    match &examined.verdict {
-        Ok(volume) => volume.as_ref(),
-        Err(doubt) => panic!("{doubt:?}"),
-    }
+    examined_as("exFAT", path)
 }
 
 fn dumped(image: &Path) -> u64 {
@@ -383,7 +368,8 @@ fn with_two_bitmaps_a_cluster_is_used_that_is_used_in_either() {
     }
     patch.write(110, &[1]);
     patch.seal();
-    let doubt =
-        examined(&Image::open(&image), examine).err().expect("the second of one table cannot be active");
+    let doubt = examined(&Image::open(&image), exfat::examine)
+        .err()
+        .expect("the second of one table cannot be active");
     assert!(doubt.reason.ends_with("the second of one file allocation table is active"), "{doubt:?}");
 }

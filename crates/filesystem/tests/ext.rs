@@ -7,8 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use lunway_filesystem::ext::{examine, recognised};
-use lunway_filesystem::{Examined, Ranges, Volume};
+use lunway_filesystem::{Examined, Ranges, ext};
 use support::*;
 
 /// What mke2fs can make: a name, its options.
@@ -60,17 +59,7 @@ fn dumpe2fs(image: &Path) -> Vec<Range<u64>> {
 }
 
 fn proven(path: &Path) -> (Image, Examined) {
-    let image = Image::open(path);
-    assert!(recognised(&image).expect("it can be read"));
-    let found = examined(&image, examine).expect("an identity");
-    (image, found)
-}
-
-fn volume(found: &Examined) -> &dyn Volume {
-    match &found.verdict {
-        Ok(volume) => &**volume,
-        Err(doubt) => panic!("{doubt:?}"),
-    }
+    examined_as("ext", path)
 }
 
 fn reason(path: &Path, of: &str) -> String {
@@ -321,7 +310,7 @@ fn a_damaged_volume_with_checksums_never_has_more_that_is_free() {
     let image = filled(folder.path(), "image", "-t ext4 -b 1024", 40 << 20);
     let mut bytes = std::fs::read(&image).expect("an image");
     let free = |bytes: &Vec<u8>| -> Option<Vec<Range<u64>>> {
-        let volume = examine(bytes).ok()?.verdict.ok()?;
+        let volume = ext::examine(bytes).ok()?.verdict.ok()?;
         Some(free_ranges(&*volume, bytes))
     };
     let sound = free(&bytes).expect("a proven map");

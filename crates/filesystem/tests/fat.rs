@@ -8,9 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lunway_filesystem::fat::examine;
-use lunway_filesystem::probe::{Found, probe};
-use lunway_filesystem::{Examined, Volume};
+use lunway_filesystem::Examined;
 use support::*;
 
 /// Width, bytes in a sector, sectors in a cluster, tables, KiB of the volume.
@@ -67,20 +65,7 @@ fn contents(image: &Path) -> Vec<(PathBuf, (u64, u32))> {
 }
 
 fn proven(path: &Path) -> (Image, Examined) {
-    let image = Image::open(path);
-    match probe(&image, 512).expect("readable") {
-        Found::Volume(format) => assert_eq!(format.name, "FAT"),
-        found => panic!("{found:?}"),
-    }
-    let examined = examined(&image, examine).expect("an identity");
-    (image, examined)
-}
-
-fn volume(examined: &Examined) -> &dyn Volume {
-    match &examined.verdict {
-        Ok(volume) => volume.as_ref(),
-        Err(doubt) => panic!("{doubt:?}"),
-    }
+    examined_as("FAT", path)
 }
 
 /// Clusters, those in use, and bytes of one: as fsck.fat counts them.

@@ -8,9 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
-use lunway_filesystem::ntfs::examine;
-use lunway_filesystem::probe::{Found, probe};
-use lunway_filesystem::{Examined, Volume};
+use lunway_filesystem::Examined;
 use support::fuse::Fuse;
 use support::*;
 
@@ -39,20 +37,7 @@ fn format(folder: &Path, (sector, cluster, size): (u32, u32, u64)) -> std::path:
 }
 
 fn proven(path: &Path) -> (Image, Examined) {
-    let image = Image::open(path);
-    match probe(&image, 512).expect("readable") {
-        Found::Volume(format) => assert_eq!(format.name, "NTFS"),
-        found => panic!("{found:?}"),
-    }
-    let examined = examined(&image, examine).expect("an identity");
-    (image, examined)
-}
-
-fn volume(examined: &Examined) -> &dyn Volume {
-    match &examined.verdict {
-        Ok(volume) => volume.as_ref(),
-        Err(doubt) => panic!("{doubt:?}"),
-    }
+    examined_as("NTFS", path)
 }
 
 fn reason(path: &Path) -> String {

@@ -5,8 +5,7 @@ mod support;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lunway_filesystem::xfs::{examine, recognised};
-use lunway_filesystem::{Examined, Ranges};
+use lunway_filesystem::{Examined, Ranges, xfs};
 use support::*;
 
 /// What mkfs.xfs can make.
@@ -66,9 +65,7 @@ fn made(folder: &Path, options: &str) -> PathBuf {
 }
 
 fn found(path: &Path) -> (Image, Examined) {
-    let image = Image::open(path);
-    assert!(recognised(&image).expect("it can be read"));
-    let found = examined(&image, examine).expect("an identity");
+    let (image, found) = examined_as("XFS", path);
     assert_eq!((found.identity.kind, found.identity.label.as_deref()), ("XFS", Some("a label")));
     (image, found)
 }
@@ -208,7 +205,7 @@ fn a_damaged_volume_with_checksums_never_has_more_that_is_free() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut bytes = std::fs::read(made(folder.path(), "-d agcount=2")).expect("an image");
     let free = |bytes: &Vec<u8>| -> Option<Vec<Range<u64>>> {
-        let volume = examine(bytes).ok()?.verdict.ok()?;
+        let volume = xfs::examine(bytes).ok()?.verdict.ok()?;
         Some(free_ranges(&*volume, bytes))
     };
     let sound = free(&bytes).expect("a proven map");

@@ -26,7 +26,7 @@ use std::ops::Range;
 use crate::fields::{label, le16, le32, le64, uuid};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume};
+use crate::volume::{Doubt, Examined, Identity, Volume, count_free};
 use chunk::{CHUNK_ITEM, CHUNKS_OBJECT, Chunks, Stripe, check_device};
 use node::{CHECK, Checksum, ChunkItem, Format, Key, LEVELS, Pointer, Trees};
 use space::Space;
@@ -360,8 +360,6 @@ fn prove(source: &dyn Source, superblock: &Superblock) -> Result<BtrfsMap, Doubt
     let places = SUPERBLOCKS.iter().map(|at| *at..at + SUPERBLOCK_PLACE);
     let metadata = Ranges::union(places.chain(std::iter::once(0..BEGINNING)));
     let mut map = BtrfsMap { format, chunks, stripes, space, size, metadata, free: 0 };
-    let mut free = 0;
-    crate::volume::free_in(&map, source, 0..size, &mut |range| free += range.end - range.start)?;
-    map.free = free;
+    map.free = count_free(&map, source)?;
     Ok(map)
 }

@@ -9,9 +9,7 @@
 
 mod files;
 
-use std::ops::Range;
-
-use crate::cluster_bitmap::ClusterBitmap;
+use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
 use crate::fields::{le16, le32, le64};
 use crate::map::Ranges;
 use crate::source::{Segment, Source, Unreadable};
@@ -242,37 +240,6 @@ impl Root {
     }
 }
 
-/// An exFAT volume whose bitmap is believed.
-struct ExfatMap {
-    bitmap: ClusterBitmap,
-    size: u64,
-    metadata: Ranges,
-    free: u64,
-}
-
-impl Volume for ExfatMap {
-    fn free_bytes(&self) -> u64 {
-        self.free
-    }
-
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn metadata(&self) -> &Ranges {
-        &self.metadata
-    }
-
-    fn claimed_free(
-        &self,
-        source: &dyn Source,
-        window: Range<u64>,
-        sink: &mut dyn FnMut(Range<u64>),
-    ) -> Result<(), Doubt> {
-        self.bitmap.free_in(source, window, sink)
-    }
-}
-
 /// Whether the volume begins with an exFAT boot sector.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     if !source.has(0, 512) {
@@ -302,7 +269,12 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     Ok(Examined { identity, notes: Vec::new(), verdict })
 }
 
-fn prove(source: &dyn Source, boot: &[u8; 512], geometry: &Geometry, root: &Root) -> Result<ExfatMap, Doubt> {
+fn prove(
+    source: &dyn Source,
+    boot: &[u8; 512],
+    geometry: &Geometry,
+    root: &Root,
+) -> Result<ClusterMap, Doubt> {
     if geometry.size > source.len() {
         return Err(Doubt::new(format!(
             "it has {} bytes, more than the {} of its container",
@@ -356,9 +328,5 @@ fn prove(source: &dyn Source, boot: &[u8; 512], geometry: &Geometry, root: &Root
     let metadata = Ranges::union(
         own.iter().map(|run| run.at..run.at + run.len).chain(std::iter::once(0..geometry.heap)),
     );
-    let mut map = ExfatMap { bitmap, size: geometry.size, metadata, free: 0 };
-    let mut free = 0;
-    crate::volume::free_in(&map, source, 0..map.size, &mut |range| free += range.end - range.start)?;
-    map.free = free;
-    Ok(map)
+    ClusterMap::new(bitmap, geometry.size, metadata, source)
 }

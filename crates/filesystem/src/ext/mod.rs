@@ -25,7 +25,7 @@ use std::ops::Range;
 
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume, free_in};
+use crate::volume::{Doubt, Examined, Identity, Volume, count_free};
 use groups::Groups;
 use journal::{Overlay, Replayed};
 use superblock::Superblock;
@@ -84,8 +84,7 @@ fn prove(source: &dyn Source, superblock: &Superblock, notes: &mut Vec<String>) 
     let groups = Groups::new(&superblock)?;
     let (metadata, promised) = groups.metadata(&replayed, log.runs)?;
     let mut map = Map { groups, overlay: log.overlay, metadata, free: 0 };
-    let mut free = 0;
-    free_in(&map, source, 0..map.size(), &mut |range| free += range.end - range.start)?;
+    let free = count_free(&map, source)?;
     map.free = free;
     // The counters of a mounted volume are in the kernel's memory; each group's is in the log with its bitmap.
     let counted = if log.replayed { promised } else { superblock.free_bytes() };

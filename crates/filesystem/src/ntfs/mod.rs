@@ -23,9 +23,7 @@ mod hibernation;
 mod journal;
 mod record;
 
-use std::ops::Range;
-
-use crate::cluster_bitmap::ClusterBitmap;
+use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
 use crate::fields::{label, le16, le64};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
@@ -110,37 +108,6 @@ impl Geometry {
     }
 }
 
-/// An NTFS volume whose bitmap is believed.
-struct NtfsMap {
-    bitmap: ClusterBitmap,
-    size: u64,
-    metadata: Ranges,
-    free: u64,
-}
-
-impl Volume for NtfsMap {
-    fn free_bytes(&self) -> u64 {
-        self.free
-    }
-
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn metadata(&self) -> &Ranges {
-        &self.metadata
-    }
-
-    fn claimed_free(
-        &self,
-        source: &dyn Source,
-        window: Range<u64>,
-        sink: &mut dyn FnMut(Range<u64>),
-    ) -> Result<(), Doubt> {
-        self.bitmap.free_in(source, window, sink)
-    }
-}
-
 /// Whether the volume begins with an NTFS boot sector.
 pub fn recognised(source: &dyn Source) -> Result<bool, Unreadable> {
     if !source.has(0, 512) {
@@ -183,7 +150,7 @@ fn prove(
     geometry: &Geometry,
     mft: &Mft,
     notes: &mut Vec<String>,
-) -> Result<NtfsMap, Doubt> {
+) -> Result<ClusterMap, Doubt> {
     let damaged = |what: String| Doubt::new(what).helped_by(CHKDSK);
     if geometry.size > source.len() {
         return Err(Doubt::new(format!(
@@ -244,11 +211,7 @@ fn prove(
     }
     // $Boot has so much since there is NTFS; all else has just been found in the map.
     let metadata = Ranges::union(std::iter::once(0..8192.min(geometry.size)));
-    let mut map = NtfsMap { bitmap, size: geometry.size, metadata, free: 0 };
-    let mut free = 0;
-    crate::volume::free_in(&map, source, 0..map.size, &mut |range| free += range.end - range.start)?;
-    map.free = free;
-    Ok(map)
+    ClusterMap::new(bitmap, geometry.size, metadata, source)
 }
 
 /// An error where $Volume says that someone has to see to the volume.

@@ -21,7 +21,7 @@ use std::ops::Range;
 
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume, free_in};
+use crate::volume::{Doubt, Examined, Identity, Volume, count_free};
 use group::Group;
 use superblock::Superblock;
 
@@ -75,14 +75,12 @@ fn prove(source: &dyn Source, superblock: Superblock) -> Result<Map, Doubt> {
         return Err(Doubt::new(what).helped_by(REPAIR));
     }
     let mut map = Map { superblock, metadata: Ranges::union(metadata), free: 0 };
-    let mut given = 0;
-    free_in(&map, source, 0..map.size(), &mut |range| given += range.end - range.start)?;
-    if given != free * map.superblock.block {
+    map.free = count_free(&map, source)?;
+    if map.free != free * map.superblock.block {
         return Err(
             Doubt::new("blocks of its own structures are in its trees of free extents").helped_by(REPAIR)
         );
     }
-    map.free = given;
     Ok(map)
 }
 

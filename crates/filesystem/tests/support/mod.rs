@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lunway_filesystem::probe::{Found, probe};
 use lunway_filesystem::source::{Budget, Cached};
 use lunway_filesystem::volume::free_in;
 use lunway_filesystem::{Doubt, Examined, Source, Unreadable, Volume};
@@ -85,6 +86,26 @@ pub fn examined(
 ) -> Result<Examined, Doubt> {
     let budget = Budget::for_examination(image);
     examine(&Cached::new(&budget))
+}
+
+/// Examines an image that has to be recognised as this format, and no other.
+pub fn examined_as(name: &str, path: &Path) -> (Image, Examined) {
+    let image = Image::open(path);
+    let format = match probe(&image, 512).expect("readable") {
+        Found::Volume(format) => format,
+        found => panic!("{found:?}"),
+    };
+    assert_eq!(format.name, name);
+    let examined = examined(&image, format.examine).expect("an identity");
+    (image, examined)
+}
+
+/// The volume, whose map has to be proven.
+pub fn volume(examined: &Examined) -> &dyn Volume {
+    match &examined.verdict {
+        Ok(volume) => volume.as_ref(),
+        Err(doubt) => panic!("{doubt:?}"),
+    }
 }
 
 /// The free ranges of a volume, after what must hold of all: they are sorted, disjoint, do not touch, are as many bytes
