@@ -329,3 +329,68 @@ fn a_damaged_volume_with_checksums_never_has_more_that_is_free() {
     }
     assert!(doubts > 100, "{doubts}");
 }
+
+/// Where the bitmap of a group lies, by dumpe2fs.
+fn bitmap_of(image: &Path, group: u64) -> u64 {
+    let dump = run("dumpe2fs", &[text(image)]);
+    let block: u64 = dump
+        .lines()
+        .find_map(|line| line.strip_prefix("Block size:"))
+        .expect("a size")
+        .trim()
+        .parse()
+        .expect("a number");
+    let group = dump.split(&format!("\nGroup {group}: ")).nth(1).expect("a group");
+    let at = group.split("Block bitmap at ").nth(1).expect("a bitmap");
+    let digits: String = at.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse::<u64>().expect("a block") * block
+}
+
+#[test]
+fn a_bitmap_without_checksum_that_has_a_block_of_a_file_as_free_is_not_believed() {
+    if !have(&["mke2fs", "debugfs", "dumpe2fs", "e2fsck"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for options in [
+        "-t ext2 -b 1024",
+        "-t ext3 -b 1024",
+        "-t ext2 -b 4096 -r 0",
+        "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg",
+        "-t ext4 -b 2048 -O ^metadata_csum,^uninit_bg,^flex_bg",
+        "-t ext4 -b 1024 -O ^metadata_csum,bigalloc -C 4096",
+    ] {
+        let image = filled(folder.path(), "image", options, 40 << 20);
+        fsck(&image);
+        assert!(proven(&image).1.verdict.is_ok(), "{options}");
+        let mut bytes = std::fs::read(&image).expect("an image");
+        let mut random = Random::new(9);
+        let (mut found, mut believed) = (0, 0);
+        for group in [0, 1] {
+            if group > 0 && !run("dumpe2fs", &[text(&image)]).contains("\nGroup 1:") {
+                continue;
+            }
+            let at = bitmap_of(&image, group) as usize;
+            let bits = |value: bool| -> Vec<usize> {
+                (0..8000).filter(|bit| (bytes[at + bit / 8] >> (bit % 8) & 1 == 1) == value).collect()
+            };
+            let (used, free) = (bits(true), bits(false));
+            if used.is_empty() || free.is_empty() {
+                continue;
+            }
+            for _ in 0..30 {
+                let swapped = [*random.pick(&used), *random.pick(&free)];
+                let swap = |bytes: &mut Vec<u8>| {
+                    swapped.iter().for_each(|bit| bytes[at + bit / 8] ^= 1 << (bit % 8));
+                };
+                swap(&mut bytes);
+                match ext::examine(&bytes).ok().map(|found| found.verdict.is_ok()) {
+                    Some(true) => believed += 1,
+                    _ => found += 1,
+                }
+                swap(&mut bytes);
+            }
+        }
+        assert!(found > 0 && believed == 0, "{options}: {found} found, {believed} believed");
+    }
+}

@@ -17,11 +17,14 @@ mod field {
     pub(super) const INODE_TABLE: usize = 0x08;
     pub(super) const FREE: usize = 0x0C;
     pub(super) const FLAGS: usize = 0x12;
+    pub(super) const UNUSED_INODES: usize = 0x1C;
     pub(super) const BITMAP_CHECKSUM: usize = 0x18;
     pub(super) const CHECKSUM: usize = 0x1E;
     pub(super) const UPPER: usize = 0x20;
 }
 
+/// No inode of the group was ever used.
+const INODE_UNINIT: u16 = 1;
 /// The block bitmap was never written.
 const BLOCK_UNINIT: u16 = 2;
 
@@ -44,6 +47,7 @@ pub(super) struct Groups {
     clusters_per_group: u64,
     count: u64,
     table_blocks: u64,
+    inodes_per_group: u64,
     descriptor: u64,
     /// Blocks of descriptors (and reserve) behind each copy of the superblock.
     behind_super: u64,
@@ -86,7 +90,17 @@ struct Descriptor {
     /// Clusters.
     free: u64,
     uninit: bool,
+    /// Inodes that may be in use: all before the last one that was ever used.
+    inodes: u64,
     bitmap_checksum: u32,
+}
+
+/// What a block bitmap says.
+pub(super) enum Bitmap {
+    /// It was never written: all of the group is free but for metadata.
+    AllFree,
+    /// A bit for each cluster, 1 where it is used.
+    Bits(Vec<u8>),
 }
 
 impl Groups {
@@ -128,6 +142,7 @@ impl Groups {
             first_block,
             clusters_per_group: superblock.clusters_per_group(),
             count,
+            inodes_per_group: superblock.inodes_per_group(),
             table_blocks: (superblock.inodes_per_group() * superblock.inode_size())
                 .div_ceil(superblock.block),
             descriptor,
@@ -152,7 +167,7 @@ impl Groups {
     }
 
     /// The blocks of a group.
-    fn extent(&self, group: u64) -> Range<u64> {
+    pub(super) fn extent(&self, group: u64) -> Range<u64> {
         let start = self.first_block + group * self.blocks_per_group();
         start..(start + self.blocks_per_group()).min(self.blocks)
     }
@@ -205,16 +220,58 @@ impl Groups {
             let upper = if wide { le16(&bytes, at + field::UPPER) } else { 0 };
             u32::from(upper) << 16 | u32::from(le16(&bytes, at))
         };
-        let flags = le16(&bytes, field::FLAGS);
+        // Without checksums the flags and what goes with them are not believed: nothing says who wrote them.
+        let is_checked = !matches!(self.checked, Checked::No);
+        let flags = if is_checked { le16(&bytes, field::FLAGS) } else { 0 };
+        let unused = match flags & INODE_UNINIT {
+            _ if !is_checked => 0,
+            0 => u64::from(both16(field::UNUSED_INODES)),
+            _ => self.inodes_per_group,
+        };
         Ok(Descriptor {
             block_bitmap: both32(field::BLOCK_BITMAP),
             inode_bitmap: both32(field::INODE_BITMAP),
             inode_table: both32(field::INODE_TABLE),
             free: u64::from(both16(field::FREE)),
-            // Without checksums the flag is not believed: nothing says who wrote it.
-            uninit: flags & BLOCK_UNINIT != 0 && !matches!(self.checked, Checked::No),
+            uninit: flags & BLOCK_UNINIT != 0,
+            inodes: self.inodes_per_group.saturating_sub(unused),
             bitmap_checksum: both16(field::BITMAP_CHECKSUM),
         })
+    }
+
+    /// How many groups there are.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The group of a block.
+    pub(super) fn group_of(&self, block: u64) -> u64 {
+        block.saturating_sub(self.first_block) / self.blocks_per_group().max(1)
+    }
+
+    /// The number of a block's cluster in its group.
+    pub(super) fn cluster_in(&self, block: u64) -> u64 {
+        (block - self.extent(self.group_of(block)).start) / self.cluster
+    }
+
+    /// The blocks of clusters of a group.
+    pub(super) fn blocks_of(&self, group: u64, clusters: Range<u64>) -> Range<u64> {
+        let extent = self.extent(group);
+        let at = |cluster: u64| extent.start + cluster * self.cluster;
+        at(clusters.start)..at(clusters.end).min(extent.end)
+    }
+
+    /// Where a block begins, bytes.
+    pub(super) fn byte(&self, block: u64) -> u64 {
+        block * self.block
+    }
+
+    /// Where the inode table of a group lies, bytes, and how many inodes of it may be in use.
+    pub(super) fn inodes(&self, source: &dyn Source, group: u64) -> Result<(u64, u64), Doubt> {
+        let descriptor = self.descriptor(source, group)?;
+        let table = descriptor.inode_table.checked_mul(self.block);
+        let table = table.ok_or_else(|| wrong(group, "inode table lies nowhere"))?;
+        Ok((table, descriptor.inodes))
     }
 
     /// The block at which the inode table of the first group begins.
@@ -283,28 +340,37 @@ impl Groups {
         window: Range<u64>,
         sink: &mut dyn FnMut(Range<u64>),
     ) -> Result<(), Doubt> {
-        let group_of = |block: u64| block.saturating_sub(self.first_block) / self.blocks_per_group().max(1);
-        let first = group_of(window.start / self.block);
-        let last = group_of((window.end.max(1) - 1) / self.block);
+        let first = self.group_of(window.start / self.block);
+        let last = self.group_of((window.end.max(1) - 1) / self.block);
         for group in first..self.count.min(last.saturating_add(1)) {
-            let descriptor = self.descriptor(source, group)?;
-            let extent = self.extent(group);
-            let clusters = (extent.end - extent.start).div_ceil(self.cluster);
-            if descriptor.uninit {
-                sink(extent.start * self.block..extent.end * self.block);
-                continue;
+            let mut give = |blocks: Range<u64>| sink(blocks.start * self.block..blocks.end * self.block);
+            match self.bitmap(source, group)? {
+                Bitmap::AllFree => give(self.extent(group)),
+                Bitmap::Bits(bitmap) => {
+                    zero_bits(&bitmap, self.clusters(group), |bits| give(self.blocks_of(group, bits)));
+                }
             }
-            let at = descriptor.block_bitmap.checked_mul(self.block).filter(|at| source.has(*at, self.block));
-            let Some(at) = at else { return Err(wrong(group, "bitmap lies outside of the volume")) };
-            let bitmap = source.bytes(at, self.block as usize)?;
-            self.check(group, &descriptor, &bitmap, clusters)?;
-            zero_bits(&bitmap, clusters, |bits| {
-                let start = extent.start + bits.start * self.cluster;
-                let end = (extent.start + bits.end * self.cluster).min(extent.end);
-                sink(start * self.block..end * self.block);
-            });
         }
         Ok(())
+    }
+
+    /// Clusters of a group.
+    fn clusters(&self, group: u64) -> u64 {
+        let extent = self.extent(group);
+        (extent.end - extent.start).div_ceil(self.cluster)
+    }
+
+    /// Reads and checks the block bitmap of a group.
+    pub(super) fn bitmap(&self, source: &dyn Source, group: u64) -> Result<Bitmap, Doubt> {
+        let descriptor = self.descriptor(source, group)?;
+        if descriptor.uninit {
+            return Ok(Bitmap::AllFree);
+        }
+        let at = descriptor.block_bitmap.checked_mul(self.block).filter(|at| source.has(*at, self.block));
+        let Some(at) = at else { return Err(wrong(group, "bitmap lies outside of the volume")) };
+        let bitmap = source.bytes(at, self.block as usize)?;
+        self.check(group, &descriptor, &bitmap, self.clusters(group))?;
+        Ok(Bitmap::Bits(bitmap))
     }
 
     /// Checks a bitmap that has bits for `clusters`.

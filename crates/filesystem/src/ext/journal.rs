@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::FSCK;
 use super::checksum::{START, crc32c};
+use super::inode::{self, Inode};
 use super::superblock::{Superblock, compat, incompat};
 use crate::fields::{be16, be32, be64, le16, le32};
 use crate::source::{Source, Unreadable};
@@ -206,106 +207,37 @@ fn blocks(source: &dyn Source, superblock: &Superblock) -> Result<Vec<Run>, Doub
     if u64::from(number) > superblock.inodes_per_group() {
         return Err(wrong("has an inode outside of the first group"));
     }
-    let inode: [u8; 0x70] = {
+    let inode: [u8; inode::LEN] = {
         let table = super::groups::Groups::new(superblock)?.first_inode_table(source)?;
         let inside = u64::from(number - 1) * superblock.inode_size();
         let at = table.checked_mul(superblock.block).and_then(|at| at.checked_add(inside));
         source.array(at.ok_or_else(|| wrong("has an inode that lies nowhere"))?)?
     };
-    const FLAGS: usize = 0x20;
-    const BLOCK: usize = 0x28;
-    const EXTENTS: u32 = 0x8_0000;
-    let map = &inode[BLOCK..BLOCK + 60];
-    if superblock.journal_backup().is_some_and(|backup| backup != map) {
+    let inode = Inode(&inode);
+    if superblock.journal_backup().is_some_and(|backup| backup != inode.map()) {
         return Err(wrong("lies elsewhere by its inode than by the superblock's copy"));
     }
-    let mut walk = Walk { source, superblock, runs: Vec::new(), next: 0 };
-    if le32(&inode, FLAGS) & EXTENTS != 0 {
-        walk.extents(map, None)?;
-    } else {
-        walk.indirect(map)?;
-    }
-    Ok(walk.runs)
-}
-
-struct Walk<'a> {
-    source: &'a dyn Source,
-    superblock: &'a Superblock,
-    runs: Vec<Run>,
-    next: u32,
-}
-
-impl Walk<'_> {
-    fn push(&mut self, physical: u64, len: u32) -> Result<(), Doubt> {
-        let end = physical.checked_add(u64::from(len)).filter(|end| *end <= self.superblock.blocks);
-        let (Some(_), Some(next)) = (end.filter(|_| physical > 0), self.next.checked_add(len)) else {
-            return Err(wrong("lies outside of the volume"));
-        };
-        match self.runs.last_mut() {
-            Some(last) if last.physical + u64::from(last.len) == physical => last.len += len,
-            _ => self.runs.push(Run { logical: self.next, physical, len }),
+    let mut runs: Vec<Run> = Vec::new();
+    let mut next = 0u32;
+    inode.for_each(source, superblock, &|what| wrong(what), &mut |found| {
+        let Some((logical, written)) = found.data else { return Ok(()) };
+        let len = found.blocks.end - found.blocks.start;
+        let end = u32::try_from(u64::from(next) + len).map_err(|_| wrong("is too long"))?;
+        if logical != u64::from(next) || !written {
+            return Err(wrong("has holes"));
         }
-        if self.runs.len() > MOST_RUNS {
+        let (physical, len) = (found.blocks.start, end - next);
+        match runs.last_mut() {
+            Some(last) if last.physical + u64::from(last.len) == physical => last.len += len,
+            _ => runs.push(Run { logical: next, physical, len }),
+        }
+        if runs.len() > MOST_RUNS {
             return Err(wrong("lies in too many pieces"));
         }
-        self.next = next;
+        next = end;
         Ok(())
-    }
-
-    fn block(&self, number: u64) -> Result<Vec<u8>, Doubt> {
-        let at = number.checked_mul(self.superblock.block).ok_or_else(|| wrong("lies nowhere"))?;
-        Ok(self.source.bytes(at, self.superblock.block as usize)?)
-    }
-
-    /// A node of an extent tree: `depth` is what the node above said, the root has its own.
-    fn extents(&mut self, node: &[u8], depth: Option<u16>) -> Result<(), Doubt> {
-        const MAGIC: u16 = 0xF30A;
-        const DEEPEST: u16 = 5;
-        let (entries, own) = (le16(node, 2), le16(node, 6));
-        if le16(node, 0) != MAGIC || own > DEEPEST || depth.is_some_and(|depth| depth != own) {
-            return Err(wrong("has a broken extent tree"));
-        }
-        for entry in node.get(12..).unwrap_or_default().chunks_exact(12).take(usize::from(entries)) {
-            if own > 0 {
-                let child = u64::from(le16(entry, 8)) << 32 | u64::from(le32(entry, 4));
-                self.extents(&self.block(child)?, Some(own - 1))?;
-                continue;
-            }
-            let (logical, len) = (le32(entry, 0), le16(entry, 4));
-            // Unwritten extents are longer than 32768; a journal has none, and no holes.
-            if logical != self.next || len == 0 || len > 0x8000 {
-                return Err(wrong("has holes"));
-            }
-            self.push(u64::from(le16(entry, 6)) << 32 | u64::from(le32(entry, 8)), u32::from(len))?;
-        }
-        Ok(())
-    }
-
-    /// The 15 words of a block map: 12 blocks, then blocks of blocks, of depth 1 to 3. The first zero is the end.
-    fn indirect(&mut self, map: &[u8]) -> Result<(), Doubt> {
-        for (at, word) in map.chunks_exact(4).enumerate() {
-            if !self.pointed(le32(word, 0), at.saturating_sub(11))? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn pointed(&mut self, block: u32, depth: usize) -> Result<bool, Doubt> {
-        if block == 0 {
-            return Ok(false);
-        }
-        if depth == 0 {
-            self.push(u64::from(block), 1)?;
-            return Ok(true);
-        }
-        for word in self.block(u64::from(block))?.chunks_exact(4) {
-            if !self.pointed(le32(word, 0), depth - 1)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
+    })?;
+    Ok(runs)
 }
 
 struct Journal<'a> {
