@@ -171,6 +171,11 @@ impl<S: Storage> Chain<S> {
         self.read_level(0, offset, buf)
     }
 
+    /// Fills `buf` with what the parent has at `offset`.
+    pub fn read_parent_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        self.read_level(1, offset, buf)
+    }
+
     /// Writes all of `data` at `offset`.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
         let mut plan = WritePlan::default();

@@ -48,7 +48,7 @@
 //! | [`Disk`] | an open file: resolving, completing, committing |
 //! | [`create`], `open` | from nothing to a disk |
 //! | [`pack`](mod@pack) | blocks moved from the file's end into its holes |
-//! | `edit` | a closed file's size or parent changed, in one transaction |
+//! | `edit` | a closed file's size, blocks or parent changed, in one transaction |
 //! | [`Chain`] | a disk with its parents, blocking |
 //! | [`crash`] | the crash kit (`lunway_crash`) as a [`Storage`] |
 
@@ -83,8 +83,8 @@ pub use disk::{
     Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, Source, Stop, WritePlan, WriteSegment,
 };
 pub use edit::{
-    Identity, Repairs, Resize, pack_metadata, repair, repaired_parts, resize, set_identity, set_linkage2,
-    set_parent,
+    Identity, Repairs, Resize, divide_blocks, pack_metadata, repair, repaired_parts, resize, set_identity,
+    set_linkage2, set_parent,
 };
 pub use error::{CreateError, DiskError, EditError, OpenError, Place};
 pub use locator::{Locator, relative_path};

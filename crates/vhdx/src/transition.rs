@@ -16,7 +16,7 @@
 //!
 //! "Allocate" makes a FULLY PRESENT block where nothing else is said. Blocks of a fixed disk that are present never
 //! leave that state (note 6 of the standard): unmapping does nothing there, zeroes are written. On a differencing disk
-//! an unmapped block becomes ZERO, which hides the parent for every reader; UNMAPPED would let a reader return what the
+//! an unmapped block becomes ZERO ([`DiscardMode::Parent`]: NOT PRESENT, where the parent has the same), which hides the parent for every reader; UNMAPPED would let a reader return what the
 //! parent has. Where a reader may return anything (NOT PRESENT, UNDEFINED, UNMAPPED without a parent) this code returns
 //! zeroes.
 
@@ -62,6 +62,8 @@ pub enum DiscardMode {
     Zero,
     /// It reads as zeroes afterwards; space that is there stays.
     ZeroKeepSpace,
+    /// It reads as the parent's data afterwards. Only whole blocks that have data are given up.
+    Parent,
 }
 
 pub(crate) fn write(kind: Kind, state: BlockState, whole: bool) -> Write {
@@ -79,6 +81,13 @@ pub(crate) fn write(kind: Kind, state: BlockState, whole: bool) -> Write {
 
 pub(crate) fn discard(kind: Kind, state: BlockState, mode: DiscardMode, whole: bool) -> Discard {
     use BlockState::*;
+    if mode == DiscardMode::Parent {
+        let has_data = matches!(state, FullyPresent | PartiallyPresent);
+        return match kind == Kind::Differencing && whole && has_data {
+            true => Discard::Become(NotPresent),
+            false => Discard::Nothing,
+        };
+    }
     let unmap = mode == DiscardMode::Unmap;
     let keep = mode == DiscardMode::ZeroKeepSpace || kind == Kind::Fixed;
     match (kind, state) {

@@ -8,8 +8,8 @@ use lunway_vhdx::crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::merge::{self, Go, Outcome};
 use lunway_vhdx::{
-    Chain, DiscardMode, Disk, EditError, Item, Kind, Locator, OpenOptions, Resize, Storage, open_file,
-    repair, resize, set_linkage2, set_parent,
+    Chain, DiscardMode, Disk, EditError, Item, Kind, Locator, OpenOptions, Resize, Storage, divide_blocks,
+    open_file, repair, resize, set_linkage2, set_parent,
 };
 use support::*;
 
@@ -448,4 +448,86 @@ fn files_that_are_merged_are_locked_until_they_are_removed() {
     assert_eq!(merged, Outcome::Merged(vec![paths[2].clone(), paths[1].clone()]));
     assert!(!paths[1].exists() && !paths[2].exists());
     assert!(contents(&whole(folder.path(), &paths[0], false)) == shown);
+}
+
+/// A child in blocks of 4 MiB on a parent that is full: blocks of every state, and one of which sectors are there.
+fn patched(size: u64) -> (Arc<MemoryStorage>, MemoryStorage) {
+    let parent = Arc::new(numbered(Kind::Dynamic, size));
+    let base = open(parent.clone(), false, 6);
+    let storage = Arc::new(memory(&child_options(&base, size, 4 << 20), 7));
+    let chain = Chain::new(vec![open(storage.clone(), true, 8), base]).expect("a chain");
+    chain.write_at(0, &vec![0xA1; 4 * MIB as usize]).expect("a write");
+    chain.write_at(5 * MIB + 512, &[0xA2; 1024]).expect("a write");
+    chain.discard(8 * MIB, 4 * MIB, DiscardMode::Zero).expect("zeroes");
+    chain.write_at(16 * MIB - 512, &[0xA3; 4096]).expect("a write");
+    chain.close().expect("a close");
+    (parent, Arc::into_inner(storage).expect("the only one"))
+}
+
+fn family_bytes(parent: &Arc<MemoryStorage>, child: &MemoryStorage) -> Vec<u8> {
+    let disks = vec![open(Arc::new(child.clone()), false, 9), open(parent.clone(), false, 10)];
+    contents(&Chain::new(disks).expect("a chain"))
+}
+
+#[test]
+fn smaller_blocks_hold_the_same_and_empty_ones_are_the_parents() {
+    let size = 21 * MIB + 512;
+    let (parent, child) = patched(size);
+    let before = family_bytes(&parent, &child);
+    for block in [2 * MIB, MIB] {
+        divide_blocks(&child, block as u32, guids(11).as_mut()).expect("smaller blocks");
+        assert_eq!(lunway_vhdx::check::check(&child).findings, [], "{block}");
+        assert!(family_bytes(&parent, &child) == before, "{block}");
+    }
+    let disk = open(Arc::new(child.clone()), false, 12);
+    let counts = disk.counts();
+    assert_eq!((counts.present, counts.partial, counts.zero), (4, 3, 4), "{counts:?}");
+    drop(disk);
+    // It is a disk like any other: written, and unmapped.
+    let storage = Arc::new(child);
+    let chain = Chain::new(vec![open(storage.clone(), true, 13), open(parent.clone(), false, 14)]);
+    let chain = chain.expect("a chain");
+    chain.write_at(6 * MIB, &vec![0xA4; 4 * MIB as usize]).expect("a write");
+    chain.close().expect("a close");
+    let mut expected = before;
+    expected[6 * MIB as usize..10 * MIB as usize].fill(0xA4);
+    assert!(family_bytes(&parent, &storage) == expected);
+
+    for (storage, block, says) in [
+        (numbered(Kind::Fixed, 4 * MIB), 1 << 20, "has all its blocks"),
+        (numbered(Kind::Dynamic, 4 * MIB), 2 << 20, "do not become larger"),
+        (numbered(Kind::Dynamic, 4 * MIB), 1 << 19, "a power of two"),
+    ] {
+        match divide_blocks(&storage, block, guids(15).as_mut()) {
+            Err(EditError::Refused(why)) => assert!(why.contains(says), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_while_blocks_are_divided_leaves_the_old_ones_or_the_new_ones() {
+    let (parent, child) = patched(20 * MIB);
+    let before = family_bytes(&parent, &child);
+    let recorder = Recorder::new(child);
+    divide_blocks(&recorder, 1 << 20, guids(11).as_mut()).expect("smaller blocks");
+    let mut rng = Random::new(7);
+    let (mut old, mut new) = (0, 0);
+    recorder.each_crash(|crash| {
+        for share in [0, 50, 100] {
+            let image = crash.image(512, |_| rng.below(100) < share);
+            let context = format!("after {} operations", crash.done);
+            assert_sound(&image, &context);
+            assert!(family_bytes(&parent, &image) == before, "{context}");
+            match open(Arc::new(image.clone()), false, 12).parameters().block_size {
+                0x40_0000 => old += 1,
+                0x10_0000 => new += 1,
+                other => panic!("{context}: blocks of {other}"),
+            }
+            divide_blocks(&image, 1 << 20, guids(16).as_mut()).expect("smaller blocks");
+            assert_sound(&image, &context);
+            assert!(family_bytes(&parent, &image) == before, "{context}");
+        }
+    });
+    assert!(old > 3 && new > 3, "{old} {new}");
 }

@@ -138,4 +138,9 @@ impl<S: Storage> Disk<S> {
     pub fn taken(&self) -> u64 {
         self.state().space.taken()
     }
+
+    /// Bytes of the file that the block table's region takes.
+    pub fn table_len(&self) -> u64 {
+        self.regions.bat.len
+    }
 }

@@ -1,5 +1,6 @@
-//! Changes of a closed file's own structures: its size, its parent, its metadata. Each is one transaction of the log.
+//! Changes of a closed file's own structures: its size, its blocks, its parent, its metadata. Each is one transaction of the log.
 
+mod divide;
 mod identity;
 mod pack;
 mod parent;
@@ -8,6 +9,7 @@ mod resize;
 
 use std::collections::BTreeMap;
 
+pub use divide::divide_blocks;
 pub use identity::{Identity, set_identity};
 pub use pack::pack_metadata;
 pub use parent::{set_linkage2, set_parent};

@@ -9,7 +9,7 @@ use crate::region::Span;
 use crate::storage::Storage;
 
 /// How much of a table is written at a time, bytes.
-const STEP: u64 = 1 << 20;
+pub(super) const STEP: u64 = 1 << 20;
 
 /// What size a disk is to have.
 #[derive(Clone, Copy, Debug)]
@@ -185,14 +185,14 @@ impl<S: Storage> Edit<'_, S> {
         Ok(spans)
     }
 
-    fn entry(&self, bat: Span, index: u64) -> Result<BatEntry, EditError> {
+    pub(super) fn entry(&self, bat: Span, index: u64) -> Result<BatEntry, EditError> {
         let mut bytes = [0; 8];
         self.read(bat.offset + index * 8, &mut bytes)?;
         Ok(BatEntry(u64::from_le_bytes(bytes)))
     }
 
     /// Writes what no structure leads to yet.
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), EditError> {
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), EditError> {
         Ok(self.storage.write_at(offset, bytes).map_err(DiskError::storage("writing the block table"))?)
     }
 }
