@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Who has a file.
@@ -21,6 +21,8 @@ pub enum OtherUser {
     LoopDevice(PathBuf),
     /// A program has locked a part of the file (`fcntl(2)`): QEMU locks single bytes of every image that it opens.
     RecordLock,
+    /// The block device is mounted, or a part of another device.
+    Kernel,
 }
 
 impl fmt::Display for OtherUser {
@@ -28,6 +30,7 @@ impl fmt::Display for OtherUser {
         match self {
             Self::LoopDevice(device) => write!(f, "as {}", device.display()),
             Self::RecordLock => f.write_str("by a program that has locked a part of it, such as QEMU"),
+            Self::Kernel => f.write_str("by the kernel: it is mounted, or a part of another device"),
         }
     }
 }
@@ -45,6 +48,25 @@ pub fn other_user(file: &File) -> Option<OtherUser> {
         Ok(true) => Some(OtherUser::RecordLock),
         // A file system without record locks has none.
         Ok(false) | Err(_) => loop_device(file).map(OtherUser::LoopDevice),
+    }
+}
+
+/// The user of a file or block device that is not open yet: for who only reads, and must know that nobody writes.
+/// `flock` is not asked.
+///
+/// # Errors
+///
+/// It cannot be opened for reading.
+pub fn user_of(path: &Path) -> io::Result<Option<OtherUser>> {
+    let is_block_device = fs::metadata(path)?.file_type().is_block_device();
+    // The kernel refuses `O_EXCL` for a block device that it has a use of (open(2)). A pipe is not waited for.
+    let exclusive = if is_block_device { libc::O_EXCL } else { 0 };
+    match File::options().read(true).custom_flags(exclusive | libc::O_NONBLOCK).open(path) {
+        Ok(file) => Ok(other_user(&file)),
+        Err(error) if is_block_device && error.kind() == io::ErrorKind::ResourceBusy => {
+            Ok(Some(OtherUser::Kernel))
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -84,14 +106,19 @@ pub fn withdraw(file: &impl AsFd) {
     let _ = set(file, libc::F_UNLCK, QEMU_READS, QEMU_BYTES);
 }
 
-fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<()> {
-    let lock = libc::flock {
+/// A lock of `len` bytes from `start`, of this kind: `F_RDLCK`, `F_WRLCK`, `F_UNLCK`.
+fn lock(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
+    libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
         l_len: len,
         l_pid: 0,
-    };
+    }
+}
+
+fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<()> {
+    let lock = lock(kind, start, len);
     // SAFETY: `lock` is a whole `flock` that the kernel reads during the call, and the descriptor is open.
     match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
         0 => Ok(()),
@@ -101,13 +128,7 @@ fn set(file: &impl AsFd, kind: libc::c_int, start: i64, len: i64) -> io::Result<
 
 fn has_record_lock(file: &File) -> io::Result<bool> {
     // A length of 0 reaches to the end of any file.
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
+    let mut lock = lock(libc::F_WRLCK, 0, 0);
     // SAFETY: `lock` is a whole `flock` that the kernel reads and writes during the call, and the descriptor is open.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
         0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
@@ -164,13 +185,7 @@ mod tests {
     fn a_file_of_which_another_program_has_locked_a_part_is_found() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let other = file.reopen().unwrap();
-        let mut lock = libc::flock {
-            l_type: libc::F_RDLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 100,
-            l_len: 1,
-            l_pid: 0,
-        };
+        let mut lock = lock(libc::F_RDLCK, 100, 1);
         assert_eq!(other_user(file.as_file()), None);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::fcntl(other.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) }, 0);
