@@ -6,6 +6,7 @@
 //! | cancellation | a function that is asked before each piece; what is under way is finished and flushed |
 //! | resumption | [`Before::Unfinished`]: what is equal is not written again, so no record is needed |
 //! | verification | [`Transfer::compare`] reads both again and names the first difference |
+//! | what is left out | [`Skipped`]: parts that are not read, and zeroes at the destination |
 //!
 //! [`Transfer`] is the manual; `pieces` cuts a device into what is moved at a time, `zeroes` finds them in data.
 //!
@@ -13,6 +14,7 @@
 //! how anything is shown.
 
 mod pieces;
+mod skip;
 mod zeroes;
 
 use std::fmt;
@@ -23,6 +25,8 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf, Zeroing}
 
 use pieces::{Content, Piece, Pieces};
 use zeroes::{is_zero, runs};
+
+pub use skip::Skipped;
 
 /// Pieces under way at a time: with pieces of 1 MiB enough to fill a network, and at most 16 MiB of memory.
 const IN_FLIGHT: usize = 8;
@@ -39,6 +43,8 @@ pub struct Transfer<'a> {
     pub destination: &'a dyn BlockDevice,
     /// What is known of that.
     pub before: Before,
+    /// What of the source is not copied. Nobody may write to the source while it is.
+    pub skipped: &'a Skipped,
     /// Whether the copy shall end early; asked before each piece.
     pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
 }
@@ -62,6 +68,8 @@ pub struct Copied {
     pub done: u64,
     /// Of these, bytes that were written.
     pub written: u64,
+    /// Bytes of data of the source that were not copied because they were to be [skipped](Transfer::skipped).
+    pub skipped: u64,
     /// The whole source was dealt with.
     pub complete: bool,
 }
@@ -282,6 +290,7 @@ impl Transfer<'_> {
             let (piece, written) = moved?;
             copied.done += piece.len;
             copied.written += written;
+            copied.skipped += if piece.content == Content::Skipped { piece.len } else { 0 };
             progress(copied.done);
         }
         let flushed = self.destination.flush().await;
@@ -315,7 +324,7 @@ impl Transfer<'_> {
 
     fn pieces(&self) -> Pieces<'_> {
         let sectors = [self.source, self.destination].map(|device| device.geometry().logical_sector);
-        Pieces::new(self.source, sectors[0].max(sectors[1]))
+        Pieces::new(self.source, self.skipped, sectors[0].max(sectors[1]))
     }
 
     /// Gives the piece back with the number of bytes that were written.
@@ -323,7 +332,7 @@ impl Transfer<'_> {
         if self.before == Before::Unfinished && self.compare_piece(piece).await?.1.is_none() {
             return Ok((piece, 0));
         }
-        if piece.content == Content::Zero {
+        if piece.content != Content::Data {
             let len = self.padded(piece.len);
             self.zero(piece.offset, len).await.map_err(destination_error(piece.offset))?;
             return Ok((piece, 0));
@@ -349,7 +358,7 @@ impl Transfer<'_> {
 
     async fn compare_piece(&self, piece: Piece) -> Result<(Piece, Option<u64>), TransferError> {
         let differs_at = match piece.content {
-            Content::Zero => self.first_data(piece).await?,
+            Content::Zero | Content::Skipped => self.first_data(piece).await?,
             Content::Data => {
                 let data = self.read_source(piece).await?;
                 let read = self.destination.read(piece.offset, Buf::for_overwrite(data.len()));
@@ -365,7 +374,7 @@ impl Transfer<'_> {
 
     async fn foreign_data_in(&self, piece: Piece) -> Result<(Piece, Option<u64>), TransferError> {
         let foreign = match piece.content {
-            Content::Zero => self.first_data(piece).await?,
+            Content::Zero | Content::Skipped => self.first_data(piece).await?,
             Content::Data => {
                 let data = self.read_source(piece).await?;
                 let read = self.destination.read(piece.offset, Buf::for_overwrite(data.len()));

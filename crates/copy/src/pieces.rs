@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use lunway_block::{BlockDevice, BlockError, Extent, ExtentKind, Geometry};
 
+use crate::skip::Skipped;
+
 /// Longest piece of data, bytes: where a network with some delay is as fast as it gets.
 pub(crate) const DATA_MAX: u64 = 1 << 20;
 /// Longest piece of zeroes, bytes: so that progress is seen where the destination must write them.
@@ -18,6 +20,8 @@ pub(crate) enum Content {
     Data,
     /// Known to be zeroes without reading.
     Zero,
+    /// Data that nobody needs: as zeroes.
+    Skipped,
 }
 
 /// A part of a device, bytes.
@@ -32,14 +36,15 @@ pub(crate) struct Piece {
 /// but the last end there.
 pub(crate) struct Pieces<'a> {
     device: &'a dyn BlockDevice,
+    skipped: &'a Skipped,
     align: u64,
     position: u64,
     ready: VecDeque<Piece>,
 }
 
 impl<'a> Pieces<'a> {
-    pub(crate) fn new(device: &'a dyn BlockDevice, align: u32) -> Self {
-        Self { device, align: align.into(), position: 0, ready: VecDeque::new() }
+    pub(crate) fn new(device: &'a dyn BlockDevice, skipped: &'a Skipped, align: u32) -> Self {
+        Self { device, skipped, align: align.into(), position: 0, ready: VecDeque::new() }
     }
 
     /// How far the device was looked at.
@@ -54,7 +59,9 @@ impl<'a> Pieces<'a> {
             let extents = match self.device.extents(self.position, len).await {
                 Ok(extents) => extents,
                 // A device that cannot say what is where is read.
-                Err(BlockError::Unsupported) => Vec::new(),
+                Err(BlockError::Unsupported) => {
+                    vec![Extent { offset: self.position, len, kind: ExtentKind::Data }]
+                }
                 Err(error) => return Err(error),
             };
             self.cut(&extents, self.position + len, &geometry);
@@ -62,14 +69,21 @@ impl<'a> Pieces<'a> {
         Ok(self.ready.pop_front())
     }
 
-    /// Queues the pieces from `position` to `end`: zeroes are narrowed to whole sectors, the rest is data.
+    /// Queues the pieces from `position` to `end`: what is zero or skipped is narrowed to whole sectors, the rest is
+    /// data.
     fn cut(&mut self, extents: &[Extent], end: u64, geometry: &Geometry) {
-        for extent in extents.iter().filter(|extent| reads_as_zeroes(extent.kind, geometry)) {
+        let skipped = self.skipped;
+        for (extent, skipped) in extents.iter().flat_map(|extent| skipped.parts(extent)) {
+            let content = match skipped {
+                true => Content::Skipped,
+                false if reads_as_zeroes(extent.kind, geometry) => Content::Zero,
+                false => continue,
+            };
             let from = extent.offset.max(self.position).next_multiple_of(self.align);
             let to = if extent.end() >= end { end } else { extent.end() / self.align * self.align };
             if from < to {
                 self.queue(from, Content::Data);
-                self.queue(to, Content::Zero);
+                self.queue(to, content);
             }
         }
         self.queue(end, Content::Data);
@@ -106,7 +120,8 @@ mod tests {
 
     fn cut(extents: &[(u64, u64, ExtentKind)], size: u64, zeroes: bool) -> Vec<(u64, u64, Content)> {
         let disk = RamDisk::new(4096, 512).unwrap();
-        let mut pieces = Pieces::new(&disk, 4096);
+        let skipped = Skipped::default();
+        let mut pieces = Pieces::new(&disk, &skipped, 4096);
         let extents: Vec<_> =
             extents.iter().map(|&(offset, len, kind)| Extent { offset, len, kind }).collect();
         let granularity = 512;

@@ -26,11 +26,25 @@ async fn get(disk: &dyn BlockDevice, offset: u64, len: usize) -> Vec<u8> {
 }
 
 async fn copy(source: &dyn BlockDevice, destination: &dyn BlockDevice) -> Result<Copied, TransferError> {
-    Transfer { source, destination, before: Before::Unknown, is_cancelled: &|| false }.copy(&mut |_| ()).await
+    Transfer {
+        source,
+        destination,
+        before: Before::Unknown,
+        skipped: &Skipped::default(),
+        is_cancelled: &|| false,
+    }
+    .copy(&mut |_| ())
+    .await
 }
 
 async fn compare(source: &dyn BlockDevice, destination: &dyn BlockDevice) -> Compared {
-    let transfer = Transfer { source, destination, before: Before::Unknown, is_cancelled: &|| false };
+    let transfer = Transfer {
+        source,
+        destination,
+        before: Before::Unknown,
+        skipped: &Skipped::default(),
+        is_cancelled: &|| false,
+    };
     transfer.compare(&mut |_| ()).await.unwrap()
 }
 
@@ -132,8 +146,13 @@ async fn a_copy_that_fails_by_silence_says_what_each_path_knows() {
     let source = ram(MIB, 512);
     put(&source, 0, 1, 4096).await;
     let blank = ram(MIB, 512);
-    let only_flushed =
-        Transfer { source: &blank, destination: &silent, before: Before::Blank, is_cancelled: &|| false };
+    let only_flushed = Transfer {
+        source: &blank,
+        destination: &silent,
+        before: Before::Blank,
+        skipped: &Skipped::default(),
+        is_cancelled: &|| false,
+    };
     for (error, side) in [
         (copy(&silent, &ram(MIB, 512)).await.unwrap_err(), "reading the source"),
         (copy(&source, &silent).await.unwrap_err(), "the destination failed at"),
@@ -185,6 +204,7 @@ async fn a_cancelled_copy_ends_early_and_says_so() {
         source: &source,
         destination: &destination,
         before: Before::Blank,
+        skipped: &Skipped::default(),
         is_cancelled: &|| cancelled.load(Ordering::Relaxed),
     };
     let copied = transfer.copy(&mut |_| cancelled.store(true, Ordering::Relaxed)).await.unwrap();
@@ -200,6 +220,7 @@ async fn a_blank_destination_stays_sparse() {
         source: &source,
         destination: &destination,
         before: Before::Blank,
+        skipped: &Skipped::default(),
         is_cancelled: &|| false,
     };
     assert_eq!(transfer.copy(&mut |_| ()).await.unwrap().written, 0);
@@ -218,9 +239,41 @@ async fn what_an_interrupted_copy_left_is_completed_and_what_is_equal_is_not_wri
         source: &source,
         destination: &destination,
         before: Before::Unfinished,
+        skipped: &Skipped::default(),
         is_cancelled: &|| false,
     };
     let copied = transfer.copy(&mut |_| ()).await.unwrap();
     assert_eq!((copied.complete, copied.written), (true, MIB), "the one piece of data that differed");
     assert_eq!(compare(&source, &destination).await.differs_at, None);
+}
+
+#[tokio::test]
+async fn what_is_skipped_is_not_read_and_is_zero_at_the_destination() {
+    let skipped = {
+        let mut skipped = Skipped::default();
+        skipped.insert(3 * MIB..9 * MIB);
+        skipped
+    };
+    let memory = Arc::new(ram(32 * MIB, 512));
+    put(&*memory, 0, 1, 16 * MIB as usize).await;
+    // The source cannot even be read there.
+    let source = Fault::new(memory, "read@3M-9M".parse().unwrap());
+    let (blank, full) = (ram(32 * MIB, 512), ram(32 * MIB, 512));
+    put(&full, 0, 0xEE, 32 * MIB as usize).await;
+    for (destination, before) in
+        [(&blank, Before::Blank), (&full, Before::Unknown), (&full, Before::Unfinished)]
+    {
+        let transfer =
+            Transfer { source: &source, destination, before, skipped: &skipped, is_cancelled: &|| false };
+        let copied = transfer.copy(&mut |_| ()).await.unwrap();
+        assert_eq!((copied.complete, copied.done, copied.skipped), (true, 32 * MIB, 6 * MIB), "{before:?}");
+        assert_eq!(transfer.compare(&mut |_| ()).await.unwrap().differs_at, None, "{before:?}");
+        assert_eq!(get(destination, 2 * MIB, MIB as usize).await, vec![1; MIB as usize]);
+        assert_eq!(get(destination, 3 * MIB, 6 * MIB as usize).await, vec![0; 6 * MIB as usize]);
+        assert_eq!(get(destination, 9 * MIB, MIB as usize).await, vec![1; MIB as usize]);
+        put(destination, 4 * MIB, 9, 512).await;
+        assert_eq!(transfer.compare(&mut |_| ()).await.unwrap().differs_at, Some(4 * MIB), "{before:?}");
+    }
+    let kept = blank.extents(3 * MIB, 6 * MIB).await.unwrap();
+    assert!(kept.iter().any(|extent| extent.kind == ExtentKind::Unallocated), "{kept:?}");
 }

@@ -14,7 +14,7 @@ use lunway_bench::report;
 use lunway_bench::{Cancel, End, Outcome, profile, random_seed};
 use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, Buf, Durability};
-use lunway_copy::{Before, Transfer};
+use lunway_copy::{Before, Skipped, Transfer};
 use lunway_device::{OpenOptions, Opened};
 use lunway_report::{Document, Fact, html};
 use lunway_target::{Config, IscsiName, LunConfig, Server, TargetConfig};
@@ -243,8 +243,13 @@ async fn copy_one(
     destination: &dyn BlockDevice,
     cancel: &Cancel,
 ) -> Result<(), Failure> {
-    let transfer =
-        Transfer { source, destination, before: Before::Unknown, is_cancelled: &|| cancel.is_cancelled() };
+    let transfer = Transfer {
+        source,
+        destination,
+        before: Before::Unknown,
+        skipped: &Skipped::default(),
+        is_cancelled: &|| cancel.is_cancelled(),
+    };
     let bar = progress::bytes("copying", IMAGE_SIZE);
     let start = Instant::now();
     let copied = transfer.copy(&mut |done| bar.set_position(done)).await;
