@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use lunway_vhdx::{Chain, Source, Storage};
 
-use crate::{Bytes, Error, Plan};
+use crate::{Bytes, Error, ParentBytes, Plan};
 
 /// How much of the disk is looked at together, bytes: a bitmap of ext4 tells of 128 MiB, and the free ranges of this
 /// much fit into 4 MiB at the worst.
@@ -28,26 +28,28 @@ pub(crate) struct Window<'a, S> {
     range: Range<u64>,
     free: Vec<Range<u64>>,
     blocks: Vec<Block>,
+    /// Blocks of the file that have data, whatever the size is that the window counts in.
+    held: u64,
 }
 
 /// What is done with a window: whether to go on.
 type Each<'a, S> = dyn FnMut(&mut Window<'_, S>) -> Result<ControlFlow<()>, Error> + 'a;
 
-/// Calls `each` for all of the disk, part by part.
+/// Calls `each` for all of the disk, part by part, in blocks of `block_size` bytes: those of the file, or smaller ones.
 pub(crate) fn for_each_window<S: Storage>(
     chain: &Chain<S>,
     plan: &Plan,
+    block_size: u64,
     free: bool,
     each: &mut Each<'_, S>,
 ) -> Result<(), Error> {
-    let Some(parameters) = chain.disks().first().map(lunway_vhdx::Disk::parameters) else { return Ok(()) };
-    let block_size = u64::from(parameters.block_size);
     // Whole blocks: those of 256 MiB fit four times.
     let mut start = 0;
     while start < chain.size() {
         let range = start..(start + WINDOW).min(chain.size());
+        let (free_ranges, blocks) = (Vec::new(), Vec::new());
         let mut window =
-            Window { chain, keep: &plan.keep, range: range.clone(), free: Vec::new(), blocks: Vec::new() };
+            Window { chain, keep: &plan.keep, range: range.clone(), free: free_ranges, blocks, held: 0 };
         window.find_blocks(block_size)?;
         if free && !window.blocks.is_empty() {
             let mut list = Vec::new();
@@ -72,18 +74,27 @@ impl<S: Storage> Window<'_, S> {
         self.range.end
     }
 
+    /// How many blocks of the file have data.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
     /// The blocks that have data in the file.
     pub(crate) fn blocks(&mut self) -> Vec<Block> {
         std::mem::take(&mut self.blocks)
     }
 
     fn find_blocks(&mut self, block_size: u64) -> Result<(), Error> {
-        let (blocks, size) = (&mut self.blocks, self.chain.size());
+        let (blocks, size, whole) = (&mut self.blocks, self.chain.size(), crate::block_size(self.chain));
+        let (held, mut last_held) = (&mut self.held, None);
         let range = self.range.clone();
         self.chain.map(range.start, range.end - range.start, |segment| {
             let Source::File(from) = segment.source else { return };
             if segment.level > 0 {
                 return;
+            }
+            for block in segment.offset / whole..(segment.offset + segment.len).div_ceil(whole) {
+                *held += u64::from(last_held.replace(block) != Some(block));
             }
             let mut at = segment.offset;
             while at < segment.offset + segment.len {
@@ -160,6 +171,31 @@ impl<S: Storage> Window<'_, S> {
         Ok(true)
     }
 
+    /// Whether the parent has all of a block that is not free.
+    pub(crate) fn is_parents(&self, block: &Block) -> Result<bool, Error> {
+        if self.chain.disks().len() < 2 {
+            return Ok(false);
+        }
+        let (mut own, mut parents) = (vec![0; PIECE as usize], vec![0; PIECE as usize]);
+        let mut at = block.range.start;
+        let end = std::iter::once(block.range.end..block.range.end);
+        for free in self.free_in(&block.range).chain(end) {
+            while at < free.start {
+                // The first look is a short one: most blocks that differ show it at once.
+                let now = (free.start - at).min(if at == block.range.start { 4096 } else { PIECE }) as usize;
+                let (own, parents) = (&mut own[..now], &mut parents[..now]);
+                read(&Bytes(self.chain), at, own)?;
+                read(&ParentBytes(self.chain), at, parents)?;
+                if own != parents {
+                    return Ok(false);
+                }
+                at += now as u64;
+            }
+            at = free.end;
+        }
+        Ok(true)
+    }
+
     /// Whether a block is zero, also where it is free.
     pub(crate) fn is_zero_throughout(&self, block: &Block) -> Result<bool, Error> {
         self.is_zero(block.range.clone())
@@ -173,7 +209,7 @@ impl<S: Storage> Window<'_, S> {
             // The first look is a short one: most blocks that live show it at once.
             let now = (range.end - at).min(if at == range.start { 4096 } else { PIECE });
             let piece = &mut buf[..now as usize];
-            lunway_filesystem::Source::read(&bytes, at, piece).map_err(|error| Error::Changed(error.what))?;
+            read(&bytes, at, piece)?;
             if piece.iter().any(|byte| *byte != 0) {
                 return Ok(false);
             }
@@ -181,6 +217,10 @@ impl<S: Storage> Window<'_, S> {
         }
         Ok(true)
     }
+}
+
+fn read(bytes: &impl lunway_filesystem::Source, at: u64, buf: &mut [u8]) -> Result<(), Error> {
+    bytes.read(at, buf).map_err(|error| Error::Changed(error.what))
 }
 
 /// What of `range` is not in `hole`.

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use lunway_vhdx::{Chain, Storage};
+use lunway_vhdx::{Chain, Parameters, Storage};
 
 use crate::{Error, Mode, Plan, dead};
 
@@ -24,12 +24,15 @@ pub struct Estimate {
 struct Count {
     blocks: u64,
     punched: u64,
-    /// Where the last block that lives ends in the file.
+    /// Blocks that live.
+    living: u64,
+    /// Where the last of them ends in the file.
     end: u64,
 }
 
-/// Looks at the whole disk, and says what each mode would leave. `progress` gets the bytes that were looked at, and may
-/// end it: then there is no estimate.
+/// Looks at the whole disk, and says what each mode would leave, in blocks of `block_size` bytes: those of the file, or
+/// smaller ones that it would be divided into. `progress` gets the bytes that were looked at, and may end it: then there
+/// is no estimate.
 ///
 /// # Errors
 ///
@@ -37,25 +40,29 @@ struct Count {
 pub fn estimate<S: Storage>(
     chain: &Chain<S>,
     plan: &Plan,
+    block_size: u32,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Option<Vec<Estimate>>, Error> {
     let Some(disk) = chain.disks().first() else { return Ok(None) };
-    let block_size = u64::from(disk.parameters().block_size);
+    let divided = Parameters { block_size, ..disk.parameters().clone() };
+    let block_size = u64::from(block_size);
     let mut counts = [Count::default(); Mode::ALL.len()];
-    let mut present = 0;
+    let mut held = 0;
     let mut ended = ControlFlow::Continue(());
-    dead::for_each_window(chain, plan, true, &mut |window| {
+    dead::for_each_window(chain, plan, block_size, true, &mut |window| {
+        held += window.held();
         for block in window.blocks() {
-            present += 1;
             let len = block.range.end - block.range.start;
             let free = window.free_bytes(&block);
             let is_free = free == len;
             let is_dead = is_free || window.is_dead(&block, true)?;
+            let is_needed = !is_dead && !window.is_parents(&block)?;
             // Without file systems a block is zero as a whole or not at all.
             let is_zero = is_dead && window.is_zero_throughout(&block)?;
             for (mode, count) in Mode::ALL.into_iter().zip(&mut counts) {
                 let drops = match mode {
-                    Mode::Live | Mode::Full => is_dead,
+                    Mode::Live => !is_needed,
+                    Mode::Full => is_dead,
                     Mode::Quick | Mode::Retrim => is_free,
                     Mode::Prezeroed => is_zero,
                     Mode::Pretrimmed => false,
@@ -63,6 +70,7 @@ pub fn estimate<S: Storage>(
                 match drops {
                     true => count.blocks += 1,
                     false => {
+                        count.living += 1;
                         count.end = count.end.max(block.offset + block_size);
                         count.punched += if mode.punches() { free } else { 0 };
                     }
@@ -75,16 +83,18 @@ pub fn estimate<S: Storage>(
     if ended.is_break() {
         return Ok(None);
     }
-    let taken = disk.taken();
-    let metadata = taken.saturating_sub(present * block_size);
-    let estimates = Mode::ALL.into_iter().zip(counts).map(|(mode, count)| Estimate {
-        mode,
-        after: match mode.moves() {
-            true => taken.saturating_sub(count.blocks * block_size),
-            false => count.end.max(metadata),
-        },
-        blocks: count.blocks,
-        punched: count.punched,
+    let mut metadata = disk.taken().saturating_sub(held * crate::block_size(chain));
+    if divided != *disk.parameters() {
+        metadata = metadata.saturating_sub(disk.table_len()) + divided.table_len();
+    }
+    let estimates = Mode::ALL.into_iter().zip(counts).map(|(mode, count)| {
+        let packed = metadata + count.living * block_size;
+        Estimate {
+            mode,
+            after: if mode.moves() { packed } else { count.end.max(packed) },
+            blocks: count.blocks,
+            punched: count.punched,
+        }
     });
     Ok(Some(estimates.collect()))
 }

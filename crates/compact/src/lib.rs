@@ -6,18 +6,19 @@
 //!   zeroes in the data  ──┘    (`dead`)                          (here)     (lunway_vhdx::pack)
 //! ```
 //!
-//! What is dead is proven: free by the file systems' own maps ([`lunway_filesystem`]), or zero already. Dropping a dead
+//! What is dead is proven: free by the file systems' own maps ([`lunway_filesystem`]), zero already, or what the parent
+//! of a differencing disk has as well. Dropping a dead
 //! block changes one entry of the block table; a dead part of a block that lives becomes a hole of the host's file.
 //! Every step leaves a whole file: whoever stops in between begins again where it was.
 //!
-//! | mode | free by file systems | zeroes | parts of blocks | moves blocks | Optimize-VHD |
-//! |---|---|---|---|---|---|
-//! | [`Mode::Live`] | yes | yes | holes | yes | – |
-//! | [`Mode::Full`] | yes | yes | no | yes | Full |
-//! | [`Mode::Quick`] | yes | no | no | yes | Quick |
-//! | [`Mode::Retrim`] | yes | no | no | no | Retrim |
-//! | [`Mode::Prezeroed`] | no | yes | no | yes | Prezeroed |
-//! | [`Mode::Pretrimmed`] | no | no | no | yes | Pretrimmed |
+//! | mode | free by file systems | zeroes | the parent's | parts of blocks | moves blocks | Optimize-VHD |
+//! |---|---|---|---|---|---|---|
+//! | [`Mode::Live`] | yes | yes | yes | holes | yes | – |
+//! | [`Mode::Full`] | yes | yes | no | no | yes | Full |
+//! | [`Mode::Quick`] | yes | no | no | no | yes | Quick |
+//! | [`Mode::Retrim`] | yes | no | no | no | no | Retrim |
+//! | [`Mode::Prezeroed`] | no | yes | no | no | yes | Prezeroed |
+//! | [`Mode::Pretrimmed`] | no | no | no | no | yes | Pretrimmed |
 
 mod dead;
 mod estimate;
@@ -60,6 +61,11 @@ impl Mode {
     /// Whether data is read to see whether it is zero.
     pub fn looks_for_zeroes(self) -> bool {
         matches!(self, Self::Live | Self::Full | Self::Prezeroed)
+    }
+
+    /// Whether blocks are given up whose data the parent has.
+    pub fn drops_duplicates(self) -> bool {
+        self == Self::Live
     }
 
     /// Whether dead parts of living blocks become holes.
@@ -127,10 +133,15 @@ pub fn drop_dead<S: Storage>(
     if mode == Mode::Pretrimmed {
         return Ok(dropped);
     }
-    dead::for_each_window(chain, plan, mode.asks_file_systems(), &mut |window| {
+    dead::for_each_window(chain, plan, block_size(chain), mode.asks_file_systems(), &mut |window| {
         for block in window.blocks() {
             if window.is_dead(&block, mode.looks_for_zeroes())? {
                 chain.discard(block.range.start, block.range.end - block.range.start, DiscardMode::Unmap)?;
+                dropped.blocks += 1;
+                continue;
+            }
+            if mode.drops_duplicates() && window.is_parents(&block)? {
+                chain.discard(block.range.start, block.range.end - block.range.start, DiscardMode::Parent)?;
                 dropped.blocks += 1;
                 continue;
             }
@@ -148,6 +159,11 @@ pub fn drop_dead<S: Storage>(
     Ok(dropped)
 }
 
+/// Bytes of a block.
+pub(crate) fn block_size<S: Storage>(chain: &Chain<S>) -> u64 {
+    chain.disks().first().map_or(u64::MAX, |disk| disk.parameters().block_size.into())
+}
+
 /// The disk's bytes for those who read file systems.
 pub(crate) struct Bytes<'a, S>(pub(crate) &'a Chain<S>);
 
@@ -157,21 +173,43 @@ impl<S: Storage> Source for Bytes<'_, S> {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Unreadable> {
-        // A disk is read in whole sectors.
-        let sector = u64::from(self.0.disks().first().map_or(512, |disk| disk.parameters().logical_sector));
-        let end = offset
-            .checked_add(buf.len() as u64)
-            .filter(|end| *end <= self.len())
-            .ok_or_else(|| Unreadable::outside(offset, buf.len() as u64, self.len()))?;
-        let failed = |error: DiskError| Unreadable { what: error.to_string() };
-        if offset.is_multiple_of(sector) && end.is_multiple_of(sector) {
-            return self.0.read_at(offset, buf).map_err(failed);
-        }
-        let start = offset / sector * sector;
-        let mut whole = vec![0; (end.next_multiple_of(sector) - start) as usize];
-        self.0.read_at(start, &mut whole).map_err(failed)?;
-        let within = (offset - start) as usize;
-        buf.copy_from_slice(&whole[within..within + buf.len()]);
-        Ok(())
+        in_sectors(self.0, offset, buf, |at, buf| self.0.read_at(at, buf))
     }
+}
+
+/// The same of what the parent has.
+pub(crate) struct ParentBytes<'a, S>(pub(crate) &'a Chain<S>);
+
+impl<S: Storage> Source for ParentBytes<'_, S> {
+    fn len(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Unreadable> {
+        in_sectors(self.0, offset, buf, |at, buf| self.0.read_parent_at(at, buf))
+    }
+}
+
+/// Reads any bytes of a disk, which is read in whole sectors.
+fn in_sectors<S: Storage>(
+    chain: &Chain<S>,
+    offset: u64,
+    buf: &mut [u8],
+    read: impl Fn(u64, &mut [u8]) -> Result<(), DiskError>,
+) -> Result<(), Unreadable> {
+    let sector = u64::from(chain.disks().first().map_or(512, |disk| disk.parameters().logical_sector));
+    let end = offset
+        .checked_add(buf.len() as u64)
+        .filter(|end| *end <= chain.size())
+        .ok_or_else(|| Unreadable::outside(offset, buf.len() as u64, chain.size()))?;
+    let failed = |error: DiskError| Unreadable { what: error.to_string() };
+    if offset.is_multiple_of(sector) && end.is_multiple_of(sector) {
+        return read(offset, buf).map_err(failed);
+    }
+    let start = offset / sector * sector;
+    let mut whole = vec![0; (end.next_multiple_of(sector) - start) as usize];
+    read(start, &mut whole).map_err(failed)?;
+    let within = (offset - start) as usize;
+    buf.copy_from_slice(&whole[within..within + buf.len()]);
+    Ok(())
 }

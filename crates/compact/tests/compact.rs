@@ -9,7 +9,8 @@ use lunway_crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::pack::pack;
 use lunway_vhdx::{
-    Chain, CreateOptions, Disk, Kind, OpenOptions, Storage, check::check, create, pack_metadata,
+    Chain, CreateOptions, Disk, Kind, Locator, OpenOptions, Storage, check::check, create, divide_blocks,
+    pack_metadata,
 };
 
 const MIB: usize = 1 << 20;
@@ -42,10 +43,13 @@ fn lives(at: usize) -> bool {
     !(4096..SWAP).contains(&at)
 }
 
-fn open<S: Storage>(storage: S, writable: bool) -> Chain<S> {
+fn open_disk<S: Storage>(storage: S, writable: bool) -> Disk<S> {
     let options = if writable { OpenOptions::writable() } else { OpenOptions::read_only() };
-    let disk = Disk::open(storage, &options, guids()).unwrap_or_else(|error| panic!("{error}"));
-    Chain::new(vec![disk]).unwrap_or_else(|error| panic!("{error}"))
+    Disk::open(storage, &options, guids()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn open<S: Storage>(storage: S, writable: bool) -> Chain<S> {
+    Chain::new(vec![open_disk(storage, writable)]).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn written() -> MemoryStorage {
@@ -91,7 +95,8 @@ fn each_mode_drops_what_it_says_and_leaves_the_length_that_was_estimated() {
     let chain = open(Arc::new(written()), false);
     let plan = Plan::new(&chain);
     assert_eq!(plan.tree.root().kind, Some("swap"));
-    let estimates = estimate(&chain, &plan, &mut |_| ControlFlow::Continue(())).expect("an estimate");
+    let estimates =
+        estimate(&chain, &plan, MIB as u32, &mut |_| ControlFlow::Continue(())).expect("an estimate");
     let estimates = estimates.expect("it was not ended");
     // Three blocks of swap space, one of zeroes.
     let blocks: Vec<u64> = estimates.iter().map(|estimate| estimate.blocks).collect();
@@ -142,4 +147,75 @@ fn a_power_cut_at_any_step_loses_nothing_that_lives() {
         }
     });
     assert!(crashes > 60, "{crashes}");
+}
+
+#[test]
+fn divided_blocks_give_up_what_larger_ones_had_to_keep() {
+    let large = |block: usize| {
+        let storage = Arc::new(MemoryStorage::default());
+        let mut options = CreateOptions::new(Kind::Dynamic, SIZE as u64, Guid::from_digits(5));
+        options.parameters.block_size = block as u32;
+        create(&storage, &options, guids().as_mut()).expect("a file");
+        let chain = open(storage.clone(), true);
+        chain.write_at(0, &guest()).expect("a write");
+        chain.close().expect("a close");
+        storage
+    };
+    for block in [4 * MIB, 8 * MIB, 2 * MIB] {
+        let storage = large(block);
+        let chain = open(storage.clone(), false);
+        let plan = Plan::new(&chain);
+        let estimates = estimate(&chain, &plan, MIB as u32, &mut |_| ControlFlow::Continue(()));
+        let estimates = estimates.expect("an estimate").expect("it was not ended");
+        drop(chain);
+        for estimate in estimates.iter().filter(|estimate| estimate.mode.moves()) {
+            let storage = Arc::new((*storage).clone());
+            divide_blocks(&storage, MIB as u32, guids().as_mut()).expect("smaller blocks");
+            compact(&storage, estimate.mode, None);
+            assert_lives(&storage, &format!("{block} {:?}", estimate.mode));
+            let after = Storage::len(&storage).expect("memory");
+            assert_eq!(after, estimate.after, "{block} {:?}", estimate.mode);
+        }
+        let whole = Arc::new((*storage).clone());
+        compact(&whole, Mode::Live, None);
+        assert!(estimates[0].after < Storage::len(&whole).expect("memory"), "{block}");
+    }
+}
+
+/// A child of a disk as [`guest`] leaves it, in which all was written again, and something else once.
+fn child(changed: std::ops::Range<usize>) -> (Arc<MemoryStorage>, Arc<MemoryStorage>) {
+    let (parent, storage) = (Arc::new(written()), Arc::new(MemoryStorage::default()));
+    let base = open_disk(parent.clone(), false);
+    let mut options = CreateOptions::new(Kind::Differencing, SIZE as u64, Guid::from_digits(5));
+    options.parameters.block_size = MIB as u32;
+    options.parameters.locator = Some(Locator::new(base.data_write_guid(), "parent.vhdx", None));
+    create(&storage, &options, guids().as_mut()).expect("a file");
+    let chain = Chain::new(vec![open_disk(storage.clone(), true), base]).expect("a chain");
+    chain.write_at(0, &guest()).expect("a write");
+    chain.write_at(changed.start as u64, &vec![0xC4; changed.len()]).expect("a write");
+    chain.close().expect("a close");
+    (parent, storage)
+}
+
+#[test]
+fn what_the_parent_has_as_well_is_given_up() {
+    let changed = 9 * MIB + 512..9 * MIB + 1024;
+    let (parent, storage) = child(changed.clone());
+    let family = |writable| {
+        let disks = vec![open_disk(storage.clone(), writable), open_disk(parent.clone(), false)];
+        Chain::new(disks).expect("a chain")
+    };
+    let chain = family(true);
+    let plan = Plan::new(&chain);
+    let estimates = estimate(&chain, &plan, MIB as u32, &mut |_| ControlFlow::Continue(()));
+    let estimates = estimates.expect("an estimate").expect("it was not ended");
+    let dropped = drop_dead(&chain, &plan, Mode::Live, &mut |_| ControlFlow::Continue(())).expect("dropped");
+    assert_eq!((dropped.blocks, estimates[0].blocks), (11, 11), "one of twelve blocks differs");
+    chain.close().expect("a close");
+    assert!(!check(&storage).is_damaged());
+    let mut expected = guest();
+    expected[changed].fill(0xC4);
+    let mut bytes = vec![0xEE; SIZE];
+    family(false).read_at(0, &mut bytes).expect("a read");
+    assert_eq!((0..SIZE).find(|at| lives(*at) && bytes[*at] != expected[*at]), None);
 }
