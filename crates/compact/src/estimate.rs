@@ -31,8 +31,8 @@ struct Count {
 }
 
 /// Looks at the whole disk, and says what each mode would leave, in blocks of `block_size` bytes: those of the file, or
-/// smaller ones that it would be divided into. `progress` gets the bytes that were looked at, and may end it: then there
-/// is no estimate.
+/// smaller ones that it would be divided into. `progress` gets the bytes that were looked at, and may end it: then
+/// there is no estimate.
 ///
 /// # Errors
 ///

@@ -16,9 +16,9 @@
 //!
 //! "Allocate" makes a FULLY PRESENT block where nothing else is said. Blocks of a fixed disk that are present never
 //! leave that state (note 6 of the standard): unmapping does nothing there, zeroes are written. On a differencing disk
-//! an unmapped block becomes ZERO ([`DiscardMode::Parent`]: NOT PRESENT, where the parent has the same), which hides the parent for every reader; UNMAPPED would let a reader return what the
-//! parent has. Where a reader may return anything (NOT PRESENT, UNDEFINED, UNMAPPED without a parent) this code returns
-//! zeroes.
+//! an unmapped block becomes ZERO, which hides the parent for every reader; UNMAPPED would let a reader return what the
+//! parent has. [`DiscardMode::Parent`] makes a whole block NOT PRESENT, where the parent has the same. Where a reader
+//! may return anything (NOT PRESENT, UNDEFINED, UNMAPPED without a parent) this code returns zeroes.
 
 use crate::format::BlockState;
 use crate::metadata::Kind;

@@ -11,17 +11,19 @@ use lunway_bench::{Region, holds_data};
 use lunway_block::BlockDevice;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
-use lunway_copy::{Before, Compared, Copied, Foreign, Transfer, of_paths};
+use lunway_copy::{Before, Compared, Copied, Foreign, Skipped, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
 use lunway_image::vhd::Writer;
+use lunway_occupancy::user_of;
 use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
 
-use super::disk::NewDisk;
+use super::disk::{NewDisk, skipped};
+use crate::device::{self, Waiter};
 use crate::failure::Failure;
 use crate::report_file::{file_of, is_same_file};
-use crate::{device, interrupt, progress, terminal};
+use crate::{interrupt, progress, terminal};
 
 /// Copy one device to another.
 ///
@@ -33,6 +35,7 @@ use crate::{device, interrupt, progress, terminal};
 Examples:
   lunway copy disk.img iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 --verify
   lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 c.img
+  lunway copy server.vhdx small.vhdx --skip-free   # without deleted files
   # After an interrupt:
   lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 c.img --resume")]
 pub(crate) struct Copy {
@@ -70,6 +73,10 @@ pub(super) struct How {
     /// Complete an interrupted copy: write only what differs. With --overwrite if the destination held data before
     #[arg(long)]
     pub(super) resume: bool,
+    /// Leave out what the source's file systems prove to be free: it is not read, and is zero at the destination. The
+    /// source must not be in use
+    #[arg(long)]
+    pub(super) skip_free: bool,
 }
 
 /// Where a copy is written.
@@ -116,24 +123,40 @@ impl Copy {
                 "{source} and {destination} are the same file: name another destination"
             )));
         }
-        device::run(self.copy(&source, &destination))
-    }
-
-    async fn copy(&self, source_spec: &DeviceSpec, destination_spec: &DeviceSpec) -> Result<(), Failure> {
+        let waiter = Waiter::new()?;
         let options = OpenOptions { direct: self.direct, ..OpenOptions::default() };
         let reading = OpenOptions { read_only: true, ..options.clone() };
-        let source = device::open(source_spec, &reading).await?;
+        if self.how.skip_free {
+            refuse_users(&source)?;
+        }
+        let opened = waiter.wait(device::open(&source, &reading))?;
+        let left_out = match self.how.skip_free {
+            true => skipped(&*opened.device, &waiter)?,
+            false => Skipped::default(),
+        };
+        waiter.wait(self.copy(&source, opened, &left_out, &destination, &options))
+    }
+
+    async fn copy(
+        &self,
+        source_spec: &DeviceSpec,
+        source: Opened,
+        skipped: &Skipped,
+        destination_spec: &DeviceSpec,
+        options: &OpenOptions,
+    ) -> Result<(), Failure> {
         let size = source.device.geometry().size;
         whole(source_spec, size)?;
         let sector = source.device.geometry().logical_sector;
         let into = self.destination(destination_spec, size, sector)?;
-        let destination = into.open(&options).await?;
+        let destination = into.open(options).await?;
 
         let cancel = interrupt::watch();
         let transfer = Transfer {
             source: &*source.device,
             destination: &*destination.device,
             before: into.before,
+            skipped,
             is_cancelled: &|| cancel.is_cancelled(),
         };
         let result = match self.may_write(&transfer, &into).await {
@@ -259,12 +282,13 @@ impl Copy {
     }
 
     fn summary(&self, copied: Copied, compared: Option<Compared>, elapsed: f64) -> String {
-        let Copied { done, written, .. } = copied;
+        let Copied { done, written, skipped, .. } = copied;
         let rate = done as f64 / elapsed.max(1e-9);
         if self.json {
             let document = json!({
                 "size": done,
                 "written": written,
+                "skipped": skipped,
                 "seconds": elapsed,
                 "bytes_per_second": rate,
                 "verified": compared.is_some(),
@@ -272,8 +296,12 @@ impl Copy {
             return document.to_string();
         }
         let verified = if compared.is_some() { ", verified" } else { "" };
+        let left_out = match skipped {
+            0 => String::new(),
+            skipped => format!(", without {} of free space", HumanSize(skipped)),
+        };
         format!(
-            "copied {} ({} of data) in {elapsed:.1} s, {:.0} MB/s{verified}",
+            "copied {} ({} of data{left_out}) in {elapsed:.1} s, {:.0} MB/s{verified}",
             HumanSize(done),
             HumanSize(written),
             rate / 1e6
@@ -312,6 +340,19 @@ async fn compare(transfer: &Transfer<'_>, size: u64) -> anyhow::Result<Compared>
 
 fn finish(bar: &ProgressBar) {
     bar.finish_and_clear();
+}
+
+/// Refuses a disk that somebody may be writing to: what is free on it now may have data a moment later.
+fn refuse_users(source: &DeviceSpec) -> Result<(), Failure> {
+    let Some(path) = file_of(source) else { return Ok(()) };
+    let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? else {
+        return Ok(());
+    };
+    Err(Failure::failed(anyhow!(
+        "{} is in use {user}: what is free on it may have data a moment later; close it there first, or copy all of it \
+         without --skip-free",
+        path.display()
+    )))
 }
 
 /// Refuses a file whose end is less than a sector: a device has only whole ones, and the rest would be lost silently.

@@ -39,6 +39,8 @@ fn writing(disk: &str) -> Vec<Vec<&str>> {
     vec![
         vec!["copy", "ram:1M", disk, "--overwrite"],
         vec!["disk", "convert", "ram:1M", disk, "--overwrite"],
+        vec!["disk", "trim", disk, "--discard"],
+        vec!["disk", "compact", disk],
         vec!["bench", disk, "--rw", "write", "--size", "64K", "--destroy"],
         vec!["serve", "--listen", "127.0.0.1:0", "--no-api", "--open", "--lun", "0=DISK"],
     ]
@@ -76,7 +78,6 @@ fn a_disk_that_qemu_has_open_is_written_by_no_command() {
         said.read_line(&mut String::new()).unwrap();
         let mut commands = writing(disk);
         if format == "vhdx" {
-            commands.push(vec!["disk", "compact", disk]);
             commands.push(vec!["disk", "resize", disk, "4M"]);
             commands.push(vec!["disk", "repair", disk]);
         }

@@ -108,6 +108,10 @@ impl<S: Storage> Edit<'_, S> {
         let within = block * to.block_size % from.block_size;
         let placed = |state| BatEntry::new(state, whole.offset() + within);
         Ok(match whole.state() {
+            // Not allowed there, and read as fully present.
+            Some(BlockState::PartiallyPresent) if from.kind != Kind::Differencing => {
+                placed(BlockState::FullyPresent)
+            }
             Some(BlockState::PartiallyPresent) if self.has_sectors(from, to, block)? => {
                 placed(BlockState::PartiallyPresent)
             }

@@ -3,6 +3,8 @@
 mod check;
 mod compact;
 mod create;
+mod discard;
+mod free;
 mod image;
 mod info;
 mod inside;
@@ -12,6 +14,8 @@ mod mount;
 mod parent;
 mod resize;
 mod set;
+mod source;
+mod trim;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,6 +30,7 @@ use lunway_vhdx_device::random_guids;
 use crate::failure::Failure;
 
 pub(super) use create::NewDisk;
+pub(super) use free::skipped;
 
 /// Create, inspect, check, change, compact and merge virtual disks; see what file systems say of any disk
 #[derive(Debug, Args)]
@@ -52,6 +57,7 @@ enum Action {
     Repair(check::Repair),
     Resize(resize::Resize),
     Compact(compact::Compact),
+    Trim(trim::Trim),
     Snapshot(create::Snapshot),
     Merge(merge::Merge),
     Rebase(parent::Rebase),
@@ -71,6 +77,7 @@ impl Disk {
             Action::Repair(repair) => repair.run(),
             Action::Resize(resize) => resize.run(),
             Action::Compact(compact) => compact.run(),
+            Action::Trim(trim) => trim.run(),
             Action::Snapshot(snapshot) => snapshot.run(),
             Action::Merge(merge) => merge.run(),
             Action::Rebase(rebase) => rebase.run(),

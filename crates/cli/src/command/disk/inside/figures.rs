@@ -7,7 +7,8 @@ use lunway_block::ExtentKind;
 use lunway_filesystem::tree::{Disk, Node};
 use lunway_filesystem::{Source, Use};
 
-use super::source::DeviceSource;
+use crate::command::disk::free::changed;
+use crate::command::disk::source::DeviceSource;
 use crate::failure::Failure;
 
 /// Extents and ranges are asked for in windows of this, bytes, so that answers stay small.
@@ -82,12 +83,7 @@ impl Figures {
                 }
                 figures.add(start..span.range.end, Seen::of(span.what, false), span.node, part);
             });
-            if let Err(doubt) = looked {
-                return Err(Failure::failed(anyhow::anyhow!(
-                    "the disk changed while it was read ({}): repeat this when nothing writes to it",
-                    doubt.reason
-                )));
-            }
+            looked.map_err(changed)?;
             at = end;
         }
         Ok(figures)

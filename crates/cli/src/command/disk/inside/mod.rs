@@ -2,7 +2,6 @@
 
 mod figures;
 mod page;
-mod source;
 
 use clap::Args;
 use lunway_block::size::HumanSize;
@@ -10,7 +9,7 @@ use lunway_filesystem::tree::{Disk, Node};
 use serde_json::{Value, json};
 
 use self::figures::Figures;
-use self::source::DeviceSource;
+use super::source::DeviceSource;
 use crate::device::{self, Waiter};
 use crate::failure::Failure;
 use crate::output::Files;
@@ -86,7 +85,7 @@ fn parts(disk: &Disk) -> Vec<(usize, &Node)> {
 }
 
 /// Sentences on parts of the disk: why something is unknown and what would help, what should be known.
-fn sentences(disk: &Disk) -> Vec<String> {
+pub(super) fn sentences(disk: &Disk) -> Vec<String> {
     let mut all = Vec::new();
     for (_, node) in parts(disk) {
         let name = format!("{} at {}", kind(node), HumanSize(node.offset));

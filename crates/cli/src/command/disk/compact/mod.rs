@@ -1,33 +1,38 @@
 //! `lunway disk compact`.
 
+mod raw;
+
 use std::fs::File;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use lunway_bench::Cancel;
-use lunway_block::size::HumanSize;
+use lunway_block::size::{HumanSize, parse_size};
 use lunway_compact::{Estimate, Mode, Plan, drop_dead, estimate};
 use lunway_filesystem::tree::Node;
+use lunway_vhdx::format::MIB;
 use lunway_vhdx::pack::pack;
-use lunway_vhdx::{Chain, Disk, Kind, OpenOptions, pack_metadata};
+use lunway_vhdx::{Chain, Disk, Kind, OpenOptions, divide_blocks, pack_metadata};
 use serde_json::{Value, json};
 
+use super::discard::partitions;
 use super::{folder, guids, no_children, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
 
-/// Shrink a VHDX file to the data that live in the disk
+/// Shrink a VHDX file, or the space of a raw one, to the data that live in the disk
 ///
 /// The file systems on the disk say what is free, and prove it; what cannot be proven stays. The file shrinks in place.
 /// After an interrupt or a power failure it is whole, and the same command continues. The machine whose disk it is must
-/// be off: a file in use is refused.
+/// be off: a file in use is refused. A raw file keeps its length, and gets holes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Modes:
-  live         drop what is free or zero, parts of blocks too; move blocks
+  live         drop what is free, zero or the parent's, parts of blocks too; move
+               blocks
   full         drop whole blocks that are free or zero; move blocks
   quick        drop whole blocks that are free; move blocks
   retrim       drop whole blocks that are free; nothing moves
@@ -37,14 +42,18 @@ Modes:
 Examples:
   lunway disk compact server.vhdx --estimate    # what each mode would save
   lunway disk compact server.vhdx
+  lunway disk compact server.vhdx --block-size 1M
   lunway disk compact server.vhdx --keep 3      # partition 3 stays as it is")]
 pub(super) struct Compact {
-    /// The VHDX file
+    /// The VHDX file, or raw disk image
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// What is dropped, and whether blocks move
     #[arg(long, value_name = "MODE", default_value = "live", hide_possible_values = true)]
     mode: Name,
+    /// Divide the blocks into smaller ones first, of which fewer hold data: 1M to 128M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    block_size: Option<u64>,
     /// Only say what each mode would save
     #[arg(long)]
     estimate: bool,
@@ -115,6 +124,9 @@ impl Size {
 impl Compact {
     pub(super) fn run(self) -> Result<(), Failure> {
         let path = &self.file;
+        if raw::is_raw(path) {
+            return self.raw();
+        }
         let chain = open_chain(path)?;
         if chain.disks()[0].parameters().kind == Kind::Fixed {
             return Err(Failure::failed(anyhow!(
@@ -123,38 +135,35 @@ impl Compact {
             )));
         }
         let mut plan = Plan::new(&chain);
-        plan.keep = self.kept(&plan)?;
+        plan.keep = partitions(plan.tree.root(), &self.keep, &path.display().to_string())?;
+        let block_size = self.block_size(chain.disks()[0].parameters().block_size)?;
         if self.estimate {
-            return self.estimate(&chain, &plan);
+            return self.estimate(&chain, &plan, block_size);
         }
         drop(chain);
         if !self.force && self.mode.mode() != Mode::Pretrimmed {
             no_children(path, "compacted")?;
         }
-        self.compact(plan)
+        self.compact(plan, block_size)
     }
 
-    /// The ranges of the partitions that stay.
-    fn kept(&self, plan: &Plan) -> Result<Vec<Range<u64>>, Failure> {
-        let partitions = &plan.tree.root().children;
-        let range = |number: &usize| {
-            let found = number.checked_sub(1).and_then(|at| partitions.get(at));
-            found.map(|node| node.offset..node.offset + node.len).ok_or_else(|| {
-                Failure::failed(anyhow!(
-                    "{} has no partition {number}: it has {}; `lunway disk inside` lists them",
-                    self.file.display(),
-                    partitions.len()
-                ))
-            })
-        };
-        self.keep.iter().map(range).collect()
+    /// The size of blocks that the file gets, where it has blocks of `now` bytes.
+    fn block_size(&self, now: u32) -> Result<u32, Failure> {
+        match self.block_size.map_or(Ok(now), u32::try_from) {
+            Ok(size) if size <= now && size.is_power_of_two() && u64::from(size) >= MIB => Ok(size),
+            _ => Err(Failure::Usage(format!(
+                "--block-size: a power of two from 1M to {}, which {} has now; `lunway disk convert` makes larger ones",
+                HumanSize(now.into()),
+                self.file.display()
+            ))),
+        }
     }
 
-    fn estimate(&self, chain: &Chain<File>, plan: &Plan) -> Result<(), Failure> {
+    fn estimate(&self, chain: &Chain<File>, plan: &Plan, block_size: u32) -> Result<(), Failure> {
         let before = Size::of(&self.file)?;
         let cancel = interrupt::watch();
         let bar = progress::bytes("looking", chain.size());
-        let estimates = estimate(chain, plan, &mut |done| {
+        let estimates = estimate(chain, plan, block_size, &mut |done| {
             bar.set_position(done);
             go_on(&cancel)
         });
@@ -178,7 +187,6 @@ impl Compact {
                 "volumes": volumes.iter().map(|node| volume_json(node)).collect::<Vec<_>>(),
             }));
         }
-        let percent = |part: u64, whole: u64| format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0);
         let row = |found: &Estimate| {
             let after = found.after.min(before.bytes);
             let saved = before.bytes - after;
@@ -196,26 +204,10 @@ impl Compact {
         let rows: Vec<_> =
             std::iter::once([name, bytes, size, String::new(), String::new()]).chain(rows).collect();
         terminal::print(&terminal::table(["MODE", "BYTES", "SIZE", "SAVED", "HOLES INSIDE"], &rows, ""))?;
-        let rows: Vec<_> = volumes
-            .iter()
-            .map(|node| {
-                [
-                    node.kind.unwrap_or("unknown").to_owned(),
-                    HumanSize(node.len).to_string(),
-                    HumanSize(node.used).to_string(),
-                    HumanSize(node.free).to_string(),
-                    terminal::clean(node.reason.as_deref().unwrap_or("")),
-                ]
-            })
-            .collect();
-        let none = "no file system was recognised: only zeroes can be dropped";
-        terminal::print(&format!(
-            "\n{}",
-            terminal::table(["VOLUME", "SIZE", "USED", "FREE", "LEFT ALONE BECAUSE"], &rows, none)
-        ))
+        terminal::print(&volumes_table(&volumes))
     }
 
-    fn compact(&self, mut plan: Plan) -> Result<(), Failure> {
+    fn compact(&self, mut plan: Plan, block_size: u32) -> Result<(), Failure> {
         let (path, mode) = (&self.file, self.mode.mode());
         let before = Size::of(path)?;
         let cannot = || format!("cannot compact {}", path.display());
@@ -230,6 +222,7 @@ impl Compact {
         let again = || file.try_clone().with_context(cannot);
         let cancel = interrupt::watch();
         let mut next = guids()?;
+        divide_blocks(&file, block_size, next().as_mut()).with_context(cannot)?;
         let mut dropped = lunway_compact::Dropped::default();
         if mode != Mode::Pretrimmed {
             let options = OpenOptions::writable();
@@ -279,6 +272,7 @@ impl Compact {
             return terminal::print_json(&json!({
                 "file": path.display().to_string(),
                 "mode": Name::of(mode),
+                "block_bytes": block_size,
                 "bytes_before": before.bytes,
                 "bytes": after.bytes,
                 "allocated_bytes_before": before.allocated,
@@ -304,12 +298,33 @@ fn go_on(cancel: &Cancel) -> ControlFlow<()> {
     if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
+/// A part of the whole, as people say it.
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1} %", part as f64 / whole.max(1) as f64 * 100.0)
+}
+
 /// The innermost parts of a disk that something was recognised in.
 fn collect<'a>(node: &'a Node, volumes: &mut Vec<&'a Node>) {
     if node.children.is_empty() {
         volumes.extend(node.kind.map(|_| node));
     }
     node.children.iter().for_each(|child| collect(child, volumes));
+}
+
+/// What is on the disk, and what of it is left alone.
+fn volumes_table(volumes: &[&Node]) -> String {
+    let row = |node: &&Node| {
+        [
+            node.kind.unwrap_or("unknown").to_owned(),
+            HumanSize(node.len).to_string(),
+            HumanSize(node.used).to_string(),
+            HumanSize(node.free).to_string(),
+            terminal::clean(node.reason.as_deref().unwrap_or("")),
+        ]
+    };
+    let rows: Vec<_> = volumes.iter().map(row).collect();
+    let none = "no file system was recognised: only zeroes can be dropped";
+    format!("\n{}", terminal::table(["VOLUME", "SIZE", "USED", "FREE", "LEFT ALONE BECAUSE"], &rows, none))
 }
 
 fn volume_json(node: &Node) -> Value {

@@ -11,23 +11,23 @@ use crate::failure::Failure;
 const MOST: u64 = 1 << 20;
 
 /// A device that is waited for.
-pub(super) struct DeviceSource<'a> {
+pub(in crate::command) struct DeviceSource<'a> {
     device: &'a dyn BlockDevice,
     waiter: &'a Waiter,
 }
 
 impl<'a> DeviceSource<'a> {
-    pub(super) fn new(device: &'a dyn BlockDevice, waiter: &'a Waiter) -> Self {
+    pub(in crate::command) fn new(device: &'a dyn BlockDevice, waiter: &'a Waiter) -> Self {
         Self { device, waiter }
     }
 
     /// Bytes of a logical sector.
-    pub(super) fn sector(&self) -> u32 {
+    pub(in crate::command) fn sector(&self) -> u32 {
         self.device.geometry().logical_sector
     }
 
     /// What the device says of its own ranges.
-    pub(super) fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, Failure> {
+    pub(in crate::command) fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, Failure> {
         let extents = self.waiter.wait(self.device.extents(offset, len));
         Ok(extents.context("cannot query the allocated ranges of the device")?)
     }

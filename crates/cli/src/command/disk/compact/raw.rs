@@ -1,0 +1,165 @@
+//! `lunway disk compact` on a raw disk image: what is dead becomes holes.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use lunway_block::size::HumanSize;
+use lunway_block::spec::{DeviceSpec, FileCache, FileFormat};
+use lunway_compact::Mode;
+use lunway_device::{OpenOptions, Opened};
+use lunway_filesystem::{Ranges, tree};
+use serde_json::json;
+
+use super::{Compact, Name, Size, collect, percent, volume_json, volumes_table};
+use crate::command::disk::discard::{Dead, Target, partitions};
+use crate::command::disk::source::DeviceSource;
+use crate::device::{self, Waiter};
+use crate::failure::Failure;
+use crate::{interrupt, terminal};
+
+/// Whether a file is to be taken as a raw image: it does not begin as a VHDX file, and is not called one.
+pub(super) fn is_raw(path: &Path) -> bool {
+    let named = |name: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(name));
+    let kind = path.metadata().map(|metadata| metadata.file_type());
+    if named("vhdx") || named("avhdx") || !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
+        return false;
+    }
+    // The signature of a VHDX file ([MS-VHDX] 2.2.1).
+    let mut signature = [0; 8];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut signature));
+    read.is_ok() && signature != *b"vhdxfile"
+}
+
+impl Compact {
+    pub(super) fn raw(&self) -> Result<(), Failure> {
+        let path = &self.file;
+        if self.block_size.is_some() {
+            return Err(Failure::Usage(format!(
+                "--block-size: {} is a raw image, which has no blocks",
+                path.display()
+            )));
+        }
+        if path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
+            return Err(Failure::failed(anyhow!(
+                "{0} is a block device: `lunway disk trim {0}` discards what is free on it",
+                path.display()
+            )));
+        }
+        let (format, cache) = (FileFormat::Unsaid, FileCache::WriteBack);
+        let spec = DeviceSpec::File { path: path.clone(), format, cache };
+        let options = OpenOptions { read_only: self.estimate, ..OpenOptions::default() };
+        let waiter = Waiter::new()?;
+        let opened = waiter.wait(device::open(&spec, &options))?;
+        let text = self.dig(&opened, &waiter);
+        let closed = waiter.wait(opened.close());
+        let text = text?;
+        closed.map_err(Failure::failed)?;
+        terminal::print(&text)
+    }
+
+    fn dig(&self, opened: &Opened, waiter: &Waiter) -> Result<String, Failure> {
+        let (path, device, mode) = (&self.file, &*opened.device, self.mode.mode());
+        let source = DeviceSource::new(device, waiter);
+        let disk = tree::Disk::examine(&source, source.sector());
+        let target = Target { device, waiter, disk: &disk };
+        let keep = Ranges::union(partitions(disk.root(), &self.keep, &path.display().to_string())?);
+        if self.estimate {
+            return self.estimate_raw(&target, &keep);
+        }
+        if !device.geometry().unmap.frees() {
+            return Err(Failure::failed(anyhow!("{} is on a file system without holes", path.display())));
+        }
+        if mode.asks_file_systems() && disk.root().free == 0 {
+            let why = disk.root().reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+            return Err(Failure::failed(anyhow!(
+                "nothing on {0} is known to be free{why}: `lunway disk inside {0}` says why; --mode prezeroed makes \
+                 holes of its zeroes",
+                path.display()
+            )));
+        }
+        let before = Size::of(path)?;
+        let cancel = interrupt::watch();
+        let Some(bytes) = target.discard(&dead(mode, keep), &cancel)? else {
+            return Err(Failure::failed(anyhow!(
+                "interrupted: {} has all its data; the same command goes on",
+                path.display()
+            )));
+        };
+        let after = Size::of(path)?;
+        if self.json {
+            let document = json!({
+                "file": path.display().to_string(),
+                "mode": Name::of(mode),
+                "bytes_before": before.bytes,
+                "bytes": after.bytes,
+                "allocated_bytes_before": before.allocated,
+                "allocated_bytes": after.allocated,
+                "dropped_blocks": 0,
+                "punched_bytes": bytes,
+                "moved_bytes": 0,
+            });
+            return Ok(document.to_string());
+        }
+        Ok(format!(
+            "{} takes {} of the host's space ({} bytes), before {}; its length is the disk's, as before",
+            path.display(),
+            HumanSize(after.allocated),
+            after.allocated,
+            HumanSize(before.allocated)
+        ))
+    }
+
+    fn estimate_raw(&self, target: &Target<'_>, keep: &Ranges) -> Result<String, Failure> {
+        let before = Size::of(&self.file)?;
+        let cancel = interrupt::watch();
+        let count = |mode| {
+            let counted = target.count(&dead(mode, keep.clone()), &cancel)?;
+            counted.context("interrupted: nothing was changed").map_err(Failure::Failed)
+        };
+        // Nothing moves in a raw file: what two modes drop decides whether they differ.
+        let (both, free, zeroes) = (count(Mode::Live)?, count(Mode::Quick)?, count(Mode::Prezeroed)?);
+        let punched = |mode: Mode| match (mode.asks_file_systems(), mode.looks_for_zeroes()) {
+            (true, true) => both,
+            (true, false) => free,
+            (false, true) => zeroes,
+            (false, false) => 0,
+        };
+        let mut volumes = Vec::new();
+        collect(target.disk.root(), &mut volumes);
+        if self.json {
+            let document = json!({
+                "bytes": before.bytes,
+                "allocated_bytes": before.allocated,
+                "modes": Mode::ALL.map(|mode| json!({
+                    "name": Name::of(mode),
+                    "bytes_before": before.bytes,
+                    "bytes_after": before.bytes,
+                    "punched_bytes": punched(mode),
+                })),
+                "volumes": volumes.iter().map(|node| volume_json(node)).collect::<Vec<_>>(),
+            });
+            return Ok(document.to_string());
+        }
+        let rows = Mode::ALL.map(|mode| {
+            let holes = punched(mode).min(before.allocated);
+            let after = before.allocated - holes;
+            [
+                Name::of(mode).to_owned(),
+                after.to_string(),
+                HumanSize(after).to_string(),
+                percent(holes, before.allocated),
+            ]
+        });
+        let start = ["at start", &before.allocated.to_string(), &HumanSize(before.allocated).to_string(), ""];
+        let rows: Vec<_> = std::iter::once(start.map(str::to_owned)).chain(rows).collect();
+        let table = terminal::table(["MODE", "ALLOCATED", "SIZE", "SAVED"], &rows, "");
+        Ok(format!("{table}\n{}", volumes_table(&volumes)))
+    }
+}
+
+fn dead(mode: Mode, keep: Ranges) -> Dead {
+    Dead { free: mode.asks_file_systems(), zeroes: mode.looks_for_zeroes(), keep }
+}

@@ -1,0 +1,39 @@
+//! What the file systems on a device prove to be free, for commands that leave it out.
+
+use anyhow::anyhow;
+use lunway_block::BlockDevice;
+use lunway_copy::Skipped;
+use lunway_filesystem::Doubt;
+use lunway_filesystem::tree::Disk;
+
+use super::inside::sentences;
+use super::source::DeviceSource;
+use crate::device::Waiter;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// What of a source need not be copied. On standard error stands which volumes are copied whole, and why.
+pub(in crate::command) fn skipped(device: &dyn BlockDevice, waiter: &Waiter) -> Result<Skipped, Failure> {
+    let source = DeviceSource::new(device, waiter);
+    let disk = examine(&source);
+    let mut skipped = Skipped::default();
+    disk.for_each_free(&source, &mut |range| skipped.insert(range)).map_err(changed)?;
+    Ok(skipped)
+}
+
+/// Examines a disk, and says on standard error what of it stays whole, and what should be known.
+pub(super) fn examine(source: &DeviceSource<'_>) -> Disk {
+    let disk = Disk::examine(source, source.sector());
+    for sentence in sentences(&disk) {
+        eprintln!("{}", terminal::clean(&sentence));
+    }
+    disk
+}
+
+/// A volume does not say any more what it said when it was examined.
+pub(super) fn changed(doubt: Doubt) -> Failure {
+    Failure::failed(anyhow!(
+        "the disk changed while it was read ({}): repeat this when nothing writes to it",
+        doubt.reason
+    ))
+}

@@ -1,0 +1,106 @@
+//! `lunway disk trim`.
+
+use anyhow::anyhow;
+use clap::{ArgGroup, Args};
+use lunway_block::size::HumanSize;
+use lunway_block::spec::DeviceSpec;
+use lunway_device::{OpenOptions, Opened};
+use lunway_filesystem::Ranges;
+use serde_json::json;
+
+use super::discard::{Dead, Target, partitions};
+use super::free::examine;
+use super::source::DeviceSource;
+use crate::device::{self, Waiter};
+use crate::failure::Failure;
+use crate::{interrupt, terminal};
+
+/// Discard what the file systems on a device prove to be free
+///
+/// A block device or a LUN gets UNMAP, a raw file gets holes: the space is the host's or the array's again. What cannot
+/// be proven stays. No machine may use the disk meanwhile: mounted devices and files in use are refused; whether
+/// another machine uses a LUN cannot be seen.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("word").required(true).args(["estimate", "discard"]))]
+#[command(override_usage = "\
+lunway disk trim [OPTIONS] <DEVICE> --estimate
+       lunway disk trim [OPTIONS] <DEVICE> --discard")]
+#[command(after_help = "\
+Examples:
+  lunway disk trim /dev/sdb --estimate
+  lunway disk trim iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --discard
+  lunway disk trim server.img --discard --keep 3    # partition 3 stays as it is")]
+pub(super) struct Trim {
+    /// The device
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// Only say how much would be discarded
+    #[arg(long)]
+    estimate: bool,
+    /// Discard it: deleted files cannot be recovered afterwards
+    #[arg(long)]
+    discard: bool,
+    /// Leave a partition as it is; can be repeated
+    #[arg(long, value_name = "NUMBER")]
+    keep: Vec<usize>,
+    /// Logical sector of the device, where it can have any: 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    sector: Option<u32>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Trim {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let spec = device::parse(&self.device)?;
+        let options = OpenOptions { sector: self.sector, read_only: self.estimate, ..OpenOptions::default() };
+        let waiter = Waiter::new()?;
+        let opened = waiter.wait(device::open(&spec, &options))?;
+        let trimmed = self.trim(&spec, &opened, &waiter);
+        let closed = waiter.wait(opened.close());
+        let text = trimmed?;
+        closed.map_err(Failure::failed)?;
+        terminal::print(&text)
+    }
+
+    fn trim(&self, spec: &DeviceSpec, opened: &Opened, waiter: &Waiter) -> Result<String, Failure> {
+        let device = &*opened.device;
+        let geometry = device.geometry();
+        if self.discard && geometry.read_only {
+            return Err(Failure::failed(anyhow!("{spec} is read-only")));
+        }
+        if self.discard && !geometry.unmap.frees() {
+            return Err(Failure::failed(anyhow!(
+                "{spec} gives no space back: it has no UNMAP, or its file system has no holes"
+            )));
+        }
+        let disk = examine(&DeviceSource::new(device, waiter));
+        let keep = partitions(disk.root(), &self.keep, &spec.to_string())?;
+        let dead = Dead { free: true, zeroes: false, keep: Ranges::union(keep) };
+        let target = Target { device, waiter, disk: &disk };
+        let cancel = interrupt::watch();
+        let done = match self.estimate {
+            true => target.count(&dead, &cancel)?,
+            false => target.discard(&dead, &cancel)?,
+        };
+        let Some(bytes) = done else {
+            let what = if self.estimate { "nothing was changed" } else { "the same command goes on" };
+            return Err(Failure::failed(anyhow!("interrupted: {what}")));
+        };
+        if self.json {
+            let document = json!({
+                "device": spec.to_string(),
+                "bytes": geometry.size,
+                "discarded": self.discard,
+                "dead_bytes": bytes,
+            });
+            return Ok(document.to_string());
+        }
+        let size = HumanSize(bytes);
+        Ok(match self.estimate {
+            true => format!("{spec} holds {size} ({bytes} bytes) that are free: --discard gives them back"),
+            false => format!("{spec}: {size} ({bytes} bytes) were discarded"),
+        })
+    }
+}
