@@ -93,7 +93,13 @@ impl Target<'_> {
         mut each: impl FnMut(Vec<Range<u64>>) -> Result<(), Failure>,
     ) -> Result<Option<u64>, Failure> {
         let geometry = self.device.geometry();
-        let unit = u64::from(geometry.unmap.granularity().max(geometry.logical_sector));
+        // A device that is only read does not say in which units it gives space back: a file of a host in the blocks of
+        // its file system, which are its physical sectors.
+        let unit = match geometry.unmap.granularity() {
+            0 => geometry.physical_sector,
+            granularity => granularity.max(geometry.logical_sector),
+        };
+        let unit = u64::from(unit);
         let bar = progress::bytes(doing, geometry.size);
         let (mut start, mut bytes) = (0, 0);
         while start < geometry.size && !cancel.is_cancelled() {

@@ -31,8 +31,8 @@ use crate::{interrupt, progress, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Modes:
-  live         drop what is free, zero or the parent's, parts of blocks too; move
-               blocks
+  live         drop what is free, zero or the parent's, parts of blocks too;
+               move blocks
   full         drop whole blocks that are free or zero; move blocks
   quick        drop whole blocks that are free; move blocks
   retrim       drop whole blocks that are free; nothing moves
