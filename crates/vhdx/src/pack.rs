@@ -26,6 +26,9 @@ const BETWEEN_FLUSHES: u64 = 1 << 30;
 /// How much is copied at a time, bytes.
 const PIECE: u64 = 4 << 20;
 
+/// Zeroes of a block stay holes in units of this, bytes: what file systems of hosts allocate.
+const HOLE_UNIT: usize = 4096;
+
 /// What packing has done, and what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
@@ -110,12 +113,35 @@ fn copy<S: Storage>(disk: &Disk<S>, relocation: &Relocation, buf: &mut Vec<u8>) 
         let now = PIECE.min(there - done);
         buf.resize(now as usize, 0);
         storage.read_at(from.offset + done, buf).map_err(DiskError::storage("reading a block"))?;
-        storage.write_at(to.offset + done, buf).map_err(DiskError::storage("writing a block"))?;
+        write(storage, to.offset + done, buf)?;
         done += now;
     }
     if there < to.len {
         let zeroed = storage.zero(to.offset + there, to.len - there);
         zeroed.map_err(DiskError::storage("writing zeroes"))?;
+    }
+    Ok(())
+}
+
+/// Writes a part of a block; what of it is zero becomes a hole, where the storage has such.
+fn write(storage: &impl Storage, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    let is_zero = |unit: &[u8]| unit.iter().all(|byte| *byte == 0);
+    let mut start = 0;
+    while start < bytes.len() {
+        let mut units = bytes[start..].chunks(HOLE_UNIT);
+        let zero = units.next().is_some_and(is_zero);
+        let alike = 1 + units.take_while(|unit| is_zero(unit) == zero).count();
+        let end = (start + alike * HOLE_UNIT).min(bytes.len());
+        let (at, len) = (offset + start as u64, (end - start) as u64);
+        let written = match zero {
+            false => storage.write_at(at, &bytes[start..end]),
+            true => match storage.punch(at, len) {
+                Ok(false) => storage.zero(at, len),
+                other => other.map(drop),
+            },
+        };
+        written.map_err(DiskError::storage("writing a block"))?;
+        start = end;
     }
     Ok(())
 }
