@@ -206,8 +206,11 @@ mod tests {
     fn whole_units_are_given_back_where_something_is_held() {
         let ranges = [100..1000, 1000..1010, 2000..4000];
         // Less than a unit is not given back; what is not held need not be.
-        assert_eq!(whole_units(&ranges, &[0..10_000], 100), [(100..1000, 900), (2000..4000, 2000)]);
-        assert_eq!(whole_units(&ranges[1..2], &[0..10_000], 100), []);
+        assert_eq!(
+            whole_units(&ranges, &[0..5000, 5000..10_000], 100),
+            [(100..1000, 900), (2000..4000, 2000)]
+        );
+        assert_eq!(whole_units(&ranges[1..2], &[0..1005, 1005..10_000], 100), []);
         assert_eq!(
             whole_units(&ranges, &[0..150, 250..260, 3950..9000], 100),
             [(100..300, 60), (3900..4000, 50)]
