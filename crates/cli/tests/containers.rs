@@ -123,6 +123,9 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
             vec![vec!["disk", "create", &made, "--from", device]]
         }
         ("disk inside", "DEVICE") => vec![vec!["disk", "inside", device]],
+        ("disk trim", "DEVICE") => {
+            vec![vec!["disk", "trim", device, "--estimate"], vec!["disk", "trim", device, "--discard"]]
+        }
         ("inspect", "DEVICE") => vec![vec!["inspect", device]],
         ("attach", "DEVICE") => vec![vec!["attach", device, "--nbd", &nbd]],
         ("serve", "--lun") => vec![vec!["serve", "--listen", "127.0.0.1:0", "--no-api", "--lun", &lun]],
