@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
@@ -75,6 +75,8 @@ struct Inner {
     on_resize: Mutex<Vec<ResizeCallback>>,
     /// What the page cache has of a file's writes.
     write_back: WriteBack,
+    /// A flush is queued that gives the host what was unmapped.
+    giving_back: AtomicBool,
     workers: Workers,
 }
 
@@ -195,6 +197,7 @@ impl Inner {
             size: AtomicU64::new(geometry.size),
             on_resize: Mutex::default(),
             write_back: WriteBack::new(),
+            giving_back: AtomicBool::new(false),
             workers: Workers::new(),
         }
     }
@@ -298,7 +301,7 @@ impl Inner {
 
     fn start_pass(self: &Arc<Self>) {
         let inner = Arc::clone(self);
-        // Flushes are made on other threads, so this one is free.
+        // The host's flushes are made on other threads, so this one is free.
         let started = self.workers.flushes.io(move || {
             // Its error is kept by the kernel for the file that is flushed.
             let sync = || drop(inner.reopened().map(|file| file.sync_data()));
@@ -309,6 +312,22 @@ impl Inner {
         });
         if let Io::Ready(Err(_)) = started {
             self.write_back.give_up();
+        }
+    }
+
+    /// Has the space of whole blocks that were unmapped given back to the host, which happens when that is durable: a
+    /// host may send no flush for long. One flush is for all that is unmapped until it begins.
+    fn give_back(self: &Arc<Self>) {
+        if self.giving_back.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = Arc::clone(self);
+        let started = self.workers.flushes.io(move || {
+            inner.giving_back.store(false, Ordering::Release);
+            inner.flush()
+        });
+        if let Io::Ready(Err(_)) = started {
+            self.giving_back.store(false, Ordering::Release);
         }
     }
 
@@ -442,7 +461,11 @@ impl BlockDevice for VhdxDevice {
         match self.inner.geometry().check_write(offset, len) {
             Ok(()) if len > 0 && self.inner.geometry.unmap.frees() => self.on(
                 |workers| &workers.writes,
-                move |inner| inner.with(|chain| chain.discard(offset, len, unmap(chain))),
+                move |inner| {
+                    inner.with(|chain| chain.discard(offset, len, unmap(chain)))?;
+                    inner.give_back();
+                    Ok(())
+                },
             ),
             checked => Io::Ready(checked),
         }

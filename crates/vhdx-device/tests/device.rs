@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed test shall say where")]
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +55,24 @@ async fn a_child_is_written_and_its_parent_only_read() {
     device.close(CLOSE_TIME).await.unwrap();
     assert!(matches!(device.flush().await, Err(BlockError::Gone { .. })));
     assert!(std::fs::read(&base).unwrap() == before, "a parent is only read");
+}
+
+#[tokio::test]
+async fn the_host_has_the_space_of_unmapped_blocks_without_a_flush_of_the_initiators() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let device = open(&path, false);
+    let data = Buf::copy_of(&vec![7; 4 << 20]).freeze();
+    device.write(0, data, Durability::Stable).await.unwrap();
+    let full = allocated();
+    device.unmap(0, 4 * MIB).await.unwrap();
+    let given_back = (0..1000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        allocated() + 3 * MIB <= full
+    });
+    assert!(given_back, "{full} bytes, and now {}", allocated());
+    device.close(CLOSE_TIME).await.unwrap();
 }
 
 #[tokio::test]
