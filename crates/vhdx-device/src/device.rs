@@ -46,8 +46,8 @@ pub struct OpenError {
 /// - **Locked**, as the engine locks: one writer, parents and read-only disks shared.
 /// - **Never blocks the caller**: everything is done on threads of its own, 16 for reads and 16 for writes at most. A
 ///   write that allocates waits for others of the same block alone.
-/// - **Written back in the background**, so that a flush has little left to do: as raw files are, but writes do not wait
-///   for it.
+/// - **Written back in the background**, so that a flush has little left to do: as raw files are, but writes do not
+///   wait for it.
 /// - **Zeroes after an unmap**, also where a parent has data. A fixed disk is not thin: an unmap does nothing there.
 /// - **Resized** between two operations: those that come meanwhile wait. A disk that others were made on is not
 ///   resized.

@@ -1,8 +1,8 @@
 //! Files that other programs have written, and other programs' view of ours.
 //!
 //! Windows' files are looked for in the folder that `LUNWAY_VHDX_SAMPLES` names (`*.vhdx.gz`, from the tests of
-//! LTRData/DiscUtils). QEMU knows neither parents nor sectors of 4096 bytes: libvhdi does (Debian's `python3-libvhdi`), and
-//! `dissect.hypervisor` of PyPI in the Python that `LUNWAY_DISSECT_PYTHON` names.
+//! LTRData/DiscUtils). QEMU knows neither parents nor sectors of 4096 bytes: libvhdi does (Debian's `python3-libvhdi`),
+//! and `dissect.hypervisor` of PyPI in the Python that `LUNWAY_DISSECT_PYTHON` names.
 
 mod support;
 
@@ -348,8 +348,8 @@ fn windows_files_read_as_libvhdi_and_dissect_read_them() {
 fn others_read_our_chains_of_three_with_sectors_of_both_sizes() {
     let readers = readers();
     let work = tempfile::tempdir().expect("a folder");
-    // dissect.hypervisor 3 counts short in a sector bitmap where a run does not begin at a whole byte: it sees chains that
-    // were written 8 sectors at a time.
+    // dissect.hypervisor 3 counts short in a sector bitmap where a run does not begin at a whole byte: it sees chains
+    // that were written 8 sectors at a time.
     for (sector, kind, block, unit) in [
         (512, Kind::Dynamic, 1, 1),
         (512, Kind::Dynamic, 32, 8),

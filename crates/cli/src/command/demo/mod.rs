@@ -46,8 +46,8 @@ const FILE_NAME: &str = "lunway-demo.html";
 /// Show everything once on this machine, in under a minute: serve, copy, measure, survive a pulled cable.
 ///
 /// Needs neither root nor preparation and touches no disk: the volumes are in memory (or in temporary files, with
-/// --vhdx), and the only file that stays is the report. The second part builds a network of two cables from namespaces; where the kernel or a container does
-/// not allow that, proxies take the place of the cables.
+/// --vhdx), and the only file that stays is the report. The second part builds a network of two cables from
+/// namespaces; where the kernel or a container does not allow that, proxies take the place of the cables.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// Write the report to this file [default: lunway-demo.html in the current directory, or in the temporary
