@@ -56,7 +56,7 @@ pub enum ChangeError {
     Refused,
     /// Someone else made a change in between.
     #[error(
-        "the configuration has changed: its generation is {is}, not {expected}; look at it again and repeat"
+        "the configuration has changed: it has generation {is}, not {expected}; look at it again and repeat"
     )]
     Generation {
         /// The one that the caller knew.
