@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use lunway_block::size::HumanSize;
-use lunway_block::{BlockDevice, Caching, ExtentKind};
+use lunway_block::{BlockDevice, Caching, ExtentKind, Finding, Severity};
 
 use crate::job::Region;
 
@@ -14,50 +14,64 @@ const EXTENT_WINDOW: u64 = 1 << 30;
 const EXTENT_WINDOWS_MAX: u64 = 256;
 /// A device that does not answer by then has nothing to say.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Share of a region that was never written, below which it rounds to 0 % and is not worth a word.
+const EMPTY_SHARE_MIN: f64 = 0.005;
 
-/// Sentences about what stood between a measurement in `region` and the medium: which cache, how large the region is
-/// against this host's memory, and how much of it was never written. Ask after the measurement, since preparing it
-/// writes.
+/// What stood between a measurement in `region` and the medium: which cache, how large the region is against this
+/// host's memory, and how much of it was never written. Ask after the measurement, since preparing it writes.
 ///
 /// This is what the device and this host say of themselves. What a disk or a far end keeps in its own memory is told
 /// only as far as it tells.
-pub async fn cache_truth(device: &dyn BlockDevice, region: Region) -> Vec<String> {
+pub async fn cache_truth(device: &dyn BlockDevice, region: Region) -> Vec<Finding> {
     let caching = device.caching();
     let empty = match tokio::time::timeout(PATIENCE, empty_share(device, region)).await {
         // Nothing is ever allocated where nothing is stored.
         Ok(share) if caching != Caching::Nowhere => share,
         _ => 0.0,
     };
-    statements(caching, region.len, memory_available(), empty)
+    findings(caching, region.len, memory_available(), empty)
 }
 
-fn statements(caching: Caching, region: u64, available: Option<u64>, empty: f64) -> Vec<String> {
-    let mut said = Vec::new();
+fn findings(caching: Caching, region: u64, available: Option<u64>, empty: f64) -> Vec<Finding> {
     let size = HumanSize(region);
-    match (caching, available) {
-        (Caching::PageCache, Some(free)) if region <= free => said.push(format!(
-            "Reads came from this host's page cache, and writes went into it: the region has {size} and {} of memory are free. \
-             Open the file past it (--direct) to measure the disk.",
-            HumanSize(free)
-        )),
-        (Caching::PageCache, Some(free)) => said.push(format!(
-            "This host's page cache took part: the region has {size}, {} of memory are free to keep it, the rest came from the \
-             disk. Open the file past it (--direct) to measure the disk alone.",
-            HumanSize(free)
-        )),
-        (Caching::WriteBack | Caching::WriteThrough | Caching::Unknown, _) => said.push(format!(
-            "{} A region larger than the far end's memory ({size} here) leaves no doubt about reads.",
-            caching.sentence()
-        )),
-        _ => said.push(caching.sentence().to_owned()),
+    let place = format!("the measured region, {size}");
+    let note = |id, what: &str, why: String, remedy: &str| Finding {
+        id,
+        severity: Severity::Note,
+        what: what.to_owned(),
+        place: place.clone(),
+        why,
+        remedy: remedy.to_owned(),
+    };
+    let mut found = vec![match (caching, available) {
+        (Caching::PageCache, Some(free)) if region <= free => note(
+            caching.name(),
+            "reads came from this host's page cache, and writes went into it",
+            format!("the region has {size} and {} of memory are free", HumanSize(free)),
+            "open the file past it (--direct) to measure the disk",
+        ),
+        (Caching::PageCache, Some(free)) => note(
+            caching.name(),
+            "this host's page cache took part",
+            format!(
+                "the region has {size}, {} of memory are free to keep it, the rest came from the disk",
+                HumanSize(free)
+            ),
+            "open the file past it (--direct) to measure the disk alone",
+        ),
+        (Caching::WriteBack | Caching::WriteThrough | Caching::Unknown, _) => note(
+            caching.name(),
+            caching.clause(),
+            String::new(),
+            &format!("a region larger than the far end's memory ({size} here) leaves no doubt about reads"),
+        ),
+        _ => note(caching.name(), caching.clause(), String::new(), ""),
+    }];
+    if empty >= EMPTY_SHARE_MIN {
+        let what = format!("{:.0} % of the region was never written", empty * 100.0);
+        found.push(note("thin", &what, "reading there is answered without a medium".to_owned(), ""));
     }
-    if empty >= 0.005 {
-        said.push(format!(
-            "{:.0} % of the region was never written: reading there is answered without a medium (thin).",
-            empty * 100.0
-        ));
-    }
-    said
+    found
 }
 
 /// The share of the region that has nothing behind it, 0 to 1; in samples where it is large.
@@ -95,23 +109,31 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
+    fn sentences(found: &[Finding]) -> Vec<String> {
+        found.iter().map(Finding::sentence).collect()
+    }
+
+    fn said(caching: Caching, region: u64, available: Option<u64>, empty: f64) -> Vec<String> {
+        sentences(&findings(caching, region, available, empty))
+    }
+
     #[test]
     fn the_page_cache_is_named_with_both_sizes() {
-        let small = statements(Caching::PageCache, GIB, Some(23 * GIB), 0.0);
+        let small = said(Caching::PageCache, GIB, Some(23 * GIB), 0.0);
         assert!(small[0].starts_with("Reads came from this host's page cache"), "{small:?}");
         assert!(
             small[0].contains("1 GiB") && small[0].contains("23 GiB") && small[0].contains("--direct"),
             "{small:?}"
         );
-        let large = statements(Caching::PageCache, 64 * GIB, Some(23 * GIB), 0.0);
+        let large = said(Caching::PageCache, 64 * GIB, Some(23 * GIB), 0.0);
         assert!(large[0].contains("took part") && large[0].contains("64 GiB"), "{large:?}");
     }
 
     #[test]
     fn every_kind_of_cache_has_one_sentence_and_emptiness_one_more() {
         for caching in Caching::ALL {
-            assert_eq!(statements(caching, GIB, None, 0.004).len(), 1);
-            let said = statements(caching, GIB, None, 0.25);
+            assert_eq!(said(caching, GIB, None, 0.004).len(), 1);
+            let said = said(caching, GIB, None, 0.25);
             assert!(said[1].starts_with("25 % of the region was never written"), "{said:?}");
         }
     }
@@ -127,25 +149,23 @@ mod tests {
     async fn a_thin_device_is_seen_through_until_it_is_written() {
         let device = RamDisk::new(64 << 20, 512).unwrap();
         let region = Region { offset: 0, len: 64 << 20 };
-        let said = cache_truth(&device, region).await;
+        let said = sentences(&cache_truth(&device, region).await);
         assert!(said[1].starts_with("100 %"), "{said:?}");
         for piece in 0..64 {
             let data = Buf::copy_of(&vec![7; 1 << 20]).freeze();
             device.write(piece << 20, data, Durability::Volatile).await.unwrap();
         }
-        let said = cache_truth(&device, region).await;
-        assert_eq!(said, [Caching::Memory.sentence()]);
+        let said = sentences(&cache_truth(&device, region).await);
+        assert_eq!(said, ["The device is memory of this host, with no disk behind it."]);
     }
 
     #[tokio::test]
     async fn a_device_of_many_tebibytes_is_looked_at_in_samples() {
         let device = RamDisk::new(1 << 44, 4096).unwrap();
-        let said = cache_truth(&device, Region { offset: 0, len: 1 << 44 }).await;
+        let said = sentences(&cache_truth(&device, Region { offset: 0, len: 1 << 44 }).await);
         assert!(said[1].starts_with("100 %"), "{said:?}");
         let sink = NullDisk::new(1 << 60, 4096).unwrap();
-        assert_eq!(
-            cache_truth(&sink, Region { offset: 0, len: 1 << 60 }).await,
-            [Caching::Nowhere.sentence()]
-        );
+        let found = cache_truth(&sink, Region { offset: 0, len: 1 << 60 }).await;
+        assert_eq!((found.len(), found[0].id), (1, "nowhere"));
     }
 }

@@ -21,7 +21,7 @@ pub enum Caching {
 }
 
 impl Caching {
-    /// All of them, for whoever lists them.
+    /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Unknown,
         Self::Nowhere,
@@ -45,23 +45,23 @@ impl Caching {
         }
     }
 
-    /// What it means for a figure that was measured.
-    pub fn sentence(self) -> &'static str {
+    /// What it means for a figure that was measured: the `what` of a [`Finding`](crate::Finding).
+    pub fn clause(self) -> &'static str {
         match self {
-            Self::Unknown => "The caches of the device are unknown.",
-            Self::Nowhere => "Nothing is stored: reads and writes cost no more than asking for them.",
-            Self::Memory => "The device is memory of this host: there is no disk behind it.",
+            Self::Unknown => "the caches of the device are unknown",
+            Self::Nowhere => "nothing is stored: reads and writes cost no more than asking for them",
+            Self::Memory => "the device is memory of this host, with no disk behind it",
             Self::PageCache => {
-                "Reads may come from this host's page cache, and writes end in it before they reach the disk."
+                "reads may come from this host's page cache, and writes end in it before they reach the disk"
             }
             Self::PastPageCache => {
-                "This host's page cache is not used; caches of the disk itself are unknown."
+                "this host's page cache is not used; caches of the disk itself are unknown"
             }
             Self::WriteBack => {
-                "The far end says that it acknowledges writes before they are on the medium (its write cache is on); reads may come from its memory."
+                "the far end says that it acknowledges writes before they are on the medium (its write cache is on); reads may come from its memory"
             }
             Self::WriteThrough => {
-                "The far end says that it acknowledges writes when they are on the medium (its write cache is off); reads may come from its memory."
+                "the far end says that it acknowledges writes when they are on the medium (its write cache is off); reads may come from its memory"
             }
         }
     }

@@ -31,6 +31,7 @@
 //! | [`Bytes`] | a device of sectors, addressed by bytes |
 //! | [`Extent`] | data, zeroes or nothing |
 //! | [`Caching`] | where answers may come from instead of the medium |
+//! | [`Finding`] | something noticed: what, where, why, and what to do |
 //! | [`PathSample`] | a way to a device, and what has gone over it |
 //! | [`decorate`] | devices around devices: faults, delays, limits, counters |
 //! | [`spec`] | the grammar that names devices |
@@ -47,6 +48,7 @@ mod device;
 pub mod duration;
 mod error;
 mod extent;
+mod finding;
 mod geometry;
 mod identity;
 mod io;
@@ -64,6 +66,7 @@ pub use device::{
 };
 pub use error::{BlockError, Fate};
 pub use extent::{Extent, ExtentKind};
+pub use finding::{Finding, Severity};
 pub use geometry::{Geometry, Unmap};
 pub use identity::Identity;
 pub use io::{Io, IoFuture};

@@ -62,7 +62,7 @@ pub use config::{
 pub use crowd::Crowd;
 pub use metrics::{
     DeviceReading, FailureMetrics, LunMetrics, LunReading, MetricsSnapshot, OperationMetrics, PortalReading,
-    SessionReading, SpaceReading, WarningCount,
+    Rates, SessionReading, SpaceReading, WarningCount,
 };
 pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};

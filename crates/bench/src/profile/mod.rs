@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::size::HumanSize;
-use lunway_block::{BlockDevice, Geometry};
+use lunway_block::{BlockDevice, Finding, Geometry};
 use serde_json::{Value, json};
 
 use crate::BenchError;
@@ -320,7 +320,8 @@ pub async fn run(
             (Details::Steady(steady), notes)
         }
     };
-    notes.extend(cache_truth(&**device, options.region_on(&device.geometry())).await);
+    let findings = cache_truth(&**device, options.region_on(&device.geometry())).await;
+    notes.extend(findings.iter().map(Finding::sentence));
     Ok(ProfileResult { kind, complete: runner.is_complete(), outcomes: runner.outcomes, details, notes })
 }
 

@@ -167,8 +167,8 @@ async fn where_one_portal_is_named_the_target_is_asked_for_the_others() {
     let lanes = until(&disk, all_up).await;
     assert_eq!(lanes.len(), 4, "{lanes:?}");
     assert!(disk.plan().lanes.iter().all(|lane| lane.group == Some(1)), "{:?}", disk.plan());
-    let warned: Vec<_> = disk.plan().warnings.iter().filter_map(|warning| warning.rule).collect();
-    assert_eq!(warned, [6]);
+    let warned: Vec<_> = disk.plan().warnings.iter().map(|warning| warning.id).collect();
+    assert_eq!(warned, ["rule-6"]);
     disk.close().await;
     server.shutdown(Duration::from_secs(1)).await.unwrap();
 }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use super::cells::{Cell, cells};
-use super::{Inventory, LANES_MAX, LocalPort, Plan, PlanError, PlanKind, PlannedLane, Portal, Wish, warn};
+use super::{
+    Inventory, LANES_MAX, LocalPort, Plan, PlanError, PlanKind, PlannedLane, Portal, Wish, findings,
+};
 
 pub(super) fn plan(wish: &Wish, inventory: &Inventory<'_>) -> Result<Plan, PlanError> {
     let kind = match wish.kind {
@@ -198,7 +200,7 @@ impl Draft {
             let own = wish.lanes.iter().find(is_it).and_then(|named| named.weight);
             lane.weight = own.or(wish.weights.get(n).copied()).unwrap_or(1);
         }
-        let warnings = warn::warnings(&self.lanes, inventory);
+        let warnings = findings::findings(&self.lanes, inventory);
         Ok(Plan { kind, lanes: self.lanes, reasons, warnings })
     }
 }

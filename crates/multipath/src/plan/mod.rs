@@ -6,23 +6,24 @@
 //! | `inventory.rs` | the input: local ports, portals, the kernel's routes |
 //! | `cells.rs` | which port reaches which portal: by subnet, or by the kernel's route |
 //! | `choose.rs` | the lanes of each kind of plan |
-//! | `warn.rs` | the rules of thumb that a plan breaks |
+//! | `findings.rs` | the rules of thumb that a plan breaks |
 
 mod cells;
 mod choose;
+mod findings;
 mod inventory;
 #[cfg(test)]
 mod tests;
-mod warn;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use lunway_block::Finding;
+
 use crate::{LaneShape, Port};
 
 pub use inventory::{Inventory, LocalPort, Portal, Route};
-pub use warn::Warning;
 
 /// As many as a disk may have paths in Windows (MSDSM).
 pub const LANES_MAX: usize = 32;
@@ -116,7 +117,7 @@ pub struct Plan {
     /// A sentence for each rule that was followed, and for what was left out.
     pub reasons: Vec<String>,
     /// Rules that it breaks.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Finding>,
 }
 
 /// One lane of a plan.

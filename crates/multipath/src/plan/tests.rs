@@ -91,12 +91,12 @@ fn shown(plan: &Plan) -> String {
     plan.lanes.iter().map(lane).collect::<Vec<_>>().join(" ")
 }
 
-fn rules(plan: &Plan) -> Vec<Option<u8>> {
-    plan.warnings.iter().map(|warning| warning.rule).collect()
+fn rules(plan: &Plan) -> Vec<&'static str> {
+    plan.warnings.iter().map(|warning| warning.id).collect()
 }
 
-fn warning(plan: &Plan, rule: u8) -> String {
-    plan.warnings.iter().find(|warning| warning.rule == Some(rule)).unwrap().to_string()
+fn warning(plan: &Plan, id: &str) -> String {
+    plan.warnings.iter().find(|warning| warning.id == id).unwrap().to_string()
 }
 
 const TWO: [(&str, &str); 2] = [("eth0", "10.0.1.1/24"), ("eth1", "10.0.2.1/24")];
@@ -121,7 +121,7 @@ fn interfaces_without_a_portal_in_their_subnet_are_no_ports() {
     locals.extend(TWO);
     let plan = Setting::new(&locals, &TWO_PORTALS).plan();
     assert_eq!((plan.kind, shown(&plan)), (PlanKind::Paired, "1.1>1.10 2.1>2.10".to_owned()));
-    assert_eq!(rules(&plan), []);
+    assert_eq!(rules(&plan), [""; 0]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn lanes_of_one_card_or_one_portal_share_its_number() {
     let ports: Vec<_> = plan.lanes.iter().map(|lane| (lane.near_port, lane.far_port)).collect();
     assert_eq!(ports, [(0, 0), (0, 1)]);
     let said = plan.warnings.last().unwrap();
-    assert!(said.rule.is_none() && said.text.contains("all lanes leave by one card, eth0"), "{said}");
+    assert!(said.id == "one-card" && said.what.ends_with("one card, eth0") && said.place == "eth0", "{said}");
     let mesh = Setting::new(&FOUR_IN_ONE, &TWO_IN_ONE).kind(PlanKind::Mesh).plan();
     let ports: Vec<_> = mesh.lanes.iter().map(|lane| (lane.near_port, lane.far_port)).collect();
     assert_eq!(ports[..5], [(0, 0), (1, 1), (2, 0), (3, 1), (0, 1)]);
@@ -220,7 +220,11 @@ fn portals_behind_a_router_are_used_only_where_nothing_else_is_or_when_they_were
     setting.portals[1].named = true;
     let plan = setting.plan();
     assert_eq!(shown(&plan), "1.1>1.10 1.1>198.51.100.7");
-    assert!(warning(&plan, 7).contains("10.0.1.1 > 198.51.100.7:3260 by 10.0.1.254"), "{:?}", plan.warnings);
+    assert!(
+        warning(&plan, "rule-7").contains("10.0.1.1 > 198.51.100.7:3260 by 10.0.1.254"),
+        "{:?}",
+        plan.warnings
+    );
     let only = Setting::new(&TWO, &["198.51.100.7"]).plan();
     assert_eq!((only.lanes[0].from, shown(&only)), (None, "1.1>198.51.100.7".to_owned()));
     let bound = Setting::new(&TWO, &["198.51.100.7"]).from(&["10.0.1.1", "10.0.2.1"]).plan();
@@ -231,14 +235,14 @@ fn portals_behind_a_router_are_used_only_where_nothing_else_is_or_when_they_were
 #[test]
 fn a_mesh_and_several_ports_in_one_subnet_are_warned_of() {
     let plan = Setting::new(&FOUR_IN_ONE, &TWO_IN_ONE).kind(PlanKind::Mesh).plan();
-    assert_eq!(rules(&plan), [Some(3), Some(6)]);
+    assert_eq!(rules(&plan), ["rule-3", "rule-6"]);
     assert!(
-        warning(&plan, 3).contains("rules that route by source"),
+        warning(&plan, "rule-3").contains("rules that route by source"),
         "the kernel says eth0 for all: {plan:?}"
     );
-    assert!(warning(&plan, 6).contains("8 lanes over 4 local ports and 2 portals"), "{plan:?}");
+    assert!(warning(&plan, "rule-6").contains("8 lanes over 4 local ports and 2 portals"), "{plan:?}");
     assert!(
-        !rules(&Setting::new(&FOUR_IN_ONE, &TWO_IN_ONE).kind(PlanKind::Redundant).plan()).contains(&Some(6))
+        !rules(&Setting::new(&FOUR_IN_ONE, &TWO_IN_ONE).kind(PlanKind::Redundant).plan()).contains(&"rule-6")
     );
 }
 
@@ -250,7 +254,7 @@ fn unequal_sessions_are_warned_of_at_the_side_where_they_are() {
     )
     .plan();
     assert_eq!(shown(&plan), "1.1>1.10 1.2>1.11 1.1>1.12");
-    let said = warning(&plan, 5);
+    let said = warning(&plan, "rule-5");
     assert!(said.contains("local port") && said.contains("10.0.1.1 has 2 and 10.0.1.2 has 1"), "{said}");
     assert!(said.contains("KB 969748"), "{said}");
 }
@@ -261,27 +265,30 @@ fn cards_that_differ_are_warned_of_with_what_they_have() {
     setting.locals[1].speed = Some(GIGABIT / 10);
     setting.locals[1].mtu = Some(9000);
     let plan = setting.plan();
-    assert_eq!(rules(&plan), [Some(8), Some(11)]);
+    assert_eq!(rules(&plan), ["rule-8", "rule-11"]);
     assert!(
-        warning(&plan, 8).contains("eth0 (10.0.1.1) has 1 Gb/s and eth1 (10.0.2.1) has 100 Mb/s"),
+        warning(&plan, "rule-8").contains("eth0 (10.0.1.1) has 1 Gb/s and eth1 (10.0.2.1) has 100 Mb/s"),
         "{plan:?}"
     );
-    assert!(warning(&plan, 11).contains("1500") && warning(&plan, 11).contains("9000"), "{plan:?}");
+    assert!(
+        warning(&plan, "rule-11").contains("1500") && warning(&plan, "rule-11").contains("9000"),
+        "{plan:?}"
+    );
     // What is not known differs from nothing.
     setting.locals[1] = LocalPort { speed: None, mtu: None, ..setting.locals[1].clone() };
-    assert_eq!(rules(&setting.plan()), []);
+    assert_eq!(rules(&setting.plan()), [""; 0]);
 }
 
 #[test]
 fn networks_that_overlap_are_warned_of_and_the_narrower_one_counts() {
     let plan =
         Setting::new(&[("eth0", "10.0.0.1/16"), ("eth1", "10.0.1.1/24")], &["10.0.1.10", "10.0.2.10"]).plan();
-    assert_eq!((shown(&plan), rules(&plan)), ("1.1>1.10 0.1>2.10".to_owned(), vec![Some(10)]));
+    assert_eq!((shown(&plan), rules(&plan)), ("1.1>1.10 0.1>2.10".to_owned(), vec!["rule-10"]));
 }
 
 #[test]
 fn a_single_point_of_failure_is_named() {
-    let last = |setting: Setting| setting.plan().warnings.last().unwrap().text.clone();
+    let last = |setting: Setting| setting.plan().warnings.last().unwrap().what.clone();
     assert!(last(Setting::new(&TWO, &["10.0.1.10"])).contains("one lane"));
     let one_portal = Setting::new(&[("eth0", "10.0.1.1/24"), ("eth1", "10.0.1.2/24")], &["10.0.1.10"]);
     assert!(last(one_portal).contains("one portal, 10.0.1.10:3260"));
@@ -293,12 +300,12 @@ fn a_port_without_a_carrier_or_an_address_that_is_not_there_is_planned_and_said(
     setting.locals[1].carrier = false;
     let plan = setting.plan();
     assert!(plan.lanes[1].reason.ends_with("no carrier now"), "{plan:?}");
-    assert!(plan.warnings.last().unwrap().text.contains("eth1 (10.0.2.1) has no carrier"), "{plan:?}");
+    assert!(plan.warnings.last().unwrap().what.contains("eth1 (10.0.2.1) has no carrier"), "{plan:?}");
     setting.locals.truncate(1);
     let plan = setting.from(&["10.0.1.1", "10.0.2.1"]).plan();
     assert_eq!(shown(&plan), "1.1>1.10 2.1>2.10");
     assert!(
-        plan.warnings.last().unwrap().text.contains("10.0.2.1 is no address of this machine"),
+        plan.warnings.last().unwrap().what.contains("10.0.2.1 is no address of this machine"),
         "{plan:?}"
     );
 }

@@ -1,10 +1,11 @@
 //! Counters of one session and logical unit.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::failure::Cause;
 
@@ -130,7 +131,7 @@ impl Counters {
             let counters = &self.kinds[kind as usize];
             let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             OperationMetrics {
-                operation: kind.name(),
+                operation: kind.name().into(),
                 operations: load(&counters.operations),
                 bytes: load(&counters.bytes),
                 failed: load(&counters.failed),
@@ -140,7 +141,7 @@ impl Counters {
             }
         };
         let failures = |cause: Cause| FailureMetrics {
-            cause: cause.name(),
+            cause: cause.name().into(),
             count: self.failures[cause as usize].load(Ordering::Relaxed),
         };
         LunMetrics {
@@ -152,7 +153,7 @@ impl Counters {
 }
 
 /// What was counted on a logical unit, by a session, or through a portal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LunMetrics {
     /// By kind of operation: `read`, `write`, `unmap` (with WRITE SAME), `flush`, `other`.
     pub operations: Vec<OperationMetrics>,
@@ -163,20 +164,20 @@ pub struct LunMetrics {
 }
 
 /// Commands that a device has failed for one cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailureMetrics {
     /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: it is not there any
     /// longer; `timeout`: it has not answered in time; `internal`: something else.
-    pub cause: &'static str,
+    pub cause: Cow<'static, str>,
     /// How many.
     pub count: u64,
 }
 
 /// One kind of operations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OperationMetrics {
     /// Its name.
-    pub operation: &'static str,
+    pub operation: Cow<'static, str>,
     /// Commands that have ended.
     pub operations: u64,
     /// Bytes of those that succeeded.

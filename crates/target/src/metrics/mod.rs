@@ -7,10 +7,12 @@
 //! | `failure.rs` | why a device failed a command |
 //! | `session.rs` | a session's counters, as its connection uses them |
 //! | `prometheus.rs` | the text that Prometheus reads |
+//! | `rates.rs` | what two snapshots say about the time between them |
 
 mod counters;
 mod failure;
 mod prometheus;
+mod rates;
 mod session;
 
 use std::collections::BTreeMap;
@@ -20,12 +22,13 @@ use std::time::{Duration, Instant};
 
 use lunway_block::Space;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::server::{SessionSummary, WarningKind};
 
 pub use counters::{FailureMetrics, LunMetrics, OperationMetrics};
 use failure::Cause;
+pub use rates::Rates;
 use session::Shelf;
 pub(crate) use session::{Addressed, Counted, SessionCounters};
 
@@ -61,7 +64,7 @@ struct FailureLog {
 }
 
 /// All counters at one moment.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MetricsSnapshot {
     /// By logical unit.
     pub luns: Vec<LunReading>,
@@ -85,7 +88,7 @@ pub struct MetricsSnapshot {
 }
 
 /// A logical unit's counters.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LunReading {
     /// The target's name.
     pub target: String,
@@ -97,7 +100,7 @@ pub struct LunReading {
 }
 
 /// The size of a logical unit, and the space behind it.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceReading {
     /// The target's name.
     pub target: String,
@@ -110,7 +113,7 @@ pub struct DeviceReading {
 }
 
 /// What a backing store holds and has left, bytes.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SpaceReading {
     /// What the logical unit takes of it.
     pub allocated: u64,
@@ -127,7 +130,7 @@ impl From<Space> for SpaceReading {
 }
 
 /// How many warnings of one kind there are.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WarningCount {
     /// The kind.
     pub kind: WarningKind,
@@ -136,7 +139,7 @@ pub struct WarningCount {
 }
 
 /// A session's counters.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionReading {
     /// Who it is with.
     #[serde(flatten)]
@@ -147,7 +150,7 @@ pub struct SessionReading {
 }
 
 /// A portal's counters.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PortalReading {
     /// Its address.
     #[schemars(with = "String")]

@@ -132,7 +132,7 @@ impl Page {
         for (labels, metrics) in readings {
             for failure in &metrics.failures {
                 let mut labels = labels.clone();
-                labels.push(("cause", failure.cause.to_owned()));
+                labels.push(("cause", failure.cause.to_string()));
                 self.line(&name, &labels, failure.count);
             }
         }
@@ -174,7 +174,7 @@ fn operations<'a>(
     readings.iter().flat_map(|(labels, metrics)| {
         metrics.operations.iter().map(|operation| {
             let mut labels = labels.clone();
-            labels.push(("operation", operation.operation.to_owned()));
+            labels.push(("operation", operation.operation.to_string()));
             (labels, operation)
         })
     })

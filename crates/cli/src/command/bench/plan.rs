@@ -8,7 +8,7 @@ use lunway_bench::profile::{self, Kind, Profile, ProfileResult};
 use lunway_bench::{
     BenchError, Cancel, End, Entry, Event, Job, Outcome, Region, Schedule, cache_truth, holds_data,
 };
-use lunway_block::{BlockDevice, Geometry};
+use lunway_block::{BlockDevice, Finding, Geometry};
 use lunway_report::Fact;
 
 use super::watch::Watch;
@@ -97,7 +97,8 @@ impl Plan {
                 let ended = outcomes.iter().all(|outcome| outcome.end == End::Limit);
                 let complete = ended && outcomes.len() == schedule.jobs().count();
                 let mut notes = schedule.notes.clone();
-                notes.extend(cache_truth(&**device, whole(schedule, &device.geometry())).await);
+                let findings = cache_truth(&**device, whole(schedule, &device.geometry())).await;
+                notes.extend(findings.iter().map(Finding::sentence));
                 Ok(Measured { outcomes, complete, notes, ..Measured::nothing() })
             }
             Self::Profile(kind, options) => {

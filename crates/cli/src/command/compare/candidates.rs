@@ -154,8 +154,10 @@ impl Opened {
         let mut notes: Vec<String> = Vec::new();
         for (candidate, device) in candidates.iter().zip(&self.devices) {
             let region: Region = Options { region, ..Options::default() }.region_on(&device.geometry());
-            let said = cache_truth(&**device, region).await;
-            notes.extend(said.into_iter().map(|note| format!("{}: {note}", candidate.name())));
+            let findings = cache_truth(&**device, region).await;
+            notes.extend(
+                findings.iter().map(|finding| format!("{}: {}", candidate.name(), finding.sentence())),
+            );
         }
         notes
     }

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
 use lunway_block::duration::parse_duration;
+use lunway_console::Client;
 use lunway_report::response_time;
+use lunway_target::{LunReading, MetricsSnapshot, Rates, SessionReading};
 use serde_json::{Value, json};
 
-use super::{Daemon, failure, rows, text};
+use super::{Daemon, failure};
 use crate::command::paths::live::Live;
 use crate::failure::Failure;
 use crate::interrupt::Requests;
@@ -51,21 +54,6 @@ fn interval(text: &str) -> Result<Duration, String> {
     possible.contains(&interval).then_some(interval).ok_or_else(|| "100ms to 1h are possible".to_owned())
 }
 
-/// What one thing did in an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Rates {
-    read_iops: f64,
-    read_bytes: f64,
-    write_iops: f64,
-    write_bytes: f64,
-    other_iops: f64,
-    errors: f64,
-    /// Of reads and writes, microseconds; 0 without any.
-    latency_us: f64,
-    /// Commands at the device at the end.
-    queue: u64,
-}
-
 impl Top {
     pub(crate) fn run(self) -> Result<(), Failure> {
         if let Some(device) = self.device {
@@ -77,154 +65,132 @@ impl Top {
         let interval = self.interval;
         device::run(async {
             let mut requests = Requests::new().map_err(Failure::failed)?;
-            let mut before = client.get("/v1/metrics").await.map_err(failure)?;
+            let mut before = snapshot(&client).await?;
             let mut since = Instant::now();
             loop {
                 tokio::select! {
                     () = tokio::time::sleep(interval) => {}
                     () = requests.next() => return Ok(()),
                 }
-                let now = client.get("/v1/metrics").await.map_err(failure)?;
-                let elapsed = since.elapsed().as_secs_f64();
+                let now = snapshot(&client).await?;
+                let shown = Interval { before, now, elapsed: since.elapsed() };
                 since = Instant::now();
                 if self.daemon.json {
-                    terminal::print_json(&document(&before, &now, elapsed))?;
+                    terminal::print_json(&shown.document())?;
                 } else {
-                    terminal::print(&screen(
-                        &before,
-                        &now,
-                        elapsed,
-                        !self.once && io::stdout().is_terminal(),
-                    ))?;
+                    terminal::print(&shown.screen(!self.once && io::stdout().is_terminal()))?;
                 }
                 if self.once {
                     return Ok(());
                 }
-                before = now;
+                before = shown.now;
             }
         })
     }
 }
 
-/// The rates of everything in a list, by what names it.
-fn rates<'v>(
-    before: &Value,
-    now: &'v Value,
-    list: &str,
-    name: impl Fn(&Value) -> String,
-    elapsed: f64,
-) -> Vec<(&'v Value, Rates)> {
-    let known: HashMap<_, _> = rows(before, list).iter().map(|thing| (name(thing), thing)).collect();
-    // What was not there before began with nothing.
-    rows(now, list)
-        .iter()
-        .map(|thing| (thing, Rates::of(known.get(&name(thing)).copied(), thing, elapsed)))
-        .collect()
+async fn snapshot(client: &Client) -> Result<MetricsSnapshot, Failure> {
+    let document = client.get("/v1/metrics").await.map_err(failure)?;
+    let snapshot =
+        serde_json::from_value(document).context("the daemon is of another version: its counters differ");
+    snapshot.map_err(Failure::failed)
 }
 
-fn lun_name(lun: &Value) -> String {
-    format!("{}/{}", lun["target"], lun["lun"])
+/// Two snapshots of a daemon's counters.
+struct Interval {
+    before: MetricsSnapshot,
+    now: MetricsSnapshot,
+    elapsed: Duration,
 }
 
-fn session_name(session: &Value) -> String {
-    format!("{}/{}", session["tsih"], session["since"])
-}
-
-impl Rates {
-    fn of(before: Option<&Value>, now: &Value, elapsed: f64) -> Self {
-        let sum = |thing: &Value, key: &str, kinds: &dyn Fn(&str) -> bool| -> u64 {
-            let operations = rows(thing, "operations").iter();
-            let operations =
-                operations.filter(|operation| kinds(operation["operation"].as_str().unwrap_or("")));
-            operations.filter_map(|operation| operation[key].as_u64()).sum()
-        };
-        // A counter that is smaller than before began anew.
-        let more = |key: &str, kinds: &dyn Fn(&str) -> bool| {
-            let known = before.map_or(0, |before| sum(before, key, kinds));
-            sum(now, key, kinds).saturating_sub(known) as f64
-        };
-        let per_second = |key: &str, kinds: &dyn Fn(&str) -> bool| more(key, kinds) / elapsed;
-        let (read, write) = (|kind: &str| kind == "read", |kind: &str| kind == "write");
-        let data = |kind: &str| read(kind) || write(kind);
-        let count = more("operations", &data);
-        Self {
-            read_iops: per_second("operations", &read),
-            read_bytes: per_second("bytes", &read),
-            write_iops: per_second("operations", &write),
-            write_bytes: per_second("bytes", &write),
-            other_iops: per_second("operations", &|kind| !data(kind)),
-            errors: per_second("failed", &|_| true),
-            latency_us: if count > 0.0 { more("latency_us_total", &data) / count } else { 0.0 },
-            queue: now["queue"].as_u64().unwrap_or(0),
-        }
+impl Interval {
+    fn luns(&self) -> impl Iterator<Item = (&LunReading, Rates)> {
+        let known: HashMap<_, _> =
+            self.before.luns.iter().map(|lun| ((&lun.target, lun.lun), &lun.metrics)).collect();
+        self.now.luns.iter().map(move |lun| {
+            let before = known.get(&(&lun.target, lun.lun)).copied();
+            (lun, Rates::between(before, &lun.metrics, self.elapsed))
+        })
     }
 
-    fn json(&self) -> Value {
+    fn sessions(&self) -> impl Iterator<Item = (&SessionReading, Rates)> {
+        // A TSIH may be given again: the time of the login tells which session it is.
+        let name = |reading: &SessionReading| (reading.session.tsih, reading.session.since);
+        let known: HashMap<_, _> =
+            self.before.sessions.iter().map(|reading| (name(reading), &reading.metrics)).collect();
+        self.now.sessions.iter().map(move |reading| {
+            let before = known.get(&name(reading)).copied();
+            (reading, Rates::between(before, &reading.metrics, self.elapsed))
+        })
+    }
+
+    fn document(&self) -> Value {
+        let luns = self.luns().map(|(lun, rates)| {
+            let mut row = document(&rates);
+            row["target"] = json!(lun.target);
+            row["lun"] = json!(lun.lun);
+            row
+        });
+        let sessions = self.sessions().map(|(SessionReading { session, .. }, rates)| {
+            let mut row = document(&rates);
+            row["tsih"] = json!(session.tsih);
+            row["initiator"] = json!(session.initiator);
+            row["target"] = json!(session.target);
+            row["peer"] = json!(session.peer);
+            row
+        });
         json!({
-            "read_iops": self.read_iops, "read_bytes_per_s": self.read_bytes,
-            "write_iops": self.write_iops, "write_bytes_per_s": self.write_bytes,
-            "other_iops": self.other_iops, "errors_per_s": self.errors,
-            "latency_us": self.latency_us, "queue": self.queue,
+            "interval_s": self.elapsed.as_secs_f64(),
+            "luns": luns.collect::<Vec<_>>(),
+            "sessions": sessions.collect::<Vec<_>>(),
         })
     }
 
-    fn cells(&self) -> [String; 8] {
-        let rate = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
-        [
-            format!("{:.0}", self.read_iops),
-            rate(self.read_bytes),
-            format!("{:.0}", self.write_iops),
-            rate(self.write_bytes),
-            format!("{:.0}", self.other_iops),
-            latency(self.latency_us),
-            self.queue.to_string(),
-            format!("{:.0}", self.errors),
-        ]
+    fn screen(&self, live: bool) -> String {
+        const RATES: [&str; 8] =
+            ["READS/s", "READ", "WRITES/s", "WRITTEN", "OTHER/s", "LATENCY", "QUEUE", "ERRORS/s"];
+        fn row<const N: usize, const ALL: usize>(name: [String; N], rates: &Rates) -> [String; ALL] {
+            let mut cells = name.into_iter().chain(cells(rates));
+            std::array::from_fn(|_| cells.next().unwrap_or_default())
+        }
+        fn headings<const ALL: usize>(name: &[&'static str]) -> [&'static str; ALL] {
+            let mut cells = name.iter().copied().chain(RATES);
+            std::array::from_fn(|_| cells.next().unwrap_or_default())
+        }
+        let luns = self.luns().map(|(lun, rates)| row([lun.target.clone(), lun.lun.to_string()], &rates));
+        let luns: Vec<[String; 10]> = luns.collect();
+        let sessions = self.sessions().map(|(SessionReading { session, .. }, rates)| {
+            row([session.tsih.to_string(), session.initiator.clone(), session.peer.to_string()], &rates)
+        });
+        let sessions: Vec<[String; 11]> = sessions.collect();
+        let luns = terminal::table(headings(&["TARGET", "LUN"]), &luns, "no logical unit has done anything");
+        let sessions = terminal::table(headings(&["TSIH", "INITIATOR", "FROM"]), &sessions, "no sessions");
+        let text = format!("{luns}\n\n{sessions}");
+        if live { redrawn(&text) } else { text }
     }
 }
 
-fn document(before: &Value, now: &Value, elapsed: f64) -> Value {
-    let with = |thing: &Value, keys: &[&str], rates: &Rates| {
-        let mut row = rates.json();
-        keys.iter().for_each(|key| row[*key] = thing[*key].clone());
-        row
-    };
-    let luns = rates(before, now, "luns", lun_name, elapsed);
-    let luns: Vec<_> = luns.iter().map(|(lun, rates)| with(lun, &["target", "lun"], rates)).collect();
-    let sessions = rates(before, now, "sessions", session_name, elapsed);
-    let keys = ["tsih", "initiator", "target", "peer"];
-    let sessions: Vec<_> = sessions.iter().map(|(session, rates)| with(session, &keys, rates)).collect();
-    json!({ "interval_s": elapsed, "luns": luns, "sessions": sessions })
+fn document(rates: &Rates) -> Value {
+    json!({
+        "read_iops": rates.read_iops, "read_bytes_per_s": rates.read_bytes,
+        "write_iops": rates.write_iops, "write_bytes_per_s": rates.write_bytes,
+        "other_iops": rates.other_iops, "errors_per_s": rates.errors,
+        "latency_us": rates.latency_us, "queue": rates.queue,
+    })
 }
 
-fn screen(before: &Value, now: &Value, elapsed: f64, live: bool) -> String {
-    const RATES: [&str; 8] =
-        ["READS/s", "READ", "WRITES/s", "WRITTEN", "OTHER/s", "LATENCY", "QUEUE", "ERRORS/s"];
-    fn row<const N: usize, const ALL: usize>(name: [String; N], rates: &Rates) -> [String; ALL] {
-        let mut cells = name.into_iter().chain(rates.cells());
-        std::array::from_fn(|_| cells.next().unwrap_or_default())
-    }
-    fn headings<const ALL: usize>(name: &[&'static str]) -> [&'static str; ALL] {
-        let mut cells = name.iter().copied().chain(RATES);
-        std::array::from_fn(|_| cells.next().unwrap_or_default())
-    }
-    let luns = rates(before, now, "luns", lun_name, elapsed);
-    let luns: Vec<[String; 10]> =
-        luns.iter().map(|(lun, rates)| row([text(lun, "target"), text(lun, "lun")], rates)).collect();
-    let sessions = rates(before, now, "sessions", session_name, elapsed);
-    let sessions: Vec<[String; 11]> = sessions
-        .iter()
-        .map(|(session, rates)| {
-            row([text(session, "tsih"), text(session, "initiator"), text(session, "peer")], rates)
-        })
-        .collect();
-    let luns = terminal::table(headings(&["TARGET", "LUN"]), &luns, "no logical unit has done anything");
-    let sessions = terminal::table(headings(&["TSIH", "INITIATOR", "FROM"]), &sessions, "no sessions");
-    let text = format!("{luns}\n\n{sessions}");
-    if !live {
-        return text;
-    }
-    redrawn(&text)
+fn cells(rates: &Rates) -> [String; 8] {
+    let rate = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
+    [
+        format!("{:.0}", rates.read_iops),
+        rate(rates.read_bytes),
+        format!("{:.0}", rates.write_iops),
+        rate(rates.write_bytes),
+        format!("{:.0}", rates.other_iops),
+        latency(rates.latency_us),
+        rates.queue.to_string(),
+        format!("{:.0}", rates.errors),
+    ]
 }
 
 /// Mean latency; nothing where there was no operation.
@@ -236,36 +202,39 @@ fn latency(us: f64) -> String {
 mod tests {
     use super::*;
 
-    fn metrics(reads: u64, queue: u64) -> Value {
-        let read = json!({ "operation": "read", "operations": reads, "bytes": reads * 4096, "failed": 0, "latency_us_total": reads * 50 });
-        let other = json!({ "operation": "other", "operations": 2 * reads, "bytes": 0, "failed": 1, "latency_us_total": 7 });
-        json!({ "luns": [{ "target": "iqn.t", "lun": 0, "operations": [read, other], "queue": queue }], "sessions": [] })
+    fn metrics(reads: u64, queue: u64) -> MetricsSnapshot {
+        let read = json!({
+            "operation": "read", "operations": reads, "bytes": reads * 4096, "failed": 0, "refused": 0,
+            "latency_us_total": reads * 50, "latency_us_log2": [],
+        });
+        let lun = json!({
+            "target": "iqn.t", "lun": 0, "operations": [read], "failures": [], "queue": queue,
+        });
+        let snapshot = json!({
+            "luns": [lun], "sessions": [], "portals": [], "logins": 0, "logins_refused": 0,
+            "chap_failures": 0, "chap_delayed": 0, "devices": [], "warnings": [],
+        });
+        serde_json::from_value(snapshot).unwrap()
+    }
+
+    fn interval() -> Interval {
+        let elapsed = Duration::from_secs(2);
+        Interval { before: metrics(100, 1), now: metrics(300, 5), elapsed }
     }
 
     #[test]
-    fn rates_are_differences_by_time() {
-        let shown = document(&metrics(100, 1), &metrics(300, 5), 2.0);
+    fn programs_get_the_rates_of_each_logical_unit() {
+        let shown = interval().document();
         let lun = &shown["luns"][0];
-        assert_eq!((&lun["read_iops"], &lun["read_bytes_per_s"]), (&json!(100.0), &json!(409_600.0)));
-        assert_eq!(
-            (&lun["other_iops"], &lun["latency_us"], &lun["queue"]),
-            (&json!(200.0), &json!(50.0), &json!(5))
-        );
-        assert_eq!(lun["errors_per_s"], json!(0.0));
-    }
-
-    #[test]
-    fn what_began_anew_has_no_negative_rate() {
-        let shown = document(&metrics(300, 1), &metrics(100, 1), 1.0);
-        assert_eq!(shown["luns"][0]["read_iops"], json!(0.0));
-        let shown = document(&json!({}), &metrics(100, 1), 1.0);
-        assert_eq!(shown["luns"][0]["read_iops"], json!(100.0));
+        assert_eq!((&lun["target"], &lun["read_iops"]), (&json!("iqn.t"), &json!(100.0)));
+        assert_eq!((&lun["latency_us"], &lun["queue"]), (&json!(50.0), &json!(5)));
+        assert_eq!(shown["interval_s"], json!(2.0));
     }
 
     #[test]
     fn the_screen_is_redrawn_in_place_only_on_a_terminal() {
-        let text = screen(&metrics(0, 0), &metrics(100, 3), 1.0, false);
+        let text = interval().screen(false);
         assert!(text.contains("iqn.t") && text.contains("no sessions") && !text.contains('\x1b'), "{text}");
-        assert!(screen(&metrics(0, 0), &metrics(100, 3), 1.0, true).starts_with("\x1b[H"));
+        assert!(interval().screen(true).starts_with("\x1b[H"));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockDevice, Buf};
+use lunway_block::{BlockDevice, Buf, Finding};
 use lunway_device::OpenOptions;
 use lunway_initiator::IscsiUrl;
 use lunway_iscsi_paths::{Address, IscsiMultipath, LaneName, MultipathUrl, PortalName};
@@ -243,7 +243,10 @@ fn warnings(plan: &Plan) -> String {
     if plan.warnings.is_empty() {
         return String::new();
     }
-    let lines = plan.warnings.iter().map(|warning| format!("  {}", terminal::clean(&warning.to_string())));
+    let lines = plan
+        .warnings
+        .iter()
+        .map(|warning| format!("  {}: {}", warning.id, terminal::clean(&warning.to_string())));
     std::iter::once(terminal::heading("Warnings")).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
@@ -257,13 +260,27 @@ fn print_blocks(blocks: &[String]) -> Result<(), Failure> {
 }
 
 fn plan_document(device: &str, plan: &Plan, policy: Policy) -> Value {
-    let warnings: Vec<_> =
-        plan.warnings.iter().map(|warning| json!({ "rule": warning.rule, "text": warning.text })).collect();
+    let warnings: Vec<_> = plan.warnings.iter().map(finding_document).collect();
     json!({
         "device": device,
         "plan": plan.kind.to_string(),
         "reasons": plan.reasons,
         "warnings": warnings,
         "policy": policy.to_string(),
+    })
+}
+
+/// A finding about a plan; `rule` is its number in the list of rules of thumb, `text` all of it in one sentence.
+fn finding_document(finding: &Finding) -> Value {
+    let rule: Option<u8> = finding.id.strip_prefix("rule-").and_then(|number| number.parse().ok());
+    json!({
+        "id": finding.id,
+        "severity": finding.severity.to_string(),
+        "what": finding.what,
+        "where": finding.place,
+        "why": finding.why,
+        "do": finding.remedy,
+        "rule": rule,
+        "text": finding.to_string(),
     })
 }

@@ -1,48 +1,33 @@
 //! Rules of thumb that a plan breaks, by the numbers that `docs/src/multipath.md` lists.
 
 use std::collections::BTreeMap;
-use std::fmt;
+
+use lunway_block::{Finding, Severity};
 
 use super::{Inventory, LocalPort, PlannedLane};
 
-/// A rule that a plan breaks, and what may come of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// Its number in the list of rules of thumb; `None`: it is in no list.
-    pub rule: Option<u8>,
-    /// The fact, its consequence, and a remedy.
-    pub text: String,
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.rule {
-            Some(rule) => write!(f, "rule {rule}: {}", self.text),
-            None => f.write_str(&self.text),
-        }
-    }
-}
-
 /// All of them, those that no number has last.
-pub(super) fn warnings(lanes: &[PlannedLane], inventory: &Inventory<'_>) -> Vec<Warning> {
+pub(super) fn findings(lanes: &[PlannedLane], inventory: &Inventory<'_>) -> Vec<Finding> {
     let ports: Vec<LocalPort> = used_ports(lanes, inventory);
-    let mut warnings = Warnings(Vec::new());
-    one_subnet(&mut warnings, lanes, &ports, inventory);
-    unequal_sessions(&mut warnings, lanes);
-    mesh(&mut warnings, lanes);
-    routed(&mut warnings, lanes, inventory);
-    different_cards(&mut warnings, &ports);
-    overlapping(&mut warnings, &ports);
-    single_points(&mut warnings, lanes, &ports);
-    missing(&mut warnings, &ports);
-    warnings.0
+    let mut findings = Findings(Vec::new());
+    one_subnet(&mut findings, lanes, &ports, inventory);
+    unequal_sessions(&mut findings, lanes);
+    mesh(&mut findings, lanes);
+    routed(&mut findings, lanes, inventory);
+    different_cards(&mut findings, &ports);
+    overlapping(&mut findings, &ports);
+    single_points(&mut findings, lanes, &ports);
+    missing(&mut findings, &ports);
+    findings.0
 }
 
-struct Warnings(Vec<Warning>);
+struct Findings(Vec<Finding>);
 
-impl Warnings {
-    fn add(&mut self, rule: impl Into<Option<u8>>, text: String) {
-        self.0.push(Warning { rule: rule.into(), text });
+impl Findings {
+    /// A warning about `place`: the other parts as [`Finding`] has them.
+    fn add(&mut self, id: &'static str, place: String, what: String, why: &str, remedy: &str) {
+        let (why, remedy) = (why.to_owned(), remedy.to_owned());
+        self.0.push(Finding { id, severity: Severity::Warning, what, place, why, remedy });
     }
 }
 
@@ -67,7 +52,7 @@ fn listed(names: impl IntoIterator<Item = String>) -> String {
 }
 
 fn one_subnet(
-    warnings: &mut Warnings,
+    findings: &mut Findings,
     lanes: &[PlannedLane],
     ports: &[LocalPort],
     inventory: &Inventory<'_>,
@@ -92,16 +77,15 @@ fn one_subnet(
             }
             Some((lane.name(), other))
         });
-        let consequence = match astray {
-            Some((lane, other)) => format!(
-                "the kernel sends by destination alone, and {lane} would leave by {other}: give each port a subnet of its \
-                 own, or rules that route by source"
-            ),
-            None => "their lanes leave by their own cards only as long as routes by source say so; most storage wants a \
-                     subnet for each of its ports"
-                .to_owned(),
+        let why = match astray {
+            Some((lane, other)) => {
+                format!("the kernel sends by destination alone, and {lane} would leave by {other}")
+            }
+            None => "their lanes leave by their own cards only as long as routes by source say so".to_owned(),
         };
-        warnings.add(3, format!("{both} are in one subnet, {network}: {consequence}"));
+        let what = format!("{both} are in one subnet, {network}");
+        let remedy = "give each port a subnet of its own, or rules that route by source";
+        findings.add("rule-3", both, what, &why, remedy);
     }
 }
 
@@ -114,7 +98,7 @@ fn counts(lanes: &[PlannedLane], port: impl Fn(&PlannedLane) -> u32) -> BTreeMap
     counts
 }
 
-fn unequal_sessions(warnings: &mut Warnings, lanes: &[PlannedLane]) {
+fn unequal_sessions(findings: &mut Findings, lanes: &[PlannedLane]) {
     let near_name = |port: u32| {
         let lane = lanes.iter().find(|lane| lane.near_port == port);
         lane.and_then(|lane| lane.near).map_or("any".to_owned(), |near| near.to_string())
@@ -131,19 +115,18 @@ fn unequal_sessions(warnings: &mut Warnings, lanes: &[PlannedLane]) {
     let near = unequal(&counts(lanes, |lane| lane.near_port), &near_name);
     let far = unequal(&counts(lanes, |lane| lane.far_port), &far_name);
     for (side, list) in [("local port", near), ("portal", far)] {
-        if let Some(list) = list {
-            warnings.add(
-                5,
-                format!(
-                    "not every {side} has as many sessions: {list}; policies that count requests pile them up on the port with \
-                     fewer (KB 969748), only adaptive counts what is on each port"
-                ),
-            );
-        }
+        let Some(list) = list else { continue };
+        findings.add(
+            "rule-5",
+            format!("{side}s"),
+            format!("not every {side} has as many sessions: {list}"),
+            "policies that count requests pile them up on the port with fewer (KB 969748)",
+            "use as many for each, or the policy adaptive, which counts what is on each port",
+        );
     }
 }
 
-fn mesh(warnings: &mut Warnings, lanes: &[PlannedLane]) {
+fn mesh(findings: &mut Findings, lanes: &[PlannedLane]) {
     let near = counts(lanes, |lane| lane.near_port);
     let far = counts(lanes, |lane| lane.far_port);
     let shared = |counts: &BTreeMap<u32, usize>| counts.values().any(|count| *count > 1);
@@ -152,31 +135,33 @@ fn mesh(warnings: &mut Warnings, lanes: &[PlannedLane]) {
     };
     if shared(&near) && shared(&far) && lanes.iter().any(crossed) {
         let active: usize = near.values().sum();
-        warnings.add(
-            6,
-            format!(
-                "a mesh is in use: {active} lanes over {} local ports and {} portals, which send over the same port in turns; \
-                 with any policy but adaptive that has cost 90 % of the throughput; plan=redundant keeps the rest in reserve",
-                near.len(),
-                far.len()
-            ),
+        let ports = format!("{} local ports and {} portals", near.len(), far.len());
+        let what =
+            format!("a mesh is in use: {active} lanes over {ports}, which send over the same port in turns");
+        findings.add(
+            "rule-6",
+            ports,
+            what,
+            "with any policy but adaptive that has cost 90 % of the throughput",
+            "plan=redundant keeps the rest in reserve",
         );
     }
 }
 
-fn routed(warnings: &mut Warnings, lanes: &[PlannedLane], inventory: &Inventory<'_>) {
+fn routed(findings: &mut Findings, lanes: &[PlannedLane], inventory: &Inventory<'_>) {
     let routers = lanes.iter().filter_map(|lane| {
         let gateway = (inventory.route)(lane.from, lane.portal.ip())?.gateway?;
         Some(format!("{} by {gateway}", lane.name()))
     });
     let routers: Vec<_> = routers.collect();
     if !routers.is_empty() {
-        warnings.add(
-            7,
-            format!(
-                "a router is in between: {}; it adds delay, and is one more thing that fails for all at once",
-                listed(routers)
-            ),
+        let routers = listed(routers);
+        findings.add(
+            "rule-7",
+            routers.clone(),
+            format!("a router is in between: {routers}"),
+            "it adds delay, and is one more thing that fails for all at once",
+            "give a local port an address in the storage's subnet",
         );
     }
 }
@@ -187,29 +172,32 @@ fn differ<T: PartialEq>(ports: &[LocalPort], fact: impl Fn(&LocalPort) -> Option
     facts.next().is_some_and(|first| facts.any(|other| other != first))
 }
 
-fn different_cards(warnings: &mut Warnings, ports: &[LocalPort]) {
+fn different_cards(findings: &mut Findings, ports: &[LocalPort]) {
     if differ(ports, |port| port.speed) {
         let speeds =
             ports.iter().filter_map(|port| Some(format!("{} has {}", port.title(), speed(port.speed?))));
-        warnings.add(
-            8,
-            format!(
-                "the ports differ in speed: {}; policies that share evenly are as slow as the slowest, adaptive goes by the \
-                 rates it measures",
-                listed(speeds)
-            ),
+        findings.add(
+            "rule-8",
+            titles(ports),
+            format!("the ports differ in speed: {}", listed(speeds)),
+            "policies that share evenly are as slow as the slowest",
+            "use ports of one speed, or the policy adaptive, which goes by the rates it measures",
         );
     }
     if differ(ports, |port| port.mtu) {
         let mtus = ports.iter().filter_map(|port| Some(format!("{} has {}", port.title(), port.mtu?)));
-        warnings.add(
-            11,
-            format!(
-                "the MTU is not the same everywhere: {}; use jumbo frames on all of a storage network or on none",
-                listed(mtus)
-            ),
+        findings.add(
+            "rule-11",
+            titles(ports),
+            format!("the MTU is not the same everywhere: {}", listed(mtus)),
+            "a frame that is too large for a port on its way is lost",
+            "use jumbo frames on all of a storage network or on none",
         );
     }
+}
+
+fn titles(ports: &[LocalPort]) -> String {
+    listed(ports.iter().map(LocalPort::title))
 }
 
 fn speed(bits: u64) -> String {
@@ -219,61 +207,63 @@ fn speed(bits: u64) -> String {
     }
 }
 
-fn overlapping(warnings: &mut Warnings, ports: &[LocalPort]) {
+fn overlapping(findings: &mut Findings, ports: &[LocalPort]) {
     for (n, one) in ports.iter().enumerate() {
         for other in &ports[n + 1..] {
             let (a, b) = (one.network.trunc(), other.network.trunc());
             if a != b && (a.contains(&b) || b.contains(&a)) {
                 let (one, other) = (one.title(), other.title());
-                warnings.add(
-                    10,
-                    format!("the networks of {one}, {a}, and of {other}, {b}, overlap: keep them apart"),
+                findings.add(
+                    "rule-10",
+                    format!("{one} and {other}"),
+                    format!("the networks of {one}, {a}, and of {other}, {b}, overlap"),
+                    "the narrower one takes what is meant for the other",
+                    "keep them apart",
                 );
             }
         }
     }
 }
 
-fn single_points(warnings: &mut Warnings, lanes: &[PlannedLane], ports: &[LocalPort]) {
+/// What one card or one portal for all lanes costs.
+const SHARED: &str = "they share its rate, and when it fails nothing is left";
+
+fn single_points(findings: &mut Findings, lanes: &[PlannedLane], ports: &[LocalPort]) {
     let Some(first) = lanes.first() else { return };
     // A lane over the loopback has no cable that could be pulled.
     if ports.is_empty() {
         return;
     }
-    if let [_] = lanes {
-        warnings.add(None, "there is one lane: whatever breaks on it breaks the disk".to_owned());
+    if let [lane] = lanes {
+        let why = "a fault anywhere on it stops the disk";
+        let what = "there is one lane".to_owned();
+        findings.add("one-lane", lane.name(), what, why, "add a local port or a portal");
         return;
     }
     if lanes.iter().all(|lane| lane.near_port == first.near_port) {
         let card = ports.first().map_or(String::new(), |port| port.card.clone());
-        warnings.add(
-            None,
-            format!(
-                "all lanes leave by one card, {card}: they share its rate, and when it fails nothing is left"
-            ),
-        );
+        let what = format!("all lanes leave by one card, {card}");
+        findings.add("one-card", card, what, SHARED, "use a second card");
     }
     if lanes.iter().all(|lane| lane.far_port == first.far_port) {
-        let portal = first.portal;
-        warnings.add(
-            None,
-            format!("all lanes lead to one portal, {portal}: they share its rate, and when it fails nothing is left"),
-        );
+        let portal = first.portal.to_string();
+        let what = format!("all lanes lead to one portal, {portal}");
+        findings.add("one-portal", portal, what, SHARED, "have the target listen on a second one");
     }
 }
 
-fn missing(warnings: &mut Warnings, ports: &[LocalPort]) {
+fn missing(findings: &mut Findings, ports: &[LocalPort]) {
     for port in ports {
         if port.interface.is_empty() {
-            let ip = port.ip;
-            warnings.add(
-                None,
-                format!("{ip} is no address of this machine now: lanes from it wait until it is one"),
-            );
+            let ip = port.ip.to_string();
+            let what = format!("{ip} is no address of this machine now");
+            let why = "lanes from it wait until it is one";
+            findings.add("address-missing", ip, what, why, "add it to a card, or leave it out of from=");
         } else if !port.carrier {
             let title = port.title();
-            warnings
-                .add(None, format!("{title} has no carrier now: lanes from it wait until its cable is in"));
+            let what = format!("{title} has no carrier now");
+            let why = "lanes from it wait until there is one";
+            findings.add("no-carrier", title, what, why, "check its cable and the switch");
         }
     }
 }
