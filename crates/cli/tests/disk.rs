@@ -365,6 +365,20 @@ fn damage_is_found_named_and_repaired_where_that_is_certain() {
     assert!(folder.contents("disk.vhdx") == data);
     let kept = fs::read(folder.path("disk.vhdx.before-repair")).unwrap();
     assert!(kept[..MIB as usize] == bytes[..MIB as usize], "the headers as they were");
+    folder.disk("repair disk.vhdx --undo");
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == bytes, "undone to the byte");
+    fs::remove_file(folder.path("disk.vhdx.before-repair")).unwrap();
+    // A header of zeroes comes back as zeroes, and a disk that was written since is left alone.
+    bytes[64 << 10..68 << 10].fill(0);
+    fs::write(folder.path("disk.vhdx"), &bytes).unwrap();
+    folder.disk("repair disk.vhdx");
+    let repaired = fs::read(folder.path("disk.vhdx")).unwrap();
+    assert!(repaired != bytes);
+    folder.disk("repair disk.vhdx --undo");
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == bytes, "undone to the byte");
+    fs::write(folder.path("disk.vhdx"), &repaired).unwrap();
+    folder.refused("repair disk.vhdx --undo");
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == repaired);
     fs::remove_file(folder.path("disk.vhdx.before-repair")).unwrap();
 
     // A state that does not exist: nobody knows what was there.

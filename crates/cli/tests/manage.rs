@@ -154,9 +154,12 @@ fn a_number_that_is_taken_is_given_away_only_by_its_own_word() {
     let file = daemon.file();
     // All of it is replaced: another disk has not the first one's serial number.
     assert!(file.contains("b.img\"") && !file.contains("a.img") && !file.contains("serial"), "{file}");
-    daemon.run(&["acl", "add", IQN, "one", "--luns", "3"]);
+    let everybody = daemon.refused(&["acl", "add", IQN, "one", "--luns", "3"]);
+    assert!(everybody.contains("would let in every initiator"), "{everybody}");
+    let one = ["acl", "add", IQN, "one", "--luns", "3", "--from", "10.0.0.7"];
+    daemon.run(&one);
     assert!(daemon.refused(&["acl", "add", IQN, "one", "--deny"]).contains("rule one in the acl"));
-    assert_eq!(daemon.run(&["acl", "add", IQN, "one", "--luns", "3"]), "nothing to change");
+    assert_eq!(daemon.run(&one), "nothing to change");
     daemon.run(&["acl", "add", IQN, "one", "--deny", "--replace"]);
     daemon.run(&["target", "add", IQN]);
     assert!(daemon.refused(&["target", "add", IQN, "--alias", "mine"]).contains("already exists"));
@@ -175,6 +178,13 @@ fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
     }
     assert_eq!(fs::metadata(daemon.path("a.img")).unwrap().len(), 2 << 20);
     assert!(daemon.file().contains("ram:1M"));
+    fs::write(daemon.path("b.img"), vec![8; 1 << 20]).unwrap();
+    let said = daemon.refused(&["lun", "add", IQN, "3", "b.img", "--replace"]);
+    assert!(said.contains("has 2097152 bytes; a size of 1048576 would lose"), "another disk: {said}");
+    for more in [&[][..], &["--dry-run"]] {
+        let said = daemon.refused(&[&["lun", "resize", IQN, "3", "1000", "--shrink"], more].concat());
+        assert!(said.contains("not whole sectors of 512"), "{said}");
+    }
     daemon.run(&["lun", "resize", IQN, "3", "4M"]);
     daemon.run(&["lun", "resize", IQN, "3", "512K", "--shrink"]);
     // Another size of the same memory is a resize, whatever asks for it.

@@ -8,7 +8,8 @@ use axum::http::StatusCode;
 use lunway_block::BlockError;
 use lunway_block::spec::DeviceSpec;
 use lunway_target::{
-    ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, LunConfig, Server, StartError,
+    ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, LunConfig, LunSummary, Server,
+    StartError,
 };
 use tokio::sync::{RwLock, watch};
 
@@ -145,7 +146,7 @@ impl Manager {
         .await
     }
 
-    /// Serves what the file says now.
+    /// Serves what the file says now; without a file what is served already, with secrets read again.
     pub(crate) async fn reload(&self, ask: Ask) -> Result<Applied, ApiError> {
         let this = self.clone();
         self.to_its_end(async move {
@@ -196,9 +197,13 @@ impl Manager {
 
     /// The size of a logical unit that is served, bytes.
     fn size(&self, target: &IscsiName, lun: u16) -> Option<u64> {
-        let targets = self.server.targets();
-        let served = targets.iter().find(|served| served.name == target.as_str())?;
-        served.luns.iter().find(|served| served.id == lun).map(|lun| lun.size)
+        self.served(target, lun).map(|lun| lun.size)
+    }
+
+    /// A logical unit as it is served.
+    fn served(&self, target: &IscsiName, lun: u16) -> Option<LunSummary> {
+        let served = self.server.targets().into_iter().find(|served| served.name == target.as_str())?;
+        served.luns.into_iter().find(|served| served.id == lun)
     }
 
     /// Gives the device of a logical unit another size: under another name where the name says the size, else in place.
@@ -343,6 +348,12 @@ impl Manager {
             return Err(refused(ChangeError::Generation { expected, is: generation }));
         }
         let old = self.size(target, lun);
+        let sector = self.served(target, lun).map_or(1, |served| u64::from(served.sector));
+        if size == 0 || !size.is_multiple_of(sector) {
+            return Err(ApiError::unprocessable(format!(
+                "lun {lun} of target {target}: {size} bytes are not whole sectors of {sector}: give a multiple, such as 10G"
+            )));
+        }
         let mut changes = Vec::new();
         if old != Some(size) {
             if !ask.dry_run {
@@ -422,10 +433,7 @@ impl Switch {
         *path = manager.source.path(Path::new(leaf));
         let leaf = path.clone();
         let to = spec.to_string().parse().map_err(|error| ApiError::unprocessable(format!("{error}")))?;
-        let targets = manager.server.targets();
-        let served = targets.iter().find(|served| served.name == target.as_str());
-        let served = served.and_then(|served| served.luns.iter().find(|served| served.id == lun));
-        let serial = served.ok_or_else(|| no_lun(&target, lun))?.serial.clone();
+        let serial = manager.served(&target, lun).ok_or_else(|| no_lun(&target, lun))?.serial;
         Ok(Self { target, lun, from, to, leaf, serial })
     }
 }

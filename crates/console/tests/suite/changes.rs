@@ -97,14 +97,52 @@ async fn a_dry_run_says_in_words_who_may_log_in_then() {
         "no initiator may log in to target {TARGET} any more: no access rule allows one, and it is not open"
     );
     assert_eq!(closed["effects"], json!([nobody]));
-    daemon.put(&format!("{target}/acl/all"), json!({ "read_only": true })).await.unwrap();
+    let rule = json!({ "initiators": ["iqn.2026-11.com.example:*"], "read_only": true });
+    daemon.put(&format!("{target}/acl/some"), rule).await.unwrap();
     let ruled = daemon.put(&target, json!({ "open": false })).await.unwrap();
     let sentence = format!("initiators that match no access rule may not log in to target {TARGET} any more");
     assert_eq!(ruled["effects"], json!([sentence]));
-    let emptied = daemon.delete(&format!("{target}/acl/all?dry_run=true")).await.unwrap();
+    let emptied = daemon.delete(&format!("{target}/acl/some?dry_run=true")).await.unwrap();
     assert_eq!(emptied["effects"], json!([nobody]));
     let opened = daemon.put(&target, json!({ "open": true })).await.unwrap();
-    assert!(opened["effects"][0].as_str().unwrap().starts_with("everybody may log in to target"), "{opened}");
+    assert!(
+        opened["effects"][0].as_str().unwrap().starts_with("every initiator that reaches target"),
+        "{opened}"
+    );
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_rule_that_matches_every_initiator_is_told_of_as_an_open_target_is() {
+    let daemon = Daemon::start().await;
+    let target = format!("/v1/targets/{TARGET}");
+    let rule = json!({ "initiators": ["iqn.2026-11.com.example:h"] });
+    daemon.put(&format!("{target}/acl/host"), rule).await.unwrap();
+    daemon.put(&target, json!({ "open": false })).await.unwrap();
+    assert_eq!(daemon.get("/v1/health").await["warnings"], json!([]));
+    let opened = daemon.put(&format!("{target}/acl/host"), json!({ "initiators": [] })).await.unwrap();
+    let said = opened["effects"][0].as_str().unwrap();
+    assert!(said.starts_with("every initiator that reaches target") && said.contains("rule host"), "{said}");
+    let warnings = daemon.get("/v1/health").await["warnings"].clone();
+    assert_eq!(warnings[0]["kind"], "open_target", "{warnings}");
+    assert!(warnings[0]["text"].as_str().unwrap().contains("access rule host"), "{warnings}");
+    daemon.stop().await;
+}
+
+#[tokio::test]
+async fn a_ram_disk_is_not_made_anew_without_a_word() {
+    let daemon = Daemon::start().await;
+    let lun = format!("/v1/targets/{TARGET}/luns/7");
+    daemon.put(&lun, json!({ "device": "ram:2M" })).await.unwrap();
+    for query in ["", "?dry_run=true", "?shrink=true"] {
+        for body in [json!({ "sector": 4096 }), json!({ "device": "delay:1ms:ram:2M" })] {
+            let (status, sentence) = daemon.put(&format!("{lun}{query}"), body).await.unwrap_err();
+            assert!(status == 409 && sentence.contains("its data would be lost"), "{status} {sentence}");
+        }
+    }
+    let gone = daemon.delete(&lun).await.unwrap();
+    let lost = format!("what ram:2M held, lun 7 of target {TARGET}, is lost with it");
+    assert_eq!(gone["effects"], json!([lost]));
     daemon.stop().await;
 }
 

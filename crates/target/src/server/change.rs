@@ -259,24 +259,21 @@ impl Server {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
         let prepared = self.prepare(&transaction.luns, &new, options.switched)?;
-        let smaller = prepared.resized.iter().find_map(|((target, lun), size)| {
-            let present = transaction.lun(target, *lun)?.device.geometry().size;
-            let smaller = || ChangeError::Smaller { target: target.clone(), lun: *lun, present, size: *size };
-            (*size < present).then(smaller)
-        });
-        if let Some(smaller) = smaller.filter(|_| !options.shrink) {
-            return Err(smaller);
-        }
         let to_open =
             |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();
         let needs: Vec<_> = prepared.new.iter().filter(to_open).cloned().collect();
         if !needs.is_empty() {
             return Ok(Attempt::Needs(needs));
         }
+        if let Some(smaller) = smaller(&transaction.luns, &prepared, openings).filter(|_| !options.shrink) {
+            return Err(smaller);
+        }
         changes.extend(prepared.secrets.iter().cloned());
         let made = !options.dry_run;
         let (before, sessions) = (self.shared.serving(), self.shared.registry.summaries());
         let mut effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
+        effects.extend(effects::lost_luns(&old, &served, &sessions, made));
+        effects.extend(effects::lost_memory(&old, &served, made));
         let (warnings, known) = (Warning::of(&served), self.warnings());
         let now = warnings.iter().cloned().chain(self.idle_portals(&served));
         let new = now.filter(|warning| !known.contains(warning) && !warning.is_told_by_effects());
@@ -545,6 +542,20 @@ impl Server {
         }
         leaving
     }
+}
+
+/// A logical unit that would have fewer bytes than now, with its own device or with another.
+fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> Option<ChangeError> {
+    let resized = prepared.resized.iter().map(|((target, lun), size)| (target.as_str(), *lun, *size));
+    let replaced = prepared.new.iter().filter_map(|(target, config)| {
+        let opened = openings.find(target.name.as_str(), config)?;
+        Some((target.name.as_str(), config.id, openings.luns[opened].lun.device.geometry().size))
+    });
+    resized.chain(replaced).find_map(|(target, lun, size)| {
+        let present = luns.get(&(target.to_owned(), lun))?.device.geometry().size;
+        let smaller = || ChangeError::Smaller { target: target.to_owned(), lun, present, size };
+        (size < present).then(smaller)
+    })
 }
 
 fn changed_secret(place: String) -> Change {

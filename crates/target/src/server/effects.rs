@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lunway_block::spec::DeviceSpec;
+
 use super::summary::SessionSummary;
 use super::warnings::{Warning, WarningKind};
 use crate::access::Access;
-use crate::config::{AccessRule, TargetConfig};
+use crate::config::{AccessRule, Config, LunConfig, TargetConfig};
 use crate::name::IscsiName;
 use crate::shared::Target;
 
@@ -28,13 +30,23 @@ enum Admits {
 
 impl Admits {
     fn of(target: &TargetConfig) -> Self {
-        match (target.open, target.chap.is_empty()) {
+        match (target.open || rule_for_all(target).is_some(), target.chap.is_empty()) {
             _ if !target.lets_somebody_in() => Self::None,
             (false, _) => Self::ByRule,
             (true, false) => Self::EveryUser,
             (true, true) => Self::Everybody,
         }
     }
+}
+
+/// A rule that lets in every initiator, from everywhere, as every user.
+fn rule_for_all(target: &TargetConfig) -> Option<&AccessRule> {
+    let all = |rule: &&AccessRule| {
+        let names = rule.initiators.is_empty() || rule.initiators.iter().any(|pattern| pattern == "*");
+        let networks = rule.from.is_empty() || rule.from.iter().any(|network| network.prefix_len() == 0);
+        !rule.deny && names && networks && rule.users.is_empty()
+    };
+    target.acl.iter().find(all)
 }
 
 /// What the present configuration of a target should make its owner look twice; `None`: nothing.
@@ -55,14 +67,21 @@ pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
              or `open = true`"
             ),
         ),
-        Admits::Everybody => (
-            WarningKind::OpenTarget,
-            format!(
-                "target {name} is open: every initiator that can reach it{} may read and write; restrict it with CHAP \
-                 ([[target.chap]]) or access rules instead of `open = true` ([[target.acl]])",
-                if target.acl.is_empty() { "" } else { " and matches no access rule" }
-            ),
-        ),
+        Admits::Everybody => {
+            let text = match rule_for_all(target).filter(|_| !target.open) {
+                Some(rule) => format!(
+                    "target {name} is open: its access rule{} matches every initiator; give the rule initiators, networks or users, \
+                     or restrict the target with CHAP ([[target.chap]])",
+                    name_of(rule)
+                ),
+                None => format!(
+                    "target {name} is open: every initiator that can reach it{} may read and write; restrict it with CHAP \
+                     ([[target.chap]]) or access rules instead of `open = true` ([[target.acl]])",
+                    if target.acl.is_empty() { "" } else { " and matches no access rule" }
+                ),
+            };
+            (WarningKind::OpenTarget, text)
+        }
         Admits::ByRule | Admits::EveryUser => return None,
     };
     Some(Warning { kind, text })
@@ -72,6 +91,22 @@ pub(super) fn warning(target: &TargetConfig) -> Option<Warning> {
 pub(super) fn name_warning(name: &IscsiName) -> Option<String> {
     let departure = name.departure()?;
     Some(format!("the name of target {name} may be refused by initiators: {departure}"))
+}
+
+/// A session, for people.
+fn titled(session: &SessionSummary) -> String {
+    format!("{} ({})", session.initiator, session.peer)
+}
+
+/// The first [`NAMED_MAX`] of a list, and how many more there are; `None`: it is empty.
+fn listed(names: &[String]) -> Option<String> {
+    let more = names.len().saturating_sub(NAMED_MAX);
+    let named = names[..names.len() - more].join(", ");
+    match (names.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(named),
+        (false, _) => Some(format!("{named} and {more} more")),
+    }
 }
 
 /// What a change from `old` to `new` means for initiators, a sentence each. `sessions` are those of now; `made`: the
@@ -87,7 +122,7 @@ pub(super) fn effects(
         let before = old.get(name).map(|old| Admits::of(&old.config));
         let now = Admits::of(&target.config);
         if before != Some(now) {
-            effects.extend(opened_or_closed(name, before, now));
+            effects.extend(opened_or_closed(&target.config, before, now));
         }
         if before.is_none() {
             effects.extend(name_warning(&target.config.name));
@@ -97,9 +132,6 @@ pub(super) fn effects(
                 "target {name} has no CHAP users any more: initiators log in without a secret"
             ));
         }
-        let known = old.get(name).map_or(&[][..], |old| &old.config.acl);
-        let new_rules = target.config.acl.iter().enumerate().filter(|(_, rule)| !known.contains(rule));
-        effects.extend(new_rules.filter_map(|(at, rule)| unrestricted(name, at, rule)));
         let groups = |target: &Arc<Target>| offered_through(&target.config);
         if let Some(before) = old.get(name).map(groups).filter(|before| *before != groups(target)) {
             effects.push(format!("target {name} is offered through {} (before: {before})", groups(target)));
@@ -111,30 +143,14 @@ pub(super) fn effects(
             .iter()
             .filter(|session| session.target.eq_ignore_ascii_case(name))
             .filter(|session| !new.get(name).is_some_and(|new| keeps(target, new, session)))
-            .map(|session| format!("{} ({})", session.initiator, session.peer))
+            .map(titled)
             .collect();
-        if leaving.is_empty() {
-            continue;
-        }
-        let named = leaving[..leaving.len().min(NAMED_MAX)].join(", ");
-        let more = match leaving.len().saturating_sub(NAMED_MAX) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let Some(named) = listed(&leaving) else { continue };
         let (count, plural) = (leaving.len(), if leaving.len() == 1 { "" } else { "s" });
         let are = if made && count == 1 { "is" } else { may };
-        effects.push(format!("{count} session{plural} {are} logged out of target {name}: {named}{more}"));
+        effects.push(format!("{count} session{plural} {are} logged out of target {name}: {named}"));
     }
     effects
-}
-
-/// A rule that lets every initiator in, in words; `None`: it does not.
-fn unrestricted(target: &str, at: usize, rule: &AccessRule) -> Option<String> {
-    let matches_all = rule.initiators.is_empty() && rule.from.is_empty() && rule.users.is_empty();
-    let name = rule.name.clone().unwrap_or_else(|| (at + 1).to_string());
-    let may = if rule.read_only { "read" } else { "read and write" };
-    (matches_all && !rule.deny)
-        .then(|| format!("rule {name} of target {target} matches every initiator: all that log in may {may}"))
 }
 
 /// The portal groups that offer a target, in words.
@@ -147,7 +163,17 @@ fn offered_through(target: &TargetConfig) -> String {
     }
 }
 
-fn opened_or_closed(name: &str, before: Option<Admits>, now: Admits) -> Option<String> {
+/// ` NAME`, where a rule has a name.
+fn name_of(rule: &AccessRule) -> String {
+    rule.name.iter().map(|name| format!(" {name}")).collect()
+}
+
+fn opened_or_closed(target: &TargetConfig, before: Option<Admits>, now: Admits) -> Option<String> {
+    let name = &target.name;
+    let whom = match rule_for_all(target).filter(|_| !target.open) {
+        Some(rule) => format!("those that its access rule{} matches", name_of(rule)),
+        None => "those that match no access rule".to_owned(),
+    };
     match (before, now) {
         (None, Admits::None) => Some(format!(
             "no initiator may log in to target {name}: it needs an access rule that allows one, or `open`"
@@ -156,16 +182,48 @@ fn opened_or_closed(name: &str, before: Option<Admits>, now: Admits) -> Option<S
             "no initiator may log in to target {name} any more: no access rule allows one, and it is not open"
         )),
         (_, Admits::Everybody) => Some(format!(
-            "everybody may log in to target {name}: every initiator that reaches it and matches no access rule may read and write"
+            "every initiator that reaches target {name} may log in: {whom} may do what is not forbidden there"
         )),
         (_, Admits::EveryUser) => Some(format!(
-            "every CHAP user may log in to target {name}: those that match no access rule may read and write"
+            "every CHAP user may log in to target {name}: {whom} may do what is not forbidden there"
         )),
         (Some(Admits::EveryUser | Admits::Everybody), Admits::ByRule) => {
             Some(format!("initiators that match no access rule may not log in to target {name} any more"))
         }
         (_, Admits::ByRule) => None,
     }
+}
+
+/// Logical units that a change takes away from targets with sessions, a sentence each.
+pub(super) fn lost_luns(old: &Config, new: &Config, sessions: &[SessionSummary], made: bool) -> Vec<String> {
+    let lose = if made { "lose" } else { "would lose" };
+    let targets = old.targets.iter().filter_map(|target| Some((target, new.target(target.name.as_str())?)));
+    targets
+        .flat_map(|(old, new)| {
+            let gone = old.luns.iter().filter(|lun| new.lun(lun.id).is_none());
+            gone.filter_map(|lun| {
+                let of = |session: &&SessionSummary| session.target.eq_ignore_ascii_case(old.name.as_str());
+                let names: Vec<_> = sessions.iter().filter(of).map(titled).collect();
+                let listed = listed(&names)?;
+                Some(format!("sessions with target {} {lose} lun {}: {listed}", old.name, lun.id))
+            })
+        })
+        .collect()
+}
+
+/// RAM disks that a change from `old` to `new` gives up, a sentence each: what they hold is gone with them.
+pub(super) fn lost_memory(old: &Config, new: &Config, made: bool) -> Vec<String> {
+    let is = if made { "is" } else { "would be" };
+    let luns = old.targets.iter().flat_map(|target| target.luns.iter().map(move |lun| (target, lun)));
+    luns.filter(|(target, lun)| {
+        let now = new.target(target.name.as_str()).and_then(|target| target.lun(lun.id));
+        let memory = |lun: &LunConfig| matches!(lun.device.spec().leaf(), DeviceSpec::Ram { .. });
+        memory(lun) && !now.is_some_and(memory)
+    })
+    .map(|(target, lun)| {
+        format!("what {} held, lun {} of target {}, {is} lost with it", lun.device, lun.id, target.name)
+    })
+    .collect()
 }
 
 /// Whether a session may go on when its target becomes `new`.

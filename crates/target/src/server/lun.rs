@@ -203,12 +203,11 @@ impl Lun {
         let same_device = old.device == new.device || resize.is_some();
         let opens_as_well = !self.opened_read_only || new.read_only;
         if !same_device || old.sector != new.sector || !opens_as_well {
-            let memory = matches!(old.device.spec().leaf(), DeviceSpec::Ram { .. });
-            let locked = old.sector != new.sector && !self.opened_read_only;
-            return match same_device && (memory || locked) {
-                true => Succession::Reopened { memory },
-                false => Succession::NewDevice,
-            };
+            let is_memory =
+                |config: &LunConfig| matches!(config.device.spec().leaf(), DeviceSpec::Ram { .. });
+            let memory = is_memory(old) && is_memory(new);
+            let locked = same_device && old.sector != new.sector && !self.opened_read_only;
+            return if memory || locked { Succession::Reopened { memory } } else { Succession::NewDevice };
         }
         let LunConfig { read_only, threshold_percent, .. } = new;
         let in_place = LunConfig {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lunway_vhdx::check::{Report, check};
-use lunway_vhdx::{Chain, OpenOptions, Repairs, Severity, open_file, repair, repaired_parts};
+use lunway_vhdx::{Chain, OpenOptions, Repairs, Severity, Span, open_file, repair, repaired_parts};
 use serde_json::{Value, json};
 
 use super::{folder, guids, open_to_change};
@@ -127,18 +127,20 @@ fn file_text(path: &Path, report: &Report) -> String {
 /// Repair damage that can be repaired without guessing.
 ///
 /// Replays the log, restores a damaged header or region table from its copy, and clears table entries that no data
-/// depends on. The previous headers, tables and log are kept in FILE.before-repair. Other damage is reported and left
-/// alone.
+/// depends on. The previous headers, tables and log are kept in FILE.before-repair: --undo writes them back. Other
+/// damage is reported and left alone.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk repair server.vhdx
-  # Undo it:
-  dd if=server.vhdx.before-repair of=server.vhdx conv=notrunc")]
+  lunway disk repair server.vhdx --undo")]
 pub(super) struct Repair {
     /// The VHDX file
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Undo the last repair from FILE.before-repair; refused if the disk was used since
+    #[arg(long)]
+    undo: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -151,6 +153,13 @@ impl Repair {
         let mut kept = path.as_os_str().to_owned();
         kept.push(".before-repair");
         let kept = PathBuf::from(kept);
+        if self.undo {
+            undo(&file, &kept).with_context(|| format!("cannot undo the repair of {}", path.display()))?;
+            return match self.json {
+                true => terminal::print_json(&json!({ "undone_from": kept.display().to_string() })),
+                false => terminal::print(&format!("{}: as before the repair", path.display())),
+            };
+        }
         let cannot = || format!("cannot repair {}", path.display());
         if check(&file).findings.is_empty() {
             return self.print(&Repairs::default(), None);
@@ -163,6 +172,7 @@ impl Repair {
                 return Err(Failure::Failed(anyhow::Error::from(error).context(cannot())));
             }
         };
+        stamp(&file, &kept).with_context(cannot)?;
         self.print(&repairs, Some(&kept))
     }
 
@@ -202,6 +212,9 @@ impl Repair {
     }
 }
 
+/// Bytes that are copied at once.
+const COPY_PIECE: usize = 1 << 20;
+
 /// Copies the parts that may change to another file, at the same offsets, durably.
 fn keep(file: &File, to: &Path) -> anyhow::Result<()> {
     let copy = match File::options().write(true).create_new(true).open(to) {
@@ -210,18 +223,42 @@ fn keep(file: &File, to: &Path) -> anyhow::Result<()> {
         }
         copy => copy.with_context(|| format!("cannot make {}", to.display()))?,
     };
-    let mut buf = vec![0; 1 << 20];
-    for part in repaired_parts(file)? {
+    copy_parts(&repaired_parts(file)?, file, &copy)
+}
+
+/// Copies parts of a file to another, at the same offsets, durably.
+fn copy_parts(parts: &[Span], from: &File, to: &File) -> anyhow::Result<()> {
+    let mut buf = vec![0; COPY_PIECE];
+    for part in parts {
         let mut at = part.offset;
         while at < part.end() {
             let now = (part.end() - at).min(buf.len() as u64) as usize;
-            let read = file.read_at(&mut buf[..now], at)?;
+            let read = from.read_at(&mut buf[..now], at)?;
             if read == 0 {
                 break;
             }
-            copy.write_all_at(&buf[..read], at)?;
+            to.write_all_at(&buf[..read], at)?;
             at += read as u64;
         }
     }
-    Ok(copy.sync_all()?)
+    Ok(to.sync_all()?)
+}
+
+/// Gives what was kept the modification time of the repaired file: as long as both are the same, nothing was written
+/// since the repair.
+fn stamp(file: &File, kept: &Path) -> anyhow::Result<()> {
+    file.sync_all()?;
+    let kept = File::options().write(true).open(kept)?;
+    kept.set_modified(file.metadata()?.modified()?)?;
+    Ok(kept.sync_all()?)
+}
+
+/// Writes back what [`keep`] has kept. The copy has the same headers and tables, and so names the same parts.
+fn undo(file: &File, kept: &Path) -> anyhow::Result<()> {
+    let copy = File::open(kept).with_context(|| format!("cannot open {}", kept.display()))?;
+    if copy.metadata()?.modified()? != file.metadata()?.modified()? {
+        return Err(anyhow!("it was written to after that, and what was written would be lost"));
+    }
+    copy_parts(&repaired_parts(&copy)?, &copy, file)?;
+    stamp(file, kept)
 }

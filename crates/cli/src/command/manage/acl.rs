@@ -58,7 +58,8 @@ struct Add {
     /// The rule's name
     #[arg(value_name = "RULE")]
     rule: String,
-    /// Match initiators with this name, where * stands for any text [default: any]
+    /// Match initiators with this name; * stands for any text. A rule that lets
+    /// initiators in needs --initiator, --from or --user
     #[arg(long, value_name = "NAME")]
     initiator: Vec<String>,
     /// Match initiators from this network [default: any]
@@ -104,6 +105,13 @@ fn path(target: &str, rule: &str) -> String {
 
 impl Add {
     fn run(&self) -> Result<(), Failure> {
+        if self.initiator.is_empty() && self.from.is_empty() && self.user.is_empty() && !self.deny {
+            return Err(Failure::Usage(format!(
+                "rule {} would let in every initiator: say whom it matches with --initiator, --from or --user (--initiator '*' for \
+                 all)",
+                self.rule
+            )));
+        }
         // All of the rule: what is not said is as it is by default, also where a rule of that name was there.
         let body = json!({
             "initiators": self.initiator,

@@ -16,7 +16,7 @@ use crate::terminal;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway config show > lunway.toml
+  lunway config show > copy.toml
   lunway config apply lunway.toml --dry-run     # what would change
   lunway config apply lunway.toml")]
 pub(crate) struct Config {

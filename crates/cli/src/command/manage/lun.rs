@@ -98,7 +98,7 @@ enum Verb {
         #[command(flatten)]
         changing: Changing,
     },
-    /// Remove a logical unit; its device is not touched
+    /// Remove a logical unit; its device is not touched, but the data of a ram: disk are lost
     Remove {
         #[command(flatten)]
         place: Place,
@@ -112,7 +112,7 @@ enum Verb {
 pub(super) struct Place {
     /// The target's name
     #[arg(value_name = "TARGET")]
-    target: String,
+    pub(super) target: String,
     /// The logical unit number
     #[arg(value_name = "LUN", value_parser = number)]
     lun: u16,

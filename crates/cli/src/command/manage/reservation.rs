@@ -1,5 +1,6 @@
 //! `lunway reservation`.
 
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use lunway_console::Method;
 use serde_json::Value;
@@ -9,7 +10,7 @@ use super::{Daemon, rows, text};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List reservations, and clear them
+/// List reservations, or remove all of a logical unit
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,9 +26,14 @@ enum Verb {
     /// List registrations and reservations
     List(Daemon),
     /// Remove all registrations and reservations of a logical unit, for a cluster that has lost its keys
+    ///
+    /// An initiator that has registered and is logged in would be fenced: its writes are refused from then on.
     Clear {
         #[command(flatten)]
         place: Place,
+        /// Remove them although initiators that have registered are logged in
+        #[arg(long)]
+        force: bool,
         /// Show what would be removed, without removing it
         #[arg(long)]
         dry_run: bool,
@@ -40,7 +46,10 @@ impl Reservation {
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/reservations", table),
-            Verb::Clear { place, dry_run, daemon } => {
+            Verb::Clear { place, force, dry_run, daemon } => {
+                if !force && !dry_run {
+                    refuse_present(&daemon, &place)?;
+                }
                 let dry = if dry_run { "?dry_run=true" } else { "" };
                 let path = format!("{}/reservations{dry}", place.path());
                 let answer = daemon.ask(Method::DELETE, &path, None)?;
@@ -55,6 +64,29 @@ impl Reservation {
                 })
             }
         }
+    }
+}
+
+/// Refuses to fence initiators that are logged in.
+fn refuse_present(daemon: &Daemon, place: &Place) -> Result<(), Failure> {
+    let dry = daemon.ask(Method::DELETE, &format!("{}/reservations?dry_run=true", place.path()), None)?;
+    let sessions = daemon.ask(Method::GET, "/v1/sessions", None)?;
+    let units = rows(&dry, "reservations").iter();
+    let ports = units.flat_map(|unit| rows(unit, "registrations")).map(|port| text(port, "initiator_port"));
+    // The port of an initiator is its name, a comma and its ISID (RFC 7143 §4.4.3).
+    let registered: Vec<_> = ports.filter_map(|port| Some(port.split_once(',')?.0.to_owned())).collect();
+    let present = rows(&sessions, "sessions").iter().find(|session| {
+        let initiator = text(session, "initiator");
+        text(session, "target").eq_ignore_ascii_case(&place.target)
+            && registered.iter().any(|name| name.eq_ignore_ascii_case(&initiator))
+    });
+    match present {
+        Some(session) => Err(Failure::failed(anyhow!(
+            "{} has registered and is logged in from {}: it would be fenced, and its writes refused; --force clears all the same",
+            text(session, "initiator"),
+            text(session, "peer")
+        ))),
+        None => Ok(()),
     }
 }
 
