@@ -87,7 +87,7 @@ async fn ports_that_go_for_good_in_mid_write_cost_no_error_and_no_data_while_one
     let workers: Vec<_> = (0..THREADS)
         .map(|number| {
             let (connected, stop) = (connected.clone(), stop.clone());
-            let mut region = Region::new(number, random.next(), tally.clone());
+            let mut region = Region::new(number, random.next(), tally.clone(), OPERATION_MAX);
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
                 runtime.block_on(region.live(connected, &stop));

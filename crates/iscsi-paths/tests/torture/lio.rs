@@ -5,6 +5,7 @@
 //! A kill is a power cut of the whole storage: what was not flushed was in its page cache, its connections are not
 //! ended but unknown to whoever comes after, and no unit attention tells of it.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,7 +13,11 @@ use std::process::Stdio;
 
 use lunway_foreign::namespace::ip;
 use rustix::process::{Pid, Signal, kill_process_group};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
 use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
 
 use crate::LANES;
 
@@ -25,6 +30,12 @@ pub(crate) const PORT: u16 = 3260;
 const TAP: &str = "tap-lio";
 /// A kernel that is started again has the card of the one before.
 const CARD: &str = "52:54:00:00:00:01";
+/// Of linux/elf.h: the register set of whatever XSAVE saves.
+const NT_X86_XSTATE: u64 = 0x202;
+/// Programs of a kernel without XSAVE leave alone the registers that FXSAVE does not know: of glibc's functions for
+/// strings (2.36, `sysdeps/x86_64/multiarch`) those without AVX.
+const GLIBC_TUNABLES: &str =
+    "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512BW,-AVX512VL,-AVX_Fast_Unaligned_Load";
 
 /// Whether what is needed is there.
 pub(crate) fn is_there() -> bool {
@@ -58,12 +69,41 @@ pub(crate) fn start(folder: &Path, name: &str, disk: &str) -> Child {
         .args([format!("TORTURE_FOLDER={}", folder.display()), format!("TORTURE_DISK={disk}")])
         .args([format!("TORTURE_NAME={name}"), format!("TORTURE_ADDRESS={FAR}")])
         .args([format!("TORTURE_PORT={PORT}"), format!("TORTURE_LANES={LANES}")])
+        .arg(format!("GLIBC_TUNABLES={GLIBC_TUNABLES}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         // It is several processes.
         .process_group(0);
-    Command::from(command).kill_on_drop(true).spawn().unwrap()
+    let (mut command, runtime) = (Command::from(command), Handle::current());
+    let spawn = || {
+        let _runtime = runtime.enter();
+        seccompiler::apply_filter(&without_xsave()).unwrap();
+        command.kill_on_drop(true).spawn().unwrap()
+    };
+    // A filter is for the rest of a thread's life, and of those that it starts.
+    std::thread::scope(|scope| scope.spawn(spawn).join().unwrap())
+}
+
+/// Answers a tracer that asks for XSAVE's registers, or sets them, as a processor without them would.
+///
+/// User Mode Linux keeps its programs' registers by ptrace. Version 6.1 has a fixed room for those of XSAVE and does not
+/// start where there are more, as with AMX. Where it is told that there are none it uses those of FXSAVE.
+fn without_xsave() -> BpfProgram {
+    let is = |argument, value| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value).unwrap()
+    };
+    let rule = |request: u32| SeccompRule::new(vec![is(0, request.into()), is(2, NT_X86_XSTATE)]).unwrap();
+    let rules = [libc::PTRACE_GETREGSET, libc::PTRACE_SETREGSET].map(rule).into();
+    let refused = SeccompAction::Errno(libc::ENODEV as u32);
+    let processor = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(
+        BTreeMap::from([(libc::SYS_ptrace, rules)]),
+        SeccompAction::Allow,
+        refused,
+        processor,
+    );
+    filter.unwrap().try_into().unwrap()
 }
 
 /// Signals all of its processes.

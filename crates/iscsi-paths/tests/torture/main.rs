@@ -60,6 +60,9 @@ const LANES: usize = 4;
 /// More than any operation takes: the longest trouble lasts three seconds, and an operation may meet several.
 const OPERATION_MAX: Duration = Duration::from_secs(40);
 
+/// The same with a target that hangs now and then until somebody switches it off and on: the client waits for it.
+const OPERATION_MAX_HUNG: Duration = Duration::from_secs(150);
+
 /// More than a part of the test takes that waits for the client or the target: opening the disk has a minute, and
 /// another one where the target hung.
 const STEP_MAX: Duration = Duration::from_secs(200);
@@ -144,18 +147,20 @@ async fn torture(target: Target, incidents: u64, seed: u64) {
     let lane = |(n, line): (usize, &Line)| format!("lane=127.0.0.{}>{}", 31 + n, line.address);
     let lanes: Vec<_> = lines.iter().enumerate().map(lane).collect();
     let address = format!(
-        "iscsi://{}/{}/{}?{}&failback=immediate",
+        "iscsi://{}/{}/{}?{}&failback=immediate&queue={}s",
         lines[0].address,
         target.name,
         target.lun,
-        lanes.join("&")
+        lanes.join("&"),
+        target.queue_time().as_secs()
     );
+    let operation_max = target.operation_max();
     let tally = Arc::new(Tally::default());
     let stop = Arc::new(AtomicBool::new(false));
     let (clients, connected) = watch::channel(None);
     let workers: Vec<_> = (0..THREADS)
         .map(|number| {
-            let region = Region::new(number, random.next(), tally.clone());
+            let region = Region::new(number, random.next(), tally.clone(), operation_max);
             work(region, connected.clone(), stop.clone())
         })
         .collect();

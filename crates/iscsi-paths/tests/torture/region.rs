@@ -209,10 +209,12 @@ pub(crate) struct Region {
     /// Blocks that an operation under way touches.
     taken: Vec<Range<u64>>,
     tally: Arc<Tally>,
+    /// More than any operation takes.
+    operation_max: Duration,
 }
 
 impl Region {
-    pub(crate) fn new(number: u64, seed: u64, tally: Arc<Tally>) -> Self {
+    pub(crate) fn new(number: u64, seed: u64, tally: Arc<Tally>, operation_max: Duration) -> Self {
         Self {
             number,
             first: UNUSED / BLOCK as u64 + number * BLOCKS,
@@ -223,6 +225,7 @@ impl Region {
             flushed_at: 0,
             taken: Vec::new(),
             tally,
+            operation_max,
         }
     }
 
@@ -255,7 +258,7 @@ impl Region {
                     running.push(operation);
                 }
             }
-            match tokio::time::timeout(OPERATION_MAX, running.next()).await {
+            match tokio::time::timeout(self.operation_max, running.next()).await {
                 Ok(Some(ended)) => {
                     let failed = ended.answer.is_err();
                     self.ended(ended, client);

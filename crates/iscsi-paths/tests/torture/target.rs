@@ -24,6 +24,7 @@ use crate::incident::Incident;
 use crate::lio;
 use crate::region::Tally;
 use crate::volatile::VolatileDisk;
+use crate::{OPERATION_MAX, OPERATION_MAX_HUNG};
 
 pub(crate) const NAME: &str = "iqn.2026-11.com.example:tortured";
 
@@ -40,6 +41,8 @@ const READY_TIME: Duration = Duration::from_secs(60);
 /// LIO gives up a write whose data does not come after 3 s (`DATAOUT_TIMEOUT`), and a machine with a load of ten takes
 /// its time.
 const ORDER_TIME: Duration = Duration::from_secs(15);
+/// `settle` of an address, unless set otherwise: what an operation may take beyond `queue`.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// How long a crash of tgtd goes unnoticed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -163,6 +166,16 @@ impl Target {
         tally.power_cuts.fetch_add(1, Ordering::SeqCst);
         self.kill().await;
         self.start_again().await;
+    }
+
+    /// More than any operation takes, and for how long the client waits for a lane: as long as usual, or until a LIO
+    /// that hangs has been found to do so and is there again.
+    pub(crate) fn operation_max(&self) -> Duration {
+        if matches!(self.make, Make::Lio { .. }) { OPERATION_MAX_HUNG } else { OPERATION_MAX }
+    }
+
+    pub(crate) fn queue_time(&self) -> Duration {
+        self.operation_max() - SETTLE_TIME
     }
 
     /// Of how many kinds of incidents, in the order of [`Incident::random`], it is capable.
