@@ -87,8 +87,8 @@ pub(crate) fn start(folder: &Path, name: &str, disk: &str) -> Child {
 
 /// Answers a tracer that asks for XSAVE's registers, or sets them, as a processor without them would.
 ///
-/// User Mode Linux keeps its programs' registers by ptrace. Version 6.1 has a fixed room for those of XSAVE and does not
-/// start where there are more, as with AMX. Where it is told that there are none it uses those of FXSAVE.
+/// User Mode Linux keeps its programs' registers by ptrace. Version 6.1 has a fixed room for those of XSAVE and does
+/// not start where there are more, as with AMX. Where it is told that there are none it uses those of FXSAVE.
 fn without_xsave() -> BpfProgram {
     let is = |argument, value| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value).unwrap()
