@@ -17,7 +17,7 @@ use crate::dialling::{close_in_order, keep_off_the_port};
 use crate::nexus::log_tolerated;
 use crate::probe::Probe;
 use crate::recovery::Recovery;
-use crate::session::{End, Session, State};
+use crate::session::{End, Life, Session, State};
 use crate::silence::{Sign, Watch, black_hole};
 use crate::wire::{self, Alarm};
 
@@ -209,7 +209,7 @@ impl Driver {
 impl Drop for Driver {
     /// The runtime may end before the device does: then no caller may wait for an answer that never comes.
     fn drop(&mut self) {
-        if !self.session.lock().driver_ended {
+        if self.session.lock().life != Life::Ended {
             self.finish("the runtime that it was opened on has ended");
         }
     }
@@ -244,7 +244,7 @@ impl State {
             self.log_out_when_due(now, logout_timeout);
         }
         if self.logout_overdue(now) {
-            return Err(if self.closing {
+            return Err(if self.is_closing() {
                 End::Closed { settled: false }
             } else {
                 End::Lost("no answer to the logout".to_owned())
@@ -318,7 +318,7 @@ impl State {
     /// any other, and is settled like one.
     fn logged_out(&self) -> End {
         let settled = self.core.as_ref().is_none_or(|core| core.unanswered() == 0);
-        match (self.closing, settled) {
+        match (self.is_closing(), settled) {
             (true, settled) => End::Closed { settled },
             (false, true) => End::LoggedOut("the target asked us to log out".to_owned()),
             (false, false) => End::Lost(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lunway_block::{BlockError, Fate};
 use lunway_iscsi::initiator::InitiatorConnection;
 
-use super::{State, portal_group_of};
+use super::{Life, Logout, State, portal_group_of};
 use crate::slots::{Entry, Stage};
 use crate::traffic::Pings;
 
@@ -21,8 +21,7 @@ impl State {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;
     /// where nothing waits, everything fails.
     pub(crate) fn disconnect(&mut self, why: &str) {
-        self.logout_by = None;
-        self.logout_sent = false;
+        self.logout = Logout::None;
         self.severed = None;
         (self.probe, self.watch, self.pings) = (None, None, Pings::default());
         let Some(core) = self.core.take() else { return };
@@ -100,7 +99,7 @@ impl State {
     fn refuse(&mut self, error: &BlockError) {
         self.queue.clear();
         self.delayed.clear();
-        if !self.closing {
+        if !self.is_closing() {
             self.refusing = Some(error.clone());
         }
     }
@@ -115,7 +114,7 @@ impl State {
         self.cache.new_session(&mut self.slots);
         self.doubt.end();
         self.cache.volatile = volatile;
-        if !self.closing {
+        if !self.is_closing() {
             self.refusing = None;
         }
         self.clock.set(now);
@@ -163,7 +162,6 @@ impl State {
     pub(crate) fn end(&mut self, why: &str) {
         let error = &BlockError::gone(why);
         (self.core, self.probe) = (None, None);
-        self.driver_ended = true;
         if self.fails_fast {
             self.fail_all(error);
         } else {
@@ -171,6 +169,7 @@ impl State {
             self.fail_waiting(error, &BlockError::Gone { why, fate: Fate::Unknown });
         }
         self.refusing.get_or_insert_with(|| error.clone());
+        self.life = Life::Ended;
     }
 
     /// Whether what is new fails at once.

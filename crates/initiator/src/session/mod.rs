@@ -171,7 +171,7 @@ impl Session {
     /// Whether there is a connection that goes on.
     pub(crate) fn is_up(&self) -> bool {
         let state = self.lock();
-        state.core.is_some() && !state.closing
+        state.core.is_some() && !state.is_closing()
     }
 
     /// Whether there is an observer.
@@ -196,7 +196,9 @@ impl Session {
     pub(crate) fn close(&self) {
         let waker = {
             let mut state = self.lock();
-            state.closing = true;
+            if state.life == Life::Open {
+                state.life = Life::Closing;
+            }
             state.refusing.get_or_insert_with(|| BlockError::gone("it was closed"));
             state.rouse()
         };
@@ -211,7 +213,7 @@ impl Session {
         self.close();
         loop {
             let ended = self.ended.notified();
-            if self.lock().driver_ended {
+            if self.lock().life == Life::Ended {
                 return;
             }
             ended.await;
@@ -291,6 +293,27 @@ pub(crate) enum End {
     OtherDisk(String),
 }
 
+/// Life of a device, from its opening to the end of its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Open,
+    /// Asked to log out and end, once no caller waits for an answer.
+    Closing,
+    /// The driver has ended: nothing is answered any more.
+    Ended,
+}
+
+/// Logout of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Logout {
+    /// Neither asked for nor sent.
+    None,
+    /// Nothing new is sent; commands in flight may finish until then.
+    DueBy(Instant),
+    /// Sent; the target has to answer until then.
+    Sent(Instant),
+}
+
 /// See [`Session`].
 pub(crate) struct State {
     /// The connection, while there is one.
@@ -306,11 +329,8 @@ pub(crate) struct State {
     pub(crate) work: bool,
     /// What every new command is answered with at once.
     refusing: Option<BlockError>,
-    pub(crate) closing: bool,
-    pub(crate) driver_ended: bool,
-    /// Until when commands in flight may finish before the logout that the target asked for.
-    logout_by: Option<Instant>,
-    logout_sent: bool,
+    pub(crate) life: Life,
+    logout: Logout,
     /// The unit's shape may have changed: read it again.
     pub(crate) stale: bool,
     /// Portal, target and LUN as an address, for people.
@@ -361,10 +381,8 @@ impl State {
             driver: None,
             work: true,
             refusing: None,
-            closing: false,
-            driver_ended: false,
-            logout_by: None,
-            logout_sent: false,
+            life: Life::Open,
+            logout: Logout::None,
             stale: false,
             address: String::new(),
             lun,
@@ -482,7 +500,7 @@ impl State {
     fn send(&mut self, submission: Submission) -> Result<(), Submission> {
         let token = submission.token;
         match &mut self.core {
-            Some(core) if self.logout_by.is_none() && !self.doubt.holds(&mut self.slots, token) => {
+            Some(core) if self.logout == Logout::None && !self.doubt.holds(&mut self.slots, token) => {
                 core.submit(submission)?;
             }
             _ => return Err(submission),
@@ -512,6 +530,11 @@ impl State {
         }
     }
 
+    /// Whether it was asked to log out and end, and has not ended.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.life == Life::Closing
+    }
+
     /// Takes note of what happened to the path, to explain why an operation failed.
     pub(crate) fn note_event(&mut self, event: String) {
         self.last_event = Some(event);
@@ -520,10 +543,10 @@ impl State {
     /// What the session is as a path of that name.
     pub(crate) fn path(&self, name: String) -> PathSample {
         let Traffic { read_ios, read_bytes, write_ios, write_bytes, errors } = self.traffic;
-        let state = match (&self.core, self.driver_ended || self.closing) {
-            (_, true) => PathState::Closed,
-            (Some(_), false) => PathState::Up,
-            (None, false) => PathState::Down,
+        let state = match (&self.core, self.life) {
+            (_, Life::Closing | Life::Ended) => PathState::Closed,
+            (Some(_), Life::Open) => PathState::Up,
+            (None, Life::Open) => PathState::Down,
         };
         let round_trip = self.probe.as_ref().and_then(Probe::ask).and_then(|kernel| kernel.round_trip);
         let ping = self.core.as_ref().and(self.pings.last());

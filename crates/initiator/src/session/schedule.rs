@@ -9,7 +9,7 @@ use lunway_iscsi::pdu::TaskManagementFunction;
 
 use lunway_scsi::operations;
 
-use super::{End, State};
+use super::{End, Life, Logout, State};
 use crate::slots::{Effect, Entry, Stage};
 
 /// The operation of a CDB, and its range where it has one, for people.
@@ -106,7 +106,8 @@ impl State {
     pub(crate) fn next_time(&self) -> Option<Instant> {
         let tick = (self.slots.unanswered() > 0).then(|| self.clock.next());
         let delayed = self.delayed.iter().map(|(at, _)| *at);
-        delayed.chain(tick).chain(self.held_until()).chain(self.logout_by.filter(|_| !self.logout_sent)).min()
+        let logout = if let Logout::DueBy(by) = self.logout { Some(by) } else { None };
+        delayed.chain(tick).chain(self.held_until()).chain(logout).min()
     }
 
     /// Logs out where that is wanted and its time has come.
@@ -114,36 +115,41 @@ impl State {
         let Some(core) = &mut self.core else { return };
         // Of operations that were dropped too: the target may still be writing what they sent.
         let in_flight = core.unanswered() > 0;
-        if self.closing && self.slots.unanswered() == 0 && self.logout_by.is_none() {
-            self.logout_by = Some(now + timeout);
+        if self.logout == Logout::None && self.life == Life::Closing && self.slots.unanswered() == 0 {
+            self.logout = Logout::DueBy(now + timeout);
         }
-        let ours = self.closing && self.slots.unanswered() == 0 && !in_flight;
-        let theirs = self.logout_by.is_some_and(|by| !in_flight || by <= now);
-        if (ours || theirs) && !self.logout_sent {
-            self.logout_sent = true;
-            self.logout_by = Some(now + timeout);
+        if let Logout::DueBy(by) = self.logout
+            && (!in_flight || by <= now)
+        {
+            self.logout = Logout::Sent(now + timeout);
             core.logout();
         }
     }
 
     /// Whether [`Self::log_out_when_due`] has anything to look at.
     pub(crate) fn is_leaving(&self) -> bool {
-        (self.closing || self.logout_by.is_some()) && !self.logout_sent
+        match self.logout {
+            Logout::None => self.is_closing(),
+            Logout::DueBy(_) => true,
+            Logout::Sent(_) => false,
+        }
     }
 
     /// Whether the logout has gone unanswered for too long.
     pub(crate) fn logout_overdue(&self, now: Instant) -> bool {
-        self.logout_sent && self.logout_by.is_some_and(|by| by <= now)
+        self.logout_deadline().is_some_and(|by| by <= now)
     }
 
     /// The deadline of the logout, once it was sent.
     pub(crate) fn logout_deadline(&self) -> Option<Instant> {
-        self.logout_by.filter(|_| self.logout_sent)
+        if let Logout::Sent(by) = self.logout { Some(by) } else { None }
     }
 
     /// The target wants us to log out within `time`: nothing new is sent, what is in flight may finish.
     pub(crate) fn leave_within(&mut self, time: Duration, now: Instant) {
-        self.logout_by.get_or_insert(now + time / 2);
+        if self.logout == Logout::None {
+            self.logout = Logout::DueBy(now + time / 2);
+        }
     }
 }
 
