@@ -95,7 +95,7 @@ impl Workers {
                 only.verifier = verifier;
                 Ok(outcome)
             }
-            several => Crew::hire(&self.device, several)?.work(several, progress, cancel).await,
+            several => WorkerThreads::spawn(&self.device, several)?.work(several, progress, cancel).await,
         }
     }
 }
@@ -119,7 +119,7 @@ async fn complete(mut engine: Box<Engine<'_>>) -> (Outcome, Option<Verifier>) {
 }
 
 /// The threads of one run. Dropped early, they are asked to end and not waited for.
-struct Crew {
+struct WorkerThreads {
     threads: Vec<JoinHandle<()>>,
     messages: mpsc::UnboundedReceiver<Message>,
     start: Vec<std_mpsc::Sender<Instant>>,
@@ -127,39 +127,40 @@ struct Crew {
     cancel: Cancel,
 }
 
-impl Drop for Crew {
+impl Drop for WorkerThreads {
     fn drop(&mut self) {
         self.cancel.cancel();
     }
 }
 
-impl Crew {
+impl WorkerThreads {
     /// Starts a thread for each worker, and takes its verifier. They wait for the origin of the clock.
-    fn hire(device: &Arc<dyn BlockDevice>, workers: &mut [Worker]) -> Result<Self, BenchError> {
+    fn spawn(device: &Arc<dyn BlockDevice>, workers: &mut [Worker]) -> Result<Self, BenchError> {
         let (report, messages) = mpsc::unbounded_channel();
         let counts = workers.iter().map(|_| Counts::default()).collect();
         let cancel = Cancel::new();
-        let mut crew = Self { threads: Vec::new(), messages, start: Vec::new(), counts, cancel };
+        let mut all = Self { threads: Vec::new(), messages, start: Vec::new(), counts, cancel };
         for (index, worker) in workers.iter_mut().enumerate() {
             let runtime = runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(BenchError::Thread)?;
             let (start, origin) = std_mpsc::channel();
-            let desk = Desk {
+            let worker_thread = WorkerThread {
                 index,
                 device: Arc::clone(device),
                 job: worker.job.clone(),
-                counts: Arc::clone(&crew.counts),
-                cancel: crew.cancel.clone(),
+                counts: Arc::clone(&all.counts),
+                cancel: all.cancel.clone(),
                 report: report.clone(),
                 origin,
             };
             let verifier = worker.verifier.take();
             let thread = thread::Builder::new().name(format!("bench-{index}"));
-            let thread = thread.spawn(move || desk.work(&runtime, verifier)).map_err(BenchError::Thread)?;
-            crew.threads.push(thread);
-            crew.start.push(start);
+            let thread =
+                thread.spawn(move || worker_thread.work(&runtime, verifier)).map_err(BenchError::Thread)?;
+            all.threads.push(thread);
+            all.start.push(start);
         }
-        Ok(crew)
+        Ok(all)
     }
 
     async fn work(
@@ -225,8 +226,8 @@ impl Crew {
     }
 }
 
-/// What a thread needs.
-struct Desk {
+/// One thread and its worker, until they start.
+struct WorkerThread {
     index: usize,
     device: Arc<dyn BlockDevice>,
     job: Job,
@@ -236,7 +237,7 @@ struct Desk {
     origin: std_mpsc::Receiver<Instant>,
 }
 
-impl Desk {
+impl WorkerThread {
     fn work(self, runtime: &Runtime, verifier: Option<Verifier>) {
         let counts = &self.counts[self.index];
         let mut beat = |beat: &Beat<'_>| {
