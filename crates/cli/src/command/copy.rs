@@ -1,5 +1,6 @@
 //! `lunway copy`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -403,7 +404,7 @@ fn missing_file(spec: &DeviceSpec) -> Result<Option<&Path>, Failure> {
                 "{shown} does not exist, and a file in /dev is not a disk: check the name"
             )));
         }
-        let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
+        let extension = path.extension().map(OsStr::to_ascii_lowercase);
         let foreign = extension.filter(|extension| ["vmdk", "vdi"].iter().any(|format| extension == format));
         if foreign.is_some() && !matches!(spec, DeviceSpec::File { format: FileFormat::Raw, .. }) {
             return Err(Failure::failed(anyhow!(
