@@ -150,7 +150,7 @@ fn live_draws_on_the_other_screen_and_gives_the_terminal_back() {
     let (drawn, after) = drawn.split_once(LEAVE).expect("and back");
     assert!(drawn.matches("\x1b[H").count() >= 3, "{drawn:?}");
     assert!(drawn.contains("randrw 4 KiB QD1 (1 of 1), measuring"), "{drawn:?}");
-    assert!(drawn.contains("p99 ms") && !drawn.contains("\x1b[1m"), "NO_COLOR: {drawn:?}");
+    assert!(drawn.contains("p99  ") && !drawn.contains("\x1b[1m"), "NO_COLOR: {drawn:?}");
     assert!(
         after.contains("randrw") && !after.contains(ENTER),
         "the table stands where it can be read: {after:?}"

@@ -182,7 +182,10 @@ fn what_fails_ends_with_1_and_one_sentence_on_standard_error() {
         (&["inspect", &nobody], &["cannot connect", "127.0.0.1"]),
         (&["discover", &nobody[..nobody.len() - IQN.len() - 2]], &["cannot connect"]),
         (&["copy", "ram:2M", "ram:1M"], &["copying ram:2M to ram:1M", "take a larger one"]),
-        (&["copy", "ram:2M", "/dev/lunway-none"], &["there is no device /dev/lunway-none", "lsblk"]),
+        (
+            &["copy", "ram:2M", "/dev/lunway-none"],
+            &["/dev/lunway-none does not exist", "a file in /dev is not a disk"],
+        ),
         (&["copy", "ram:2M", "readonly:ram:2M"], &["read-only"]),
         (&["serve", "--listen", "127.0.0.1:0", "--lun", &format!("0={missing}")], &["lun 0", &missing]),
         (&["serve", "-c", &missing], &[&missing]),

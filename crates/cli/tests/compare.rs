@@ -67,7 +67,7 @@ fn what_cannot_be_compared_is_wrong_usage() {
     for (arguments, part) in [
         (&["compare", "ram:1M"][..], "2"),
         (&["compare", "ram:1M", "ram:1M,sector=1000"], "512 or 4096"),
-        (&["compare", "ram:1M", "ram:1M", "--pairs", "3"], "6 give the first interval"),
+        (&["compare", "ram:1M", "ram:1M", "--pairs", "3"], "at least 6 are needed"),
         (&["compare", "ram:1M", "ram:1M", "--margin", "0"], "margin"),
         (&["compare", "ram:1M", "ram:1M", "--labels", "one"], "--labels"),
         (&["compare", "ram:1M", "ram:1M", "--rw", "read", "--mix", "30"], "--mix"),

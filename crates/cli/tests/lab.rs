@@ -427,7 +427,7 @@ fn interrupted_after(time: Duration) -> Value {
     assert_eq!(status.code(), Some(1));
     let results: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(results["interrupted"], true);
-    assert!(fs::read_to_string(&page).unwrap().contains("It was interrupted"));
+    assert!(fs::read_to_string(&page).unwrap().contains("Interrupted: the results cover"));
     // The kernel takes a moment to end a namespace.
     let ended = Instant::now();
     while marked(&mark) > 0 && ended.elapsed() < Duration::from_secs(5) {

@@ -183,7 +183,7 @@ fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
     assert!(said.contains("has 2097152 bytes; a size of 1048576 would lose"), "another disk: {said}");
     for more in [&[][..], &["--dry-run"]] {
         let said = daemon.refused(&[&["lun", "resize", IQN, "3", "1000", "--shrink"], more].concat());
-        assert!(said.contains("not whole sectors of 512"), "{said}");
+        assert!(said.contains("whole sectors of 512 bytes"), "{said}");
     }
     daemon.run(&["lun", "resize", IQN, "3", "4M"]);
     daemon.run(&["lun", "resize", IQN, "3", "512K", "--shrink"]);
@@ -613,11 +613,12 @@ fn a_daemon_without_a_file_keeps_its_changes_over_a_reload() {
 fn a_rule_that_matches_every_initiator_is_said_to_do_so() {
     let daemon = Daemon::start();
     daemon.run(&["acl", "add", IQN, "host-1", "--initiator", "iqn.2026-11.com.example:host-1"]);
-    let replaced = daemon.run(&["acl", "add", IQN, "host-1", "--luns", "0", "--replace", "--dry-run"]);
-    assert!(
-        replaced.contains("rule host-1 of target") && replaced.contains("matches every initiator"),
-        "{replaced}"
-    );
+    daemon.run(&["target", "set", IQN, "--no-open"]);
+    let replace = ["acl", "add", IQN, "host-1", "--luns", "0", "--replace", "--dry-run"];
+    assert!(daemon.refused(&replace).contains("rule host-1 would let in every initiator"));
+    let replaced = daemon.run(&[&replace[..], &["--initiator", "*"]].concat());
+    assert!(replaced.contains("every initiator that reaches target"), "{replaced}");
+    assert!(replaced.contains("access rule host-1 matches"), "{replaced}");
 }
 
 #[test]

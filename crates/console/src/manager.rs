@@ -216,14 +216,10 @@ impl Manager {
     ) -> Result<Applied, ApiError> {
         let (_, config) = self.configuration();
         let present = configured(&config, &target, lun)?;
-        let targets = self.server.targets();
-        let served = targets.iter().find(|served| served.name == target.as_str());
-        let sector = served
-            .and_then(|served| served.luns.iter().find(|served| served.id == lun))
-            .map(|lun| lun.sector);
+        let sector = self.served(&target, lun).map(|lun| lun.sector);
         if let Some(sector) = sector.filter(|sector| size == 0 || !size.is_multiple_of(u64::from(*sector))) {
             return Err(ApiError::unprocessable(format!(
-                "a size of {size} bytes is not possible: whole sectors of {sector} bytes are"
+                "lun {lun} of target {target}: {size} bytes are not whole sectors of {sector} bytes: give a multiple, such as 10G"
             )));
         }
         if let Some(name) = of_size(present.device.spec(), size) {
@@ -348,12 +344,6 @@ impl Manager {
             return Err(refused(ChangeError::Generation { expected, is: generation }));
         }
         let old = self.size(target, lun);
-        let sector = self.served(target, lun).map_or(1, |served| u64::from(served.sector));
-        if size == 0 || !size.is_multiple_of(sector) {
-            return Err(ApiError::unprocessable(format!(
-                "lun {lun} of target {target}: {size} bytes are not whole sectors of {sector}: give a multiple, such as 10G"
-            )));
-        }
         let mut changes = Vec::new();
         if old != Some(size) {
             if !ask.dry_run {

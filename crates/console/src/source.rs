@@ -363,7 +363,7 @@ mod tests {
         let (_, read) = Source::read(Some(&path), Overrides::default()).unwrap();
         assert_eq!(read.targets, config.targets);
         let refused = Source::saving_to(&path, added.clone(), false).unwrap_err().to_string();
-        assert!(refused.contains("stays as it is"), "{refused}");
+        assert!(refused.contains("already exists"), "{refused}");
         let (source, config) = Source::saving_to(&path, added.clone(), true).unwrap();
         source.save(&config).unwrap();
         assert_eq!(Source::read(Some(&path), Overrides::default()).unwrap().1.targets, config.targets);

@@ -255,8 +255,8 @@ mod tests {
             file.notes(),
             [
                 "Without effect: filename (the device of the command line is measured).",
-                "Without effect: ioengine, iodepth_batch (the device decides how its I/Os are done).",
-                "Without effect: thread (threads run where the system puts them).",
+                "Without effect: ioengine, iodepth_batch (the device decides how its I/Os are submitted).",
+                "Without effect: thread (the system decides where threads run).",
             ]
         );
         let notes = JobFile::parse("[a]\niodepth=8\ndirect=1\n[b]\ndescription=why").unwrap();

@@ -1,5 +1,6 @@
 //! `lunway acl`.
 
+use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
 use serde_json::{Value, json};
@@ -106,7 +107,7 @@ fn path(target: &str, rule: &str) -> String {
 impl Add {
     fn run(&self) -> Result<(), Failure> {
         if self.initiator.is_empty() && self.from.is_empty() && self.user.is_empty() && !self.deny {
-            return Err(Failure::Usage(format!(
+            return Err(Failure::failed(anyhow!(
                 "rule {} would let in every initiator: say whom it matches with --initiator, --from or --user (--initiator '*' for \
                  all)",
                 self.rule
