@@ -1,5 +1,5 @@
-//! Changes of a closed file's own structures: its size, its blocks, its parent, its metadata. Each is one transaction of
-//! the log.
+//! Changes of a closed file's own structures: its size, its blocks, its parent, its metadata. Each is one transaction
+//! of the log.
 
 mod divide;
 mod identity;
