@@ -152,7 +152,7 @@ impl Made {
         let inside = |path: PathBuf| path.strip_prefix(out.path()).expect("inside").to_owned();
         let found: BTreeMap<_, _> =
             sums(out.path()).into_iter().map(|(path, sum)| (inside(path), sum)).collect();
-        assert!(found.len() >= 2, "{:?} {}: {found:?}", self.format, self.seed);
+        assert!(!found.is_empty(), "{:?} {}: {found:?}", self.format, self.seed);
         found
     }
 }
