@@ -23,10 +23,10 @@ const PASS_AT: u64 = 4;
 /// Every volatile write is [`note`](Self::note)d. When a quarter of the limit is dirty a pass is due: `fdatasync`
 /// through a file of its own (see `Handle`), on the device's own thread. Writes of a [`FileDevice`](crate::FileDevice)
 /// wait for room while the limit is reached. Each pass measures the disk and sets the limit to what it writes in
-/// [`TARGET`].
+/// four seconds (`TARGET`).
 ///
 /// Bytes are counted as they are written: what is written twice counts twice, so that the estimate errs by rewriting
-/// the same blocks; [`LIMIT_MAX`] is for that.
+/// the same blocks; `LIMIT_MAX` is for that.
 #[derive(Debug)]
 pub struct WriteBack {
     /// Bytes written since the device was opened.
