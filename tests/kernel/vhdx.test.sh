@@ -1,5 +1,5 @@
-# A VHDX file as a LUN: ext4 on it, what fstrim gives back to the host, and a daemon that is killed under verified writes:
-# of what it has acknowledged with FUA nothing is lost. KERNEL_KILLS says how often (script/test-kernel).
+# A VHDX file as a LUN: ext4 on it, what fstrim gives back to the host, and a daemon that is killed under verified
+# writes: of what it has acknowledged with FUA nothing is lost. KERNEL_KILLS says how often (script/test-kernel).
 . /host/tests/guest.sh
 
 must "a disk is made" host lunway disk create disk.vhdx --size 256M --block-size 1M

@@ -46,7 +46,7 @@ fn findings(caching: Caching, region: u64, available: Option<u64>, empty: f64) -
     let mut found = vec![match (caching, available) {
         (Caching::PageCache, Some(free)) if region <= free => note(
             caching.name(),
-            "reads came from this host's page cache, and writes went into it",
+            "the I/O went to this host's page cache",
             format!("the region has {size} and {} of memory are free", HumanSize(free)),
             "open the file past it (--direct) to measure the disk",
         ),
@@ -63,13 +63,15 @@ fn findings(caching: Caching, region: u64, available: Option<u64>, empty: f64) -
             caching.name(),
             caching.clause(),
             String::new(),
-            &format!("a region larger than the far end's memory ({size} here) leaves no doubt about reads"),
+            &format!(
+                "to measure the medium's reads, use a region larger than the target's memory ({size} here)"
+            ),
         ),
         _ => note(caching.name(), caching.clause(), String::new(), ""),
     }];
     if empty >= EMPTY_SHARE_MIN {
-        let what = format!("{:.0} % of the region was never written", empty * 100.0);
-        found.push(note("thin", &what, "reading there is answered without a medium".to_owned(), ""));
+        let what = format!("{:.0} % of the region is unallocated", empty * 100.0);
+        found.push(note("thin", &what, "reads there did not reach a medium".to_owned(), ""));
     }
     found
 }
@@ -120,7 +122,7 @@ mod tests {
     #[test]
     fn the_page_cache_is_named_with_both_sizes() {
         let small = said(Caching::PageCache, GIB, Some(23 * GIB), 0.0);
-        assert!(small[0].starts_with("Reads came from this host's page cache"), "{small:?}");
+        assert!(small[0].starts_with("The I/O went to this host's page cache"), "{small:?}");
         assert!(
             small[0].contains("1 GiB") && small[0].contains("23 GiB") && small[0].contains("--direct"),
             "{small:?}"
@@ -134,7 +136,7 @@ mod tests {
         for caching in Caching::ALL {
             assert_eq!(said(caching, GIB, None, 0.004).len(), 1);
             let said = said(caching, GIB, None, 0.25);
-            assert!(said[1].starts_with("25 % of the region was never written"), "{said:?}");
+            assert!(said[1].starts_with("25 % of the region is unallocated"), "{said:?}");
         }
     }
 

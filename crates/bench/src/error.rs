@@ -28,7 +28,7 @@ pub enum BenchError {
     ReadOnly,
     /// The profile cannot do without writing, and was not told that it may.
     #[error(
-        "the profile {profile} writes all of its region before it measures; allow destroying what is there to go on"
+        "the profile {profile} writes its whole region before it measures: allow that the data there is overwritten"
     )]
     MustWrite {
         /// Its name.

@@ -58,10 +58,10 @@ impl Caching {
                 "this host's page cache is not used; caches of the disk itself are unknown"
             }
             Self::WriteBack => {
-                "the far end says that it acknowledges writes before they are on the medium (its write cache is on); reads may come from its memory"
+                "the target reports WCE=1 (write cache on): it acknowledges writes before they are on the medium; reads may come from its memory"
             }
             Self::WriteThrough => {
-                "the far end says that it acknowledges writes when they are on the medium (its write cache is off); reads may come from its memory"
+                "the target reports WCE=0 (write cache off): it acknowledges writes once they are on the medium; reads may come from its memory"
             }
         }
     }

@@ -1,8 +1,12 @@
 //! The trait.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::{BlockError, Buf, Caching, Extent, ExtentKind, Geometry, Identity, Io, PathSample, SharedBuf};
+use crate::{
+    BlockError, Buf, Caching, Compaction, Extent, ExtentKind, FileRange, Geometry, Identity, Io, PathSample,
+    SharedBuf,
+};
 
 /// When a write may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +117,28 @@ pub trait BlockDevice: Send + Sync + 'static {
         }))
     }
 
+    /// Where the bytes of the range lie in a file of this host, if all of them lie there one behind the other and stay
+    /// what they are: that of a device that is open for reading alone. `None` otherwise. Whoever gets it reads past the
+    /// device: a [`Layer`](crate::Layer) answers `None`.
+    fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
+        Io::Ready(self.geometry().check(offset, len).map(|()| None))
+    }
+
+    /// Writes what another file holds, without its bytes passing through this process: the host's file system has both
+    /// files share them. `false`: it does not, and nothing has changed; the bytes have to be [written](Self::write). As
+    /// durable as a volatile write. A [`Layer`](crate::Layer) answers `false`.
+    fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
+        Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
+    }
+
+    /// The beginning of [`extents`](Self::extents), for a caller who has no use for more than `count` pieces: in order
+    /// and without gaps from `offset` on, to the end of the range or to the end of at least `count` pieces, the last of
+    /// which may go on. A device that finds its pieces one by one looks for no more; others tell everything.
+    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        let _ = count;
+        self.extents(offset, len)
+    }
+
     /// Changes the size, durably. What a smaller size cuts off is gone; what a larger one adds reads as zeroes.
     /// Resizes happen one after another; the callbacks of [`on_resize`](Self::on_resize) are called before this
     /// answers. An operation in flight beyond a new end fails or has no effect. A device whose size is decided
@@ -132,6 +158,17 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// the device as it was, unless it is [`BlockError::Gone`].
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
         let _ = (leaf, commit);
+        Io::err(BlockError::Unsupported)
+    }
+
+    /// Makes the file behind the device shorter while it is used: gives up what is free where the file systems are
+    /// frozen for it, moves data from the end into holes, and cuts. Answers when all is done, or soon after `task` was
+    /// [cancelled](Compaction::cancel): that is no error. Other operations go on meanwhile; where one would have to
+    /// wait, the compaction does. A kill at any moment loses nothing, and the next compaction goes on where this one
+    /// was. One at a time: another is [`BlockError::Busy`]. A device without a file that has holes is
+    /// [`BlockError::Unsupported`].
+    fn compact(&self, task: Arc<Compaction>) -> Io<Result<(), BlockError>> {
+        drop(task);
         Io::err(BlockError::Unsupported)
     }
 

@@ -67,6 +67,12 @@ pub enum BlockError {
         /// What speaks against it, or went wrong.
         why: String,
     },
+    /// The device was not compacted.
+    #[error("not compacted: {why}")]
+    Compaction {
+        /// What speaks against it.
+        why: String,
+    },
     /// The device cannot be written.
     #[error("the device is read-only")]
     ReadOnly,

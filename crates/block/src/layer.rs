@@ -1,10 +1,11 @@
 //! A device around a device.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::{
-    BlockDevice, BlockError, Buf, CacheCallback, Caching, Durability, Extent, Geometry, Identity, Io,
-    PathSample, ResizeCallback, SharedBuf, SnapshotCommit, Space, Zeroing,
+    BlockDevice, BlockError, Buf, CacheCallback, Caching, Compaction, Durability, Extent, FileRange,
+    Geometry, Identity, Io, PathSample, ResizeCallback, SharedBuf, SnapshotCommit, Space, Zeroing,
 };
 
 /// A device around another: [`inner`](Self::inner), and what it changes of it.
@@ -73,6 +74,21 @@ pub trait Layer: Send + Sync + 'static {
         self.inner().extents(offset, len)
     }
 
+    /// As [`BlockDevice::lend`], and not passed on: what a layer makes of reads would be passed by.
+    fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
+        Io::Ready(self.geometry().check(offset, len).map(|()| None))
+    }
+
+    /// As [`BlockDevice::adopt`], and not passed on: what a layer makes of writes would be passed by.
+    fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
+        Io::Ready(self.geometry().check_write(offset, from.len).map(|()| false))
+    }
+
+    /// As [`BlockDevice::first_extents`]. A layer that changes [`extents`](Self::extents) changes this as well.
+    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.inner().first_extents(offset, len, count)
+    }
+
     /// As [`BlockDevice::resize`].
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         self.inner().resize(size)
@@ -81,6 +97,11 @@ pub trait Layer: Send + Sync + 'static {
     /// As [`BlockDevice::snapshot`].
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
         self.inner().snapshot(leaf, commit)
+    }
+
+    /// As [`BlockDevice::compact`].
+    fn compact(&self, task: Arc<Compaction>) -> Io<Result<(), BlockError>> {
+        self.inner().compact(task)
     }
 
     /// As [`BlockDevice::close`].
@@ -152,12 +173,28 @@ impl<L: Layer> BlockDevice for L {
         Layer::extents(self, offset, len)
     }
 
+    fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
+        Layer::lend(self, offset, len)
+    }
+
+    fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
+        Layer::adopt(self, offset, from)
+    }
+
+    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        Layer::first_extents(self, offset, len, count)
+    }
+
     fn resize(&self, size: u64) -> Io<Result<(), BlockError>> {
         Layer::resize(self, size)
     }
 
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Io<Result<(), BlockError>> {
         Layer::snapshot(self, leaf, commit)
+    }
+
+    fn compact(&self, task: Arc<Compaction>) -> Io<Result<(), BlockError>> {
+        Layer::compact(self, task)
     }
 
     fn close(&self) -> Io<Result<(), BlockError>> {

@@ -30,6 +30,9 @@
 //! | [`Io`] | a result that may be ready already |
 //! | [`Bytes`] | a device of sectors, addressed by bytes |
 //! | [`Extent`] | data, zeroes or nothing |
+//! | [`Owner`] | whom operations are made for: devices that queue share out turns by it |
+//! | [`FairQueue`] | a queue in which owners take turns |
+//! | [`TimeSlices`] | long work of the processor on a thread that serves many |
 //! | [`Caching`] | where answers may come from instead of the medium |
 //! | [`Finding`] | something noticed: what, where, why, and what to do |
 //! | [`PathSample`] | a way to a device, and what has gone over it |
@@ -41,6 +44,7 @@
 mod buf;
 mod bytes;
 mod caching;
+mod compaction;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod decorate;
@@ -48,27 +52,37 @@ mod device;
 pub mod duration;
 mod error;
 mod extent;
+mod fair_queue;
+mod file_range;
 mod finding;
 mod geometry;
 mod identity;
 mod io;
 mod layer;
+mod owner;
 mod path;
+pub mod rate;
 pub mod size;
 pub mod spec;
+mod time_slice;
 mod turn;
 
 pub use buf::{ALIGNMENT, Buf, SharedBuf};
 pub use bytes::Bytes;
 pub use caching::Caching;
+pub use compaction::{Compaction, CompactionPhase, CompactionProgress};
 pub use device::{
     BlockDevice, CacheCallback, CacheNews, Durability, ResizeCallback, SnapshotCommit, Space, Zeroing,
 };
 pub use error::{BlockError, Fate};
 pub use extent::{Extent, ExtentKind};
+pub use fair_queue::FairQueue;
+pub use file_range::FileRange;
 pub use finding::{Finding, Severity};
 pub use geometry::{Geometry, Unmap};
 pub use identity::Identity;
 pub use io::{Io, IoFuture};
 pub use layer::Layer;
+pub use owner::{Entered, Owner};
 pub use path::{PathSample, PathState};
+pub use time_slice::{TimeSlices, hand_out_time_slices, in_time_slices};

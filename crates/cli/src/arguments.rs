@@ -2,10 +2,10 @@
 
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::command::manage::{acl, config, lun, portal, reservation, session, target, top};
+use crate::command::manage::{acl, config, lun, portal, reservation, session, snapshot, target, top};
 use crate::command::{
-    attach, bench, compare, completions, copy, demo, discover, disk, inspect, lab, man, net, paths, report,
-    serve,
+    attach, backup, bench, compare, completions, copy, demo, discover, disk, doctor, inspect, lab, man, net,
+    paths, report, serve,
 };
 use crate::failure::Failure;
 use crate::logging::LogFormat;
@@ -27,7 +27,7 @@ Devices:
                         the same over several paths (lunway paths)
   *paths.toml, paths:PATH
                         the same, described in a file
-  delay:TIME:DEVICE, rate:SIZE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,
+  delay:TIME:DEVICE, rate:RATE:DEVICE, fault:SPEC:DEVICE, readonly:DEVICE,
   stats:DEVICE          a device with a delay, a limited rate, errors …
 
 Sizes: 4K, 1M, 2G, 4TiB (powers of 1024); 100MB (powers of 1000).
@@ -37,6 +37,8 @@ Exit codes:
   0    done
   1    failed
   2    wrong usage, or a configuration that is not valid
+  3, 4, 5
+       verdicts of `doctor`: warn, bad, unknown
   130  ended by a second Ctrl-C";
 
 /// Heading of what every command takes, behind its own options.
@@ -71,9 +73,11 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     Discover(discover::Discover),
     Inspect(inspect::Inspect),
+    Doctor(Box<doctor::Doctor>),
     Paths(paths::Paths),
     Copy(copy::Copy),
     Disk(disk::Disk),
+    Backup(Box<backup::Backup>),
     Attach(attach::Attach),
     Bench(Box<bench::Bench>),
     Compare(Box<compare::Compare>),
@@ -82,6 +86,7 @@ pub(crate) enum Command {
     Report(report::Report),
     Target(target::Target),
     Lun(lun::Lun),
+    Snapshot(snapshot::Snapshot),
     Portal(portal::Portal),
     Acl(acl::Acl),
     Session(session::Session),
@@ -105,9 +110,11 @@ impl Command {
             Self::Serve(serve) => serve.run(),
             Self::Discover(discover) => discover.run(),
             Self::Inspect(inspect) => inspect.run(),
+            Self::Doctor(doctor) => doctor.run(),
             Self::Paths(paths) => paths.run(),
             Self::Copy(copy) => copy.run(),
             Self::Disk(disk) => disk.run(),
+            Self::Backup(backup) => backup.run(),
             Self::Attach(attach) => attach.run(),
             Self::Bench(bench) => bench.run(),
             Self::Compare(compare) => compare.run(),
@@ -116,6 +123,7 @@ impl Command {
             Self::Report(report) => report.run(),
             Self::Target(target) => target.run(),
             Self::Lun(lun) => lun.run(),
+            Self::Snapshot(snapshot) => snapshot.run(),
             Self::Portal(portal) => portal.run(),
             Self::Acl(acl) => acl.run(),
             Self::Session(session) => session.run(),

@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Failed(anyhow::Error),
     /// Standard output could not be written.
     Output(io::Error),
+    /// It was done, and what came out has an exit code of its own. Nothing more is said.
+    Found(u8),
 }
 
 impl Failure {
@@ -38,6 +40,7 @@ impl Failure {
                 eprintln!("lunway: {}", without_arguments_secrets(&sentence(error)));
                 ExitCode::FAILURE
             }
+            Self::Found(code) => ExitCode::from(*code),
             // Whoever read our output has seen enough, as in `lunway inspect … | head -1`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Self::Output(error) => {

@@ -20,6 +20,7 @@ mod arguments;
 mod command;
 mod device;
 mod failure;
+mod freezing;
 mod interrupt;
 mod logging;
 mod output;

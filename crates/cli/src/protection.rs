@@ -50,7 +50,7 @@ impl Protection {
     /// Protection of `attach`. Any user may attach, but only root can put a block device of the kernel on it: elsewhere
     /// what cannot be had is no news, unless a service manager started this process for others.
     pub(crate) fn of_attached(spec: &DeviceSpec) -> Self {
-        let own_memory = matches!(spec.leaf(), DeviceSpec::Ram { .. });
+        let own_memory = spec.is_memory();
         let expected = rustix::process::geteuid().is_root() || supervisor::is_there();
         Self { locked: !own_memory, spared: !own_memory, expected }
     }
@@ -69,7 +69,7 @@ impl Protection {
             PortalScope::Interface(name) => name == "lo",
         });
         let mut luns = config.targets.iter().flat_map(|target| &target.luns);
-        let own_memory = luns.any(|lun| matches!(lun.device.spec().leaf(), DeviceSpec::Ram { .. }));
+        let own_memory = luns.any(|lun| lun.device.spec().is_memory());
         is_local.then_some(Self { locked: false, spared: !own_memory, expected: false })
     }
 

@@ -45,6 +45,11 @@ pub(crate) fn clean(text: &str) -> String {
     text.replace(char::is_control, "\u{FFFD}")
 }
 
+/// `1 point`, `2 points`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Names and values in two columns.
 pub(crate) fn columns<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let rows: Vec<_> = rows.into_iter().collect();

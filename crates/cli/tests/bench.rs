@@ -57,7 +57,7 @@ fn a_job_file_is_run_and_its_results_are_fios() {
         "after",
         "blocks verified, 0 wrong",
         "Without effect: ioengine",
-        "generator itself",
+        "Load generator: ",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -101,6 +101,11 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
     let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let nbd = format!("unix:{}", path("nbd"));
     let (lun, made) = (format!("0={device},read-only"), path("made.vhdx"));
+    let destination = folder.join("backups");
+    if !destination.exists() {
+        fs::create_dir(&destination).unwrap();
+        succeed(lunway(&["backup", "run", "ram:64K", destination.to_str().unwrap(), "--json"]));
+    }
     let short = ["--rw", "read", "--pairs", "2", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
     let rows: Vec<Vec<&str>> = match (command, place) {
         ("bench", "DEVICE") => vec![vec!["bench", device, "--rw", "read", "--size", "4K"]],
@@ -111,6 +116,11 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
         ("copy", "SRC") => vec![vec!["copy", device, "null:1G"]],
         ("copy", "DST") => {
             vec![vec!["copy", "ram:64K", device], vec!["copy", "ram:64K", device, "--overwrite"]]
+        }
+        ("backup run", "SRC") => vec![vec!["backup", "run", device, destination.to_str().unwrap()]],
+        ("backup restore", "OUT") => {
+            let restore = vec!["backup", "restore", destination.to_str().unwrap(), device];
+            vec![restore.clone(), [&restore[..], &["--overwrite"]].concat()]
         }
         ("disk convert", "SRC") => vec![vec!["disk", "convert", device, "null:1G"]],
         ("disk convert", "DST") => {
@@ -132,7 +142,7 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
         ("lun add", "DEVICE") => vec![vec!["lun", "add", IQN, "7", device]],
         ("lun set", "--device") => vec![vec!["lun", "set", IQN, "0", "--device", device]],
         // Only what is reached over a network has paths.
-        ("paths" | "top", "DEVICE") => vec![],
+        ("paths" | "top" | "doctor", "DEVICE") => vec![],
         _ => panic!("`{command}` opens {place}: give it a row"),
     };
     rows.iter().map(|row| row.iter().map(|word| (*word).to_owned()).collect()).collect()

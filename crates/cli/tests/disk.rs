@@ -201,7 +201,7 @@ fn a_conversion_that_was_interrupted_goes_on() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(unfinished.exists() && !Path::new(&folder.path("disk.vhdx")).exists());
     let said = finish(convert(&[]), PATIENCE);
-    assert!(String::from_utf8_lossy(&said.stderr).contains("--resume goes on with it"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("--resume continues it"), "{said:?}");
     succeed(convert(&["--resume", "--verify"]));
     assert!(folder.contents("disk.vhdx") == bytes && !unfinished.exists());
 }
@@ -245,6 +245,58 @@ fn snapshots_keep_what_was_and_merging_keeps_what_is() {
     assert!(!Path::new(&folder.path("one.avhdx")).exists() && !Path::new(&folder.path("two.avhdx")).exists());
     folder.qemu_check("base.vhdx");
     assert!(folder.refused("merge base.vhdx").contains("not a differencing disk"));
+}
+
+#[test]
+fn a_merge_cuts_a_larger_parent_only_by_its_words_and_no_file_system() {
+    let folder = Folder::new();
+    let Some(mkfs) = program("mkfs.ext4") else { return };
+    let raw = folder.path("fs.img");
+    fs::write(&raw, vec![0; 64 << 20]).unwrap();
+    assert!(Command::new(mkfs).args(["-q", "-F", &raw, "48M"]).status().unwrap().success());
+    folder.disk("convert fs.img base.vhdx");
+    let before = folder.contents("base.vhdx");
+    folder.disk("create child.avhdx --parent base.vhdx --size 32M");
+    let said = folder.refused("merge child.avhdx");
+    assert!(said.contains("32 MiB") && said.contains("64 MiB") && said.contains("--shrink"), "{said}");
+    let said = folder.refused("merge child.avhdx --shrink");
+    assert!(said.contains("ext4") && said.contains("--force") && said.contains("64 MiB"), "{said}");
+    assert!(folder.contents("base.vhdx") == before);
+    // Behind the file system nothing is lost that it needs.
+    folder.disk("create whole.avhdx --parent base.vhdx --size 50M");
+    fs::remove_file(folder.path("child.avhdx")).unwrap();
+    assert!(folder.refused("merge whole.avhdx").contains("--shrink"));
+    folder.disk("merge whole.avhdx --shrink");
+    assert!(folder.contents("base.vhdx") == before[..50 << 20]);
+}
+
+#[test]
+fn a_disk_is_not_made_under_the_name_of_another_format() {
+    let folder = Folder::new();
+    for name in ["x.img", "x.raw", "x.qcow2", "x.vmdk", "x.QCOW2"] {
+        let path = folder.path(name);
+        let output = finish(lunway(&["disk", "create", &path, "--size", "8M"]), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("*.vhdx"), "{name}: {said}");
+        assert!(!Path::new(&path).exists(), "{name}");
+    }
+}
+
+#[test]
+fn an_intact_file_of_another_format_is_not_called_damaged() {
+    let folder = Folder::new();
+    image(&folder.path("raw.img"), MIB);
+    let mut qcow2 = vec![0; 1 << 20];
+    qcow2[..4].copy_from_slice(b"QFI\xFB");
+    fs::write(folder.path("qcow2.img"), qcow2).unwrap();
+    for (words, what) in [
+        ("check raw.img", "not a VHDX file"),
+        ("repair raw.img", "not a VHDX file"),
+        ("check qcow2.img", "qemu-img check"),
+    ] {
+        let said = folder.refused(words);
+        assert!(said.contains(what) && !said.contains("damaged"), "{words}: {said}");
+    }
 }
 
 #[test]
@@ -343,6 +395,24 @@ fn a_disk_with_partitions_grows_and_shrinks_with_its_table() {
     folder.disk("create bare.vhdx --size 4M");
     assert_eq!(folder.json("info bare.vhdx")["minimum_bytes"], Value::Null);
     assert!(folder.refused("resize bare.vhdx --to-minimum --shrink").contains("no partition table"));
+}
+
+#[test]
+fn a_disk_without_a_partition_table_is_not_cut_in_its_file_system() {
+    let Some(mkfs) = program("mkfs.ext4") else { return };
+    let folder = Folder::new();
+    let raw = folder.path("disk.img");
+    image(&raw, 64 * MIB);
+    assert!(Command::new(mkfs).args(["-q", "-F", &raw, "40M"]).status().unwrap().success());
+    folder.disk("convert disk.img disk.vhdx --block-size 1M");
+    let before = folder.contents("disk.vhdx");
+    let said = folder.refused("resize disk.vhdx 39M --shrink");
+    assert!(said.contains("ext4 volume") && said.contains(&(40 * MIB).to_string()), "{said}");
+    assert!(folder.contents("disk.vhdx") == before);
+    folder.disk("resize disk.vhdx 40M --shrink");
+    assert!(folder.contents("disk.vhdx") == before[..40 << 20]);
+    folder.disk("resize disk.vhdx 39M --shrink --force");
+    assert!(folder.contents("disk.vhdx") == before[..39 << 20]);
 }
 
 #[test]

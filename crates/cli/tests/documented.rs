@@ -113,6 +113,23 @@ fn every_command_and_option_is_in_the_page_of_all_commands() {
 }
 
 #[test]
+fn json_is_a_flag_of_every_command_that_has_it_and_files_have_options_of_their_own() {
+    let mut counted = 0;
+    for page in manual(1).keys() {
+        for line in help(page, 110).lines().map(str::trim_start) {
+            let Some(rest) = line.find("--json").map(|at| &line[at..]).filter(|_| line.starts_with('-'))
+            else {
+                continue;
+            };
+            let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+            counted += usize::from(name == "--json");
+            assert_eq!(rest.starts_with('<'), name.ends_with("-file"), "{page}: {line}");
+        }
+    }
+    assert!(counted >= 20, "{counted}");
+}
+
+#[test]
 fn help_has_the_options_of_every_command_last_and_fits_a_terminal() {
     let mut examples = 0;
     for page in manual(1).keys() {

@@ -90,6 +90,7 @@ fn control_fills_the_calibrated_link_both_ways() {
     }
     let page = fs::read_to_string(page).unwrap();
     assert!(page.contains("<svg") && page.contains("One path fills the link"), "the page says it too");
+    assert!(page.contains("lunway doctor") && page.contains(" unknown, "), "and what the place is like");
 }
 
 #[test]

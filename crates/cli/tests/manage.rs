@@ -6,9 +6,9 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -114,6 +114,28 @@ fn a_lun_is_added_seen_resized_and_removed() {
 }
 
 #[test]
+fn a_lun_of_the_daemon_itself_is_no_device_for_it() {
+    let daemon = Daemon::start();
+    let own = daemon.url(0);
+    let before = daemon.file();
+    for url in [own.clone(), own.replace("127.0.0.1", "localhost"), own.replace("://", "://user%a/b@")] {
+        let refused = daemon.refused(&["lun", "add", IQN, "3", &url]);
+        assert!(
+            refused.contains("is a logical unit of this daemon") && refused.contains(&daemon.address),
+            "{refused}"
+        );
+    }
+    assert!(
+        daemon.refused(&["lun", "add", IQN, "3", &format!("delay:1ms:{own}")]).contains("of this daemon")
+    );
+    assert_eq!(daemon.file(), before);
+    // One of another daemon is.
+    let other = support::Served::start(&["--lun", "0=ram:1M"]);
+    daemon.run(&["lun", "add", IQN, "3", &other.url(0)]);
+    daemon.run(&["lun", "remove", IQN, "3"]);
+}
+
+#[test]
 fn a_served_virtual_disk_is_resized_and_its_initiators_see_it() {
     let daemon = Daemon::start();
     let disk = daemon.path("disk.vhdx");
@@ -124,12 +146,59 @@ fn a_served_virtual_disk_is_resized_and_its_initiators_see_it() {
     daemon.run(&["lun", "resize", IQN, "3", "20M"]);
     assert!(daemon.run(&["inspect", &daemon.url(3)]).contains("20 MiB"));
     let busy = finish(lunway(&["disk", "resize", disk, "30M"]), PATIENCE);
-    assert!(String::from_utf8_lossy(&busy.stderr).contains("in use by another process"), "{busy:?}");
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("in use by "), "{busy:?}");
     assert!(succeed(lunway(&["disk", "info", disk])).contains("in use"));
     daemon.run(&["lun", "remove", IQN, "3"]);
     let info = succeed(lunway(&["disk", "info", disk, "--json"]));
     assert!(info.contains(&format!("\"virtual_bytes\":{}", 20 << 20)), "{info}");
     assert!(succeed(lunway(&["disk", "check", disk])).contains("no errors"));
+}
+
+#[test]
+fn a_smaller_size_cuts_no_file_system_of_a_served_disk_without_its_word() {
+    let Some(mkfs) = lunway_foreign::program("mkfs.ext4") else { return };
+    let daemon = Daemon::start();
+    let raw = daemon.path("fs.img");
+    fs::write(&raw, vec![0; 64 << 20]).unwrap();
+    assert!(Command::new(mkfs).args(["-q", "-F"]).arg(&raw).arg("48M").status().unwrap().success());
+    daemon.run(&["lun", "add", IQN, "3", "raw:fs.img"]);
+    let resize = ["lun", "resize", IQN, "3", "32M", "--shrink"];
+    for more in [&[][..], &["--dry-run"]] {
+        let said = daemon.refused(&[&resize[..], more].concat());
+        assert!(said.contains("ext4") && said.contains("--force"), "{said}");
+    }
+    assert_eq!(fs::metadata(&raw).unwrap().len(), 64 << 20);
+    // What lies behind the file system is lost as --shrink says.
+    let said = daemon.run(&["lun", "resize", IQN, "3", "50M", "--shrink"]);
+    assert!(said.contains("beyond 50 MiB are destroyed"), "{said}");
+    daemon.run(&[&resize[..], &["--force"]].concat());
+    assert_eq!(fs::metadata(&raw).unwrap().len(), 32 << 20);
+}
+
+#[test]
+fn the_derived_serial_number_of_another_disk_is_refused() {
+    let daemon = Daemon::start();
+    daemon.run(&["lun", "add", IQN, "3", "ram:1M"]);
+    let list: serde_json::Value = serde_json::from_str(&daemon.run(&["lun", "list", IQN, "--json"])).unwrap();
+    let luns = list["luns"].as_array().unwrap();
+    let serial =
+        luns.iter().find(|lun| lun["config"]["id"] == 3).unwrap()["status"]["serial"].as_str().unwrap();
+    let before = daemon.file();
+    let said = daemon.refused(&["lun", "add", IQN, "4", "ram:1M", "--serial", serial]);
+    assert!(said.contains("lun 3") && said.contains(serial), "{said}");
+    assert_eq!(daemon.file(), before);
+    // The disk itself may have it in writing.
+    daemon.run(&["lun", "set", IQN, "3", "--serial", serial]);
+}
+
+#[test]
+fn a_target_that_is_there_and_open_is_not_taken_for_a_new_one() {
+    let daemon = Daemon::start();
+    for name in [IQN.to_owned(), IQN.to_uppercase()] {
+        let output = finish(daemon.command(&["target", "add", &name]), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("already exists and is open"), "{name}: {output:?}");
+    }
 }
 
 #[test]
@@ -180,7 +249,7 @@ fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
     assert!(daemon.file().contains("ram:1M"));
     fs::write(daemon.path("b.img"), vec![8; 1 << 20]).unwrap();
     let said = daemon.refused(&["lun", "add", IQN, "3", "b.img", "--replace"]);
-    assert!(said.contains("has 2097152 bytes; a size of 1048576 would lose"), "another disk: {said}");
+    assert!(said.contains("has 2 MiB; a size of 1 MiB would lose"), "another disk: {said}");
     for more in [&[][..], &["--dry-run"]] {
         let said = daemon.refused(&[&["lun", "resize", IQN, "3", "1000", "--shrink"], more].concat());
         assert!(said.contains("whole sectors of 512 bytes"), "{said}");
@@ -202,7 +271,7 @@ fn fewer_bytes_than_a_lun_has_are_given_to_it_only_by_their_own_word() {
             fs::write(daemon.path("lunway.toml"), &file).unwrap();
         }
         let said = daemon.refused(words);
-        assert!(said.contains("has 1048576 bytes; a size of 524288 would lose"), "{words:?}: {said}");
+        assert!(said.contains("has 1 MiB; a size of 512 KiB would lose"), "{words:?}: {said}");
         assert!(daemon.run(&["lun", "list"]).contains("1 MiB"), "{words:?}");
     }
     daemon.run(&["reload", "--shrink"]);
@@ -232,10 +301,9 @@ fn a_file_is_made_with_its_lun_and_only_with_it() {
         (&["lun", "add", IQN, "3", "other.img", "--create", "1M"], "lun 3 of target"),
         (&["lun", "add", IQN, "4", "other.img", "--create", "1000"], "whole sectors"),
         (&["lun", "add", IQN, "4", "other.img", "--create", "0"], "whole sectors"),
-        (&["lun", "add", IQN, "4", "ram:1M", "--create", "1M"], "raw files only"),
-        (&["lun", "add", IQN, "4", "other.vhdx", "--create", "1M"], "raw files only"),
+        (&["lun", "add", IQN, "4", "ram:1M", "--create", "1M"], "only raw files are created"),
+        (&["lun", "add", IQN, "4", "other.vhdx", "--create", "1M"], "lunway disk create"),
         (&["lun", "add", IQN, "4", "none/other.img", "--create", "1M"], "cannot create"),
-        (&["lun", "add", IQN, "4", "other.img", "--create", "1M", "--sector", "17"], "512 and 4096"),
     ] {
         let said = daemon.refused(words);
         assert!(said.contains(part), "{words:?}: {said}");
@@ -269,16 +337,12 @@ fn a_secret_file_in_an_address_is_found_from_the_folder_of_the_configuration() {
     second.wait().unwrap();
     assert!(line.contains("1048576"), "it does not serve: {line}");
     // From the command line it is found from where that is typed.
-    daemon.run(&["target", "add", &format!("{IQN}3"), "--open"]);
-    let add = ["lun", "add", &format!("{IQN}3"), "1", &device];
-    let mut command = daemon.command(&add);
+    let third = Daemon::start();
+    let mut command = third.command(&["lun", "add", IQN, "1", &device]);
     command.current_dir(folder.path());
     succeed(command);
-    assert!(
-        daemon.file().contains(&format!("?secret_file={}/beside", folder.path().display())),
-        "{}",
-        daemon.file()
-    );
+    let file = third.file();
+    assert!(file.contains(&format!("?secret_file={}/beside", folder.path().display())), "{file}");
 }
 
 #[test]
@@ -370,6 +434,20 @@ fn a_daemon_that_is_not_managed_says_why() {
         "{line}"
     );
     end(first);
+    let keys = "listen = [\"127.0.0.1:0\"]\n[api]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"token\"\n";
+    fs::write(folder.path().join("lunway.toml"), keys).unwrap();
+    let token = folder.path().join("token");
+    fs::write(&token, "a-token-of-visible-characters\n").unwrap();
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut command = lunway(&["serve", "-c", "lunway.toml", "--socket", named]);
+    command.current_dir(folder.path()).env("LUNWAY_RUNTIME_DIR", folder.path());
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let managed: Vec<_> = lines.filter(|line| line.contains("managed")).take(2).collect();
+    end(child);
+    assert_eq!(managed[0], format!("managed on {named}"));
+    let port = managed[1].strip_prefix("managed on http://127.0.0.1:").map(str::parse::<u16>);
+    assert!(matches!(port, Some(Ok(1..))), "{managed:?}");
 }
 
 #[test]
@@ -515,6 +593,11 @@ fn a_session_is_listed_and_dropped() {
     }
     let shown = daemon.run(&["top", "--once", "--interval", "100ms"]);
     assert!(shown.contains("READS/s") && shown.contains("MB/s"), "{shown}");
+    // The target of these tests is open to all.
+    assert!(
+        shown.contains("doctor: ") && shown.contains("target-open") && shown.contains("--socket"),
+        "{shown}"
+    );
     assert_eq!(daemon.run(&["reservation", "list"]), "no reservations");
     assert_eq!(daemon.run(&["reservation", "clear", IQN, "0"]), "nothing to clear");
     assert_eq!(daemon.run(&["session", "drop", &tsih]), format!("session {tsih}: dropped"));
@@ -565,7 +648,7 @@ fn a_portal_group_is_added_changed_and_removed_beside_the_others() {
 #[test]
 fn memory_is_not_emptied_by_a_change_of_its_settings() {
     let daemon = Daemon::start();
-    let word = "ram:1M cannot be opened anew while it is served, as its data would be lost";
+    let word = "ram:1M cannot be reopened while it is served, as its data would be lost";
     assert!(daemon.refused(&["lun", "set", IQN, "0", "--sector", "4096"]).contains(word));
     let smaller = daemon.refused(&["lun", "add", IQN, "0", "ram:2M", "--sector", "4096", "--replace"]);
     assert!(smaller.contains("its data would be lost"), "{smaller}");

@@ -60,6 +60,27 @@ fn run(program: &Path, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn an_export_to_every_host_is_announced_and_a_socket_has_its_whole_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = |nbd: &str| {
+        let mut command = lunway(&["attach", "ram:1M", "--nbd", nbd]);
+        command.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (line, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (_, said) = begin("tcp:0.0.0.0:0");
+    assert!(said.contains("NBD has no authentication"), "{said}");
+    assert!(!begin("tcp:127.0.0.1:0").1.contains("NBD has no authentication"));
+    let (line, _) = begin("unix:disk.sock");
+    assert!(line.contains(&folder.path().join("disk.sock").display().to_string()), "{line}");
+}
+
+#[test]
 fn nbdinfo_is_told_what_the_export_can_do() {
     let Some(nbdinfo) = lunway_foreign::program("nbdinfo") else { return };
     let attached = Attached::start("ram:256M", &["--name", "disk", "--sector", "4096"]);

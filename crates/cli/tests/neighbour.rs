@@ -3,6 +3,8 @@
 //! The device is a file of a FUSE mount, which `lunway attach` serves: stopped by SIGSTOP it answers nothing, as a dead
 //! NFS server or a drive that retries.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 #[path = "support/attached.rs"]
 mod attached;
 #[path = "support/initiator.rs"]

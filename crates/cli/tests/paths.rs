@@ -102,6 +102,8 @@ fn another_plan_or_policy_is_shown_without_opening_the_disk() {
     let document = json(&["paths", &target.url(""), "--plan", "mesh", "--json"]);
     assert_eq!(document["lanes"].as_array().unwrap().len(), 4);
     assert_eq!(document["warnings"][0]["rule"], 6, "{document}");
+    let text = succeed(lunway(&["paths", &target.url(""), "--plan", "mesh"]));
+    assert!(text.contains("lunway doctor 'iscsi://"), "{text}");
     let first =
         |policy: &str| json(&["paths", &target.url(""), "--policy", policy, "--json"])["first_lanes"].clone();
     assert_eq!(first("round-robin"), serde_json::json!([1, 2, 1, 2, 1, 2, 1, 2]));

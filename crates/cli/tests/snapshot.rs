@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use daemon::Daemon;
+use daemon::{Daemon, folder_of_vhdx, lun, refused};
 use initiator::Initiator;
 use lunway_target::Config;
 use serde_json::Value;
@@ -26,35 +26,6 @@ use support::{IQN, PATIENCE, finish, lunway, succeed};
 
 /// Bytes of a block of the disk.
 const BLOCK: usize = 512;
-
-/// A folder with a disk and a configuration that serves it.
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    succeed(lunway(&["disk", "create", &path("disk.vhdx"), "--size", "64M", "--block-size", "1M"]));
-    let text = format!(
-        "# here\nlisten = [\"127.0.0.1:0\"]\ncores = 1\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
-         [[target.lun]]\nid = 0\ndevice = \"disk.vhdx\"\n[[target.lun]]\nid = 1\ndevice = \"ram:1M\"\n"
-    );
-    fs::write(path("lunway.toml"), text).unwrap();
-    folder
-}
-
-/// `lunway lun VERB …` beside the daemon of a folder.
-fn lun(folder: &Path, verb: &str, arguments: &[&str]) -> Command {
-    let mut command = lunway(&["lun", verb]);
-    command.args(arguments).env("LUNWAY_SOCKET", folder.join("api.sock")).current_dir(folder);
-    command.env("LUNWAY_RUNTIME_DIR", folder.join("run"));
-    command
-}
-
-fn refused(command: Command) -> String {
-    let output = finish(command, PATIENCE);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    said
-}
 
 /// The device of LUN 0 in the file, and its serial number.
 fn configured(folder: &Path) -> (String, Option<String>) {
@@ -68,26 +39,12 @@ fn served_serial(folder: &Path) -> String {
     list["luns"][0]["status"]["serial"].as_str().unwrap().to_owned()
 }
 
-/// A session behind the unit attentions of a new nexus.
-fn log_in(daemon: &Daemon) -> Initiator {
-    let mut initiator = Initiator::log_in(&daemon.address, IQN).unwrap();
-    while initiator.execute(0, &[0; 6], &[], 0).unwrap().status != 0 {}
-    initiator
-}
-
 /// WRITE (10) of a block that is full of a number; an error where the daemon is gone.
 fn write(initiator: &mut Initiator, block: u32, number: u32) -> std::io::Result<()> {
     let data = number.to_be_bytes().repeat(BLOCK / 4);
     let at = block.to_be_bytes();
     let written = initiator.execute(0, &[0x2A, 0, at[0], at[1], at[2], at[3], 0, 0, 1, 0], &data, 0)?;
     assert_eq!(written.status, 0, "{:?}", written.sense);
-    Ok(())
-}
-
-/// SYNCHRONIZE CACHE (10).
-fn flush(initiator: &mut Initiator) -> std::io::Result<()> {
-    let flushed = initiator.execute(0, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)?;
-    assert_eq!(flushed.status, 0, "{:?}", flushed.sense);
     Ok(())
 }
 
@@ -103,11 +60,11 @@ fn read(initiator: &mut Initiator, block: u32) -> u32 {
 
 #[test]
 fn a_served_disk_goes_on_in_a_new_file_and_its_initiators_notice_nothing() {
-    let folder = folder();
+    let folder = folder_of_vhdx("");
     let path = |name: &str| folder.path().join(name);
     let daemon = Daemon::start(folder.path());
     let serial = served_serial(folder.path());
-    let mut initiator = log_in(&daemon);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
     write(&mut initiator, 7, 1).unwrap();
     let before = fs::read_to_string(path("lunway.toml")).unwrap();
 
@@ -130,7 +87,7 @@ fn a_served_disk_goes_on_in_a_new_file_and_its_initiators_notice_nothing() {
     // The session goes on, without a unit attention.
     assert_eq!(read(&mut initiator, 7), 1);
     write(&mut initiator, 7, 2).unwrap();
-    flush(&mut initiator).unwrap();
+    initiator.flush().unwrap();
     let text = fs::read_to_string(path("lunway.toml")).unwrap();
     assert!(text.starts_with("# here\n") && text.contains("disk-1.avhdx"), "{text}");
     assert!(succeed(lun(folder.path(), "list", &[IQN])).contains("disk-1.avhdx"));
@@ -144,7 +101,7 @@ fn a_served_disk_goes_on_in_a_new_file_and_its_initiators_notice_nothing() {
     daemon.kill();
     let daemon = Daemon::start(folder.path());
     assert_eq!(served_serial(folder.path()), serial, "the same disk after a restart");
-    let mut initiator = log_in(&daemon);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
     assert_eq!(read(&mut initiator, 7), 2);
     drop(initiator);
     daemon.kill();
@@ -166,7 +123,7 @@ fn a_served_disk_goes_on_in_a_new_file_and_its_initiators_notice_nothing() {
 
 #[test]
 fn a_daemon_that_cannot_keep_its_configuration_makes_no_snapshot() {
-    let folder = folder();
+    let folder = folder_of_vhdx("");
     let socket = folder.path().join("api.sock");
     let mut command = lunway(&["serve", "--listen", "127.0.0.1:0", "--iqn", IQN, "--open", "--socket"]);
     command.arg(&socket).args(["--lun", "0=disk.vhdx"]).current_dir(folder.path());
@@ -186,7 +143,7 @@ fn a_daemon_that_cannot_keep_its_configuration_makes_no_snapshot() {
 #[test]
 fn after_a_kill_in_a_snapshot_the_disk_is_whole_in_the_file_that_the_configuration_names() {
     let kills: u32 = env::var("LUNWAY_SNAPSHOT_KILLS").map_or(10, |count| count.parse().unwrap());
-    let folder = folder();
+    let folder = folder_of_vhdx("");
     let (mut switched, mut serial, mut random) = (0, None, 0x9E37_79B9_7F4A_7C15u64);
     // What each block must at least hold: numbers only grow.
     let mut flushed = [0; 8];
@@ -194,7 +151,7 @@ fn after_a_kill_in_a_snapshot_the_disk_is_whole_in_the_file_that_the_configurati
         let daemon = Daemon::start(folder.path());
         let served = Some(served_serial(folder.path()));
         assert_eq!(*serial.get_or_insert(served.clone()), served, "round {round}: another disk");
-        let mut initiator = log_in(&daemon);
+        let mut initiator = Initiator::ready(&daemon.address, IQN);
         for (block, least) in flushed.iter_mut().enumerate() {
             let found = read(&mut initiator, block as u32);
             assert!(found >= *least, "round {round}, block {block}: {found} after a flush of {least}");
@@ -210,7 +167,7 @@ fn after_a_kill_in_a_snapshot_the_disk_is_whole_in_the_file_that_the_configurati
                         return flushed;
                     }
                 }
-                if flush(&mut initiator).is_err() {
+                if initiator.flush().is_err() {
                     return flushed;
                 }
                 flushed.fill((round << 16) + number);

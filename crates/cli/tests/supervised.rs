@@ -29,7 +29,10 @@ fn systemd_hears_when_the_daemon_serves_and_when_it_ends() {
     command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let ready = heard();
-    assert!(ready.contains("READY=1") && ready.contains("STATUS=serving 1 LUN(s) of 1 target(s)"), "{ready}");
+    assert!(
+        ready.contains("READY=1") && ready.contains("STATUS=serving 1 LUN of 1 target on 1 portal"),
+        "{ready}"
+    );
     let process = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
     let stopping = heard();
@@ -197,8 +200,22 @@ fn the_units_are_what_systemd_understands() {
     let unit = unit.replace("/usr/local/bin/lunway attach", "/bin/true");
     // An instance is verified by its own name.
     std::fs::write(copies.path().join("lunway-attach@data.service"), unit).unwrap();
+    let unit = std::fs::read_to_string(folder.join("lunway-backup@.service")).unwrap();
+    assert!(
+        unit.contains("/usr/local/bin/lunway backup run ${SOURCE} ${DESTINATION} $MORE --json"),
+        "{unit}"
+    );
+    let unit = unit.replace("/usr/local/bin/lunway backup run", "/bin/true");
+    std::fs::write(copies.path().join("lunway-backup@db.service"), unit).unwrap();
+    std::fs::copy(folder.join("lunway-backup@.timer"), copies.path().join("lunway-backup@db.timer")).unwrap();
     analyze.args(["--man=no", "verify"]);
-    let names = ["lunway.service", "lunway.socket", "lunway-attach@data.service"];
+    let names = [
+        "lunway.service",
+        "lunway.socket",
+        "lunway-attach@data.service",
+        "lunway-backup@db.service",
+        "lunway-backup@db.timer",
+    ];
     analyze.args(names.map(|name| copies.path().join(name)));
     let output = support::finish(analyze, PATIENCE);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -244,3 +244,32 @@ fn a_full_backing_store_is_logged_counted_and_told_to_the_initiator() {
     );
     assert!(File::open(folder.path().join("full/disk.img")).is_err(), "the daemon alone has it");
 }
+
+#[test]
+fn a_configuration_is_checked_without_serving_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, disk) = (folder.path().join("lunway.toml"), folder.path().join("disk.img"));
+    image(&disk, 1 << 20, 1 << 20);
+    let configured = |target: &str| {
+        let name = if target.contains("name =") { String::new() } else { format!("name = \"{IQN}\"\n") };
+        let text = format!("listen = [\"127.0.0.1:0\"]\n[[target]]\n{name}{target}\n");
+        write(&file, &text, 0o600);
+        let output = finish(lunway(&["serve", "-c", file.to_str().unwrap(), "--check"]), PATIENCE);
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let sound = "open = true\n[[target.lun]]\nid = 0\ndevice = \"disk.img\"";
+    let (code, said) = configured(sound);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("warning: target") && said.contains("is open"), "{said}");
+    assert!(said.contains("no errors; 1 target, 1 LUN"), "{said}");
+    let (code, said) = configured(&format!("name = \"iqn.2026-11.com.example:a_b\"\n{sound}"));
+    assert!(
+        code == Some(0) && said.contains("may be refused by initiators") && said.contains("'_'"),
+        "{said}"
+    );
+    let (code, said) = configured(&sound.replace("disk.img", "dsik.img"));
+    assert!(code == Some(1) && said.contains("dsik.img: there is no such file"), "{said}");
+    let (code, said) = configured(&sound.replace("open = true", "opne = true"));
+    assert!(code == Some(2) && said.contains("opne"), "{said}");
+}

@@ -22,6 +22,7 @@
 
 mod dead;
 mod estimate;
+mod free_map;
 
 use std::ops::{ControlFlow, Range};
 
@@ -30,6 +31,7 @@ use lunway_filesystem::tree;
 use lunway_vhdx::{Chain, DiscardMode, DiskError, Storage};
 
 pub use estimate::{Estimate, estimate};
+pub use free_map::FreeMap;
 
 /// What is dropped, and whether blocks move afterwards: the words of Optimize-VHD, and one of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +166,8 @@ pub(crate) fn block_size<S: Storage>(chain: &Chain<S>) -> u64 {
     chain.disks().first().map_or(u64::MAX, |disk| disk.parameters().block_size.into())
 }
 
-/// The disk's bytes for those who read file systems.
-pub(crate) struct Bytes<'a, S>(pub(crate) &'a Chain<S>);
+/// A chain as the source of bytes that readers of file systems ask for.
+pub struct Bytes<'a, S>(pub &'a Chain<S>);
 
 impl<S: Storage> Source for Bytes<'_, S> {
     fn len(&self) -> u64 {

@@ -8,7 +8,7 @@ use lunway_target::{Change, ChangeKind, Warning};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a change came to.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Applied {
@@ -16,14 +16,24 @@ pub struct Applied {
     pub generation: u64,
     /// Nothing was changed: this is what would be.
     pub dry_run: bool,
-    /// The configuration file says the same, so that it lasts over restarts. A daemon without such a file forgets.
+    /// The change is saved in the configuration file. If not, it is lost when the daemon ends.
     pub persisted: bool,
-    /// What is different; empty if everything was so already.
+    /// The differences; empty if there are none.
     pub changes: Vec<Line>,
-    /// What it means for initiators, and what of it may not be meant, a sentence each: sessions that are logged out,
-    /// targets that nobody or everybody may log in to from now on, secrets that can be guessed or read, addresses that
-    /// are not listened on.
+    /// Consequences and warnings, a sentence each: sessions that are logged out, targets that now admit no
+    /// initiator or every initiator, secrets that can be guessed or read, portals that the daemon cannot listen
+    /// on.
     pub effects: Vec<String>,
+}
+
+impl Applied {
+    /// The same, with this sentence if nothing is different.
+    pub(crate) fn or(mut self, sentence: String) -> Self {
+        if self.changes.is_empty() {
+            self.effects.push(sentence);
+        }
+        self
+    }
 }
 
 /// One difference.
@@ -34,13 +44,13 @@ pub struct Line {
     pub kind: Kind,
     /// To what: `target iqn.…, lun 3`; empty for the daemon as a whole.
     pub place: String,
-    /// Which key of it; null: all of it.
+    /// The key that changes; null: the whole item.
     pub key: Option<String>,
     /// How it was.
     pub from: Option<String>,
     /// How it is then.
     pub to: Option<String>,
-    /// All of that as a line for people.
+    /// The difference as one line of text.
     pub text: String,
 }
 
@@ -52,7 +62,7 @@ pub enum Kind {
     Added,
     /// It goes.
     Removed,
-    /// It gets another value.
+    /// Its value changes.
     Changed,
 }
 
@@ -68,7 +78,7 @@ impl From<&Change> for Line {
     }
 }
 
-/// Whether the daemon is there, and since when.
+/// State of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Health {
@@ -78,12 +88,12 @@ pub struct Health {
     pub version: String,
     /// Its process.
     pub pid: u32,
-    /// For how long it has served, seconds.
+    /// Time since its start, seconds.
     pub uptime_s: u64,
     /// The generation of its configuration.
     pub generation: u64,
-    /// What is served as configured and may not be meant so: open targets, secrets that are weak or that every user may
-    /// read, addresses that are not listened on.
+    /// Warnings about the configuration: open targets, secrets that are weak or readable by every user, portals
+    /// that the daemon cannot listen on.
     #[serde(default)]
     pub warnings: Vec<Warning>,
 }

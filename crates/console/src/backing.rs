@@ -30,8 +30,12 @@ impl NewFile {
                 "create: name the file {} by its whole path",
                 path.display()
             ))),
+            DeviceSpec::Vhdx { path } => Err(ApiError::bad_request(format!(
+                "only raw files are created with a LUN: create {0} with `lunway disk create {0} --size SIZE`, then add it",
+                path.display()
+            ))),
             _ => Err(ApiError::bad_request(format!(
-                "create makes raw files only, and {device} is none: make it first, and add it without create"
+                "only raw files are created with a LUN, and {device} is not one: add it without a size"
             ))),
         }
     }
@@ -46,10 +50,9 @@ impl NewFile {
         }
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => ApiError::conflict(format!(
-                "{name} already exists and was not changed; omit create to serve it as it is"
-            ))
-            .decided_by("create"),
+            io::ErrorKind::AlreadyExists => {
+                ApiError::conflict(format!("{name} already exists and was not changed")).decided_by("create")
+            }
             _ => ApiError::unprocessable(format!("cannot create {name}: {error}")),
         })?;
         let new = Self { path: path.to_owned(), kept: AtomicBool::new(false) };

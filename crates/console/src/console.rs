@@ -66,7 +66,7 @@ impl Console {
     /// Begins to answer.
     pub fn start(sockets: Sockets, server: Arc<Server>, source: Source) -> Result<Self, ListenError> {
         let manager = Manager::new(server, source);
-        manager.keep_formats(&manager.server.config());
+        manager.keep_all_formats();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -19,7 +19,7 @@ pub(crate) struct ApiError {
 /// The body of every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
-    /// One sentence: what is wrong, where, and what would be right.
+    /// One sentence: the error, its place, and the remedy.
     pub error: String,
     /// The parameter of the query, or the member of the body, that would decide otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ impl ApiError {
     }
 
     pub(crate) fn unauthorized() -> Self {
-        let sentence = "the API on TCP wants the token from its token_file: `Authorization: Bearer TOKEN`";
+        let sentence = "the API on TCP requires the token from its token_file: `Authorization: Bearer TOKEN`";
         Self::new(StatusCode::UNAUTHORIZED, sentence)
     }
 }

@@ -21,6 +21,7 @@
 //! | `api` | the operations, one file for each kind of thing |
 //! | `route` | the one table that makes the router and the OpenAPI document |
 //! | `manager` | changes, one at a time |
+//! | `export` | snapshots of logical units over NBD, each with a thread |
 //! | `answer`, `error`, `extract`, `patch` | bodies out and in |
 //! | `listen`, `door`, `token` | sockets, limits, who is let in |
 //! | `document`, `replace` | a file changed as little as possible, and all or nothing |
@@ -33,6 +34,7 @@ mod console;
 mod document;
 mod door;
 mod error;
+mod export;
 mod extract;
 mod listen;
 mod manager;

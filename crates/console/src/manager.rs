@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use lunway_block::BlockError;
+use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
+use lunway_block::{BlockError, Compaction, CompactionPhase};
 use lunway_target::{
-    ChangeError, ChangeOptions, Config, ConfigError, DeviceName, IscsiName, LunConfig, LunSummary, Server,
-    StartError,
+    ChangeError, ChangeOptions, CompactionState, CompactionSummary, Config, ConfigError, DeviceName,
+    IscsiName, LunConfig, LunSummary, Server, StartError,
 };
 use tokio::sync::{RwLock, watch};
 
 use crate::answer::{Applied, Health, Kind, Line};
 use crate::backing::NewFile;
 use crate::error::ApiError;
+use crate::export::Exports;
 use crate::extract::Ask;
 use crate::source::Source;
 
@@ -27,6 +29,7 @@ pub(crate) struct Manager {
     pub(crate) server: Arc<Server>,
     pub(crate) source: Arc<Source>,
     pub(crate) started: Instant,
+    pub(crate) exports: Arc<Exports>,
     /// Held for reading by every change under way.
     under_way: Arc<RwLock<()>>,
     ending: Arc<watch::Sender<Ending>>,
@@ -53,6 +56,7 @@ impl Manager {
             server,
             source: Arc::new(source),
             started: Instant::now(),
+            exports: Arc::default(),
             under_way: Arc::default(),
             ending: Arc::default(),
         }
@@ -93,7 +97,7 @@ impl Manager {
     }
 
     /// Carries a change to its end: a client that goes away takes only its answer with it.
-    async fn to_its_end<T: Send + 'static>(
+    pub(crate) async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -179,19 +183,22 @@ impl Manager {
         .await
     }
 
-    /// Refuses fewer bytes than a logical unit has, unless it was said that they are meant.
-    pub(crate) fn may_resize(
+    /// Refuses fewer bytes than a logical unit has, unless it was said that they are meant; and to cut a partition or a
+    /// file system, unless that was said as well.
+    pub(crate) async fn may_resize(
         &self,
         target: &IscsiName,
         lun: u16,
         size: u64,
-        shrink: bool,
+        (shrink, force): (bool, bool),
     ) -> Result<(), ApiError> {
-        match self.size(target, lun) {
-            Some(present) if size < present && !shrink => {
-                Err(refused(ChangeError::Smaller { target: target.to_string(), lun, present, size }))
-            }
-            _ => Ok(()),
+        let Some(present) = self.size(target, lun).filter(|present| size < *present) else { return Ok(()) };
+        if !shrink {
+            return Err(refused(ChangeError::Smaller { target: target.to_string(), lun, present, size }));
+        }
+        match self.server.cut_off(target.as_str(), lun, size).await.filter(|_| !force) {
+            Some(cut) => Err(refused(ChangeError::Cut { target: target.to_string(), lun, cut })),
+            None => Ok(()),
         }
     }
 
@@ -286,6 +293,58 @@ impl Manager {
         .await
     }
 
+    /// Begins to compact the file of a logical unit. Of file systems that are frozen it answers when they may be
+    /// thawed.
+    pub(crate) async fn compact(
+        &self,
+        target: IscsiName,
+        lun: u16,
+        orders: Orders,
+    ) -> Result<CompactionSummary, ApiError> {
+        let this = self.clone();
+        self.to_its_end(async move {
+            let task = match orders.deadline {
+                Some(_) => Compaction::new(orders.rate).of_frozen(),
+                None => Compaction::new(orders.rate),
+            };
+            let task = Arc::new(task);
+            this.server.compact_lun(target.as_str(), lun, &task).await.map_err(refused)?;
+            let mapped = async {
+                while task.progress().phase == CompactionPhase::Mapping {
+                    tokio::time::sleep(MAPPING_POLL).await;
+                }
+            };
+            if tokio::time::timeout(orders.deadline.unwrap_or(Duration::MAX), mapped).await.is_err() {
+                task.cancel();
+                return Err(ApiError::unprocessable(
+                    "the free space was not found within the deadline, so nothing was dropped: allow the file systems to be \
+                     frozen for longer"
+                        .to_owned(),
+                ));
+            }
+            let summary = this.compaction(&target, lun).await?;
+            match (summary.state, &summary.error) {
+                (CompactionState::Failed, Some(why)) => Err(ApiError::unprocessable(why.clone())),
+                _ => Ok(summary),
+            }
+        })
+        .await
+    }
+
+    /// The last compaction of a logical unit.
+    pub(crate) async fn compaction(
+        &self,
+        target: &IscsiName,
+        lun: u16,
+    ) -> Result<CompactionSummary, ApiError> {
+        let summary = self.server.compaction(target.as_str(), lun).await.map_err(refused)?;
+        summary.ok_or_else(|| {
+            ApiError::not_found(format!(
+                "lun {lun} of target {target} has not been compacted since it is served"
+            ))
+        })
+    }
+
     /// Says in the configuration that a logical unit is another file now.
     async fn switch(&self, ask: Ask, switch: &Switch) -> Result<Applied, ApiError> {
         let write = |config: &Config| self.source.persist(config);
@@ -315,14 +374,16 @@ impl Manager {
         self.apply(ask, edit, options).await
     }
 
+    /// Keeps in the file what its devices were opened as, also those that will be opened later.
+    pub(crate) fn keep_all_formats(&self) {
+        let source = Arc::clone(&self.source);
+        self.server.keep_formats_with(Arc::new(move |config| keep_formats(&source, config)));
+        self.keep_formats(&self.server.config());
+    }
+
     /// Keeps in the file what its devices were opened as.
     pub(crate) fn keep_formats(&self, served: &Config) {
-        if let Err(error) = self.source.keep_formats(served) {
-            tracing::warn!(
-                "cannot write into the configuration file that its devices are raw: {error}; write device = \"raw:…\" there, else a \
-                 LUN whose initiator writes what looks like an image or an archive is refused at the next start"
-            );
-        }
+        keep_formats(&self.source, served);
     }
 
     /// Removes every registration and reservation of a logical unit.
@@ -343,26 +404,38 @@ impl Manager {
         if let Some(expected) = ask.generation.filter(|expected| *expected != generation) {
             return Err(refused(ChangeError::Generation { expected, is: generation }));
         }
-        let old = self.size(target, lun);
-        let mut changes = Vec::new();
+        let served = self.served(target, lun);
+        let old = served.as_ref().map(|served| served.size);
+        let (mut changes, mut effects) = (Vec::new(), Vec::new());
+        if let Some(space) = served.and_then(|served| served.space) {
+            let (most, left) = (size.saturating_sub(space.allocated), space.available);
+            if old.is_some_and(|old| size > old) && most > left {
+                effects.push(format!(
+                    "target {target}, lun {lun}: the backing store has {} left, and the disk may take {} more: writes fail once it is full",
+                    HumanSize(left),
+                    HumanSize(most)
+                ));
+            }
+        }
+        if old.is_some_and(|old| size < old) {
+            let are = if ask.dry_run { "would be" } else { "are" };
+            effects.push(format!(
+                "target {target}, lun {lun}: the data beyond {} {are} destroyed",
+                HumanSize(size)
+            ));
+        }
         if old != Some(size) {
             if !ask.dry_run {
                 self.server.resize_lun(target.as_str(), lun, size).await.map_err(refused)?;
             }
             let place = format!("target {target}, lun {lun}");
-            let old = old.map_or_else(|| "?".to_owned(), |old| old.to_string());
-            let text = format!("~ {place}: size: {old} -> {size}");
-            let (key, from, to) = (Some("size".to_owned()), Some(old), Some(size.to_string()));
+            let text = format!("~ {place}: size: {}", sizes(old, size));
+            let (key, from, to) =
+                (Some("size".to_owned()), old.map(|old| old.to_string()), Some(size.to_string()));
             changes.push(Line { kind: Kind::Changed, place, key, from, to, text });
         }
         // The device itself keeps its size.
-        Ok(Applied {
-            generation,
-            dry_run: ask.dry_run,
-            persisted: !ask.dry_run,
-            changes,
-            effects: Vec::new(),
-        })
+        Ok(Applied { generation, dry_run: ask.dry_run, persisted: !ask.dry_run, changes, effects })
     }
 
     async fn apply(
@@ -373,6 +446,8 @@ impl Manager {
     ) -> Result<Applied, ApiError> {
         let (mut no, mut kept) = (None, false);
         let source = &self.source;
+        // What is not written to the file was read from it: its errors name it.
+        let is_asked = keep.persist.is_some();
         let options =
             ChangeOptions { dry_run: ask.dry_run, generation: ask.generation, shrink: ask.shrink, ..keep };
         let edit = |config: &mut Config| {
@@ -393,10 +468,24 @@ impl Manager {
                 changes: changed.changes.iter().map(Line::from).collect(),
                 effects: changed.effects,
             }),
+            Err(ChangeError::Unfit(StartError::Config(error))) if is_asked => {
+                Err(no.unwrap_or_else(|| refused(error.of_change().into())))
+            }
             Err(error) => Err(no.unwrap_or_else(|| refused(error))),
         }
     }
 }
+
+/// How a logical unit is compacted.
+pub(crate) struct Orders {
+    /// Bytes in a second, at most.
+    pub(crate) rate: u64,
+    /// The file systems on it are frozen for this long at most, and are asked what is free.
+    pub(crate) deadline: Option<Duration>,
+}
+
+/// How often it is seen whether file systems may be thawed.
+const MAPPING_POLL: Duration = Duration::from_millis(10);
 
 /// What a snapshot changes in the configuration.
 #[derive(Clone)]
@@ -428,6 +517,15 @@ impl Switch {
     }
 }
 
+fn keep_formats(source: &Source, served: &Config) {
+    if let Err(error) = source.keep_formats(served) {
+        tracing::warn!(
+            "cannot write into the configuration file that its devices are raw: {error}; write device = \"raw:…\" there, else a \
+                 LUN whose initiator writes what looks like an image or an archive is refused at the next start"
+        );
+    }
+}
+
 /// A logical unit in a configuration.
 fn configured<'c>(config: &'c Config, target: &IscsiName, lun: u16) -> Result<&'c LunConfig, ApiError> {
     let of = config.target(target.as_str());
@@ -454,13 +552,22 @@ fn of_size(spec: &DeviceSpec, size: u64) -> Option<DeviceName> {
     spec.to_string().parse().ok()
 }
 
+/// Two sizes for people, in bytes where they differ by less than is shown otherwise.
+fn sizes(old: Option<u64>, new: u64) -> String {
+    let Some(old) = old else { return HumanSize(new).to_string() };
+    let (from, to) = (HumanSize(old).to_string(), HumanSize(new).to_string());
+    if from == to { format!("{old} -> {new} bytes") } else { format!("{from} -> {to}") }
+}
+
 /// What the server's refusals are for clients.
 pub(crate) fn refused(error: ChangeError) -> ApiError {
     let status = match &error {
         ChangeError::NotFound(_) => StatusCode::NOT_FOUND,
+        ChangeError::Offline { .. } => StatusCode::CONFLICT,
         ChangeError::Generation { .. }
         | ChangeError::NeedsRestart(_)
         | ChangeError::Smaller { .. }
+        | ChangeError::Cut { .. }
         | ChangeError::Reopened { .. } => StatusCode::CONFLICT,
         ChangeError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         ChangeError::Persist(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -473,12 +580,22 @@ pub(crate) fn refused(error: ChangeError) -> ApiError {
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
     let refusal = ApiError::new(status, error.to_string());
-    if matches!(error, ChangeError::Smaller { .. }) { refusal.decided_by("shrink") } else { refusal }
+    match error {
+        ChangeError::Smaller { .. } => refusal.decided_by("shrink"),
+        ChangeError::Cut { .. } => refusal.decided_by("force"),
+        _ => refusal,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_resize_is_told_in_units_unless_they_hide_it() {
+        assert_eq!(sizes(Some(10 << 30), 200 << 30), "10 GiB -> 200 GiB");
+        assert_eq!(sizes(Some(10 << 30), (10 << 30) + 512), "10737418240 -> 10737418752 bytes");
+    }
 
     #[test]
     fn memory_gets_another_name_with_another_size() {

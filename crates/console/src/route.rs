@@ -47,7 +47,8 @@ pub(crate) const DRY_RUN: Parameter = Parameter {
 pub(crate) const GENERATION: Parameter = Parameter {
     name: "generation",
     kind: "integer",
-    description: "Refuse (409) unless the configuration still has this generation. The header If-Match says the same.",
+    description: "Refuse (409) unless the configuration still has this generation. The header If-Match has the same \
+                  effect.",
 };
 /// Makes a removal strict, and a PUT a mere change.
 pub(crate) const MUST_EXIST: Parameter = Parameter {

@@ -18,9 +18,11 @@ mod skip;
 mod zeroes;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_block::size::HumanSize;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, SharedBuf, Zeroing};
 
 use pieces::{Content, Piece, Pieces};
@@ -34,8 +36,9 @@ const IN_FLIGHT: usize = 8;
 /// Copies all of `source` to the start of `destination`.
 ///
 /// What the source says is not data, and what is zeroes when read, is not sent: the destination is told to be zero
-/// there, or left alone where [`before`](Self::before) says that it is. The order of writes is not defined; everything
-/// is durable when [`copy`](Self::copy) has returned.
+/// there, or left alone where [`before`](Self::before) says that it is. Where both lie in files of a file system with
+/// reflinks, data is shared instead of moved, and not looked at: zeroes in it are shared as data. The order of writes
+/// is not defined; everything is durable when [`copy`](Self::copy) has returned.
 pub struct Transfer<'a> {
     /// What is copied.
     pub source: &'a dyn BlockDevice,
@@ -79,7 +82,8 @@ pub struct Copied {
 pub enum TransferError {
     /// There is no room.
     #[error(
-        "the source has {source_size} bytes and the destination only {destination_size}: take a larger one"
+        "the destination has {}, {} less than the source: take a larger one",
+        HumanSize(*destination_size), HumanSize(source_size.saturating_sub(*destination_size))
     )]
     TooSmall {
         /// Bytes.
@@ -277,12 +281,13 @@ impl Transfer<'_> {
     async fn copy_all(&self, progress: &mut dyn FnMut(u64)) -> Result<Copied, TransferError> {
         let size = self.source.geometry().size;
         let mut copied = Copied::default();
+        let unshared = AtomicBool::new(false);
         let mut pieces = self.pieces();
         let mut running = FuturesUnordered::new();
         loop {
             while running.len() < IN_FLIGHT && !(self.is_cancelled)() {
                 match pieces.next().await.map_err(source_error(pieces.position()))? {
-                    Some(piece) => running.push(self.move_piece(piece)),
+                    Some(piece) => running.push(self.move_piece(piece, &unshared)),
                     None => break,
                 }
             }
@@ -328,7 +333,7 @@ impl Transfer<'_> {
     }
 
     /// Gives the piece back with the number of bytes that were written.
-    async fn move_piece(&self, piece: Piece) -> Result<(Piece, u64), TransferError> {
+    async fn move_piece(&self, piece: Piece, unshared: &AtomicBool) -> Result<(Piece, u64), TransferError> {
         if self.before == Before::Unfinished && self.compare_piece(piece).await?.1.is_none() {
             return Ok((piece, 0));
         }
@@ -336,6 +341,9 @@ impl Transfer<'_> {
             let len = self.padded(piece.len);
             self.zero(piece.offset, len).await.map_err(destination_error(piece.offset))?;
             return Ok((piece, 0));
+        }
+        if self.share(piece, unshared).await? {
+            return Ok((piece, piece.len));
         }
         let data = self.read_source(piece).await?;
         let mut written = 0;
@@ -354,6 +362,22 @@ impl Transfer<'_> {
         // Devices in memory are always ready: others have their turn here.
         turn().await;
         Ok((piece, written))
+    }
+
+    /// Has the destination share the piece with the source, where both lie in files of a file system that can. Whether
+    /// it does is the same for all pieces, as a rule: the first that does not ends the attempts.
+    async fn share(&self, piece: Piece, unshared: &AtomicBool) -> Result<bool, TransferError> {
+        if unshared.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let lent = self.source.lend(piece.offset, piece.len).await.map_err(source_error(piece.offset))?;
+        let shared = match lent.filter(|_| self.padded(piece.len) == piece.len) {
+            Some(range) => self.destination.adopt(piece.offset, range).await,
+            None => return Ok(false),
+        };
+        let shared = shared.map_err(destination_error(piece.offset))?;
+        unshared.fetch_or(!shared, Ordering::Relaxed);
+        Ok(shared)
     }
 
     async fn compare_piece(&self, piece: Piece) -> Result<(Piece, Option<u64>), TransferError> {

@@ -28,6 +28,11 @@ impl Skipped {
         }
     }
 
+    /// Whether the 64 KiB at a multiple of that are left out.
+    pub fn covers(&self, offset: u64) -> bool {
+        self.has(offset / UNIT)
+    }
+
     fn has(&self, unit: u64) -> bool {
         self.words.get((unit / 64) as usize).is_some_and(|word| word >> (unit % 64) & 1 == 1)
     }

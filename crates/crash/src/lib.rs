@@ -11,13 +11,16 @@
 //! |---|---|
 //! | [`Recorder`], here | bytes: a file, or a disk (`lunway_block::conformance::Disk` is one as a `BlockDevice`) |
 //! | [`Folder`] | files with names, replaced whole |
+//! | [`Directory`] | files with names, written anywhere, renamed, removed |
 
+mod directory;
 mod folder;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use directory::{Directory, DirectoryFile};
 pub use folder::Folder;
 
 const PAGE: u64 = 4096;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, Geometry, Identity, Io, ResizeCallback,
-    SharedBuf, Space, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Durability, Extent, FileRange, Geometry, Identity, Io,
+    ResizeCallback, SharedBuf, Space, Zeroing,
 };
 use rustix::fs::fdatasync;
 use rustix::io::Errno;
@@ -535,16 +535,48 @@ impl BlockDevice for FileDevice {
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.first_extents(offset, len, usize::MAX)
+    }
+
+    fn first_extents(&self, offset: u64, len: u64, count: usize) -> Io<Result<Vec<Extent>, BlockError>> {
         let sector = self.inner.shape.logical_sector;
         match self.inner.geometry().check(offset, len) {
             Ok(()) if len > 0 => self.on(
-                |workers| &workers.reads,
+                |workers| &workers.maps,
                 move |inner| match inner.lost(offset, len) {
                     Some(error) => Err(error),
-                    None => space::extents(inner.fd(), offset, len, sector),
+                    None => space::extents(inner.fd(), offset, len, sector, count.max(1)),
                 },
             ),
             checked => Io::Ready(checked.map(|()| Vec::new())),
+        }
+    }
+
+    fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
+        let inner = &*self.inner;
+        let lent = inner.geometry().check(offset, len).and_then(|()| {
+            if !inner.shape.read_only || inner.direct || inner.lost(offset, len).is_some() {
+                return Ok(None);
+            }
+            let file = inner.fd().try_clone_to_owned()?;
+            Ok(Some(FileRange { file: Arc::new(file.into()), offset, len }))
+        });
+        Io::Ready(lent)
+    }
+
+    fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
+        match self.inner.geometry().check_write(offset, from.len) {
+            Ok(()) if from.len > 0 && !self.inner.direct => self.on(
+                |workers| &workers.writes,
+                move |inner| {
+                    if let Some(error) = inner.lost(offset, from.len) {
+                        return Err(error);
+                    }
+                    let to = inner.fd().try_clone_to_owned()?.into();
+                    Ok(from.share_with(&to, offset)?)
+                },
+            ),
+            checked => Io::Ready(checked.map(|()| false)),
         }
     }
 

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use lunway_block::{Buf, Geometry, Unmap};
-use lunway_occupancy::{OtherUser, announce, other_user};
+use lunway_occupancy::{LockHolder, OtherUser, announce, lock_holder, other_user};
 use rustix::fs::{
     FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, flock, fstat, fstatfs, ioctl_blkpbszget,
     ioctl_blksszget, major, minor, open, seek,
@@ -84,12 +84,17 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process, or another device of this one, has it.
-    #[error("{} is in use{}: close it there first", path.display(), if *read_only { " for writing" } else { "" })]
+    #[error(
+        "{} is in use{} by {}: close it there first", path.display(), if *read_only { " for writing" } else { "" },
+        by.as_ref().map_or_else(|| "another process".to_owned(), LockHolder::to_string)
+    )]
     InUse {
         /// The file.
         path: PathBuf,
         /// It was only to be read.
         read_only: bool,
+        /// The process; `None`: it cannot be told.
+        by: Option<LockHolder>,
     },
     /// Another program has it, and does not use `flock`.
     #[error("{} is in use {by}: close it there first", path.display())]
@@ -222,7 +227,7 @@ pub(crate) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
     let file = open(path, flags(kind, options), Mode::empty()).map_err(|errno| match errno {
         Errno::INVAL if options.direct => OpenError::Direct { path: path.to_owned() },
         // `O_EXCL` on a block device that is mounted, or part of another device.
-        Errno::BUSY => OpenError::InUse { path: path.to_owned(), read_only: options.read_only },
+        Errno::BUSY => OpenError::InUseElsewhere { path: path.to_owned(), by: OtherUser::Kernel },
         errno => failed(errno),
     })?;
     // Looked at again, now that it cannot be exchanged any more.
@@ -322,7 +327,9 @@ fn lock(path: &Path, file: &OwnedFd, read_only: bool) -> Result<(), OpenError> {
     };
     match flock(file, operation) {
         Ok(()) => Ok(()),
-        Err(Errno::AGAIN) => Err(OpenError::InUse { path: path.to_owned(), read_only }),
+        Err(Errno::AGAIN) => {
+            Err(OpenError::InUse { path: path.to_owned(), read_only, by: lock_holder(file) })
+        }
         Err(errno) => Err(OpenError::Io { path: path.to_owned(), source: errno.into() }),
     }
 }

@@ -5,7 +5,7 @@
 )]
 
 use std::cell::OnceCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
-use lunway_block::{BlockError, Buf, Durability, SharedBuf};
+use lunway_block::{BlockError, Buf, Durability, FairQueue, Owner, SharedBuf};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -23,6 +23,7 @@ use crate::answer::{Answer, Sender, pair};
 use crate::collector;
 use crate::handle::{Handle, Placement};
 use crate::transfer::meaning;
+use crate::workers::unless_gone;
 
 /// Operations of one device that the kernel has at once; more wait their turn. The queue depth at which an NVMe disk is
 /// busy.
@@ -48,7 +49,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// transfers, and wakes the tasks: normally a task of the caller's own runtime.
 ///
 /// **Isolation.** A thread's devices share its ring and nothing in it: each has [`DEPTH`] operations with the kernel at
-/// most and a bounded queue of its own for more, so that one whose disk does not answer takes no other's places.
+/// most and a bounded queue of its own for more, so that one whose disk does not answer takes no other's places. In
+/// that queue the device's owners take turns, and what waits of an owner who is gone is dropped.
 ///
 /// **Invariants.** An operation with the kernel has a slot; slots are made as they are needed. The submission queue is
 /// emptied by each submission, and when it is full; completions that find no room the kernel keeps until they are asked
@@ -80,17 +82,23 @@ impl State {
         if turn.under_way == 0
             && let Some(turn) = self.devices.remove(&device)
         {
-            self.over.extend(turn.waiting.into_iter().map(|transfer| (transfer, Err(BlockError::Busy))));
+            let Turn { mut waiting, .. } = turn;
+            self.over.extend(waiting.drain().map(|transfer| (transfer, Err(BlockError::Busy))));
         }
     }
 }
 
 /// What a device has in a ring.
-#[derive(Default)]
 struct Turn {
     /// With the kernel.
     under_way: usize,
-    waiting: VecDeque<Transfer>,
+    waiting: FairQueue<Transfer>,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self { under_way: 0, waiting: FairQueue::new(WAITING_MAX) }
+    }
 }
 
 /// One operation, and everything that the kernel needs to be there until it is done.
@@ -186,10 +194,10 @@ impl Ring {
         offset: u64,
         buf: Buf,
         done: usize,
-    ) -> Answer<Result<Buf, BlockError>> {
+    ) -> impl Future<Output = Option<Result<Buf, BlockError>>> + Send + use<> {
         let (sender, answer) = pair();
-        self.start(Transfer { device, file, offset, done, retries: 0, memory: Memory::Read(buf, sender) });
-        answer
+        let memory = Memory::Read(buf, sender);
+        self.begin(Transfer { device, file, offset, done, retries: 0, memory }, answer)
     }
 
     /// Writes `data` behind its first `done` bytes, at `offset` + `done` of the file of `device`.
@@ -201,24 +209,43 @@ impl Ring {
         data: SharedBuf,
         done: usize,
         durability: Durability,
-    ) -> Answer<Result<(), BlockError>> {
+    ) -> impl Future<Output = Option<Result<(), BlockError>>> + Send + use<> {
         let (sender, answer) = pair();
-        self.start(Transfer {
-            device,
-            file,
-            offset,
-            done,
-            retries: 0,
-            memory: Memory::Write(data, durability, sender),
-        });
-        answer
+        let memory = Memory::Write(data, durability, sender);
+        self.begin(Transfer { device, file, offset, done, retries: 0, memory }, answer)
+    }
+
+    /// Starts a transfer for the owner that the thread works for.
+    fn begin<T: Send>(
+        self: &Arc<Self>,
+        transfer: Transfer,
+        answer: Answer<T>,
+    ) -> impl Future<Output = Option<T>> + Send + use<T> {
+        let (owner, device) = (Owner::current(), transfer.device);
+        match owner.as_ref() {
+            Some(owner) if owner.is_gone() => transfer.finish(Err(BlockError::Busy)),
+            owner => self.start(owner.map_or(Owner::NONE, Owner::id), transfer),
+        }
+        let ring = Arc::downgrade(self);
+        unless_gone(owner, answer, move |owner| {
+            if let Some(ring) = ring.upgrade() {
+                ring.forget(device, owner);
+            }
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn start(self: &Arc<Self>, transfer: Transfer) {
+    /// Drops what waits of an owner, which answers it.
+    fn forget(&self, device: u64, owner: u64) {
+        let dropped = self.lock().devices.get_mut(&device).map(|turn| turn.waiting.remove(owner));
+        let dropped = dropped.into_iter().flatten();
+        dropped.for_each(|transfer| transfer.finish(Err(BlockError::lost())));
+    }
+
+    fn start(self: &Arc<Self>, owner: u64, transfer: Transfer) {
         let (collected, refused) = {
             let mut state = self.lock();
             let turn = state.devices.entry(transfer.device).or_default();
@@ -226,9 +253,7 @@ impl Ring {
                 turn.under_way += 1;
                 self.take(&mut state, transfer);
                 self.submit(&mut state);
-            } else if turn.waiting.len() < WAITING_MAX {
-                turn.waiting.push_back(transfer);
-            } else {
+            } else if let Err(transfer) = turn.waiting.push(owner, transfer) {
                 drop(state);
                 return transfer.finish(Err(BlockError::Busy));
             }
@@ -260,7 +285,7 @@ impl Ring {
     /// An operation of a device is over: the next one of the same has its place.
     fn advance(&self, state: &mut State, device: u64) {
         let Some(turn) = state.devices.get_mut(&device) else { return };
-        if let Some(transfer) = turn.waiting.pop_front() {
+        if let Some(transfer) = turn.waiting.pop() {
             return self.take(state, transfer);
         }
         turn.under_way -= 1;

@@ -69,19 +69,20 @@ fn write_zeroes(
     Ok(())
 }
 
-/// The map of a range, rounded outwards to sectors on the side of data. What was allocated and never written
-/// looks like a hole to `SEEK_HOLE` and is told as one: it reads as zeroes just so.
+/// The map of a range, rounded outwards to sectors on the side of data, to its end or to that of `count` extents. What
+/// was allocated and never written looks like a hole to `SEEK_HOLE` and is told as one: it reads as zeroes just so.
 pub(crate) fn extents(
     file: BorrowedFd<'_>,
     offset: u64,
     len: u64,
     sector: u32,
+    count: usize,
 ) -> Result<Vec<Extent>, BlockError> {
     let sector = u64::from(sector);
     let end = offset + len;
     let mut list = Vec::new();
     let mut at = offset;
-    while at < end {
+    while at < end && list.len() < count {
         let start = match seek(file, SeekFrom::Data(at)) {
             _ if list.len() >= EXTENTS_MAX => at,
             Ok(start) => (start / sector * sector).clamp(at, end),
@@ -91,7 +92,7 @@ pub(crate) fn extents(
             Err(errno) => return Err(meaning(errno, at)),
         };
         Extent { offset: at, len: start - at, kind: ExtentKind::Unallocated }.push_onto(&mut list);
-        if start == end {
+        if start == end || list.len() >= count {
             break;
         }
         let stop = match seek(file, SeekFrom::Hole(start)) {
@@ -129,8 +130,26 @@ mod tests {
     fn a_file_that_was_cut_ends_in_a_hole() {
         let file = tempfile::tempfile().unwrap();
         write_fully(file.as_fd(), &[1; 4096], 0, Durability::Volatile).unwrap();
-        let list = extents(file.as_fd(), 0, 1 << 20, 512).unwrap();
+        let list = extents(file.as_fd(), 0, 1 << 20, 512, usize::MAX).unwrap();
         let hole = Extent { offset: 4096, len: (1 << 20) - 4096, kind: ExtentKind::Unallocated };
         assert_eq!(list.last(), Some(&hole));
+    }
+
+    #[test]
+    fn a_walk_ends_with_the_last_extent_that_is_asked_for() {
+        let file = tempfile::tempfile().unwrap();
+        for at in (0..64).step_by(2) {
+            write_fully(file.as_fd(), &[1; 4096], (at + 1) * 4096, Durability::Volatile).unwrap();
+        }
+        let all = extents(file.as_fd(), 0, 64 * 4096, 512, usize::MAX).unwrap();
+        if all.len() == 1 {
+            eprintln!("the file system knows no holes of 4 KiB");
+            return;
+        }
+        assert_eq!(all.len(), 64);
+        for count in [1, 2, 5, 63, 64, 1000] {
+            let first = extents(file.as_fd(), 0, 64 * 4096, 512, count).unwrap();
+            assert_eq!(first, all[..count.min(64)], "{count}");
+        }
     }
 }

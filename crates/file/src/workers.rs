@@ -1,13 +1,14 @@
 //! Threads of one device, for system calls that block.
 
-use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use lunway_block::{BlockError, Io};
+use lunway_block::{BlockError, FairQueue, Io, Owner};
 
 use crate::answer::{Answer, pair};
 
@@ -21,7 +22,8 @@ const PROCESS_THREADS: usize = 2048;
 /// Threads for reads, and as many for writes, however many devices there are.
 const THREADS_MIN: usize = 2;
 /// Operations that wait for a thread: 32 sessions with command windows of 128. Each brings its own buffer, which its
-/// session has counted; more are answered with `Busy`.
+/// session has counted; more are answered with `Busy`, but for sessions that have less than their share, see
+/// [`FairQueue`].
 const QUEUE_MAX: usize = 4096;
 /// How long a thread without work stays: longer than the pauses of a host that writes back every few seconds.
 const IDLE_TIME: Duration = Duration::from_secs(7);
@@ -37,15 +39,23 @@ static DEVICES: AtomicUsize = AtomicUsize::new(0);
 /// disk does not answer holds up nothing but itself: not another device, its hanging reads not its flush, and a long
 /// flush not its reads. The bound of a lane is the device's share of the process's threads: no device can take
 /// another's.
+///
+/// **Turns.** Reads, maps and writes are taken from the device's owners in turn ([`Owner`]), and what has not begun of
+/// an owner who is gone is dropped when its answer is polled.
 pub struct Workers {
-    /// Reads and maps.
+    /// Reads.
     pub reads: Lane,
+    /// Maps of what is allocated, on one thread: a map of a fragmented file is thousands of system calls, none of which
+    /// waits for a disk, and whoever asks for it can wait for longer than who reads.
+    pub maps: Lane,
     /// Writes, unmaps, zeroing.
     pub writes: Lane,
     /// One thread: flushes are made one at a time, and one call covers all that wait (`flush`).
     pub flushes: Lane,
     /// One thread, for resizing and background write-back.
     pub upkeep: Lane,
+    /// One thread, for work beside all others that may take hours.
+    pub background: Lane,
 }
 
 impl Workers {
@@ -55,9 +65,11 @@ impl Workers {
         DEVICES.fetch_add(1, Ordering::Relaxed);
         Self {
             reads: Lane::new("file-read", Bound::Share),
+            maps: Lane::new("file-map", Bound::One),
             writes: Lane::new("file-write", Bound::Share),
-            flushes: Lane::new("file-flush", Bound::One),
-            upkeep: Lane::new("file-upkeep", Bound::One),
+            flushes: Lane::new("file-flush", Bound::One).in_one_line(),
+            upkeep: Lane::new("file-upkeep", Bound::One).in_one_line(),
+            background: Lane::new("file-background", Bound::One).in_one_line(),
         }
     }
 }
@@ -90,9 +102,8 @@ impl Bound {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    jobs: FairQueue<Job>,
     threads: usize,
     idle: usize,
     /// An idle thread has been called and is not awake yet. One at a time: the first of a burst has often done several
@@ -104,6 +115,8 @@ struct Queue {
 
 struct Shared {
     name: &'static str,
+    /// Owners take turns, and what is left of one who is gone is dropped.
+    in_turns: bool,
     queue: Mutex<Queue>,
     work: Condvar,
     /// Jobs that wait or run.
@@ -122,9 +135,25 @@ pub(crate) struct Refused;
 
 impl Lane {
     fn new(name: &'static str, bound: Bound) -> Self {
-        let shared =
-            Shared { name, queue: Mutex::default(), work: Condvar::new(), pending: AtomicUsize::new(0) };
+        let queue =
+            Queue { jobs: FairQueue::new(QUEUE_MAX), threads: 0, idle: 0, calling: false, closed: false };
+        let shared = Shared {
+            name,
+            in_turns: true,
+            queue: Mutex::new(queue),
+            work: Condvar::new(),
+            pending: AtomicUsize::new(0),
+        };
         Self { shared: Arc::new(shared), bound }
+    }
+
+    /// Everything is of one owner, who never leaves: what concerns the whole device is carried out in its order, and
+    /// whoever asked for it.
+    fn in_one_line(mut self) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.in_turns = false;
+        }
+        self
     }
 
     /// Jobs that wait or run.
@@ -132,15 +161,17 @@ impl Lane {
         self.shared.pending.load(Ordering::Relaxed)
     }
 
-    /// Runs `job` on a thread, started if none is idle and the bound allows. Jobs start in the order of their calls.
-    /// Dropping the answer does not stop the job. Never blocks.
-    pub(crate) fn run<T: Send + 'static>(
+    /// Runs `job` on a thread, started if none is idle and the bound allows. The jobs of an owner start in the order of
+    /// their calls. Dropping the answer does not stop the job. Never blocks.
+    pub(crate) fn run<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
-        job: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Answer<T>, Refused> {
+        job: J,
+    ) -> Result<impl Future<Output = Option<T>> + Send + use<T, J>, Refused> {
+        let owner = Owner::current().filter(|_| self.shared.in_turns);
         let (sender, answer) = pair();
-        self.push(Box::new(move || sender.send(job())))?;
-        Ok(answer)
+        self.push(owner.as_ref(), Box::new(move || sender.send(job())))?;
+        let shared = Arc::clone(&self.shared);
+        Ok(unless_gone(owner, answer, move |owner| shared.forget(owner)))
     }
 
     /// The same as an operation of a device: `Busy` where it is refused, `Aborted` where the job panicked.
@@ -154,9 +185,10 @@ impl Lane {
         }
     }
 
-    fn push(&self, job: Job) -> Result<(), Refused> {
+    fn push(&self, owner: Option<&Owner>, job: Job) -> Result<(), Refused> {
+        let id = owner.map_or(Owner::NONE, Owner::id);
         let mut queue = self.shared.lock();
-        if queue.jobs.len() >= QUEUE_MAX {
+        if owner.is_some_and(Owner::is_gone) || !queue.jobs.admits(id) {
             return Err(Refused);
         }
         // An idle thread counts once for each job that waits for it.
@@ -170,7 +202,7 @@ impl Lane {
                 Err(_) => return Err(Refused),
             }
         }
-        queue.jobs.push_back(job);
+        queue.jobs.push(id, job).map_err(|_| Refused)?;
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         self.shared.call(queue);
         Ok(())
@@ -189,6 +221,12 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Drops what has not begun of an owner, which answers it.
+    fn forget(&self, owner: u64) {
+        let jobs = self.lock().jobs.remove(owner);
+        self.pending.fetch_sub(jobs.len(), Ordering::Relaxed);
+    }
+
     /// Calls an idle thread where there is work for one, unless another is on its way: that one calls the next.
     fn call(&self, mut queue: MutexGuard<'_, Queue>) {
         let wanted = !queue.jobs.is_empty() && queue.idle > 0 && !queue.calling;
@@ -202,7 +240,7 @@ impl Shared {
     fn work(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = queue.jobs.pop() {
                 self.call(queue);
                 // A job that panics drops its sender, which answers; the thread lives on.
                 let _ = catch_unwind(AssertUnwindSafe(job));
@@ -224,6 +262,23 @@ impl Shared {
         }
         queue.threads -= 1;
     }
+}
+
+/// An answer; `forget` drops what waits of its owner once that is gone.
+pub(crate) fn unless_gone<T>(
+    owner: Option<Owner>,
+    mut answer: Answer<T>,
+    forget: impl Fn(u64) + Send,
+) -> impl Future<Output = Option<T>> + Send
+where
+    T: Send,
+{
+    poll_fn(move |cx| {
+        if let Some(owner) = owner.as_ref().filter(|owner| owner.is_gone()) {
+            forget(owner.id());
+        }
+        Pin::new(&mut answer).poll(cx)
+    })
 }
 
 #[cfg(test)]
@@ -291,12 +346,87 @@ mod tests {
         drop(go);
     }
 
+    /// A lane of one thread whose job waits for the sender, and what the later jobs note.
+    fn held(lane: Lane) -> (Lane, mpsc::Sender<()>, Arc<Mutex<Vec<u32>>>) {
+        let ((go, hold), (begins, begun)) = (mpsc::channel::<()>(), mpsc::channel());
+        let job = move || {
+            begins.send(()).unwrap();
+            hold.recv().is_ok()
+        };
+        drop(lane.run(job).unwrap());
+        begun.recv().unwrap();
+        (lane, go, Arc::default())
+    }
+
+    fn note(lane: &Lane, notes: &Arc<Mutex<Vec<u32>>>, number: u32) -> Io<Result<u32, BlockError>> {
+        let notes = Arc::clone(notes);
+        lane.io(move || {
+            notes.lock().unwrap().push(number);
+            Ok(number)
+        })
+    }
+
+    #[tokio::test]
+    async fn an_owner_with_a_thousand_jobs_delays_another_by_one() {
+        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let [flood, other] = [(); 2].map(|()| Owner::new());
+        let mut jobs: Vec<_> = {
+            let _entered = flood.enter();
+            (0..1000).map(|number| note(&lane, &notes, number)).collect()
+        };
+        {
+            let _entered = other.enter();
+            jobs.extend([1000, 1001].map(|number| note(&lane, &notes, number)));
+        }
+        drop(go);
+        for job in jobs {
+            job.await.unwrap();
+        }
+        assert_eq!(notes.lock().unwrap()[..6], [0, 1000, 1, 1001, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_has_not_begun_of_an_owner_who_leaves_is_dropped_and_what_has_is_carried_out() {
+        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let [gone, stays] = [(); 2].map(|()| Owner::new());
+        let of = |owner: &Owner, number| {
+            let _entered = owner.enter();
+            note(&lane, &notes, number)
+        };
+        let dropped: Vec<_> = (0..100).map(|number| of(&gone, number)).collect();
+        let kept = of(&stays, 200);
+        assert_eq!(lane.pending(), 102);
+        gone.leave();
+        // The thread hangs meanwhile: nothing but the poll drops them.
+        for job in dropped {
+            assert_eq!(job.await, Err(BlockError::lost()));
+        }
+        assert_eq!(lane.pending(), 2);
+        assert!(matches!(of(&gone, 300), Io::Ready(Err(BlockError::Busy))), "later ones are refused");
+        drop(go);
+        assert_eq!(kept.await, Ok(200));
+        assert_eq!(notes.lock().unwrap()[..], [200]);
+    }
+
+    #[tokio::test]
+    async fn flushes_are_carried_out_whoever_asked_for_them() {
+        let (lane, go, notes) = held(Lane::new("file-test", Bound::One).in_one_line());
+        let owner = Owner::new();
+        let flush = {
+            let _entered = owner.enter();
+            note(&lane, &notes, 1)
+        };
+        owner.leave();
+        drop(go);
+        assert_eq!(flush.await, Ok(1));
+    }
+
     #[test]
     fn threads_are_divided_among_the_devices_and_end_with_theirs() {
         assert_eq!([1, 64, 128, 1000].map(share), [16, 16, 8, 2]);
         let lane = lane();
         let shared = Arc::downgrade(&lane.shared);
-        lane.run(|| ()).unwrap();
+        drop(lane.run(|| ()).unwrap());
         drop(lane);
         let gone = (0..1000).any(|_| {
             thread::sleep(Duration::from_millis(5));

@@ -49,9 +49,11 @@
 //! | [`probe`] | which reader's a volume is, in which order they are asked; ambivalence |
 //! | [`tree`] | the disk: containers, volumes, the stream of ranges |
 //! | [`partition`] | partition tables (GPT, MBR), and what becomes of them when a disk changes its size |
+//! | [`cut`] | what a smaller size would cut |
 
 pub mod btrfs;
 mod cluster_bitmap;
+pub mod cut;
 pub mod exfat;
 pub mod ext;
 pub mod fat;

@@ -34,6 +34,8 @@ pub struct Node {
     pub label: Option<String>,
     /// The UUID of what is in it.
     pub uuid: Option<String>,
+    /// How many bytes the volume in it says that it has: a file system may be smaller or larger than its partition.
+    pub volume_bytes: Option<u64>,
     /// Bytes that are needed.
     pub used: u64,
     /// Bytes that are proven not to be.
@@ -158,6 +160,7 @@ impl Node {
             kind: None,
             label: None,
             uuid: None,
+            volume_bytes: None,
             used: 0,
             free: 0,
             unknown: len,
@@ -271,6 +274,7 @@ impl Node {
             }
         };
         self.kind = Some(found.identity.kind);
+        self.volume_bytes = Some(found.identity.size);
         (self.label, self.uuid, self.notes) = (found.identity.label, found.identity.uuid, found.notes);
         match found.verdict {
             Err(doubt) => self.refused(doubt),

@@ -77,7 +77,7 @@ impl BlockDevice for ImageDevice {
         match self.geometry.check(offset, len) {
             Ok(()) if len > 0 => {
                 let image = Arc::clone(&self.image);
-                self.workers.reads.io(move || Ok(extents(&image, offset, len)?))
+                self.workers.maps.io(move || Ok(extents(&image, offset, len)?))
             }
             checked => Io::Ready(checked.map(|()| Vec::new())),
         }

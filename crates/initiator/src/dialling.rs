@@ -37,7 +37,12 @@ impl Dialling<'_> {
         let addresses: Vec<SocketAddr> = match found {
             Ok(Ok(addresses)) => addresses.collect(),
             Ok(Err(error)) => return Err(OpenError::Resolve { portal, why: error.to_string() }),
-            Err(_) => return Err(OpenError::Resolve { portal, why: "no answer in time".to_owned() }),
+            Err(_) => {
+                return Err(OpenError::Resolve {
+                    portal,
+                    why: format!("the resolver did not answer within {}", HumanTime(patience)),
+                });
+            }
         };
         let mut why = match url.from {
             Some(from) => format!("it has no address that can be reached from {from}"),
@@ -50,7 +55,9 @@ impl Dialling<'_> {
             match tokio::time::timeout(patience, self.try_for(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => why = error.to_string(),
-                Err(_) => why = format!("no answer within {}", HumanTime(patience)),
+                Err(_) => {
+                    why = format!("no answer to the TCP connection request within {}", HumanTime(patience));
+                }
             }
         }
         Err(OpenError::Connect { portal, why })

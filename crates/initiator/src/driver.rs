@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use lunway_iscsi::CloseReason;
+use lunway_block::duration::HumanTime;
 use lunway_iscsi::initiator::{AsyncMessageInfo, InitiatorConnection, InitiatorEvent};
 use lunway_iscsi::pdu::AsyncEvent;
+use lunway_iscsi::{CloseReason, ReceiveError};
 use lunway_scsi::Sense;
 use tokio::net::TcpStream;
 
@@ -68,7 +69,8 @@ impl Driver {
     pub(crate) async fn run(mut self, mut stream: TcpStream) {
         loop {
             self.attend(&stream);
-            let (why, settled, breach) = match self.serve(&stream).await {
+            let mut breach = None;
+            let (why, settled) = match self.serve(&stream).await {
                 End::Closed { settled } => {
                     if settled {
                         close_in_order(&stream);
@@ -87,14 +89,22 @@ impl Driver {
                     drop(stream);
                     return self.finish(&why);
                 }
-                End::LoggedOut(why) => (why, true, false),
-                End::Lost(why) => (why, false, false),
+                End::LoggedOut(why) => (why, true),
+                End::Lost(why) => (why, false),
                 End::Breach(why) => {
                     self.session.lock().blame(&why);
-                    (format!("the target broke the protocol: {why}"), false, true)
+                    (format!("the target broke the protocol: {}", breach.insert(why)), false)
                 }
             };
-            self.recovery.note_end(breach);
+            if let Err(why) = self.recovery.note_end(breach.as_deref()) {
+                // The observer says it better.
+                match self.session.is_observed() {
+                    true => tracing::debug!("{why}"),
+                    false => tracing::error!("{why}"),
+                }
+                drop(stream);
+                return self.finish(&why);
+            }
             // The observer says it better.
             match self.session.is_observed() {
                 true => tracing::debug!(portal = %self.recovery.portal(), %why, "connection lost"),
@@ -247,7 +257,7 @@ impl State {
             return Err(if self.is_closing() {
                 End::Closed { settled: false }
             } else {
-                End::Lost("no answer to the logout".to_owned())
+                End::Lost(format!("no answer to the logout within {}", HumanTime(logout_timeout)))
             });
         }
         let Some(core) = &mut self.core else { return Err(End::Lost("there is none".to_owned())) };
@@ -302,6 +312,11 @@ impl State {
             InitiatorEvent::AsyncMessage(message) => self.told(&message, now)?,
             InitiatorEvent::Closing(CloseReason::LoggedOut) => return Err(self.logged_out()),
             InitiatorEvent::Closing(CloseReason::Protocol(why)) => return Err(End::Breach(why)),
+            InitiatorEvent::Closing(CloseReason::Receive(
+                error @ ReceiveError::DataSegmentTooLong { .. },
+            )) => {
+                return Err(End::Breach(error.to_string()));
+            }
             InitiatorEvent::Closing(reason) => return Err(End::Lost(reason.to_string())),
             InitiatorEvent::Tolerated(what) => {
                 if let Some(core) = &self.core {

@@ -7,7 +7,7 @@ use lunway_scsi::vpd::{
     BlockDeviceCharacteristics, BlockLimits, DeviceIdentification, LogicalBlockProvisioning, SupportedPages,
     UnitSerialNumber, page,
 };
-use lunway_scsi::{Inquiry, Lun, LunAddress, LunList, ReadCapacity, Status, cdb};
+use lunway_scsi::{AdditionalSense, Inquiry, Lun, LunAddress, LunList, ReadCapacity, Status, cdb};
 
 use crate::exchange::{Exchange, ask};
 use crate::isid::IsidFamily;
@@ -118,6 +118,12 @@ async fn look_at_unit(nexus: &mut Nexus, lun: u16) -> Result<UnitInspection, Ope
     let mut unit = UnitInspection { lun, ..UnitInspection::default() };
     let mut attentions = Vec::new();
     let answer = ask(nexus, &cdb::inquiry(false, 0, 255), 255, &mut attentions).await?;
+    let is_absent =
+        answer.sense.as_ref().map(|sense| sense.code) == Some(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED);
+    if answer.status != Status::GOOD && !is_absent {
+        let (portal, why) = (Exchange::portal(nexus), answer.describe());
+        return Err(OpenError::Command { portal, command: "INQUIRY", why });
+    }
     unit.inquiry = Inquiry::parse(&answer.data).filter(|_| answer.status == Status::GOOD);
     let absent = unit.inquiry.as_ref().is_none_or(|inquiry| inquiry.peripheral.qualifier() != 0);
     if absent {

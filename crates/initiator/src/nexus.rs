@@ -53,6 +53,8 @@ pub(crate) struct Nexus {
     logout_timeout: Duration,
     token: u64,
     watch: Option<(Watch, Probe)>,
+    /// When bytes came last; `None`: never.
+    heard: Option<Instant>,
 }
 
 impl Nexus {
@@ -104,6 +106,7 @@ impl Nexus {
         let mut nexus = Self {
             stream,
             watch,
+            heard: None,
             core: InitiatorConnection::new(config, now),
             portal,
             lun: Lun::new(url.lun.unwrap_or(0)),
@@ -251,7 +254,10 @@ impl Nexus {
                         return Err(OpenError::Lost { portal: self.portal.clone(), why: error.to_string() });
                     }
                 },
-                Ok(true) => continue,
+                Ok(true) => {
+                    self.heard = Some(Instant::now());
+                    continue;
+                }
                 Ok(false) => {}
             }
             let now = Instant::now();
@@ -261,6 +267,7 @@ impl Nexus {
                     portal: self.portal.clone(),
                     what: what.to_owned(),
                     millis,
+                    silent_millis: self.heard.map(|at| now.duration_since(at).as_millis() as u64),
                 });
             }
             let next = self.core.next_timeout();
@@ -378,9 +385,8 @@ impl Exchange for Nexus {
 
 /// Logs what a target does against the standard without harm. Each kind comes once a connection.
 pub(crate) fn log_tolerated(core: &InitiatorConnection, what: &str) {
-    let target = core.logged_in().and_then(|logged_in| logged_in.target_name.as_deref());
-    let target = target.unwrap_or("discovery");
-    tracing::warn!(%target, "the target breaks RFC 7143 where it does no harm, which is tolerated: {what}");
+    let target = core.target_name().unwrap_or("discovery");
+    tracing::warn!(%target, "the target deviates from RFC 7143; the deviation is harmless and tolerated: {what}");
 }
 
 fn connection_config(

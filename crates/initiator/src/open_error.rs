@@ -77,7 +77,9 @@ pub enum OpenError {
         portal: String,
     },
     /// No answer in time.
-    #[error("no answer from {portal} to {what} within {}", HumanTime::millis(*.millis))]
+    #[error(
+        "no answer from {portal} to {what} within {}: {}", HumanTime::millis(*.millis), last_known(*.silent_millis)
+    )]
     Timeout {
         /// Where.
         portal: String,
@@ -85,6 +87,8 @@ pub enum OpenError {
         what: String,
         /// How long was waited, milliseconds.
         millis: u64,
+        /// For how long nothing had come over the connection, milliseconds; `None`: nothing ever came.
+        silent_millis: Option<u64>,
     },
     /// Commands of the session that was lost are under way yet.
     #[error(
@@ -163,4 +167,14 @@ pub enum OpenError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+/// What is known of a connection over which an answer did not come.
+fn last_known(silent_millis: Option<u64>) -> String {
+    match silent_millis {
+        Some(millis) => {
+            format!("the connection is up, and last received data {} ago", HumanTime::millis(millis))
+        }
+        None => "it accepted the TCP connection, and sent nothing".to_owned(),
+    }
 }

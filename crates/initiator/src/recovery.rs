@@ -14,7 +14,7 @@ use crate::cache::is_power_on;
 use crate::fence::Fence;
 use crate::initiator_port::ClaimedPort;
 use crate::nexus::{Nexus, Purpose};
-use crate::session::Session;
+use crate::session::{BREACHES_MAX, Session};
 use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
 
@@ -52,6 +52,8 @@ pub(crate) struct Recovery {
     up_since: Instant,
     /// How many sessions in a row have ended soon by a breach of the protocol.
     breaches: u32,
+    /// The last of these breaches without its numbers, and how many in a row were the same.
+    habit: (String, u32),
 }
 
 /// The end of one session, and what is known of it.
@@ -83,7 +85,16 @@ impl Recovery {
         unit: Arc<UnitCell>,
     ) -> Self {
         let port = Mutex::new(port);
-        Self { url, options, isid, port, unit, up_since: Instant::now(), breaches: 0 }
+        Self {
+            url,
+            options,
+            isid,
+            port,
+            unit,
+            up_since: Instant::now(),
+            breaches: 0,
+            habit: Default::default(),
+        }
     }
 
     /// Nothing is left of the device's sessions at the target.
@@ -102,9 +113,29 @@ impl Recovery {
 
     /// A session has ended, perhaps by a breach of the protocol. What ends sessions soon after their logins will end
     /// the next one too: the wait before that grows.
-    pub(crate) fn note_end(&mut self, breach: bool) {
-        let soon = self.up_since.elapsed() < SOON;
-        self.breaches = if breach && soon { self.breaches.saturating_add(1) } else { 0 };
+    ///
+    /// An error is for ever: the same breach in [`BREACHES_MAX`] sessions in a row, of a lane. Where this is the only
+    /// path, each command counts for itself (`State::blame`); the commands of a lane go to others meanwhile, and come
+    /// back as new ones.
+    pub(crate) fn note_end(&mut self, breach: Option<&str>) -> Result<(), String> {
+        let Some(why) = breach.filter(|_| self.up_since.elapsed() < SOON) else {
+            (self.breaches, self.habit.1) = (0, 0);
+            return Ok(());
+        };
+        self.breaches = self.breaches.saturating_add(1);
+        // Tags and offsets are others each time.
+        let kind: String = why.chars().filter(|c| !c.is_ascii_digit()).collect();
+        match self.habit.0 == kind {
+            true => self.habit.1 += 1,
+            false => self.habit = (kind, 1),
+        }
+        match self.habit.1 >= BREACHES_MAX && self.options.fails_fast() {
+            true => Err(format!(
+                "the target at {} broke the protocol in the same way in {BREACHES_MAX} sessions in a row: {why}",
+                self.portal()
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Before the first attempt to connect.

@@ -12,10 +12,11 @@ use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
 use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 
 use support::quick;
-use support::rejecting::{Rejecting, ask_beyond, good};
+use support::rejecting::{Rejecting, ask_beyond, good, read_with};
 use support::scripted::{Act, Disk, NAME};
 
 const TEST_UNIT_READY: u8 = 0x00;
+const READ: u8 = 0x88;
 const WRITE: u8 = 0x8A;
 
 async fn open(
@@ -23,8 +24,18 @@ async fn open(
     answer: fn(&[u8]) -> Vec<u8>,
     options: OpenOptions,
 ) -> (Arc<Rejecting>, IscsiDevice) {
+    open_for(disk, WRITE, answer, options).await
+}
+
+/// With commands of this operation code that can be answered on their way.
+async fn open_for(
+    disk: &Arc<Disk>,
+    opcode: u8,
+    answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static,
+    options: OpenOptions,
+) -> (Arc<Rejecting>, IscsiDevice) {
     let between = Arc::new(Rejecting::default());
-    let address = between.serve_with(disk.serve().await, WRITE, answer).await;
+    let address = between.serve_with(disk.serve().await, opcode, answer).await;
     let url = IscsiUrl::parse(&format!("iscsi://{address}/{NAME}/0")).unwrap();
     (between, IscsiDevice::open(url, options).await.expect("open"))
 }
@@ -111,6 +122,40 @@ async fn a_breach_of_the_protocol_that_comes_again_is_tried_five_times_ever_more
     device.write(0, data(1 << 20), Durability::Volatile).await.expect("the disk can be used");
 }
 
+/// A Data-In longer than any MaxRecvDataSegmentLength that is declared.
+fn too_long(command: &[u8]) -> Vec<u8> {
+    read_with(command, 12 << 20, 0, 0)
+}
+
+#[tokio::test]
+async fn data_segments_above_the_declared_length_are_a_breach_that_is_told_after_five_sessions() {
+    let disk = Disk::new(4096, 8);
+    let (between, device) = open_for(&disk, READ, too_long, quick()).await;
+    between.left.store(usize::MAX, Ordering::SeqCst);
+    let text = device.read(0, Buf::zeroed(4096)).await.unwrap_err().to_string();
+    for part in [NAME, "in 5 sessions", "a data segment of 12582912 bytes exceeds MaxRecvDataSegmentLength"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(disk.logins.load(Ordering::Relaxed), 6);
+}
+
+#[tokio::test]
+async fn a_lane_whose_target_breaks_the_protocol_in_five_sessions_in_a_row_ends_and_says_so() {
+    let disk = Disk::new(4096, 8);
+    let (between, device) = open_for(&disk, READ, too_long, OpenOptions::fail_fast()).await;
+    between.left.store(usize::MAX, Ordering::SeqCst);
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let text = device.read(0, Buf::zeroed(4096)).await.unwrap_err().to_string();
+        if text.contains("in the same way in 5 sessions in a row: a data segment of 12582912 bytes") {
+            break;
+        }
+        assert!(Instant::now() < until, "{text}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(disk.logins.load(Ordering::Relaxed), 5);
+}
+
 #[tokio::test]
 async fn a_target_that_is_reached_while_the_old_session_keeps_its_lun_busy_is_not_called_unreachable() {
     let options = OpenOptions {
@@ -131,5 +176,40 @@ async fn a_target_that_is_reached_while_the_old_session_keeps_its_lun_busy_is_no
             return;
         }
         assert!(Instant::now() < until, "{error}");
+    }
+}
+
+/// Bits of Data-In (RFC 7143 §11.7): U and O.
+const UNDER: u8 = 0x02;
+const OVER: u8 = 0x04;
+
+#[tokio::test]
+async fn a_read_whose_residual_contradicts_what_came_is_an_error_of_that_read() {
+    for (len, flags, residual, parts) in [
+        (4096, UNDER, 512, Some(["4096 of 4096", "512 are missing"])),
+        (4096, OVER, 512, Some(["4096 of 4096", "512 more"])),
+        (4096, UNDER | OVER, 512, Some(["4096 of 4096", "both too few and too many"])),
+        (2048, UNDER, 512, Some(["2048 of 4096", "512 are missing"])),
+        (2048, UNDER, 2048, Some(["2048 of 4096", "bytes"])),
+        (2048, 0, 0, Some(["2048 of 4096", "bytes"])),
+        (4096, UNDER, 0, None),
+        (4096, OVER, 0, None),
+        (4096, 0, 77, None),
+    ] {
+        let disk = Disk::new(64, 8);
+        let answer = move |command: &[u8]| read_with(command, len, flags, residual);
+        let (between, device) = open_for(&disk, READ, answer, quick()).await;
+        between.left.store(1, Ordering::SeqCst);
+        let answer = device.read(0, Buf::zeroed(4096)).await;
+        match (parts, answer) {
+            (Some(parts), Err(error)) => {
+                let text = error.to_string();
+                assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+            }
+            (None, Ok(data)) => assert!(data.iter().all(|byte| *byte == 0x5A)),
+            (_, answer) => panic!("{len} bytes, flags {flags}, residual {residual}: {answer:?}"),
+        }
+        // No breach that a new session would mend.
+        assert_eq!(disk.logins.load(Ordering::Relaxed), 1);
     }
 }

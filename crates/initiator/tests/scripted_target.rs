@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lunway_block::{BlockDevice, BlockError, Buf, Durability, Fate, SharedBuf};
-use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, OpenOptions};
+use lunway_initiator::{IscsiDevice, IscsiUrl, OpenError, OpenOptions, inspect};
 
 use support::scripted::{Act, Disk, NAME, SECTOR};
 use support::{Random, model, quick};
 
+const INQUIRY: u8 = 0x12;
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8A;
 const READ_10: u8 = 0x28;
@@ -34,6 +35,21 @@ fn pattern(seed: u64, len: usize) -> SharedBuf {
     let mut random = Random(seed);
     let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
     Buf::copy_of(&bytes).freeze()
+}
+
+#[tokio::test]
+async fn a_unit_that_answers_inquiry_with_an_error_is_not_said_to_be_missing() {
+    let disk = Disk::new(64, 8);
+    let url = url(&disk).await;
+    let refused = async |key, asc| {
+        disk.script(move |cdb| if cdb[0] == INQUIRY { Act::Sense(key, asc, 0) } else { Act::Execute });
+        inspect(&url, &quick()).await.unwrap_err()
+    };
+    let aborted = refused(0x0B, 0x4B).await;
+    assert!(matches!(&aborted, OpenError::Command { command: "INQUIRY", .. }), "{aborted}");
+    assert!(aborted.to_string().contains("ABORTED COMMAND"), "{aborted}");
+    let missing = refused(0x05, 0x25).await;
+    assert!(matches!(missing, OpenError::NoSuchLun { lun: 0, .. }), "{missing}");
 }
 
 #[tokio::test]

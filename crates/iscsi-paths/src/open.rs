@@ -119,6 +119,25 @@ impl IscsiMultipath {
         self.lanes.iter().map(|lane| lane.sample().round_trip).collect()
     }
 
+    /// Takes a lane down as if its cable had been pulled: its connection is dropped, and it connects again only now and
+    /// then until [`set_lane_up`](Self::set_lane_up). What was under way on it goes over the others.
+    ///
+    /// # Panics
+    ///
+    /// Like indexing, if there is no such lane.
+    pub fn set_lane_down(&self, lane: usize, why: &str) {
+        self.lanes[lane].set_port_down(why);
+    }
+
+    /// Lets a lane connect again, at once.
+    ///
+    /// # Panics
+    ///
+    /// Like indexing, if there is no such lane.
+    pub fn set_lane_up(&self, lane: usize) {
+        self.lanes[lane].set_port_up();
+    }
+
     /// Logs out on all lanes, once what is under way is answered, and removes their registrations of the reservation
     /// key before that.
     pub async fn close(&self) {

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use lunway_block::duration::HumanTime;
 use lunway_initiator::{IscsiUrl, OpenOptions, TargetRecord};
 use tokio::time::timeout;
 
@@ -100,7 +101,9 @@ pub(crate) async fn resolve(host: &str, port: u16, from: Option<IpAddr>) -> Resu
     let found: Vec<SocketAddr> = match timeout(RESOLVE_TIME, tokio::net::lookup_host((host, port))).await {
         Ok(Ok(addresses)) => addresses.collect(),
         Ok(Err(error)) => return Err(failed(error.to_string())),
-        Err(_) => return Err(failed("no answer in time".to_owned())),
+        Err(_) => {
+            return Err(failed(format!("the resolver did not answer within {}", HumanTime(RESOLVE_TIME))));
+        }
     };
     let fits = |address: &&SocketAddr| from.is_none_or(|from| from.is_ipv4() == address.is_ipv4());
     found.iter().find(fits).copied().ok_or_else(|| failed("it has no address".to_owned()))

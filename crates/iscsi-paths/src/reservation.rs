@@ -312,7 +312,7 @@ impl Registrar {
             false => "this node was fenced",
         };
         let why = format!(
-            "the reservation key {:#x} was taken away: {how}; writes are refused until the disk is opened anew",
+            "the reservation key {:#x} was removed: {how}; writes are refused until the disk is opened again",
             self.key
         );
         let mut state = self.lock();
@@ -336,7 +336,7 @@ impl Registrar {
         let why = match released {
             Ok(Ok(_)) => return,
             Ok(Err(why)) => why,
-            Err(_) => format!("no answer within {}", HumanTime(FAREWELL)),
+            Err(_) => format!("no answer to PERSISTENT RESERVE OUT within {}", HumanTime(FAREWELL)),
         };
         let (key, portal) = (self.key, device.url().portal());
         tracing::warn!(

@@ -39,13 +39,22 @@ pub(crate) struct Transmitter {
     /// Bytes of the first entry that are gone already.
     first_sent: usize,
     unsent: usize,
+    /// All bytes that were ever queued.
+    queued: u64,
     header_digest: bool,
     data_digest: bool,
 }
 
 impl Transmitter {
     pub(crate) fn new() -> Self {
-        Self { queue: VecDeque::new(), first_sent: 0, unsent: 0, header_digest: false, data_digest: false }
+        Self {
+            queue: VecDeque::new(),
+            first_sent: 0,
+            unsent: 0,
+            queued: 0,
+            header_digest: false,
+            data_digest: false,
+        }
     }
 
     /// From the next PDU queued on: the digests as negotiated.
@@ -84,12 +93,23 @@ impl Transmitter {
         }
         let entry = Entry { head, head_len, extra, data, tail, tail_len };
         self.unsent += entry.len();
+        self.queued += entry.len() as u64;
         self.queue.push_back(entry);
     }
 
     /// Bytes that wait.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent
+    }
+
+    /// Bytes that were queued since the beginning: where the next PDU begins.
+    pub(crate) fn end(&self) -> u64 {
+        self.queued
+    }
+
+    /// Bytes that were sent since the beginning.
+    pub(crate) fn position(&self) -> u64 {
+        self.queued - self.unsent as u64
     }
 
     /// Appends what must be sent next, up to `max` slices in all.

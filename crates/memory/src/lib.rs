@@ -17,6 +17,7 @@ mod ram;
 mod reservation;
 mod table;
 
+use lunway_block::size::HumanSize;
 pub use null::NullDisk;
 pub use ram::RamDisk;
 pub use table::SIZE_MAX;
@@ -42,15 +43,15 @@ pub enum ShapeError {
         sector: u32,
     },
     /// More than the chunk table can hold.
-    #[error("a RAM disk of {size} bytes is not possible: the limit is {SIZE_MAX} bytes (16 TiB)")]
+    #[error("a RAM disk of {} is not possible: the limit is {}", HumanSize(*size), HumanSize(SIZE_MAX))]
     TooLarge {
         /// What was asked for, bytes.
         size: u64,
     },
     /// The kernel gives no addresses for it.
     #[error(
-        "the kernel reserves no addresses for a RAM disk of {size} bytes: a smaller one, or vm.overcommit_memory=0, or a higher limit of \
-         address space (ulimit -v)"
+        "the kernel reserves no addresses for a RAM disk of {}: take a smaller one, set vm.overcommit_memory=0, or raise the limit of \
+         address space (ulimit -v)", HumanSize(*size)
     )]
     Refused {
         /// What was asked for, bytes.

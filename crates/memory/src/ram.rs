@@ -1,6 +1,5 @@
 //! A sparse disk of memory.
 
-use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +7,7 @@ use std::task::Poll;
 
 use lunway_block::{
     BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
-    ResizeCallback, SharedBuf, Space, Unmap, Zeroing,
+    ResizeCallback, SharedBuf, Space, Unmap, Zeroing, in_time_slices,
 };
 
 use crate::ShapeError;
@@ -100,15 +99,9 @@ fn copy_out(table: &Table, offset: u64, bytes: &mut [u8]) {
     }
 }
 
-/// An operation of several turns: each poll is one, and asks for the next.
-fn in_turns<T: Send + 'static>(mut turn: impl FnMut() -> Poll<T> + Send + 'static) -> Io<T> {
-    Io::pending(poll_fn(move |cx| {
-        let done = turn();
-        if done.is_pending() {
-            cx.waker().wake_by_ref();
-        }
-        done
-    }))
+/// An operation of several turns, one for each [time slice](lunway_block::TimeSlices).
+fn in_turns<T: Send + 'static>(turn: impl FnMut() -> Poll<T> + Send + 'static) -> Io<T> {
+    Io::pending(in_time_slices(turn))
 }
 
 impl Medium {

@@ -19,7 +19,9 @@
 //! | `transmission.rs` | the hot path: requests in, replies out |
 //! | `server.rs` | [`Server`]: listening, connections, the end |
 //! | `stream.rs` | a connection of either kind |
+//! | `client.rs` | [`Client`]: an export of another process as a device that is read |
 
+mod client;
 mod export;
 mod negotiation;
 mod server;
@@ -27,5 +29,6 @@ mod stream;
 mod transmission;
 mod wire;
 
+pub use client::{Client, ConnectError};
 pub use export::Export;
 pub use server::{Address, AddressError, BindError, Limits, PORT, Server};

@@ -190,6 +190,7 @@ pub struct Server {
     listener: Listener,
     export: Export,
     limits: Limits,
+    connections: watch::Sender<usize>,
 }
 
 impl Server {
@@ -206,13 +207,18 @@ impl Server {
                 Listener::Tcp(TcpListener::bind(address).await.map_err(failed)?)
             }
         };
-        Ok(Self { listener, export, limits: Limits::default() })
+        Ok(Self { listener, export, limits: Limits::default(), connections: watch::Sender::new(0) })
     }
 
     /// With other limits than the default ones.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// How many connections there are, as it changes.
+    pub fn connections(&self) -> watch::Receiver<usize> {
+        self.connections.subscribe()
     }
 
     /// Where it listens, with the port that the system chose where it was asked for any.
@@ -226,7 +232,7 @@ impl Server {
     /// Serves until `stop`, then finishes what is under way, answers it, and flushes the device. What this returns is
     /// the last flush.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), BlockError> {
-        let Self { listener, export, limits } = self;
+        let Self { listener, export, limits, connections: counted } = self;
         let openers = Openers::new(export.device.clone());
         let (stopping, _) = watch::channel(false);
         let mut connections = JoinSet::new();
@@ -234,6 +240,8 @@ impl Server {
         let mut sources = HashMap::<IpAddr, usize>::new();
         let mut stop = std::pin::pin!(stop);
         loop {
+            counted
+                .send_if_modified(|count| std::mem::replace(count, connections.len()) != connections.len());
             tokio::select! {
                 () = &mut stop => break,
                 Some(ended) = connections.join_next(), if !connections.is_empty() => {
@@ -314,7 +322,7 @@ async fn converse(mut stream: Stream, export: Export, limits: Limits, mut stoppi
     };
     match end {
         End::Disconnected | End::Shutdown => tracing::info!(export = name, "disconnected"),
-        End::Protocol(what) => tracing::warn!(export = name, "the client broke the protocol: {what}"),
+        End::Protocol(what) => tracing::warn!(export = name, "the client violated the protocol: {what}"),
         End::Broken(error) => tracing::info!(export = name, "the connection broke: {error}"),
     }
 }

@@ -498,7 +498,8 @@ fn begin(device: &Arc<dyn BlockDevice>, agreed: Agreed, request: &Request, data:
         command::BLOCK_STATUS => {
             let one = flags & flag::REQ_ONE != 0;
             let reads_zeroes = geometry.unmap.zeroes();
-            device.extents(offset, length.into()).map(move |result| {
+            let count = if one { 1 } else { DESCRIPTORS_MAX };
+            device.first_extents(offset, length.into(), count).map(move |result| {
                 result.map(|extents| status(&extents, one, reads_zeroes)).map_err(Refused::from)
             })
         }

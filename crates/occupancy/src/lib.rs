@@ -1,5 +1,6 @@
-//! Users of a file that hold no `flock` on it: [`other_user`] finds loop devices, and programs that lock parts of a
-//! file, as QEMU does. [`announce`] lets QEMU find us.
+//! Users of a file: [`other_user`] finds those that hold no `flock` on it, which are loop devices and programs that
+//! lock parts of a file, as QEMU does. [`lock_holder`] names the process that holds a `flock`. [`announce`] lets QEMU
+//! find us.
 //!
 //! lunway's own programs keep each other out of a file by `flock`. A file that is written while a guest runs on it, or
 //! while a file system on it is mounted, is destroyed all the same, so whatever opens a file for writing asks here
@@ -8,7 +9,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -33,6 +34,53 @@ impl fmt::Display for OtherUser {
             Self::Kernel => f.write_str("by the kernel: it is mounted, or a part of another device"),
         }
     }
+}
+
+/// The process that holds a `flock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockHolder {
+    /// Its process, as this one sees it.
+    pub pid: u32,
+    /// The name of its program, at most 15 bytes (`/proc/PID/comm`); empty: it could not be read.
+    pub name: String,
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.pid == std::process::id(), self.name.is_empty()) {
+            (true, _) => write!(f, "this process (PID {})", self.pid),
+            (false, true) => write!(f, "PID {}", self.pid),
+            (false, false) => write!(f, "{} (PID {})", self.name, self.pid),
+        }
+    }
+}
+
+/// Longest part of `/proc/locks` that is read, bytes: ten thousand locks.
+const LOCKS_LEN_MAX: u64 = 1 << 20;
+
+/// The process that holds a `flock` on the file; `None`: none, or it cannot be told, as on file systems whose `st_dev`
+/// is not the one that the kernel locks by (btrfs, overlayfs), and of processes in other PID namespaces.
+pub fn lock_holder(file: &impl AsFd) -> Option<LockHolder> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    let id = format!(
+        "{:02x}:{:02x}:{}",
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+        stat.st_ino
+    );
+    let mut locks = String::new();
+    File::open("/proc/locks").ok()?.take(LOCKS_LEN_MAX).read_to_string(&mut locks).ok()?;
+    // `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF` (proc_locks(5)); who waits has an arrow behind the number.
+    let pid = locks.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, pid, of, ..] if of == id => pid.parse().ok().filter(|pid| *pid != 0),
+            _ => None,
+        }
+    })?;
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name).trim_end().replace(char::is_control, "?");
+    Some(LockHolder { pid, name })
 }
 
 /// The user of a regular file beside those that `flock` knows; `None`: none is seen. Ask before taking a `flock`: NFS
@@ -179,6 +227,21 @@ mod tests {
         Command::new(&losetup).args(["--detach", &device]).status().unwrap();
         let expected = Some(OtherUser::LoopDevice(PathBuf::from(&device)));
         assert_eq!(found, (expected.clone(), expected));
+    }
+
+    #[test]
+    fn the_process_that_holds_a_flock_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(lock_holder(file.as_file()), None);
+        let ours = file.reopen().unwrap();
+        ours.lock().unwrap();
+        let held = lock_holder(file.as_file());
+        // A file system that locks by another number tells nothing.
+        assert!(held.as_ref().is_none_or(|holder| holder.pid == std::process::id()), "{held:?}");
+        drop(ours);
+        assert_eq!(lock_holder(file.as_file()), None);
+        let other = LockHolder { pid: 1, name: "init".to_owned() };
+        assert_eq!(other.to_string(), "init (PID 1)");
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn table(measures: &[Measure]) -> Section {
     });
     grid.rows = rows.collect();
     grid.caption =
-        "One run is one sample. Interval: of the Hodges–Lehmann estimate, where there are samples enough."
+        "One run is one sample. Interval: of the Hodges–Lehmann estimate, if there are enough samples."
             .into();
     Section { blocks: vec![Block::Table(grid)], ..Section::new("Measures") }
 }

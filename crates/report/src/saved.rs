@@ -54,7 +54,7 @@ pub enum SavedError {
     #[error("this page holds no data (no `script#data`): it was not made by lunway, or its end is missing")]
     NoData,
     /// Not JSON.
-    #[error("this is neither one of our pages nor JSON: {why}")]
+    #[error("this is neither a lunway report nor JSON: {why}")]
     Json {
         /// What the parser says.
         why: String,

@@ -26,9 +26,9 @@ impl Authority {
     /// What the documentation's tables say.
     pub(crate) fn in_words(self) -> &'static str {
         match self {
-            Self::Observe => "sees the LUN",
-            Self::Change => "writes the LUN",
-            Self::ChangeAll => "writes all LUNs",
+            Self::Observe => "read access",
+            Self::Change => "write access",
+            Self::ChangeAll => "write access to all LUNs",
         }
     }
 }

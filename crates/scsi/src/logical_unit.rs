@@ -310,10 +310,16 @@ impl LogicalUnit {
     /// Forgets what is kept of it: the unit was removed for good, and another that gets its name must not inherit its
     /// reservations. To be called when no nexus reaches it any longer.
     pub async fn forget(&self) -> Result<(), StateError> {
-        if let Some((store, owner)) = self.state() {
-            for item in state_item::OF_UNITS {
-                store.save(owner, item, Vec::new()).await?;
-            }
+        match self.state() {
+            Some((store, owner)) => Self::forget_saved(&**store, owner).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a unit that is not served, by the `identity` of its options.
+    pub async fn forget_saved(store: &dyn StateStore, identity: &str) -> Result<(), StateError> {
+        for item in state_item::OF_UNITS {
+            store.save(identity, item, Vec::new()).await?;
         }
         Ok(())
     }

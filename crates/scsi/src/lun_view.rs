@@ -17,6 +17,9 @@ impl LunView {
     /// Everything, to read and write.
     pub const ALL: Self = Self { luns: None, read_only: false };
 
+    /// No logical unit, and nothing to change.
+    pub const NOTHING: Self = Self { luns: Some(BTreeSet::new()), read_only: true };
+
     pub(crate) fn shows(&self, lun: u16) -> bool {
         self.luns.as_ref().is_none_or(|luns| luns.contains(&lun))
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use lunway_block::decorate::Opener;
-use lunway_block::{Io, SharedBuf};
+use lunway_block::{Io, Owner, SharedBuf};
 
 use crate::authority::Authority;
 use crate::copy_record::CopyRecords;
@@ -227,6 +227,7 @@ pub struct Nexus {
     identity: Arc<NexusIdentity>,
     seen: RwLock<Seen>,
     closed: AtomicBool,
+    owner: Owner,
 }
 
 /// What a nexus may see, and what it does see.
@@ -277,7 +278,14 @@ impl Nexus {
             identity: Arc::new(identity),
             seen: RwLock::new(Seen { view, units: Vec::new(), former: BTreeMap::new() }),
             closed: AtomicBool::new(false),
+            owner: Owner::new(),
         }
+    }
+
+    /// Whom devices work for that carry out its commands. The transport enters it when it executes commands and when it
+    /// polls them, and has it leave when nobody is there any more to hear their answers.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// Executes one command to its end.
@@ -473,8 +481,9 @@ impl Nexus {
 
     /// Changes what it may see, while it runs. It is told what changed: REPORTED LUNS DATA HAS CHANGED on the units
     /// that it still sees, and, as WP is a mode parameter, MODE PARAMETERS CHANGED where writing became allowed or
-    /// forbidden. Commands under way on a unit that it sees no longer come to their end; what the nexus held there
-    /// (RESERVE, PREVENT) goes.
+    /// forbidden. From when this returns nothing begins to change a unit that the nexus sees no longer: what waits for
+    /// its turn there is refused as to a nexus that may not write, and copies end; other commands under way come to
+    /// their end. What the nexus held there (RESERVE, PREVENT) goes; registrations and persistent reservations stay.
     pub fn set_view(&self, view: LunView) {
         // Under the target's lock, so that no unit comes or goes at the same time.
         self.target().with_units(|units| {
@@ -488,6 +497,11 @@ impl Nexus {
                 seen.units.iter().map(|itl| itl.lun).filter(|&lun| !seen.view.shows(lun)).collect();
             let mut changed = !hidden.is_empty();
             for lun in hidden {
+                if let Ok(index) = seen.position(lun) {
+                    // For commands that have found the unit and wait.
+                    seen.units[index].set_obstacle(obstacle::PROTECTED, true);
+                    seen.units[index].copies.cancel();
+                }
                 seen.remove(lun);
             }
             if protection {

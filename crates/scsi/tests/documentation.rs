@@ -8,9 +8,9 @@ sg_opcodes /dev/sdb        # of sg3-utils: the same list, as the logical unit re
 
 The commands and task management functions that a logical unit carries out, and who may send each:
 
-- *sees the LUN*: an initiator whose [access rule](access.md) shows it the LUN, also read-only.
-- *writes the LUN*: one whose rule shows it the LUN and does not say `read_only`.
-- *writes all LUNs*: one that may write all LUNs of the target, because the operation affects all of them.
+- *read access*: an initiator whose [access rule](access.md) shows it the LUN, also read-only.
+- *write access*: one whose rule shows it the LUN and does not say `read_only`.
+- *write access to all LUNs*: one that may write all LUNs of the target, because the operation affects all of them.
 
 From any other initiator, a command that writes blocks ends with DATA PROTECT, WRITE PROTECTED (27h/00h), and one that
 changes state with ILLEGAL REQUEST, ACCESS DENIED - NO ACCESS RIGHTS (20h/02h). A command whose opcode is not in the

@@ -55,8 +55,8 @@ mod state;
 mod worker;
 
 pub use config::{
-    AccessRule, AccessState, Advertise, ApiConfig, Change, ChangeKind, ChapUser, Config, ConfigError,
-    DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
+    AccessRule, AccessState, Advertise, ApiConfig, Change, ChangeKind, ChapUser, CompactPolicy, Config,
+    ConfigError, DeviceName, Digest, Discovery, FIRST_PORTAL_GROUP, IsnsConfig, Limits, LunConfig, Overrides,
     PortalGroupConfig, Redirect, TargetConfig, TargetPortalGroup,
 };
 pub use crowd::Crowd;
@@ -68,9 +68,10 @@ pub use name::{IscsiName, NameDeparture, NameError};
 pub use portal::{BindError, ISCSI_PORT, PortalScope, PortalSpec, PortalSpecError, PortalSummary};
 pub use secret::SecretError;
 pub use server::{
-    ChangeError, ChangeOptions, Changed, Closing, FlushFailure, LunRegistration, LunReservations, LunSummary,
-    OpenDevice, OpenError, OpenOptions, OpenedDevice, OpeningDevice, Persist, Served, Server, SessionSummary,
-    ShutdownError, StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
+    ChangeError, ChangeOptions, Changed, Closing, CompactionState, CompactionSummary, FlushFailure,
+    KeepFormats, LunRegistration, LunReservations, LunSummary, OpenDevice, OpenError, OpenOptions,
+    OpenedDevice, OpeningDevice, Persist, Served, Server, SessionSummary, ShutdownError, SnapshotHandle,
+    SnapshotOrder, SnapshotSummary, StartError, TargetSummary, UnansweredDevice, Warning, WarningKind,
 };
 pub use source::Source;
 pub use state::{FileStore, StateDirError};

@@ -76,6 +76,15 @@ impl Target {
         }
     }
 
+    /// What a session may see and do by the rules of now: nothing, where it would not be let in. Whether the target is
+    /// offered where it came by is not asked: a portal that is taken away takes no rights away.
+    pub(crate) fn view_of(&self, initiator: &str, from: IpAddr, user: Option<&str>) -> LunView {
+        match self.access(Asker { initiator, from }, user) {
+            Access::Granted(view) => view,
+            Access::Denied => LunView::NOTHING,
+        }
+    }
+
     /// What who has logged in may see and do as things are now. Whoever would not get in any more, because there is
     /// something to prove now or the user is gone, may do nothing.
     fn access(&self, asker: Asker<'_>, user: Option<&str>) -> Access {
@@ -109,6 +118,8 @@ impl Target {
                 sector: geometry.logical_sector,
                 read_only: unit.is_read_only(),
                 serial: unit.identity().serial().to_owned(),
+                space: unit.device().space().map(SpaceReading::from),
+                offline: None,
             })
         })
         .collect()
@@ -310,6 +321,21 @@ impl Shared {
                     "no place for another session: limits.sessions or limits.sessions_per_initiator is reached"
                 );
             });
+        }
+    }
+
+    /// Has a nexus see what the rules of now allow its session. A change that comes meanwhile shows it what it allows
+    /// itself, which must not be overwritten with less recent rules.
+    pub(crate) fn show(&self, nexus: &Nexus, logged_in: &LoggedIn, ends: Ends) {
+        loop {
+            let serving = self.serving();
+            let Some(name) = logged_in.target_name.as_deref() else { return };
+            let Some(target) = serving.target(name) else { return };
+            let (initiator, user) = (&logged_in.initiator_name, logged_in.user.as_deref());
+            nexus.set_view(target.view_of(initiator, ends.peer.ip(), user));
+            if Arc::ptr_eq(&serving, &self.serving()) {
+                return;
+            }
         }
     }
 

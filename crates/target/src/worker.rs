@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lunway_block::hand_out_time_slices;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -60,6 +61,7 @@ impl Worker {
             if let Err(error) = sched_setaffinity(None, &set) {
                 tracing::warn!(core, "cannot stay on this core: {error}");
             }
+            let _slices = runtime.spawn(hand_out_time_slices(tokio::task::yield_now));
             // Ends with an error, when the sender is dropped.
             let _ = runtime.block_on(stopped);
             // Nobody waits for blocking operations of connections that were given up.

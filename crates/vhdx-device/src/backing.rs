@@ -99,6 +99,13 @@ impl Storage for Backing {
         }
     }
 
+    fn share(&self, from: u64, to: u64, len: u64) -> io::Result<bool> {
+        match self {
+            Self::File(file) => file.share(from, to, len),
+            Self::Device(_) => Ok(false),
+        }
+    }
+
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         match self {
             Self::File(file) => file.zero(offset, len),

@@ -1,23 +1,27 @@
 //! The device.
 
 use std::fs::File;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Buf, Caching, Durability, Extent, ExtentKind, Geometry, Identity, Io,
-    ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
+    BlockDevice, BlockError, Buf, Caching, Compaction, CompactionPhase, Durability, Extent, ExtentKind,
+    FileRange, Geometry, Identity, Io, ResizeCallback, SharedBuf, SnapshotCommit, Unmap, Zeroing,
 };
 use lunway_file::{Lane, Workers, WriteBack};
 use lunway_vhdx::merge::children;
-use lunway_vhdx::{Chain, DiscardMode, Disk, DiskError, EditError, Kind, OpenOptions, Resize, Source};
+use lunway_vhdx::{
+    Chain, DiscardMode, Disk, DiskError, EditError, Kind, MapSegment, OpenOptions, Resize, Source,
+};
 
 use crate::backing::Backing;
+use crate::compact::{self, Watch};
 use crate::{random_guids, snapshot};
 
 /// The unit in which unmapped parts of a block are given back, bytes: the block of host file systems. Whole blocks
@@ -61,7 +65,7 @@ pub struct VhdxDevice {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     /// The device that it lies on.
     device: Option<Arc<dyn BlockDevice>>,
     /// `None` once it is closed. Operations share it, on their threads.
@@ -77,6 +81,16 @@ struct Inner {
     write_back: WriteBack,
     /// A flush is queued that gives the host what was unmapped.
     giving_back: AtomicBool,
+    /// Reads, writes and the like so far.
+    pub(crate) operations: AtomicU64,
+    /// What must not be given up.
+    pub(crate) watch: Watch,
+    /// A compaction is under way.
+    compacting: AtomicBool,
+    /// Work that needs the chain for itself, and waits for it or has it.
+    wanting: AtomicUsize,
+    /// Nobody uses the device any more.
+    left: AtomicBool,
     workers: Workers,
 }
 
@@ -198,6 +212,11 @@ impl Inner {
             on_resize: Mutex::default(),
             write_back: WriteBack::new(),
             giving_back: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+            watch: Watch::default(),
+            compacting: AtomicBool::new(false),
+            wanting: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
             workers: Workers::new(),
         }
     }
@@ -212,7 +231,7 @@ impl Inner {
         let refused = |why: String| BlockError::Size { why };
         let random = |error: getrandom::Error| refused(error.to_string());
         // Waits for operations under way, and holds back those that come.
-        let mut place = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.alone();
         let Some(chain) = place.as_ref() else {
             return Err(BlockError::gone("the VHDX file was closed"));
         };
@@ -264,7 +283,7 @@ impl Inner {
     /// Goes on in the file `leaf`.
     fn snapshot(&self, leaf: &Path, commit: SnapshotCommit) -> Result<(), BlockError> {
         // Waits for operations under way, and holds back those that come.
-        let mut place = self.chain.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.alone();
         let Some(chain) = place.take() else {
             return Err(BlockError::gone("the VHDX file was closed"));
         };
@@ -276,16 +295,69 @@ impl Inner {
         made
     }
 
+    /// The chain, for the caller alone: operations under way have ended, later ones wait. A compaction makes way.
+    pub(crate) fn alone(&self) -> Alone<'_> {
+        self.wanting.fetch_add(1, Ordering::AcqRel);
+        Alone { place: self.chain.write().unwrap_or_else(PoisonError::into_inner), wanting: &self.wanting }
+    }
+
+    /// Whether a compaction has to make way.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_left() || self.wanting.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether nobody uses the device any more.
+    pub(crate) fn is_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// Waits until those have had the chain who want it for themselves.
+    pub(crate) fn wait_for_others(&self) {
+        /// How often it is looked at.
+        const LOOK: Duration = Duration::from_millis(1);
+        while self.wanting.load(Ordering::Acquire) > 0 {
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// As [`with`](Self::with), for errors of another kind.
+    pub(crate) fn look<T>(&self, job: impl FnOnce(&Chain<Backing>) -> T) -> Result<T, BlockError> {
+        self.with(|chain| Ok(job(chain)))
+    }
+
+    fn compact(self: &Arc<Self>, task: &Compaction) -> Result<(), BlockError> {
+        let done = compact::run(self, task);
+        self.compacting.store(false, Ordering::Release);
+        done
+    }
+
     /// Uses the chain, unless it is closed.
-    fn with<T>(&self, job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>) -> Result<T, BlockError> {
+    pub(crate) fn with<T>(
+        &self,
+        job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
+    ) -> Result<T, BlockError> {
         match &*self.chain.read().unwrap_or_else(PoisonError::into_inner) {
             Some(chain) => job(chain).map_err(meaning),
             None => Err(BlockError::gone("the VHDX file was closed")),
         }
     }
 
+    /// Changes a range of the disk.
+    fn change<T>(
+        &self,
+        offset: u64,
+        len: u64,
+        job: impl FnOnce(&Chain<Backing>) -> Result<T, DiskError>,
+    ) -> Result<T, BlockError> {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        self.with(|chain| {
+            self.watch.note(offset, len);
+            job(chain)
+        })
+    }
+
     /// Makes everything durable.
-    fn flush(&self) -> Result<(), BlockError> {
+    pub(crate) fn flush(&self) -> Result<(), BlockError> {
         let mark = self.write_back.mark();
         self.with(Chain::flush)?;
         self.write_back.cleaned(mark);
@@ -293,7 +365,7 @@ impl Inner {
     }
 
     /// Counts what the page cache has taken, and has it written when that is due.
-    fn dirtied(self: &Arc<Self>, bytes: u64) {
+    pub(crate) fn dirtied(self: &Arc<Self>, bytes: u64) {
         if self.device.is_none() && self.write_back.note(bytes) {
             self.start_pass();
         }
@@ -339,7 +411,7 @@ impl Inner {
     }
 
     fn close(&self) -> Result<(), BlockError> {
-        let chain = self.chain.write().unwrap_or_else(PoisonError::into_inner).take();
+        let chain = self.alone().take();
         chain.map_or(Ok(()), |chain| chain.close().map_err(meaning))
     }
 
@@ -357,6 +429,63 @@ impl Inner {
             })
         })?;
         Ok(list)
+    }
+}
+
+impl Inner {
+    /// Where a range lies in one of the chain's files, if it does so in one piece.
+    fn lend(&self, offset: u64, len: u64) -> Result<Option<FileRange>, BlockError> {
+        let chain = self.chain.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(chain) = chain.as_ref() else { return Ok(None) };
+        let mut pieces = Vec::new();
+        chain.map(offset, len, |segment| pieces.push(segment)).map_err(meaning)?;
+        let [MapSegment { source: Source::File(from), level, .. }] = pieces[..] else { return Ok(None) };
+        let Some(Backing::File(file)) = chain.disks().get(level).map(Disk::storage) else { return Ok(None) };
+        Ok(Some(FileRange { file: Arc::new(file.try_clone()?), offset: from, len }))
+    }
+
+    fn adopt(&self, offset: u64, from: &FileRange) -> Result<bool, BlockError> {
+        self.change(offset, from.len, |chain| {
+            let Backing::File(file) = chain.disks()[0].storage() else { return Ok(false) };
+            chain.write_by(offset, from.len, &mut |to, part| {
+                let len = part.end - part.start;
+                FileRange { file: Arc::clone(&from.file), offset: from.offset + part.start, len }
+                    .share_with(file, to)
+            })
+        })
+    }
+}
+
+/// The chain, held by one.
+pub(crate) struct Alone<'a> {
+    place: RwLockWriteGuard<'a, Option<Chain<Backing>>>,
+    wanting: &'a AtomicUsize,
+}
+
+impl Deref for Alone<'_> {
+    type Target = Option<Chain<Backing>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.place
+    }
+}
+
+impl DerefMut for Alone<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.place
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.wanting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for VhdxDevice {
+    fn drop(&mut self) {
+        // A compaction holds what is inside.
+        self.inner.left.store(true, Ordering::Release);
     }
 }
 
@@ -386,7 +515,7 @@ fn identity(chain: &Chain<Backing>) -> Identity {
 }
 
 /// How an unmap is carried out.
-fn unmap(chain: &Chain<Backing>) -> DiscardMode {
+pub(crate) fn unmap(chain: &Chain<Backing>) -> DiscardMode {
     match chain.disks()[0].parameters().kind {
         Kind::Dynamic | Kind::Fixed => DiscardMode::Unmap,
         // An unmap of a part of a block would leave what the parent has there.
@@ -423,7 +552,10 @@ impl BlockDevice for VhdxDevice {
         match self.inner.geometry().check(offset, buf.len() as u64) {
             Ok(()) if !buf.is_empty() => self.on(
                 |workers| &workers.reads,
-                move |inner| inner.with(|chain| chain.read_at(offset, &mut buf)).map(|()| buf),
+                move |inner| {
+                    inner.operations.fetch_add(1, Ordering::Relaxed);
+                    inner.with(|chain| chain.read_at(offset, &mut buf)).map(|()| buf)
+                },
             ),
             checked => Io::Ready(checked.map(|()| buf)),
         }
@@ -435,7 +567,7 @@ impl BlockDevice for VhdxDevice {
                 .on(
                     |workers| &workers.writes,
                     move |inner| {
-                        inner.with(|chain| chain.write_at(offset, &data))?;
+                        inner.change(offset, data.len() as u64, |chain| chain.write_at(offset, &data))?;
                         match durability {
                             Durability::Volatile => inner.dirtied(data.len() as u64),
                             Durability::Stable => inner.flush()?,
@@ -462,7 +594,7 @@ impl BlockDevice for VhdxDevice {
             Ok(()) if len > 0 && self.inner.geometry.unmap.frees() => self.on(
                 |workers| &workers.writes,
                 move |inner| {
-                    inner.with(|chain| chain.discard(offset, len, unmap(chain)))?;
+                    inner.change(offset, len, |chain| chain.discard(offset, len, unmap(chain)))?;
                     inner.give_back();
                     Ok(())
                 },
@@ -479,7 +611,7 @@ impl BlockDevice for VhdxDevice {
         match self.inner.geometry().check_write(offset, len) {
             Ok(()) if len > 0 => self.on(
                 |workers| &workers.writes,
-                move |inner| inner.with(|chain| chain.discard(offset, len, mode)),
+                move |inner| inner.change(offset, len, |chain| chain.discard(offset, len, mode)),
             ),
             checked => Io::Ready(checked),
         }
@@ -487,8 +619,26 @@ impl BlockDevice for VhdxDevice {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Result<Vec<Extent>, BlockError>> {
         match self.inner.geometry().check(offset, len) {
-            Ok(()) if len > 0 => self.on(|workers| &workers.reads, move |inner| inner.extents(offset, len)),
+            Ok(()) if len > 0 => self.on(|workers| &workers.maps, move |inner| inner.extents(offset, len)),
             checked => Io::Ready(checked.map(|()| Vec::new())),
+        }
+    }
+
+    fn lend(&self, offset: u64, len: u64) -> Io<Result<Option<FileRange>, BlockError>> {
+        match self.inner.geometry().check(offset, len) {
+            Ok(()) if len > 0 && self.inner.geometry.read_only => {
+                self.on(|workers| &workers.reads, move |inner| inner.lend(offset, len))
+            }
+            checked => Io::Ready(checked.map(|()| None)),
+        }
+    }
+
+    fn adopt(&self, offset: u64, from: FileRange) -> Io<Result<bool, BlockError>> {
+        match self.inner.geometry().check_write(offset, from.len) {
+            Ok(()) if from.len > 0 => {
+                self.on(|workers| &workers.writes, move |inner| inner.adopt(offset, &from))
+            }
+            checked => Io::Ready(checked.map(|()| false)),
         }
     }
 
@@ -506,6 +656,24 @@ impl BlockDevice for VhdxDevice {
         }
         let leaf = leaf.to_owned();
         self.on(|workers| &workers.upkeep, move |inner| inner.snapshot(&leaf, commit))
+    }
+
+    fn compact(&self, task: Arc<Compaction>) -> Io<Result<(), BlockError>> {
+        if self.inner.geometry.read_only {
+            return Io::err(BlockError::ReadOnly);
+        }
+        if self.inner.compacting.swap(true, Ordering::AcqRel) {
+            return Io::err(BlockError::Busy);
+        }
+        let job = Arc::clone(&task);
+        let answer = self.on(|workers| &workers.background, move |inner| inner.compact(&job));
+        if let Io::Ready(Err(_)) = answer {
+            self.inner.compacting.store(false, Ordering::Release);
+        }
+        answer.map(move |answer| {
+            task.enter(CompactionPhase::Ended);
+            answer
+        })
     }
 
     fn on_resize(&self, callback: ResizeCallback) {

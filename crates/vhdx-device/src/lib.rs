@@ -12,11 +12,13 @@
 //! |---|---|
 //! | [`VhdxDevice`] | the device |
 //! | `backing` | what it lies on: a file, or another device |
+//! | `compact` | the file made shorter while it is used |
 //! | `snapshot` | going on in a new file, whose parent the old one becomes |
 //! | [`OpenError`] | why a file is not one |
 //! | `guids` | random GUIDs for the engine |
 
 mod backing;
+mod compact;
 mod device;
 mod guids;
 mod snapshot;

@@ -20,7 +20,8 @@ use lunway_occupancy::announce;
 use lunway_vhdx::format::{Guid, GuidSource};
 use lunway_vhdx::merge::PENDING;
 use lunway_vhdx::{
-    Chain, CreateOptions, Disk, OpenError, OpenOptions, create, open_file, relative_path, rename_new,
+    CHAIN_FILES_MAX, Chain, CreateOptions, Disk, OpenError, OpenOptions, create, open_file, relative_path,
+    rename_new,
 };
 
 use crate::backing::Backing;
@@ -63,7 +64,8 @@ pub(crate) fn snapshot(
                 chain.renamed(if named.is_ok() { leaf.to_owned() } else { pending.clone() });
                 let named = named.map_err(|error| BlockError::Snapshot {
                     why: format!(
-                        "the disk goes on in {}, which cannot be renamed to {}: {error}; rename it before the next start",
+                        "the disk continues in {}, which cannot be renamed to {}: {error}; rename it before the \
+                         next start",
                         pending.display(),
                         leaf.display()
                     ),
@@ -86,8 +88,13 @@ pub(crate) fn snapshot(
 fn begin(chain: &Chain<Backing>, leaf: &Path) -> Result<(File, String), BlockError> {
     let refused = |why: String| BlockError::Snapshot { why };
     let (Some(path), Backing::File(file)) = (chain.paths().first(), chain.disks()[0].storage()) else {
-        return Err(refused("the VHDX lies on a device, where a second file has no place".to_owned()));
+        return Err(refused("the VHDX is stored on a device, which cannot hold a second file".to_owned()));
     };
+    if chain.disks().len() >= CHAIN_FILES_MAX {
+        return Err(refused(format!(
+            "the chain has {CHAIN_FILES_MAX} files, as many as it may: merge some of them first, with lunway disk merge"
+        )));
+    }
     if leaf.symlink_metadata().is_ok() {
         return Err(refused(format!("{} already exists: choose another name", leaf.display())));
     }
@@ -193,7 +200,9 @@ fn lock(file: &File, writable: bool) -> Result<(), BlockError> {
             announce(file, writable);
             Ok(())
         }
-        Err(fs::TryLockError::WouldBlock) => Err(told(OpenError::InUse)),
+        Err(fs::TryLockError::WouldBlock) => {
+            Err(told(OpenError::InUse { by: lunway_occupancy::lock_holder(file) }))
+        }
         Err(fs::TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => Ok(()),
         Err(fs::TryLockError::Error(error)) => Err(error.into()),
     }

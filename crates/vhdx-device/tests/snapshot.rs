@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CreateOptions, Kind, create};
+use lunway_vhdx::{CHAIN_FILES_MAX, CreateOptions, Kind, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 const SIZE: u64 = 12 << 20;
@@ -128,6 +128,25 @@ async fn what_cannot_be_a_leaf_is_refused_and_changes_nothing() {
     let leaf = folder.path().join("leaf.avhdx");
     let refused = device.snapshot(&leaf, Box::new(|| Ok(()))).await;
     assert_eq!(refused, Err(BlockError::ReadOnly));
+}
+
+#[tokio::test]
+async fn a_chain_that_could_not_be_opened_again_is_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = VhdxDevice::open(&base(folder.path(), Kind::Dynamic), false).unwrap();
+    let leaf = |level: usize| folder.path().join(format!("{level}.avhdx"));
+    for level in 2..=CHAIN_FILES_MAX {
+        device.snapshot(&leaf(level), Box::new(|| Ok(()))).await.unwrap();
+    }
+    let refused = device.snapshot(&leaf(0), Box::new(|| panic!("nothing to commit"))).await.unwrap_err();
+    assert!(
+        matches!(&refused, BlockError::Snapshot { why } if why.contains("lunway disk merge")),
+        "{refused}"
+    );
+    assert_eq!((names(folder.path()).len(), device.levels()), (CHAIN_FILES_MAX, Some(CHAIN_FILES_MAX)));
+    write(&device, 0, 7).await;
+    device.close(CLOSE_TIME).await.unwrap();
+    assert_eq!(byte_of(&leaf(CHAIN_FILES_MAX), 0).await, 7, "it is opened again");
 }
 
 /// A copy of a folder as it is while a snapshot is committed: what a kill there leaves.

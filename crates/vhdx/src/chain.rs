@@ -1,6 +1,8 @@
 //! A disk with its parents, and blocking I/O on it: for tools and tests, and for whoever has a thread to wait on.
 
 use std::fs::File;
+use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::disk::{Disk, Fill, ReadPlan, Source, Stop, WritePlan};
@@ -11,7 +13,7 @@ use crate::storage::{Storage, open_file};
 use crate::transition::DiscardMode;
 
 /// How many files a chain may have: OpenVMM's limit.
-const DEPTH_MAX: usize = 256;
+pub const CHAIN_FILES_MAX: usize = 256;
 
 /// A disk and its parents, the disk first. Only the first one may be writable.
 pub struct Chain<S> {
@@ -83,8 +85,8 @@ impl<S: Storage + From<File>> Chain<S> {
             if paths.contains(&parent) {
                 return Err(OpenError::Chain(format!("leads back to {}", parent.display())));
             }
-            if disks.len() >= DEPTH_MAX {
-                return Err(OpenError::Chain(format!("has more than {DEPTH_MAX} files")));
+            if disks.len() >= CHAIN_FILES_MAX {
+                return Err(OpenError::Chain(format!("has more than {CHAIN_FILES_MAX} files")));
             }
             let options = OpenOptions { cached_pages: options.cached_pages, ..OpenOptions::read_only() };
             disks.push(Disk::open(open_file(&parent, false)?.into(), &options, guids())?);
@@ -181,7 +183,28 @@ impl<S: Storage> Chain<S> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
         resolved(disk, || disk.begin_write(offset, data.len() as u64, &mut plan))?;
-        self.carry_out(&mut plan, data)
+        let mut write = |to, part: Range<u64>| {
+            disk.storage().write_at(to, &data[part.start as usize..part.end as usize]).map(|()| true)
+        };
+        self.carry_out(&mut plan, &mut write).map(drop)
+    }
+
+    /// Writes what `copy` puts into the file: it is called with a place in the file, and what of the range belongs
+    /// there, and says whether it did. Where it did not nothing is written, and this is `false`.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](Self::write_at).
+    pub fn write_by(
+        &self,
+        offset: u64,
+        len: u64,
+        copy: &mut dyn FnMut(u64, Range<u64>) -> io::Result<bool>,
+    ) -> Result<bool, DiskError> {
+        let mut plan = WritePlan::default();
+        let disk = &self.disks[0];
+        resolved(disk, || disk.begin_write(offset, len, &mut plan))?;
+        self.carry_out(&mut plan, copy)
     }
 
     /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less.
@@ -189,7 +212,7 @@ impl<S: Storage> Chain<S> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
         resolved(disk, || disk.begin_discard(offset, len, mode, &mut plan))?;
-        self.carry_out(&mut plan, &[])
+        self.carry_out(&mut plan, &mut |_, _| Ok(false)).map(drop)
     }
 
     /// Makes everything durable.
@@ -287,27 +310,36 @@ impl<S: Storage> Chain<S> {
         Ok(())
     }
 
-    fn carry_out(&self, plan: &mut WritePlan, data: &[u8]) -> Result<(), DiskError> {
+    /// `copy` as for [`write_by`](Self::write_by).
+    fn carry_out(
+        &self,
+        plan: &mut WritePlan,
+        copy: &mut dyn FnMut(u64, Range<u64>) -> io::Result<bool>,
+    ) -> Result<bool, DiskError> {
         let disk = &self.disks[0];
         for segment in plan.segments() {
             let written = match segment.fill {
-                Fill::Data(from) => {
-                    let from = from as usize;
-                    disk.storage().write_at(segment.offset, &data[from..from + segment.len as usize])
-                }
-                Fill::Zeroes => disk.storage().zero(segment.offset, segment.len),
+                Fill::Data(from) => copy(segment.offset, from..from + segment.len),
+                Fill::Zeroes => disk.storage().zero(segment.offset, segment.len).map(|()| true),
                 Fill::Hole => match disk.storage().punch(segment.offset, segment.len) {
-                    Ok(false) => disk.storage().zero(segment.offset, segment.len),
-                    other => other.map(drop),
+                    Ok(false) => disk.storage().zero(segment.offset, segment.len).map(|()| true),
+                    other => other,
                 },
             };
-            if let Err(error) = written {
-                disk.abort(plan);
-                return Err(DiskError::storage("writing")(error));
+            match written {
+                Ok(true) => {}
+                Ok(false) => {
+                    disk.abort(plan);
+                    return Ok(false);
+                }
+                Err(error) => {
+                    disk.abort(plan);
+                    return Err(DiskError::storage("writing")(error));
+                }
             }
         }
         disk.complete(plan);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -106,15 +106,14 @@ pub fn check(storage: &impl Storage) -> Report {
         &view,
         bat,
         &geometry,
+        overlay,
         &mut opened.space,
         |finding| {
             report.push(finding);
             Ok(())
         },
         |block| {
-            if overlay.is_some_and(|overlay| overlay.touches(block)) {
-                in_payload = Some(block.offset);
-            }
+            in_payload = Some(block.offset);
             Ok(())
         },
     );

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use lunway_occupancy::OtherUser;
+use lunway_occupancy::{LockHolder, OtherUser};
 
 use crate::format::Guid;
 
@@ -120,8 +120,11 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Another process has the file open.
-    #[error("the file is in use by another process")]
-    InUse,
+    #[error("the file is in use by {}", by.as_ref().map_or_else(|| "another process".to_owned(), LockHolder::to_string))]
+    InUse {
+        /// The process; `None`: it cannot be told.
+        by: Option<LockHolder>,
+    },
     /// Another program has the file, and does not use `flock`.
     #[error("the file is in use {by}")]
     InUseElsewhere {
@@ -214,7 +217,7 @@ pub enum DiskError {
         message: String,
     },
     /// A flush or an update failed earlier, so that what is on the storage is not known: the file must be opened anew.
-    #[error("an earlier failure left the file in need of recovery ({0}): open it anew")]
+    #[error("an earlier failure left the file in need of recovery ({0}): open it again")]
     Failed(String),
 }
 

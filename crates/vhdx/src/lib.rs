@@ -77,7 +77,7 @@ mod space;
 mod storage;
 mod transition;
 
-pub use chain::{Chain, MapSegment};
+pub use chain::{CHAIN_FILES_MAX, Chain, MapSegment};
 pub use create::{CreateOptions, create};
 pub use disk::{
     Disk, Fill, Need, Placed, ReadPlan, ReadSegment, Relocation, Source, Stop, WritePlan, WriteSegment,

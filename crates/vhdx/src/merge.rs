@@ -166,7 +166,7 @@ fn remove(path: &Path, file: &File) -> Result<(), EditError> {
     });
     removed.map_err(|error| {
         EditError::Refused(format!(
-            "everything is merged, but {} cannot be removed ({error}): remove it by hand",
+            "everything is merged, but {} cannot be removed ({error}): remove it",
             path.display()
         ))
     })

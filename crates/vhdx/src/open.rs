@@ -66,13 +66,10 @@ impl<S: Storage> Disk<S> {
         let mut opened = read(&storage)?;
         let view = View { storage: &storage, overlay: opened.overlay.as_ref() };
         let overlay = opened.overlay.as_ref();
-        let counts =
-            scan(&view, opened.regions.bat, &opened.geometry, &mut opened.space, refuse_damage, |block| {
-                match overlay.is_some_and(|overlay| overlay.touches(block)) {
-                    true => Err(OpenError::PayloadInLog { offset: block.offset }),
-                    false => Ok(()),
-                }
-            })?;
+        let (bat, geometry) = (opened.regions.bat, opened.geometry);
+        let counts = scan(&view, bat, &geometry, overlay, &mut opened.space, refuse_damage, |block| {
+            Err(OpenError::PayloadInLog { offset: block.offset })
+        })?;
         Ok(Self::assemble(storage, options, guids, opened, counts))
     }
 
@@ -154,7 +151,7 @@ pub(crate) fn replay_onto(storage: &impl Storage, guids: &mut dyn GuidSource) ->
 pub(crate) fn read_sound(storage: &impl Storage) -> Result<Opened, OpenError> {
     let mut opened = read(storage)?;
     let (bat, geometry) = (opened.regions.bat, opened.geometry);
-    scan(storage, bat, &geometry, &mut opened.space, refuse_damage, |_| Ok(()))?;
+    scan(storage, bat, &geometry, None, &mut opened.space, refuse_damage, |_| Ok(()))?;
     Ok(opened)
 }
 

@@ -11,8 +11,9 @@
 //! was.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
-use crate::disk::{Disk, Relocation, Stop};
+use crate::disk::{Disk, Need, Relocation, Stop};
 use crate::error::DiskError;
 use crate::format::MIB;
 use crate::storage::Storage;
@@ -87,6 +88,101 @@ pub fn pack<S: Storage>(
     result.map(|()| packed)
 }
 
+/// What became of a block that was to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It lies lower now: bytes.
+    Moved(u64),
+    /// There is no hole below it, or it has no data any more.
+    Stays,
+    /// It stays where it was, for now: a write waited for it, or the caller did not want to go on.
+    Yielded,
+}
+
+/// Moves one payload block into the lowest hole while the disk is used. Reads go on; writes to the block wait, for as
+/// long as the current piece takes (1 MiB): then the block stays where it was. `pace` is told how many bytes were just
+/// copied, and says how long to rest before it is asked again; zero to go on, `None` to give up.
+///
+/// # Errors
+///
+/// Those of the storage. The block stays where it was.
+pub fn move_block<S: Storage>(
+    disk: &Disk<S>,
+    block: u64,
+    pace: &mut dyn FnMut(u64) -> Option<Duration>,
+) -> Result<Step, DiskError> {
+    let relocation = loop {
+        match disk.begin_relocation(block) {
+            Ok(Some(relocation)) => break relocation,
+            Ok(None) => return Ok(Step::Stays),
+            // Somebody writes to it for the first time: it is in use.
+            Err(Stop::Needs(Need::Block(_))) => return Ok(Step::Yielded),
+            Err(Stop::Needs(need)) => disk.provide(need)?,
+            Err(Stop::Failed(error)) => return Err(error),
+        }
+    };
+    let len = relocation.to.len;
+    match copy_beside(disk, &relocation, pace) {
+        Ok(true) => {
+            disk.complete_relocation(relocation);
+            Ok(Step::Moved(len))
+        }
+        Ok(false) => {
+            disk.abort_relocation(relocation);
+            Ok(Step::Yielded)
+        }
+        Err(error) => {
+            disk.abort_relocation(relocation);
+            Err(error)
+        }
+    }
+}
+
+/// Copies a block to its new place beside other work: whether all of it.
+fn copy_beside<S: Storage>(
+    disk: &Disk<S>,
+    relocation: &Relocation,
+    pace: &mut dyn FnMut(u64) -> Option<Duration>,
+) -> Result<bool, DiskError> {
+    /// How often it is seen whether writes from before have ended: a few of them.
+    const SETTLING: Duration = Duration::from_micros(200);
+    while !disk.is_settled(relocation) {
+        if pace(0).is_none() || disk.rest(relocation, SETTLING) {
+            return Ok(false);
+        }
+    }
+    let storage = disk.storage();
+    let (from, to) = (relocation.from, relocation.to);
+    let file_len = storage.len().map_err(DiskError::storage("asking for the file's length"))?;
+    let there = file_len.saturating_sub(from.offset).min(from.len);
+    let moving = DiskError::storage("moving a block");
+    if there == from.len && storage.share(from.offset, to.offset, from.len).map_err(moving)? {
+        return Ok(true);
+    }
+    let mut buf = vec![0; MIB.min(there) as usize];
+    let mut done = 0;
+    while done < there {
+        let piece = &mut buf[..MIB.min(there - done) as usize];
+        storage.read_at(from.offset + done, piece).map_err(DiskError::storage("reading a block"))?;
+        write(storage, to.offset + done, piece)?;
+        done += piece.len() as u64;
+        let mut copied = piece.len() as u64;
+        loop {
+            match pace(copied) {
+                None => return Ok(false),
+                // A look at who waits, at least.
+                Some(time) if disk.rest(relocation, time) => return Ok(false),
+                Some(Duration::ZERO) => break,
+                Some(_) => copied = 0,
+            }
+        }
+    }
+    if there < to.len {
+        storage.zero(to.offset + there, to.len - there).map_err(DiskError::storage("writing zeroes"))?;
+    }
+    Ok(true)
+}
+
 /// Claims a block, once nothing that was resolved before may still write to it.
 fn begin<S: Storage>(disk: &Disk<S>, block: u64) -> Result<Option<Relocation>, DiskError> {
     loop {
@@ -108,7 +204,11 @@ fn copy<S: Storage>(disk: &Disk<S>, relocation: &Relocation, buf: &mut Vec<u8>) 
     // Others leave files that end within their last block.
     let len = storage.len().map_err(DiskError::storage("asking for the file's length"))?;
     let there = len.saturating_sub(from.offset).min(from.len);
-    let mut done = 0;
+    let shared = match there == from.len {
+        true => storage.share(from.offset, to.offset, from.len),
+        false => Ok(false),
+    };
+    let mut done = if shared.map_err(DiskError::storage("moving a block"))? { there } else { 0 };
     while done < there {
         let now = PIECE.min(there - done);
         buf.resize(now as usize, 0);

@@ -4,6 +4,7 @@
 use crate::error::{OpenError, Place};
 use crate::format::{BatEntry, BlockState, MIB};
 use crate::geometry::{Geometry, Slot};
+use crate::log::replay::Overlay;
 use crate::metadata::Kind;
 use crate::region::Span;
 use crate::space::Space;
@@ -34,6 +35,9 @@ pub struct Finding {
 /// How much of the table is read at a time, bytes.
 const STEP: usize = 1 << 20;
 
+/// The low bits of the entry of a block that is present, bits that must be zero included (2.5.1.1).
+const PRESENT: u64 = 6;
+
 /// Numbers of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -53,14 +57,16 @@ pub struct Counts {
     pub out_of_order: u64,
 }
 
-/// Looks at every entry, takes the space of all blocks, and tells `sink` what is wrong.
+/// Looks at every entry, takes the space of all blocks, and tells `sink` what is wrong, and `in_log` of payload blocks
+/// that the log changes.
 pub(crate) fn scan(
     storage: &impl Storage,
     bat: Span,
     geometry: &Geometry,
+    overlay: Option<&Overlay>,
     space: &mut Space,
     mut sink: impl FnMut(Finding) -> Result<(), OpenError>,
-    mut block: impl FnMut(Span) -> Result<(), OpenError>,
+    mut in_log: impl FnMut(Span) -> Result<(), OpenError>,
 ) -> Result<Counts, OpenError> {
     let file_len = storage.len().map_err(OpenError::storage("asking for the file's length", 0))?;
     let mut counts = Counts::default();
@@ -74,8 +80,30 @@ pub(crate) fn scan(
         let now = (total - done).min(STEP as u64) as usize;
         let at = bat.offset + done;
         storage.read_at(at, &mut buf[..now]).map_err(OpenError::storage("reading the block table", at))?;
-        for (index, bytes) in (done / 8..).zip(buf[..now].as_chunks::<8>().0) {
-            let entry = BatEntry(u64::from_le_bytes(*bytes));
+        let entries = buf[..now].as_chunks::<8>().0;
+        let mut next = 0;
+        while next < entries.len() {
+            // Up to the chunk's bitmap block, and the end of the disk, entries stand for one payload block after
+            // another.
+            let in_chunk = geometry.chunk_ratio - within;
+            let in_disk = geometry.blocks.saturating_sub(chunk * geometry.chunk_ratio + within);
+            let most = (entries.len() - next).min(in_chunk.min(in_disk) as usize);
+            let entry = BatEntry(u64::from_le_bytes(entries[next]));
+            let alike = alike(&entries[next..next + most], geometry.block_size);
+            if alike > 0 && sound(entry, alike, geometry, file_len, overlay, space) {
+                match entry.0 {
+                    0 => counts.never_written += alike,
+                    _ => {
+                        counts.present += alike;
+                        counts.out_of_order += u64::from(entry.offset() < last_offset);
+                        last_offset = entry.offset() + (alike - 1) * geometry.block_size;
+                    }
+                }
+                (within, next) = (within + alike, next + alike as usize);
+                continue;
+            }
+            let index = done / 8 + next as u64;
+            next += 1;
             // `Geometry::slot`, counted instead of divided: a large table has 67 million entries.
             let slot = match within == geometry.chunk_ratio {
                 true => Slot::Bitmap(chunk),
@@ -201,10 +229,94 @@ pub(crate) fn scan(
             if !ends_chunk {
                 counts.out_of_order += u64::from(span.offset < last_offset);
                 last_offset = span.offset;
-                block(span)?;
+                if overlay.is_some_and(|overlay| overlay.touches(span)) {
+                    in_log(span)?;
+                }
             }
         }
         done += now as u64;
     }
     Ok(counts)
+}
+
+/// How many entries at the beginning of a list belong together: entries of zero, or of blocks that are present and lie
+/// one behind the other. Eight are looked at together, which the compiler does with vectors.
+fn alike(entries: &[[u8; 8]], block_size: u64) -> u64 {
+    let Some((first, others)) = entries.split_first() else { return 0 };
+    let first = u64::from_le_bytes(*first);
+    let step = match first {
+        0 => 0,
+        present if present & 0xF_FFFF == PRESENT => block_size,
+        _ => return 0,
+    };
+    let mut expected = first.wrapping_add(step);
+    let mut count = 1;
+    let (eights, _) = others.as_chunks::<8>();
+    for eight in eights {
+        let differences = (0..8).zip(eight).fold(0, |all, (number, entry)| {
+            all | (u64::from_le_bytes(*entry) ^ expected.wrapping_add(number * step))
+        });
+        if differences != 0 {
+            break;
+        }
+        expected = expected.wrapping_add(8 * step);
+        count += 8;
+    }
+    for entry in &others[count - 1..] {
+        if u64::from_le_bytes(*entry) != expected {
+            break;
+        }
+        expected = expected.wrapping_add(step);
+        count += 1;
+    }
+    count as u64
+}
+
+/// Takes the space of present blocks that lie one behind the other from `entry` on, unless there is something to find
+/// about them. Entries of zero take none.
+fn sound(
+    entry: BatEntry,
+    count: u64,
+    geometry: &Geometry,
+    file_len: u64,
+    overlay: Option<&Overlay>,
+    space: &mut Space,
+) -> bool {
+    if entry.0 == 0 {
+        return true;
+    }
+    let span = Span { offset: entry.offset(), len: count * geometry.block_size };
+    let inside = span.offset >= MIB && file_len.checked_sub(span.offset).is_some_and(|left| left >= span.len);
+    let logged = overlay.is_some_and(|overlay| overlay.touches(span));
+    inside && !logged && space.is_free(span) && space.take(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(list: &[u64]) -> Vec<[u8; 8]> {
+        list.iter().map(|entry| entry.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_run_ends_where_an_entry_is_another() {
+        let block = 2 * MIB;
+        let present = |number: u64| (4 * MIB + number * block) | PRESENT;
+        for len in 1..40u64 {
+            let mut list: Vec<u64> = (0..40).map(present).collect();
+            for (other, count) in
+                [(0, len), (present(len) + 1, len), (present(len) + block, len), (present(len), 40)]
+            {
+                list[len as usize] = other;
+                assert_eq!(alike(&entries(&list), block), count, "{len} {other:#x}");
+                list[len as usize] = present(len);
+            }
+        }
+        assert_eq!(alike(&entries(&[0, 0, 0, 8]), block), 3, "reserved bits");
+        let [undefined, zero, unmapped, partial] =
+            [1, 2, 3, 7].map(|state| alike(&entries(&[(4 * MIB) | state]), block));
+        assert_eq!([undefined, zero, unmapped, partial], [0; 4], "one by one");
+        assert_eq!(alike(&[], block), 0);
+    }
 }

@@ -43,13 +43,15 @@ impl Space {
     /// Marks a range as taken; `false` if part of it was already.
     pub(crate) fn take(&mut self, span: Span) -> bool {
         let (first, end) = (span.offset / MIB, span.end().div_ceil(MIB));
-        let mut free = true;
-        for mib in first..end {
-            free &= !self.taken.replace(mib, true);
-            self.zero.replace(mib, false);
-        }
+        let free = self.taken.set(first, end);
+        self.zero.clear(first, end);
         self.high = self.high.max(end);
         free
+    }
+
+    /// Whether nothing of a range is taken.
+    pub(crate) fn is_free(&self, span: Span) -> bool {
+        self.taken.are_clear(span.offset / MIB, span.end().div_ceil(MIB))
     }
 
     /// Gives a range back; `zero`: it reads as zeroes.
@@ -120,6 +122,17 @@ impl Space {
         self.len = self.len.max(file_len / MIB);
     }
 
+    /// The file ends at `file_len`, behind all that is taken: nothing is allocated behind it any more.
+    pub(crate) fn shrink(&mut self, file_len: u64) {
+        let old = std::mem::replace(&mut self.len, file_len / MIB);
+        self.zero.clear(self.len, old);
+    }
+
+    /// The file ends at `file_len` after all; what is behind the end that it was to have may be anything.
+    pub(crate) fn lengthen(&mut self, file_len: u64) {
+        self.len = self.len.max(file_len / MIB);
+    }
+
     /// A size that holds everything that is taken, bytes.
     pub(crate) fn end(&self) -> u64 {
         self.high * MIB
@@ -164,6 +177,33 @@ impl Bits {
         old
     }
 
+    /// Sets the bits of a range, and says whether all of them were clear. A word at a time: a large table has millions
+    /// of blocks, most of them one behind the other.
+    fn set(&mut self, first: u64, end: u64) -> bool {
+        let words = (end.div_ceil(64)) as usize;
+        if words > self.words.len() {
+            self.words.resize(words, 0);
+        }
+        let mut clear = true;
+        for (word, mask) in masks(first, end) {
+            clear &= self.words[word] & mask == 0;
+            self.words[word] |= mask;
+        }
+        clear
+    }
+
+    fn clear(&mut self, first: u64, end: u64) {
+        let there = self.words.len() as u64 * 64;
+        for (word, mask) in masks(first, end.min(there)) {
+            self.words[word] &= !mask;
+        }
+    }
+
+    fn are_clear(&self, first: u64, end: u64) -> bool {
+        let there = self.words.len() as u64 * 64;
+        masks(first, end.min(there)).all(|(word, mask)| self.words[word] & mask == 0)
+    }
+
     /// How far to go from a set bit: over the rest of its word if that is all ones.
     fn full_word_left(&self, bit: u64) -> u64 {
         match bit.is_multiple_of(64) && self.words.get((bit / 64) as usize) == Some(&u64::MAX) {
@@ -181,6 +221,14 @@ impl Bits {
         }
         bit
     }
+}
+
+/// The words of a range of bits, and which of their bits belong to it.
+fn masks(first: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
+    (first / 64..end.div_ceil(64)).map(move |word| {
+        let (from, to) = (first.max(word * 64) % 64, end.min(word * 64 + 64) - word * 64);
+        (word as usize, (u64::MAX >> (64 - to)) & (u64::MAX << from))
+    })
 }
 
 #[cfg(test)]
@@ -224,5 +272,23 @@ mod tests {
         assert_eq!(space.allocate_block(), None);
         space.release(span(5, 2), false);
         assert_eq!(space.allocate_block(), Some((span(5, 4), false)));
+    }
+
+    #[test]
+    fn ranges_of_bits_are_those_of_bits_one_by_one() {
+        for (first, end) in [(0, 0), (0, 1), (3, 64), (63, 65), (64, 128), (70, 300), (191, 192), (130, 131)]
+        {
+            let (mut words, mut single) = (Bits::default(), Bits::default());
+            single.replace(130, true);
+            words.replace(130, true);
+            assert_eq!(words.are_clear(first, end), !(first..end).contains(&130), "{first}–{end}");
+            assert_eq!(words.set(first, end), !(first..end).contains(&130), "{first}–{end}");
+            for bit in first..end {
+                single.replace(bit, true);
+            }
+            assert!((0..400).all(|bit| words.get(bit) == single.get(bit)), "{first}–{end}");
+            words.clear(first, end);
+            assert!((0..400).all(|bit| words.get(bit) == (bit == 130 && !(first..end).contains(&bit))));
+        }
     }
 }

@@ -52,7 +52,7 @@ pub enum Problem {
     #[error("a section is written [name]")]
     Header,
     /// A setting above the first section.
-    #[error("a setting stands above the first [section]")]
+    #[error("there is a setting before the first [section]")]
     NoSection,
     /// fio does not allow that either.
     #[error("an included file cannot have sections")]

@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_is_no_job_file_is_refused_with_its_place() {
-        assert_eq!(parse("bs=4k").unwrap_err(), "test.fio:1: a setting stands above the first [section]");
+        assert_eq!(parse("bs=4k").unwrap_err(), "test.fio:1: there is a setting before the first [section]");
         assert!(parse("[a\nbs=4k").unwrap_err().starts_with("test.fio:1: "));
         assert!(parse("[]").is_err());
         let unset = parse("[a]\n\nsize=${NOPE}").unwrap_err();

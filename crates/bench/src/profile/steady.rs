@@ -210,8 +210,10 @@ pub(super) async fn run(
     let mut notes = Vec::new();
     steady.purged = plan.unmaps && purge(runner, plan.region).await;
     if !steady.purged {
-        notes
-            .push("Not purged: the device takes no unmap, so that it began as its last user left it.".into());
+        notes.push(
+            "Not purged: the device does not support unmap, so the test began with its previous contents."
+                .into(),
+        );
     }
     if matches!(runner.device.caching(), Caching::Memory | Caching::Nowhere) {
         notes.push(

@@ -148,7 +148,7 @@ fn warnings(outcome: &Outcome) -> Vec<String> {
     }
     if outcome.rate_missed() {
         said.push(format!(
-            "{name}: the rate asked for was not reached; response times are those of an overload."
+            "{name}: the requested rate was not reached; response times are those of an overload."
         ));
     }
     said

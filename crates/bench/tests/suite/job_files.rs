@@ -1,5 +1,6 @@
 //! Job files: run, and understood as a real fio understands them, where one is installed.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -115,13 +116,18 @@ async fn an_interrupted_schedule_gives_what_had_begun_and_a_whole_stream() {
     let schedule = schedule(text, &*device);
     let (cancel, mut out) = (Cancel::new(), Vec::new());
     let mut stream = Stream::start(&mut out, "memory", "two stages", device.paths()).unwrap();
+    let mut ticked = HashSet::new();
     let outcomes = schedule
         .run(
             &device,
             &mut |event| match event {
                 Event::Tick(step, tick) => {
                     stream.tick(step, tick, &|| device.paths()).unwrap();
-                    cancel.cancel();
+                    // Both jobs of the first stage have begun.
+                    ticked.insert(step.index);
+                    if ticked.len() == 2 {
+                        cancel.cancel();
+                    }
                 }
                 Event::Done(step, outcome) => {
                     stream.ended(step, &|| device.paths()).unwrap();

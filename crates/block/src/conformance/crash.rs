@@ -37,7 +37,7 @@ enum Did {
 
 pub(super) async fn crash(subject: &Subject) -> Verdict {
     let (over, size, format) = match &subject.below {
-        Below::Nothing => return Ok(Outcome::Lacks("lies on nothing that a test can cut")),
+        Below::Nothing => return Ok(Outcome::Lacks("n/a: no medium to cut off")),
         Below::Device(over) => (over, SIZE_MIN, false),
         Below::Format(size, over) => (over, *size, true),
     };

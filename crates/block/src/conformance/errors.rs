@@ -139,5 +139,5 @@ pub(super) async fn close(instance: Instance) -> Verdict {
         drop(again);
     }
     drop(keep);
-    Ok(if refused > 0 { Outcome::Holds } else { Outcome::Lacks("nothing to give up") })
+    Ok(if refused > 0 { Outcome::Holds } else { Outcome::Lacks("n/a: nothing to close") })
 }

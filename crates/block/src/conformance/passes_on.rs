@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Below, Outcome, Probe, Subject, Verdict, ensure};
-use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf, Zeroing};
+use crate::{BlockDevice, BlockError, Buf, Compaction, Durability, Io, SharedBuf, Zeroing};
 
 /// Operations with what they are called, as [`Probe`] calls them.
-const OPERATIONS: [&str; 11] = [
+const OPERATIONS: [&str; 13] = [
     "read",
     "write",
     "durable write",
@@ -17,8 +17,10 @@ const OPERATIONS: [&str; 11] = [
     "zeroing",
     "zeroing that keeps space",
     "extents",
+    "first extents",
     "resize",
     "snapshot",
+    "compact",
     "close",
 ];
 
@@ -88,7 +90,9 @@ async fn carry_out(device: &dyn BlockDevice, operation: &str) -> Result<(), Bloc
         "zeroing" => device.write_zeroes(0, 4096, Zeroing::MayUnmap).await,
         "zeroing that keeps space" => device.write_zeroes(0, 4096, Zeroing::KeepAllocated).await,
         "extents" => device.extents(0, 4096).await.map(drop),
+        "first extents" => device.first_extents(0, 4096, 1).await.map(drop),
         "snapshot" => device.snapshot(Path::new("leaf"), Box::new(|| Ok(()))).await,
+        "compact" => device.compact(Arc::new(Compaction::new(1))).await,
         "close" => device.close().await,
         _ => device.resize(Probe::SIZE).await,
     }

@@ -1,12 +1,12 @@
 //! A device whose every answer can be told from a default.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    BlockDevice, BlockError, Buf, CacheCallback, CacheNews, Caching, Durability, Extent, ExtentKind,
-    Geometry, Identity, Io, PathSample, PathState, ResizeCallback, SharedBuf, SnapshotCommit, Space, Unmap,
-    Zeroing,
+    BlockDevice, BlockError, Buf, CacheCallback, CacheNews, Caching, Compaction, Durability, Extent,
+    ExtentKind, Geometry, Identity, Io, PathSample, PathState, ResizeCallback, SharedBuf, SnapshotCommit,
+    Space, Unmap, Zeroing,
 };
 
 /// A device that stores nothing, answers every method with something that no default would, and notes what reached it.
@@ -102,12 +102,20 @@ impl BlockDevice for Probe {
         self.reached("extents", vec![Extent { offset, len, kind: ExtentKind::Zero }])
     }
 
+    fn first_extents(&self, offset: u64, len: u64, _: usize) -> Io<Result<Vec<Extent>, BlockError>> {
+        self.reached("first extents", vec![Extent { offset, len, kind: ExtentKind::Zero }])
+    }
+
     fn resize(&self, _: u64) -> Io<Result<(), BlockError>> {
         self.reached("resize", ())
     }
 
     fn snapshot(&self, _: &Path, _: SnapshotCommit) -> Io<Result<(), BlockError>> {
         self.reached("snapshot", ())
+    }
+
+    fn compact(&self, _: Arc<Compaction>) -> Io<Result<(), BlockError>> {
+        self.reached("compact", ())
     }
 
     fn close(&self) -> Io<Result<(), BlockError>> {

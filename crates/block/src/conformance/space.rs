@@ -187,7 +187,36 @@ pub(super) async fn extents_of(
         }
     }
     ensure!(next == offset + len, "extents of {len} bytes at {offset} end at {next}");
+    for count in [1, 2, 7] {
+        first_extents_of(device, offset, len, count).await?;
+    }
     Ok(tells)
+}
+
+/// What changes meanwhile may be told differently, so that each list is only held against its own promise.
+async fn first_extents_of(
+    device: &dyn BlockDevice,
+    offset: u64,
+    len: u64,
+    count: usize,
+) -> Result<(), String> {
+    let list = device.first_extents(offset, len, count).await;
+    let list =
+        list.map_err(|error| format!("the first {count} extents of {len} bytes at {offset}: {error}"))?;
+    let mut next = offset;
+    for extent in &list {
+        ensure!(
+            extent.offset == next && extent.len > 0,
+            "a gap or an empty piece before {extent:?}: {list:?}"
+        );
+        next = extent.end();
+    }
+    ensure!(
+        next == offset + len || next < offset + len && list.len() >= count,
+        "the first {count} extents of {len} bytes at {offset} are {} and end at {next}",
+        list.len()
+    );
+    Ok(())
 }
 
 pub(super) async fn resize(instance: &Instance) -> Verdict {

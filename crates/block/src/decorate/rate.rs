@@ -12,7 +12,7 @@ use crate::{BlockDevice, BlockError, Buf, Durability, Io, SharedBuf};
 /// otherwise make many small operations slower than the limit. Idle time earns no more than this.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// Limits bytes per second, reads and writes together: `rate:SIZE:DEVICE`.
+/// Limits bytes per second, reads and writes together: `rate:RATE:DEVICE`.
 ///
 /// A token bucket kept as one number, the moment at which all bytes accepted so far will have passed. An
 /// answer is held back until its own last byte has passed, as on a wire of that speed: no thread is blocked,

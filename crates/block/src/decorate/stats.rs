@@ -76,7 +76,7 @@ pub struct StatsSnapshot {
 pub struct OpStats {
     /// Operations completed, failed ones included.
     pub ops: u64,
-    /// Bytes of those that succeeded.
+    /// Bytes of successful commands.
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,

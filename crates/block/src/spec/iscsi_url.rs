@@ -45,6 +45,18 @@ impl IscsiUrl {
         Self(format!("{address}?{}", query.join("&")))
     }
 
+    /// Portal, target and LUN as they stand in the address; `None`: it does not have all three.
+    pub fn parts(&self) -> Option<(&str, &str, &str)> {
+        let rest = match self.secret() {
+            Some(secret) => self.0.get(secret.end + 1..)?,
+            None => &self.0[SCHEME.len()..],
+        };
+        let mut parts = rest.split(['/', '?']);
+        let authority = parts.next()?;
+        let portal = authority.rsplit_once('@').map_or(authority, |(_, portal)| portal);
+        Some((portal, parts.next()?, parts.next()?))
+    }
+
     /// Where the secret stands, bytes. Errs on the side of hiding too much: a secret may hold `/`, `?` and
     /// `@`.
     fn secret(&self) -> Option<std::ops::Range<usize>> {

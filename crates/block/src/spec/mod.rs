@@ -13,7 +13,7 @@
 //! | `qcow2:PATH`, any `*.qcow2` | qcow2, for reading |
 //! | `vhdx:DEVICE` | a VHDX on another device, such as `vhdx:iscsi://…`; a path behind `vhdx:` that looks like one begins with `./` |
 //! | `delay:TIME:DEVICE` | each answer comes `TIME` later |
-//! | `rate:SIZE:DEVICE` | at most `SIZE` bytes per second |
+//! | `rate:RATE:DEVICE` | at most `RATE` bytes per second (`100M`, `100MB/s`) |
 //! | `fault:SPEC:DEVICE` | errors or corruption, see [`FaultSpec`] |
 //! | `readonly:DEVICE` | refuses changes |
 //! | `stats:DEVICE` | counts |
@@ -35,6 +35,7 @@ pub use iscsi_url::IscsiUrl;
 pub use options::split_options;
 
 use crate::duration::{DurationError, ExactDuration, parse_duration};
+use crate::rate::{ExactRate, RateError, parse_rate};
 use crate::size::{ExactSize, SizeError, parse_size};
 
 /// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
@@ -101,7 +102,7 @@ pub enum DeviceSpec {
         /// What is delayed.
         inner: Box<DeviceSpec>,
     },
-    /// `rate:SIZE:DEVICE`.
+    /// `rate:RATE:DEVICE`.
     Rate {
         /// The limit, reads and writes together.
         bytes_per_second: NonZeroU64,
@@ -169,6 +170,9 @@ pub enum FileCache {
 /// What stands between the path of a file and the name of a [`FileCache`].
 const CACHE_KEY: &str = "?cache=";
 
+/// Kinds that a size follows; alone they are hardly meant as the name of a file.
+const SIZED: [&str; 2] = ["ram", "null"];
+
 /// Why a text does not name a device. The sentence never holds the whole text, which may contain a secret.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
@@ -194,7 +198,16 @@ pub enum SpecError {
         /// What is wrong with it.
         source: SizeError,
     },
-    /// A size or rate of 0.
+    /// `ram` alone.
+    #[error("`{kind}` is written {kind}:SIZE, such as {kind}:1G; a file of that name is written ./{kind}")]
+    NoSize {
+        /// The kind of device.
+        kind: &'static str,
+    },
+    /// `rate:` without a usable rate.
+    #[error("in `rate:RATE:DEVICE`: {0}")]
+    Rate(#[from] RateError),
+    /// A size of 0.
     #[error("in `{kind}:SIZE`: the size must not be 0")]
     Zero {
         /// The kind of device.
@@ -272,6 +285,11 @@ impl DeviceSpec {
         self.inner().map_or(self, Self::leaf)
     }
 
+    /// Whether the back end is memory of this process: `ram:`, whatever decorates it.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.leaf(), Self::Ram { .. })
+    }
+
     /// The back end inside all decorators, to be named otherwise.
     pub fn leaf_mut(&mut self) -> &mut Self {
         match self {
@@ -315,7 +333,7 @@ impl DeviceSpec {
             }
             "rate" => {
                 let (rate, device) = split();
-                Self::Rate { bytes_per_second: size("rate", rate)?, inner: inner(device)? }
+                Self::Rate { bytes_per_second: parse_rate(rate)?, inner: inner(device)? }
             }
             "fault" => {
                 let (spec, device) = split();
@@ -381,6 +399,9 @@ impl DeviceSpec {
 
     /// A bare path: its end decides.
     fn of_path(text: &str) -> Result<Self, SpecError> {
+        if let Some(kind) = SIZED.into_iter().find(|kind| *kind == text) {
+            return Err(SpecError::NoSize { kind });
+        }
         let (text, cache) = file_cache(text)?;
         let path = path("file", text)?;
         let Some(other) = by_end(&path) else {
@@ -395,7 +416,7 @@ impl DeviceSpec {
 
 /// Whether a path alone is read as that device, whatever is said of its cache.
 fn is_bare(text: &str, spec: &DeviceSpec) -> bool {
-    if text.is_empty() || split_kind(text).is_some() {
+    if text.is_empty() || split_kind(text).is_some() || SIZED.contains(&text) {
         return false;
     }
     let plain = match spec {
@@ -509,7 +530,7 @@ impl fmt::Display for DeviceSpec {
             Self::Iscsi { url } => write!(f, "{url}"),
             Self::Delay { time, inner } => write!(f, "delay:{}:{inner}", ExactDuration(*time)),
             Self::Rate { bytes_per_second, inner } => {
-                write!(f, "rate:{}:{inner}", ExactSize(bytes_per_second.get()))
+                write!(f, "rate:{}:{inner}", ExactRate(*bytes_per_second))
             }
             Self::Fault { spec, inner } => write!(f, "fault:{spec}:{inner}"),
             Self::ReadOnly { inner } => write!(f, "readonly:{inner}"),
@@ -592,8 +613,11 @@ mod tests {
             ("http://u%s@host/", "`http:` is not a kind"),
             ("ram:", "in `ram:SIZE`: `` is not a size"),
             ("ram:4X", "`4X` is not a size"),
+            ("ram", "`ram` is written ram:SIZE"),
+            ("readonly:null", "`null` is written null:SIZE"),
             ("null:0", "must not be 0"),
-            ("rate:0:ram:1M", "must not be 0"),
+            ("rate:0B:ram:1M", "must not be 0"),
+            ("rate:50:ram:1M", "such as 50M"),
             ("delay:5:ram:1M", "`5` is not a duration"),
             ("fault:reed:ram:1M", "in `fault:SPEC:DEVICE`"),
             ("file:", "`file:` needs a path"),

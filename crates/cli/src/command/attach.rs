@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -35,7 +36,7 @@ const SAID_AFTER: Duration = Duration::from_secs(2);
 lunway attach [OPTIONS] --nbd <unix:PATH|tcp:ADDRESS[:PORT]> <DEVICE>
        lunway attach [OPTIONS] --fuse <DIR> <DEVICE>", group = ArgGroup::new("way").required(true).args(["nbd", "fuse"]), after_help = "\
 Examples:
-  lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 \\
+  lunway attach iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 \\
       --nbd unix:/run/user/1000/disk.sock
   qemu-img info 'nbd+unix:///?socket=/run/user/1000/disk.sock'
   lunway attach disk.img --nbd tcp:127.0.0.1 --name disk
@@ -121,7 +122,17 @@ impl Attach {
             device: opened.device.clone(),
         };
         let server = Server::bind(address, export).await.map_err(Failure::failed)?;
-        let uri = server.address().context("where does it listen?")?.uri(&name);
+        let mut bound = server.address().context("where does it listen?")?;
+        match &mut bound {
+            // Whoever uses the URI may have another working folder.
+            Address::Unix(path) => *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone()),
+            Address::Tcp(at) if !at.ip().is_loopback() => tracing::warn!(
+                "NBD has no authentication: every host that reaches {at} may read{} {spec}; use tcp:127.0.0.1, or unix:PATH",
+                if self.read_only { "" } else { " and write" }
+            ),
+            Address::Tcp(_) => {}
+        }
+        let uri = bound.uri(&name);
         self.announce("nbd", &uri, "", spec, &opened)?;
         supervisor::ready(&format!("serving {spec} at {uri}"));
         let (stop, stopped) = oneshot::channel::<()>();
@@ -203,7 +214,8 @@ async fn end(
     opened: Opened,
     requests: &mut Requests,
 ) -> Result<(), Failure> {
-    let device = opened.device.clone();
+    // Who waits for the device must not keep it: it is closed when its last holder is gone.
+    let device = Arc::downgrade(&opened.device);
     let ended = async {
         let served = served.await;
         let closed = opened.close().await;
@@ -211,7 +223,8 @@ async fn end(
     };
     let patience = async {
         tokio::time::sleep(SAID_AFTER).await;
-        let waiting = format!("waiting for {spec}, which has not completed all requests{}", ways(&*device));
+        let ways = device.upgrade().map_or_else(String::new, |device| ways(&*device));
+        let waiting = format!("waiting for {spec}, which has not completed all requests{ways}");
         eprintln!("{waiting}; Ctrl-C or SIGTERM again ends at once, and unflushed data are lost");
         supervisor::stopping(&waiting);
         std::future::pending::<()>().await;

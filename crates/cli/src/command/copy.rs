@@ -15,7 +15,7 @@ use lunway_block::spec::{DeviceSpec, FileFormat, ImageFormat};
 use lunway_copy::{Before, Compared, Copied, Foreign, Skipped, Transfer, of_paths};
 use lunway_device::{OpenOptions, Opened, create_file, open_new_vhd};
 use lunway_image::vhd::Writer;
-use lunway_occupancy::user_of;
+use lunway_occupancy::{lock_holder, user_of};
 use lunway_vhdx::open_file;
 use lunway_vhdx_device::VhdxDevice;
 use serde_json::json;
@@ -34,11 +34,11 @@ use crate::{interrupt, progress, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway copy disk.img iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 --verify
-  lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 c.img
+  lunway copy a.img iscsi://10.0.1.10/iqn.2026-11.com.example:disks/0 --verify
+  lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disks/0 c.img
   lunway copy server.vhdx small.vhdx --skip-free   # without deleted files
   # After an interrupt:
-  lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disk/0 c.img --resume")]
+  lunway copy iscsi://10.0.1.10/iqn.2026-11.com.example:disks/0 c.img --resume")]
 pub(crate) struct Copy {
     /// The device to read
     #[arg(value_name = "SRC")]
@@ -81,16 +81,16 @@ pub(super) struct How {
 }
 
 /// Where a copy is written.
-struct Destination {
+pub(super) struct Destination {
     /// The device that is opened.
     spec: DeviceSpec,
-    before: Before,
+    pub(super) before: Before,
     /// The file's name once it is complete, where it has another one until then.
-    complete: Option<PathBuf>,
+    pub(super) complete: Option<PathBuf>,
 }
 
 impl Destination {
-    async fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
+    pub(super) async fn open(&self, options: &OpenOptions) -> Result<Opened, Failure> {
         match &self.spec {
             // The grammar's is only read; this one is new.
             DeviceSpec::Image { path, .. } if self.complete.is_some() => {
@@ -177,7 +177,12 @@ impl Copy {
     }
 
     /// Decides what is written: a file that is not there yet has another name until it is complete.
-    fn destination(&self, spec: &DeviceSpec, size: u64, sector: u32) -> Result<Destination, Failure> {
+    pub(super) fn destination(
+        &self,
+        spec: &DeviceSpec,
+        size: u64,
+        sector: u32,
+    ) -> Result<Destination, Failure> {
         let before = if self.how.resume { Before::Unfinished } else { Before::Unknown };
         let there = Destination { spec: spec.clone(), before, complete: None };
         if self.parent.is_some() && !matches!(spec, DeviceSpec::Vhdx { .. }) {
@@ -191,6 +196,13 @@ impl Copy {
                 None => Ok(there),
             };
         };
+        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Err(Failure::failed(anyhow!(
+                "{} does not exist: create the directory and name a file in it, such as {}disk.img",
+                path.display(),
+                path.display()
+            )));
+        }
         let unfinished = partial(path);
         let spec = with_path(spec, unfinished.clone());
         let name = unfinished.display();
@@ -199,14 +211,22 @@ impl Copy {
                 there if there == size => Before::Unfinished,
                 there => {
                     return Err(Failure::failed(anyhow!(
-                        "{name} has {there} bytes and the source {size}: it is of another copy; --overwrite starts anew"
+                        "{name} is {} and the source {}, so it belongs to another copy; --overwrite starts again",
+                        exactly(there),
+                        exactly(size)
                     )));
                 }
             },
             Ok(_) if !self.how.overwrite => {
-                return Err(Failure::failed(anyhow!(
-                    "{name} is left from an interrupted copy: --resume goes on with it, --overwrite starts anew"
-                )));
+                let writer = fs::File::open(&unfinished).ok().and_then(|file| lock_holder(&file));
+                return Err(Failure::failed(match writer {
+                    Some(writer) => {
+                        anyhow!("{name} is being written by {writer}: wait until that copy has ended")
+                    }
+                    None => anyhow!(
+                        "{name} is left from an interrupted copy: --resume continues it, --overwrite starts again"
+                    ),
+                }));
             }
             Ok(_) => {
                 // One that is locked belongs to a copy that is running.
@@ -266,7 +286,7 @@ impl Copy {
         finish(&bar);
         let remains = || match &into.complete {
             Some(complete) => {
-                format!("{} is incomplete; --resume goes on with it", partial(complete).display())
+                format!("{} is incomplete; --resume continues it", partial(complete).display())
             }
             None if self.how.overwrite => {
                 "the destination is incomplete; --resume --overwrite completes it".to_owned()
@@ -276,20 +296,24 @@ impl Copy {
         let copied = copied.with_context(remains)?;
         let elapsed = start.elapsed().as_secs_f64();
         if !copied.complete {
-            return Err(anyhow!("interrupted after {} of {size} bytes: {}", copied.done, remains()));
+            let (done, size) = (HumanSize(copied.done), HumanSize(size));
+            return Err(anyhow!("interrupted after {done} of {size}: {}", remains()));
         }
         let compared = if self.how.verify { Some(compare(transfer, size).await?) } else { None };
-        Ok(self.summary(copied, compared, elapsed))
+        let destination = transfer.destination.geometry().size;
+        Ok(self.summary(copied, compared, destination.saturating_sub(size), elapsed))
     }
 
-    fn summary(&self, copied: Copied, compared: Option<Compared>, elapsed: f64) -> String {
+    /// The result in words or as JSON. `behind`: bytes of the destination behind the source's end.
+    fn summary(&self, copied: Copied, compared: Option<Compared>, behind: u64, elapsed: f64) -> String {
         let Copied { done, written, skipped, .. } = copied;
-        let rate = done as f64 / elapsed.max(1e-9);
+        let rate = written as f64 / elapsed.max(1e-9);
         if self.json {
             let document = json!({
                 "size": done,
                 "written": written,
                 "skipped": skipped,
+                "unchanged": behind,
                 "seconds": elapsed,
                 "bytes_per_second": rate,
                 "verified": compared.is_some(),
@@ -301,12 +325,24 @@ impl Copy {
             0 => String::new(),
             skipped => format!(", without {} of free space", HumanSize(skipped)),
         };
+        let behind = unchanged(behind);
+        let rate = if elapsed < TIMED { String::new() } else { format!(", {:.0} MB/s", rate / 1e6) };
         format!(
-            "copied {} ({} of data{left_out}) in {elapsed:.1} s, {:.0} MB/s{verified}",
+            "copied {} ({} of data{left_out}) in {elapsed:.1} s{rate}{verified}{behind}",
             HumanSize(done),
-            HumanSize(written),
-            rate / 1e6
+            HumanSize(written)
         )
+    }
+}
+
+/// The least time that a rate is made of, seconds: the first figure that the printed time has.
+const TIMED: f64 = 0.1;
+
+/// That a destination is larger than what was written to it, as a line of its own; empty where it is not.
+pub(in crate::command) fn unchanged(behind: u64) -> String {
+    match behind {
+        0 => String::new(),
+        behind => format!("\nthe destination is larger: its last {} were not changed", HumanSize(behind)),
     }
 }
 
@@ -332,11 +368,17 @@ async fn compare(transfer: &Transfer<'_>, size: u64) -> anyhow::Result<Compared>
     match compared.differs_at {
         Some(offset) => Err(anyhow!("the copy differs from the source, first at offset {offset}")),
         None if !compared.complete => Err(anyhow!(
-            "interrupted: the copy is complete, but only {} of {size} bytes were compared",
-            compared.done
+            "interrupted: the copy is complete, but only {} of {} were compared",
+            HumanSize(compared.done),
+            HumanSize(size)
         )),
         None => Ok(compared),
     }
+}
+
+/// A size that must not look like another one: `10 GiB (10737418240 bytes)`.
+fn exactly(bytes: u64) -> String {
+    format!("{} ({bytes} bytes)", HumanSize(bytes))
 }
 
 fn finish(bar: &ProgressBar) {
@@ -344,7 +386,7 @@ fn finish(bar: &ProgressBar) {
 }
 
 /// Refuses a disk that somebody may be writing to: what is free on it now may have data a moment later.
-fn refuse_users(source: &DeviceSpec) -> Result<(), Failure> {
+pub(super) fn refuse_users(source: &DeviceSpec) -> Result<(), Failure> {
     let Some(path) = file_of(source) else { return Ok(()) };
     let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? else {
         return Ok(());
@@ -372,14 +414,14 @@ fn whole(source: &DeviceSpec, size: u64) -> Result<(), Failure> {
 }
 
 /// The name of a file while its copy is incomplete.
-fn partial(path: &Path) -> PathBuf {
+pub(super) fn partial(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     name.into()
 }
 
 /// Gives a complete copy its name, durably, unless a file of that name has come meanwhile.
-fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Failure> {
     let failed = || format!("the copy is complete as {}, and cannot be renamed", from.display());
     lunway_vhdx::rename_new(from, to).with_context(failed).map_err(Failure::Failed)
 }

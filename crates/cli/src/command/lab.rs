@@ -12,6 +12,7 @@ use lunway_lab::experiment::{self, Experiment, ExperimentError, Options, Progres
 use lunway_lab::{Network, Rate, Sandbox, SandboxError, Side};
 use serde_json::json;
 
+use crate::command::doctor;
 use crate::failure::Failure;
 use crate::output::Files;
 use crate::{interrupt, progress, terminal};
@@ -167,7 +168,11 @@ impl Run {
         self.files.write(
             || format!("{}\n\n{results}\n", terminal::heading(&results.experiment.title)),
             || results.to_json(),
-            || lunway_report::html(&results.document()),
+            || {
+                let mut document = results.document();
+                document.environment.push(doctor::of_place());
+                lunway_report::html(&document)
+            },
         )
     }
 }

@@ -38,6 +38,10 @@ enum Role {
     Socket,
     /// A folder on which something is mounted.
     Folder,
+    /// A folder to which backups are added.
+    Backups,
+    /// What a point is restored to.
+    Restore,
     /// The socket of a daemon that is asked.
     Asks,
 }
@@ -50,7 +54,12 @@ const ROLES: &[(&str, &str, Role)] = &[
     ("bench", "--stream", Role::Report),
     ("*", "SRC", Role::Reads),
     ("*", "DST", Role::Copy),
+    ("*", "DEST", Role::Backups),
+    ("backup restore", "OUT", Role::Restore),
+    ("backup mount", "--nbd", Role::Socket),
     ("disk create", "--from", Role::Reads),
+    ("doctor", "--from", Role::Reads),
+    ("doctor", "--root", Role::Reads),
     ("disk create", "--parent", Role::Vhdx),
     ("disk create", "FILE", Role::NewDisk),
     ("disk snapshot", "CHILD", Role::NewDisk),
@@ -115,6 +124,7 @@ fn working(command: &str, folder: &Path) -> Option<Vec<String>> {
         "lab run" => vec!["lab", "run", "two-lanes"],
         "demo" => vec!["demo"],
         "disk inside" => vec!["disk", "inside", "ram:1M"],
+        "doctor" => vec!["doctor", "--list"],
         "report show" => vec!["report", "show", &saved],
         "report diff" => vec!["report", "diff", &saved, &saved],
         _ => return None,
@@ -130,6 +140,8 @@ struct Beside {
     child: String,
     /// The same of a socket.
     socket: String,
+    /// A folder with a backup.
+    backups: String,
 }
 
 impl Beside {
@@ -137,17 +149,21 @@ impl Beside {
         let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
         let (good, child) = (path("good.vhdx"), path("new.avhdx"));
         succeed(lunway(&["disk", "create", &good, "--size", "4M"]));
-        Self { good, child, socket: format!("unix:{}", path("socket")) }
+        let backups = path("backups");
+        fs::create_dir(&backups).unwrap();
+        succeed(lunway(&["backup", "run", "ram:1M", &backups]));
+        Self { good, child, socket: format!("unix:{}", path("socket")), backups }
     }
 
     /// The command with `place` as the value of its option or argument, sound in all else.
     fn command(&self, command: &str, option: &str, place: &str) -> Vec<String> {
-        let Self { good, child, socket } = self;
+        let Self { good, child, socket, backups } = self;
         let unix = format!("unix:{place}");
         let serve = ["serve", "--listen", "127.0.0.1:0", "--open", "--lun", "0=ram:1M"];
         let words: Vec<&str> = match (command, option) {
             ("serve", "--save") => [&serve[..], &["--no-api", "--save", place]].concat(),
             ("serve", "--socket") => [&serve[..], &["--socket", place]].concat(),
+            ("backup mount", "--nbd") => vec!["backup", "mount", backups, "--nbd", &unix],
             ("attach", "--nbd") => vec!["attach", "ram:1M", "--nbd", &unix],
             ("attach", "--fuse") => vec!["attach", "ram:1M", "--fuse", place],
             ("disk create", "FILE") => vec!["disk", "create", place, "--size", "1M"],
@@ -321,7 +337,9 @@ fn a_new_disk_takes_no_place_that_is_taken() {
                 let output = finish(lunway(&words), PATIENCE);
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
-                assert!(said.contains("already exists"), "{words:?}: {said}");
+                let refused =
+                    said.contains("already exists") || said.contains("is not the name of a VHDX file");
+                assert!(refused, "{words:?}: {said}");
             }
         }
     }
@@ -392,6 +410,51 @@ fn no_copy_destroys_what_stands_at_its_destination() {
             taken.survives(&place, vec![words.clone(), [&words[..], &["--resume"]].concat()]);
         }
     }
+}
+
+#[test]
+fn no_restore_destroys_what_stands_where_it_goes() {
+    let taken = Taken::new();
+    let (source, backups) = (taken.path("source"), taken.path("backups"));
+    fs::write(&source, vec![0x5a; 1 << 20]).unwrap();
+    fs::create_dir(&backups).unwrap();
+    succeed(lunway(&["backup", "run", &source, &backups]));
+    for (command, _) in places_of(Role::Restore) {
+        for place in taken.places() {
+            taken.survives(&place, vec![command.split(' ').chain([backups.as_str(), &place]).collect()]);
+        }
+    }
+    // Not even with the word for it: a point's own file.
+    let inside = fs::read_dir(&backups).unwrap().map(|entry| entry.unwrap().path());
+    let inside = inside.into_iter().find(|path| path.extension().is_some_and(|end| end == "vhdx")).unwrap();
+    let before = fs::read(&inside).unwrap();
+    let over = ["backup", "restore", &backups, inside.to_str().unwrap(), "--overwrite"];
+    let output = finish(lunway(&over), PATIENCE);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("lies in the destination"));
+    assert!(fs::read(&inside).unwrap() == before);
+}
+
+#[test]
+fn a_backup_adds_to_a_folder_and_touches_nothing_else_in_it() {
+    let taken = Taken::new();
+    let commands: Vec<String> = places_of(Role::Backups).into_iter().map(|(command, _)| command).collect();
+    assert!(commands.len() >= 7, "{commands:?}");
+    for place in taken.places().iter().filter(|place| !place.ends_with("full")) {
+        taken.survives(place, vec![vec!["backup", "run", "ram:1M", place], vec!["backup", "list", place]]);
+    }
+    let folder = taken.path("full");
+    for name in ["other.incomplete", "000001.journal.incomplete", "lease", "a.json"] {
+        fs::write(Path::new(&folder).join(name), "of somebody else").unwrap();
+    }
+    for _ in 0..2 {
+        succeed(lunway(&["backup", "run", "ram:1M", &folder]));
+    }
+    succeed(lunway(&["backup", "verify", &folder]));
+    succeed(lunway(&["backup", "prune", &folder, "--keep-last", "1"]));
+    for name in ["other.incomplete", "000001.journal.incomplete", "lease", "a.json"] {
+        assert_eq!(fs::read_to_string(Path::new(&folder).join(name)).unwrap(), "of somebody else");
+    }
+    assert_eq!(fs::read_to_string(Path::new(&folder).join("inside")).unwrap(), "inside");
 }
 
 #[test]
@@ -468,11 +531,45 @@ fn an_interrupted_copy_leaves_a_partial_file_that_a_later_one_completes() {
     let output = support::interrupted(lunway(&["copy", &slow, &copied]), begun);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("copied.partial is incomplete; --resume goes on"), "{said}");
+    assert!(said.contains("copied.partial is incomplete; --resume continues it"), "{said}");
     assert!(!Path::new(&copied).exists(), "what is not complete has not its name");
     let output = finish(lunway(&["copy", &source, &copied]), PATIENCE);
     assert!(String::from_utf8_lossy(&output.stderr).contains("is left from an interrupted copy"));
     succeed(lunway(&["copy", &source, &copied, "--resume", "--verify"]));
     support::assert_same_bytes(Path::new(&source), Path::new(&copied));
     assert!(!Path::new(&partial).exists());
+}
+
+#[test]
+fn what_is_left_of_another_copy_is_not_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, copied, partial) = (path("source"), path("copied"), path("copied.partial"));
+    image(Path::new(&source), 8 << 20, 1 << 20);
+    fs::write(&partial, vec![7; 4 << 20]).unwrap();
+    let output = finish(lunway(&["copy", &source, &copied, "--resume"]), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("belongs to another copy; --overwrite starts again"), "{said}");
+    assert!(fs::read(&partial).unwrap() == vec![7; 4 << 20] && !Path::new(&copied).exists());
+    succeed(lunway(&["copy", &source, &copied, "--overwrite", "--verify"]));
+    support::assert_same_bytes(Path::new(&source), Path::new(&copied));
+    assert!(!Path::new(&partial).exists());
+}
+
+#[test]
+fn a_file_that_came_while_a_copy_ran_is_kept_and_so_is_the_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, copied, partial) = (path("source"), path("copied"), path("copied.partial"));
+    image(Path::new(&source), 8 << 20, 8 << 20);
+    let copy = support::Running::start(lunway(&["copy", &format!("rate:8M:{source}"), &copied]));
+    support::until(|| Path::new(&partial).exists());
+    fs::write(&copied, "somebody's").unwrap();
+    let output = copy.end(PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("the copy is complete as ") && said.contains("copied.partial"), "{said}");
+    assert_eq!(fs::read_to_string(&copied).unwrap(), "somebody's");
+    support::assert_same_bytes(Path::new(&source), Path::new(&partial));
 }

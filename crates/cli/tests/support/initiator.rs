@@ -59,6 +59,20 @@ impl Initiator {
         }
     }
 
+    /// Logs in, and goes on behind the unit attentions of a new nexus.
+    pub(crate) fn ready(address: &str, target: &str) -> Self {
+        let mut initiator = Self::log_in(address, target).unwrap();
+        while initiator.execute(0, &[0; 6], &[], 0).unwrap().status != 0 {}
+        initiator
+    }
+
+    /// SYNCHRONIZE CACHE (10) of LUN 0.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.execute(0, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0)?;
+        assert_eq!(flushed.status, 0, "{:?}", flushed.sense);
+        Ok(())
+    }
+
     /// Carries out a command on a logical unit.
     pub(crate) fn execute(
         &mut self,

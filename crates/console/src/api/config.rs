@@ -22,7 +22,7 @@ use crate::route::{RESHAPE, Route};
 struct ConfigAnswer {
     /// Its number: it grows by one with each change.
     generation: u64,
-    /// The file that keeps it; null: none does.
+    /// The configuration file; null: there is none.
     file: Option<PathBuf>,
     /// All of it, with the keys of the file. Secrets in addresses of devices are shown as `***`, and understood so.
     config: Config,
@@ -35,7 +35,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::PUT,
             "/v1/config",
-            "Serve this configuration: whatever it does not name gets its default or goes.",
+            "Replace the configuration. Settings that it does not contain are reset to their defaults or removed.",
             axum::routing::put(replace),
         )
         .query(RESHAPE)
@@ -46,7 +46,8 @@ pub(super) fn routes() -> Vec<Route> {
 
 async fn show(State(manager): State<Arc<Manager>>) -> Tagged<ConfigAnswer> {
     let (generation, config) = manager.configuration();
-    let file = manager.source.file().map(ToOwned::to_owned);
+    let file =
+        manager.source.file().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
     Tagged(generation, ConfigAnswer { generation, file, config: config.redacted() })
 }
 

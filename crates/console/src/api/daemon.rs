@@ -19,8 +19,7 @@ use crate::route::{RESHAPE, Route, document};
 
 pub(super) fn routes() -> Vec<Route> {
     vec![
-        Route::new(Method::GET, "/v1/health", "Whether the daemon is there.", get(health))
-            .answers::<Health>(),
+        Route::new(Method::GET, "/v1/health", "Whether the daemon runs.", get(health)).answers::<Health>(),
         Route::new(
             Method::GET,
             "/v1/ready",
@@ -40,11 +39,11 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::GET,
             "/v1/metrics",
-            "What logical units, sessions and portals have done, since each of them is there.",
+            "Counters of logical units, sessions and portals, each since its creation.",
             get(metrics),
         )
         .answers::<MetricsSnapshot>(),
-        Route::new(Method::GET, "/metrics", "The same as Prometheus reads it.", get(prometheus)),
+        Route::new(Method::GET, "/metrics", "The metrics in the text format of Prometheus.", get(prometheus)),
     ]
 }
 

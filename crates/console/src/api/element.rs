@@ -87,9 +87,9 @@ pub(super) async fn put<E: Element>(
         }
         let mut new: E = patched(&E::place(&name), old.as_ref(), E::member(&name), patch.clone())?;
         new.restore(&name, old.as_ref(), config)?;
-        if ask.must_be_new && old.is_some_and(|old| old != new.as_served()) {
+        if ask.must_be_new && old.is_some_and(|old| old != new && old != new.as_served()) {
             return Err(ApiError::conflict(format!(
-                "{title} already exists with other settings: change it (without must_be_new), or remove it first"
+                "{title} already exists with other settings, and was not changed"
             ))
             .decided_by("must_be_new"));
         }
@@ -105,13 +105,15 @@ pub(super) async fn put<E: Element>(
     manager.change_with(ask, make, edit).await
 }
 
-/// Removes an element. One that is not there is an error only where the request says so.
+/// Removes an element. One that is not there is an error only where the request says so; else the answer says it.
 pub(super) async fn delete<E: Element>(
     State(manager): State<Arc<Manager>>,
     Place(path): Place<E::Path>,
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let name = E::name(path)?;
+    let absent = format!("there is no {}", E::title(&name));
+    let error = absent.clone();
     let edit = move |config: &mut Config| {
         let list = match E::list(config, &name) {
             Ok(list) => list,
@@ -121,11 +123,11 @@ pub(super) async fn delete<E: Element>(
         let before = list.len();
         list.retain(|element| !element.is(&name));
         match list.len() == before && ask.must_exist {
-            true => Err(ApiError::not_found(format!("there is no {}", E::title(&name)))),
+            true => Err(ApiError::not_found(error.clone())),
             false => Ok(()),
         }
     };
-    manager.change(ask, edit).await
+    Ok(manager.change(ask, edit).await?.or(absent))
 }
 
 impl Element for TargetConfig {

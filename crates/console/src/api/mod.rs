@@ -3,9 +3,11 @@
 mod config;
 mod daemon;
 mod element;
+mod epoch;
 mod portal;
 mod reservation;
 mod session;
+mod snapshot;
 mod target;
 
 use crate::route::Route;
@@ -16,6 +18,8 @@ pub(crate) fn routes() -> Vec<Route> {
         daemon::routes(),
         config::routes(),
         target::routes(),
+        epoch::routes(),
+        snapshot::routes(),
         portal::routes(),
         session::routes(),
         reservation::routes(),

@@ -22,7 +22,7 @@ use crate::route::{CHANGE, REMOVAL, Route};
 struct Portals {
     /// The generation of the configuration.
     generation: u64,
-    /// What is listened on, and the addresses that it stands for now.
+    /// The entries of `listen`, and the addresses that they stand for now.
     portals: Vec<PortalSummary>,
 }
 
@@ -41,7 +41,8 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             PORTAL,
-            "Listen there no longer. A group without any entry goes, but for the first.",
+            "Stop listening on an address, an interface or a network. A portal group without entries is removed, \
+             except the first.",
             delete(remove),
         )
         .query(REMOVAL)
@@ -87,6 +88,9 @@ async fn remove(
     ask: Ask,
 ) -> Result<Applied, ApiError> {
     let spec = spec(&listen)?;
+    let (_, present) = manager.configuration();
+    let absent = absent(&present, group, &spec);
+    let error = absent.clone();
     let edit = move |config: &mut Config| {
         let lists = config.portal_groups.iter_mut().filter(|old| old.tag == group).map(|old| &mut old.listen);
         let first = (group == FIRST_PORTAL_GROUP).then_some(&mut config.listen);
@@ -99,8 +103,21 @@ async fn remove(
         config.portal_groups.retain(|old| !old.listen.is_empty());
         match removed || !ask.must_exist {
             true => Ok(()),
-            false => Err(ApiError::not_found(format!("portal group {group} does not listen on {spec}"))),
+            false => Err(ApiError::not_found(error.clone())),
         }
     };
-    manager.change(ask, edit).await
+    Ok(manager.change(ask, edit).await?.or(absent))
+}
+
+/// That a group has no such entry, and which one has it.
+fn absent(config: &Config, group: u16, spec: &PortalSpec) -> String {
+    let first = config.listen.contains(spec).then_some(FIRST_PORTAL_GROUP);
+    let others =
+        config.portal_groups.iter().filter(|other| other.listen.contains(spec)).map(|other| other.tag);
+    match first.into_iter().chain(others).find(|other| *other != group) {
+        Some(other) => format!(
+            "portal group {group} does not listen on {spec}; portal group {other} does (--group {other})"
+        ),
+        None => format!("portal group {group} does not listen on {spec}"),
+    }
 }

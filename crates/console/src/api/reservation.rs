@@ -41,7 +41,8 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             "/v1/targets/{target}/luns/{lun}/reservations",
-            "Remove every registration and reservation of a logical unit, and tell the initiators. Answers what there was.",
+            "Remove every registration and reservation of a logical unit, and notify the initiators. The answer \
+             lists what was removed.",
             delete(clear),
         )
         .query(&[DRY_RUN, MUST_EXIST])
@@ -65,7 +66,9 @@ async fn clear(
     if reservations.is_empty() && how.must_exist {
         return Err(ApiError::not_found(format!("lun {lun} of target {target} has no reservation")));
     }
-    if !reservations.is_empty() && !how.dry_run {
+    // Of one that is offline nothing is known, which is refused there.
+    let is_offline = manager.server.is_offline(target.as_str(), lun);
+    if is_offline || !reservations.is_empty() && !how.dry_run {
         manager.clear_reservations(target, lun).await?;
     }
     Ok(Json(Reservations { reservations }))

@@ -24,14 +24,14 @@ const GRACE_S_MAX: u64 = 65535;
 /// All sessions.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Sessions {
-    /// The oldest first; those for discovery are not among them.
+    /// Oldest first, without discovery sessions.
     sessions: Vec<SessionSummary>,
 }
 
-/// What became of a request about a session.
+/// Result of a request about a session.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Ended {
-    /// The session was there and has been told.
+    /// The session existed, and was ended or asked to log out.
     found: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             "/v1/sessions/{tsih}",
-            "End a session at once. The initiator may come back.",
+            "End a session at once. The initiator may log in again.",
             delete(end),
         )
         .query(&[MUST_EXIST])
@@ -61,7 +61,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::POST,
             "/v1/sessions/{tsih}/logout",
-            "Ask an initiator to log out, and end the session if it does not. It may come back.",
+            "Ask an initiator to log out, and end the session if it does not. It may log in again.",
             post(logout),
         )
         .query(&[GRACE, MUST_EXIST])

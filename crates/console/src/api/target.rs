@@ -1,12 +1,15 @@
 //! Targets and what belongs to them: logical units, CHAP users, access rules.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::Method;
 use axum::routing::{delete, get, post, put};
 use lunway_target::{
-    AccessRule, ChapUser, Config, IscsiName, LunConfig, LunSummary, TargetConfig, TargetSummary,
+    AccessRule, ChapUser, CompactionSummary, Config, IscsiName, LunConfig, LunSummary, TargetConfig,
+    TargetSummary,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +19,7 @@ use super::element;
 use crate::answer::{Applied, Tagged};
 use crate::error::ApiError;
 use crate::extract::{Ask, Body, Place};
-use crate::manager::Manager;
+use crate::manager::{Manager, Orders, refused};
 use crate::route::{
     CHANGE, CREATE, CREATION, DRY_RUN, GENERATION, MUST_BE_NEW, MUST_EXIST, Parameter, REMOVAL, Route, SHRINK,
 };
@@ -25,7 +28,8 @@ use crate::route::{
 const AT: Parameter = Parameter {
     name: "at",
     kind: "integer",
-    description: "Put a new rule at this place, counted from 1; without it behind all others. The first rule that matches decides.",
+    description: "Position of a new rule, counted from 1; without it after all others. The first rule that matches \
+                  decides.",
 };
 
 /// All targets.
@@ -69,7 +73,7 @@ struct LunAnswer {
 struct ChapUsers {
     /// The generation of the configuration.
     generation: u64,
-    /// Those that initiators must prove to be one of; none: nothing has to be proven.
+    /// Initiators must authenticate as one of these; empty: no authentication.
     users: Vec<ChapUser>,
 }
 
@@ -78,7 +82,7 @@ struct ChapUsers {
 struct Rules {
     /// The generation of the configuration.
     generation: u64,
-    /// The first that matches decides; an initiator that matches none is let in only if the target is open.
+    /// The first that matches decides; an initiator that matches none may log in only if the target is open.
     rules: Vec<AccessRule>,
 }
 
@@ -88,12 +92,15 @@ struct Rules {
 struct NewSize {
     /// Bytes, a multiple of the sector.
     size: u64,
-    /// Fewer bytes than now are meant: what is behind the new end is lost.
+    /// Allow a smaller size: data beyond the new end are lost.
     #[serde(default)]
     shrink: bool,
+    /// Shrink it even if that cuts a partition or a file system.
+    #[serde(default)]
+    force: bool,
 }
 
-/// A new file that a disk goes on in.
+/// The new file of a VHDX disk that is frozen.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewLeaf {
@@ -101,9 +108,40 @@ struct NewLeaf {
     leaf: String,
 }
 
+/// What a compaction moves at most in a second unless another rate is asked for, bytes: half of what a hard disk does.
+const COMPACTION_RATE: u64 = 64 << 20;
+/// How long file systems may be frozen, seconds, unless another time is asked for: guests' databases time out after a
+/// minute, and a terabyte of ext4 takes a second.
+const FREEZE_TIME_S: u64 = 30;
+
+/// How a file is compacted.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CompactionOrders {
+    /// Maximum number of bytes per second that are moved or released; fewer while initiators use the disk.
+    #[serde(default = "compaction_rate")]
+    rate: u64,
+    /// The file systems on the disk are frozen: their free space is read and released, too. The answer comes
+    /// when they may be thawed.
+    #[serde(default)]
+    frozen: bool,
+    /// How long they may be frozen, seconds; if that is not enough, no space is released.
+    #[serde(default = "freeze_time")]
+    deadline_s: u64,
+}
+
+fn compaction_rate() -> u64 {
+    COMPACTION_RATE
+}
+
+fn freeze_time() -> u64 {
+    FREEZE_TIME_S
+}
+
 pub(super) fn routes() -> Vec<Route> {
     const TARGET: &str = "/v1/targets/{target}";
     const LUN: &str = "/v1/targets/{target}/luns/{lun}";
+    const COMPACTION: &str = "/v1/targets/{target}/luns/{lun}/compaction";
     const CHAP: &str = "/v1/targets/{target}/chap/{user}";
     const RULE: &str = "/v1/targets/{target}/acl/{rule}";
     vec![
@@ -149,7 +187,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::POST,
             "/v1/targets/{target}/luns/{lun}/resize",
-            "Give the device of a logical unit another size; initiators hear of it.",
+            "Resize the device of a logical unit; initiators are notified.",
             post(resize),
         )
         .query(CHANGE)
@@ -158,23 +196,47 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::POST,
             "/v1/targets/{target}/luns/{lun}/snapshot",
-            "Freeze the VHDX file of a logical unit: it goes on in a new file, on top of the present one. Initiators notice nothing.",
+            "Freeze the VHDX file of a logical unit: later writes go to a new differencing file. Initiators \
+             notice nothing.",
             post(snapshot),
         )
         .query(CHANGE)
         .body::<NewLeaf>()
         .answers::<Applied>(),
         Route::new(
+            Method::POST,
+            COMPACTION,
+            "Start to compact the VHDX file of a logical unit while it is served: blocks are moved into holes, and \
+             the file is truncated.",
+            post(compact),
+        )
+        .body::<CompactionOrders>()
+        .answers::<CompactionSummary>(),
+        Route::new(
+            Method::GET,
+            COMPACTION,
+            "The last compaction of a logical unit since it has been served: its progress, or how it ended.",
+            get(compaction),
+        )
+        .answers::<CompactionSummary>(),
+        Route::new(
+            Method::DELETE,
+            COMPACTION,
+            "Stop the compaction of a logical unit. Completed moves are kept, and the next compaction continues.",
+            delete(cancel_compaction),
+        )
+        .answers::<CompactionSummary>(),
+        Route::new(
             Method::GET,
             "/v1/targets/{target}/chap",
-            "Who may log in to a target, and where their secrets are.",
+            "The CHAP users of a target, and the files with their secrets.",
             get(chap),
         )
         .answers::<ChapUsers>(),
         Route::new(
             Method::PUT,
             CHAP,
-            "Let a CHAP user in, or name another file for the secret. The file is read with every change.",
+            "Add a CHAP user, or change the file of its secret. The file is read with every change.",
             put(element::put::<ChapUser>),
         )
         .query(CREATION)
@@ -183,7 +245,7 @@ pub(super) fn routes() -> Vec<Route> {
         Route::new(
             Method::DELETE,
             CHAP,
-            "Let a CHAP user in no longer. Without any user nothing has to be proven.",
+            "Remove a CHAP user. A target without users requires no authentication.",
             delete(element::delete::<ChapUser>),
         )
         .query(REMOVAL)
@@ -297,10 +359,10 @@ async fn resize(
     State(manager): State<Arc<Manager>>,
     Place((target, lun)): Place<(String, u16)>,
     ask: Ask,
-    Body(NewSize { size, shrink }): Body<NewSize>,
+    Body(NewSize { size, shrink, force }): Body<NewSize>,
 ) -> Result<Applied, ApiError> {
     let target = name(&target)?;
-    manager.may_resize(&target, lun, size, shrink)?;
+    manager.may_resize(&target, lun, size, (shrink, force)).await?;
     manager.resize(Ask { shrink, ..ask }, target, lun, size).await
 }
 
@@ -311,6 +373,34 @@ async fn snapshot(
     Body(NewLeaf { leaf }): Body<NewLeaf>,
 ) -> Result<Applied, ApiError> {
     manager.snapshot(ask, name(&target)?, lun, &leaf).await
+}
+
+async fn compact(
+    State(manager): State<Arc<Manager>>,
+    Place((target, lun)): Place<(String, u16)>,
+    Body(CompactionOrders { rate, frozen, deadline_s }): Body<CompactionOrders>,
+) -> Result<Json<CompactionSummary>, ApiError> {
+    if rate == 0 {
+        return Err(ApiError::bad_request("rate: at least 1 byte per second is possible".to_owned()));
+    }
+    let deadline = frozen.then(|| Duration::from_secs(deadline_s));
+    manager.compact(name(&target)?, lun, Orders { rate, deadline }).await.map(Json)
+}
+
+async fn compaction(
+    State(manager): State<Arc<Manager>>,
+    Place((target, lun)): Place<(String, u16)>,
+) -> Result<Json<CompactionSummary>, ApiError> {
+    manager.compaction(&name(&target)?, lun).await.map(Json)
+}
+
+async fn cancel_compaction(
+    State(manager): State<Arc<Manager>>,
+    Place((target, lun)): Place<(String, u16)>,
+) -> Result<Json<CompactionSummary>, ApiError> {
+    let target = name(&target)?;
+    manager.server.cancel_compaction(target.as_str(), lun).await.map_err(refused)?;
+    manager.compaction(&target, lun).await.map(Json)
 }
 
 async fn chap(

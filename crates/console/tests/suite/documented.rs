@@ -7,7 +7,12 @@ use lunway_console::Method;
 use serde_json::{Value, json};
 
 use crate::schema::check;
-use crate::support::{Daemon, TARGET};
+use crate::support::{Daemon, FILE, TARGET};
+
+const LUN: &str = "/v1/targets/{target}/luns/{lun}";
+const SNAPSHOTS: &str = "/v1/snapshots";
+const SNAPSHOT: &str = "/v1/snapshots/{name}";
+const EPOCHS: &str = "/v1/targets/{target}/luns/{lun}/epochs";
 
 /// One request for each operation, in an order in which all of them succeed.
 fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
@@ -44,6 +49,48 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
             "/v1/targets/{target}/luns/{lun}/snapshot",
             format!("{target}/luns/5/snapshot?dry_run=true"),
             json!({ "leaf": "leaf.avhdx" }),
+        ),
+        ("PUT", LUN, format!("{target}/luns/6"), json!({ "device": "ram:1M", "track": true })),
+        ("POST", EPOCHS, format!("{target}/luns/6/epochs"), none.clone()),
+        ("GET", EPOCHS, format!("{target}/luns/6/epochs"), none.clone()),
+        (
+            "GET",
+            "/v1/targets/{target}/luns/{lun}/changes",
+            format!("{target}/luns/6/changes?since=EPOCH&offset=0&length=4096"),
+            none.clone(),
+        ),
+        (
+            "DELETE",
+            "/v1/targets/{target}/luns/{lun}/epochs/{epoch}",
+            format!("{target}/luns/6/epochs/EPOCH"),
+            none.clone(),
+        ),
+        (
+            "POST",
+            SNAPSHOTS,
+            SNAPSHOTS.into(),
+            json!({ "luns": [{ "target": TARGET, "lun": 6, "epoch": "0".repeat(31) + "1" }], "area": 1 << 20 }),
+        ),
+        ("GET", SNAPSHOTS, SNAPSHOTS.into(), none.clone()),
+        ("GET", SNAPSHOT, "/v1/snapshots/SNAPSHOT".into(), none.clone()),
+        ("DELETE", SNAPSHOT, "/v1/snapshots/SNAPSHOT".into(), none.clone()),
+        (
+            "POST",
+            "/v1/targets/{target}/luns/{lun}/compaction",
+            format!("{target}/luns/5/compaction"),
+            json!({ "rate": 1 << 20 }),
+        ),
+        (
+            "GET",
+            "/v1/targets/{target}/luns/{lun}/compaction",
+            format!("{target}/luns/5/compaction"),
+            none.clone(),
+        ),
+        (
+            "DELETE",
+            "/v1/targets/{target}/luns/{lun}/compaction",
+            format!("{target}/luns/5/compaction"),
+            none.clone(),
         ),
         (
             "PUT",
@@ -89,24 +136,35 @@ fn requests() -> Vec<(&'static str, &'static str, String, Value)> {
             "PUT",
             "/v1/config",
             "/v1/config?dry_run=true".into(),
-            json!({ "listen": ["127.0.0.1:0"], "cores": 1, "target": [{ "name": TARGET }] }),
+            json!({ "listen": ["127.0.0.1:0"], "cores": 1, "state_dir": "STATE", "target": [{ "name": TARGET }] }),
         ),
     ]
 }
 
 #[tokio::test]
 async fn every_operation_answers_as_the_document_says_and_none_is_undocumented() {
-    let daemon = Daemon::start().await;
+    let file = format!("state_dir = \"state\"\n{FILE}");
+    let daemon = Daemon::start_on(&file).await;
     let secret = daemon.folder.path().join("secret");
     fs::write(&secret, "sesame open now").unwrap();
     let document = daemon.get("/v1/openapi.json").await;
-    let mut asked = BTreeSet::new();
+    let (mut asked, mut epoch, mut snapshot) = (BTreeSet::new(), String::new(), String::new());
     for (method, path, uri, mut body) in requests() {
         if body["secret_file"] == "SECRET" {
             body["secret_file"] = json!(secret);
         }
+        if body["state_dir"] == "STATE" {
+            body["state_dir"] = json!(daemon.folder.path().join("state"));
+        }
+        let uri = uri.replace("EPOCH", &epoch).replace("SNAPSHOT", &snapshot);
         let answer = daemon.call(method.parse::<Method>().unwrap(), &uri, body).await;
         let answer = answer.unwrap_or_else(|error| panic!("{method} {uri}: {error:?}"));
+        if path == EPOCHS && method == "POST" {
+            epoch = answer["epoch"].as_str().unwrap().to_owned();
+        }
+        if path == SNAPSHOTS {
+            snapshot = answer["snapshots"][0]["snapshot"]["name"].as_str().unwrap().to_owned();
+        }
         let operation = &document["paths"][path][method.to_ascii_lowercase()];
         let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
         assert!(schema.is_object() || schema.is_boolean(), "{method} {path} is not in the document");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
+use lunway_block::{BlockDevice, BlockError, Compaction, Io, Layer};
 use lunway_console::{Client, ClientError, Console, Endpoint, Method, Sockets, Source};
 use lunway_memory::RamDisk;
 use lunway_target::{ApiConfig, Config, OpenDevice, Overrides, Server};
@@ -36,19 +37,38 @@ pub(crate) struct Daemon {
     pub(crate) console: Console,
 }
 
-/// Opens `ram:` only, and takes memory for VHDX files.
+/// A disk in whose file nothing is left to compact.
+struct Dense(RamDisk);
+
+impl Layer for Dense {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.0
+    }
+
+    fn compact(&self, _: Arc<Compaction>) -> Io<Result<(), BlockError>> {
+        Io::ok(())
+    }
+}
+
+/// Opens `ram:` only, and takes memory for VHDX files and for the areas of snapshots.
 fn open() -> OpenDevice {
     Arc::new(|name, _| {
         Box::pin(async move {
             match name.spec() {
                 DeviceSpec::Ram { size } => {
                     let disk = RamDisk::new(*size, 512).map_err(|error| error.to_string())?;
-                    let device: Arc<dyn lunway_block::BlockDevice> = Arc::new(disk);
+                    let device: Arc<dyn BlockDevice> = Arc::new(disk);
                     Ok(device.into())
                 }
                 DeviceSpec::Vhdx { .. } => {
                     let disk = RamDisk::new(1 << 20, 512).map_err(|error| error.to_string())?;
-                    let device: Arc<dyn lunway_block::BlockDevice> = Arc::new(disk);
+                    let device: Arc<dyn BlockDevice> = Arc::new(Dense(disk));
+                    Ok(device.into())
+                }
+                DeviceSpec::File { path, .. } if path.extension().is_some_and(|kind| kind == "area") => {
+                    let disk =
+                        RamDisk::new(path.metadata()?.len(), 512).map_err(|error| error.to_string())?;
+                    let device: Arc<dyn BlockDevice> = Arc::new(disk);
                     Ok(device.into())
                 }
                 _ => Err("there is no such device here".into()),

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lunway_block::BlockDevice;
 use lunway_block::conformance::{Close, Instance, Subject};
@@ -21,11 +22,16 @@ use super::nbd_client::NbdClient;
 
 const NAME: &str = "iqn.2026-11.com.example:disk";
 
-/// Serves a device at two portals.
+/// Served disks of this process so far.
+static SERVED: AtomicU64 = AtomicU64::new(0);
+
+/// Serves a device at two portals, as a disk of its own: an initiator of an ended server that dials the port again,
+/// which another server has by then, must find another disk there.
 async fn serve(device: Arc<dyn BlockDevice>) -> (Server, [SocketAddr; 2]) {
+    let serial = format!("{}-{}", std::process::id(), SERVED.fetch_add(1, Ordering::Relaxed));
     let config = format!(
         "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n[[target]]\nname = \"{NAME}\"\nopen = true\n\
-         [[target.lun]]\nid = 0\ndevice = \"disk\"\n"
+         [[target.lun]]\nid = 0\ndevice = \"disk\"\nserial = \"{serial}\"\n"
     );
     let open: OpenDevice = Arc::new(move |_, _| {
         let device = device.clone();

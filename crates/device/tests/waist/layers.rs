@@ -7,6 +7,9 @@ use std::time::Duration;
 use lunway_block::conformance::Subject;
 use lunway_block::decorate::{Delay, Fault, Openers, Rate, ReadOnly, Stats};
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
+use lunway_snapshot::SnapshotLayer;
+use lunway_track::{Backing, Identify, Tracked, Tuning};
+use lunway_vhdx::crash::MemoryStorage;
 
 use super::conforms;
 
@@ -48,4 +51,19 @@ async fn retained_writes_conform() {
         Arc::new(RetainingDevice::new(inner, UNFLUSHED_MAX))
     }))
     .await;
+}
+
+#[tokio::test]
+async fn tracked_changes_conform() {
+    conforms(Subject::layer("tracked changes", &[], |inner| {
+        let storage = Box::new(MemoryStorage::default());
+        let identify: Identify = Arc::new(|_| Backing::default());
+        Arc::new(Tracked::open(inner, storage, &Backing::default(), identify, Tuning::default()).unwrap())
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn a_device_of_which_snapshots_are_made_conforms() {
+    conforms(Subject::layer("snapshots", &[], |inner| Arc::new(SnapshotLayer::new(inner)))).await;
 }

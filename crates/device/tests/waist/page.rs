@@ -9,7 +9,7 @@ use lunway_block::conformance::{Check, Outcome};
 const FILE: &str = "docs/devices.md";
 
 /// All rows there are, in their order.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 28] = [
     "memory",
     "memory, sectors of 4 KiB",
     "file",
@@ -36,6 +36,8 @@ const NAMES: [&str; 26] = [
     "`stats:`",
     "an opener of several",
     "retained writes",
+    "tracked changes",
+    "snapshots",
 ];
 
 /// Checks that the row of a device stands in the table as it was found. With `LUNWAY_WRITE_DOCS=1` it is put there
@@ -85,7 +87,7 @@ fn head() -> String {
         "# Devices and the contract they keep\n\n\
          Every device is held against one contract, `BlockDevice`, by one suite (`crates/block/src/conformance`, where each check is\n\
          described). Written by `LUNWAY_WRITE_DOCS=1 cargo test -p lunway-device --test waist`, which fails where a device does something\n\
-         else than its row says. \"yes\": the check holds; anything else is what the device does not do, by its own word.\n\n\
+         else than its row says. \"yes\": the check holds; anything else is what the device does not do, as it declares itself.\n\n\
          | device |{}\n| --- |{}\n",
         names.concat(),
         lines.concat()

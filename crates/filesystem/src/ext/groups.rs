@@ -109,7 +109,7 @@ impl Groups {
         let first_block = superblock.first_data_block();
         let count = (superblock.blocks - first_block).div_ceil(superblock.blocks_per_group());
         if count > MOST_GROUPS {
-            return Err(Doubt::new(format!("it has {count} groups, more than are looked at here")));
+            return Err(Doubt::new(format!("it has {count} groups, more than lunway reads")));
         }
         let descriptor = superblock.descriptor_size();
         let per_block = superblock.block / descriptor;

@@ -95,9 +95,7 @@ impl<'a> Group<'a> {
         }
         let mut volumes = text.section("physical_volumes").into_iter().flat_map(Section::sections);
         let (Some((here, volume)), None) = (volumes.next(), volumes.next()) else {
-            return Err(Doubt::new(
-                "its volume group has other physical volumes, which are not looked at here",
-            ));
+            return Err(Doubt::new("its volume group has other physical volumes, which are not read"));
         };
         let own = volume.text("id").is_some_and(|id| id.replace('-', "") == label.uuid);
         if !own || !volume.only("status", &["ALLOCATABLE"]) || !volume.only("flags", &[]) {
@@ -186,9 +184,9 @@ impl<'a> Group<'a> {
             }
         }
         let refused = if part {
-            Some("another volume is made of it")
+            Some("another volume is built on it")
         } else if !linear {
-            Some("it is not linear: its bytes are not looked at")
+            Some("it is not linear, and is not read")
         } else if !text.mentions("status", "VISIBLE")
             || !text.only("status", &["READ", "WRITE", "VISIBLE", "FIXED_MINOR"])
             || text.number("segment_count") != Some(text.sections().count() as u64)

@@ -299,7 +299,8 @@ impl Mft {
         runs: &mut Vec<Run>,
         segments: &mut Vec<Segment>,
     ) -> Result<(), Doubt> {
-        let broken = || Doubt::new("the master file table does not say where it lies").helped_by(CHKDSK);
+        let broken =
+            || Doubt::new("the master file table does not contain its own location").helped_by(CHKDSK);
         let end = |runs: &Vec<Run>| runs.last().map_or(0, |run: &Run| run.vcn + run.len);
         let data = record.named(DATA, "").find(|data| !data.is_resident() && data.lowest_vcn() == end(runs));
         for run in data.ok_or_else(broken)?.runs(self.clusters)? {

@@ -252,7 +252,7 @@ impl Layout {
         }
         self.table = Ranges::union(table.iter().filter_map(|range| clip(range, &disk)));
         if self.partitions.iter().any(|entry| self.table.touches(&entry.range)) {
-            return Err(Doubt::new("a partition lies on the partition table"));
+            return Err(Doubt::new("a partition overlaps the partition table"));
         }
         Ok(self)
     }

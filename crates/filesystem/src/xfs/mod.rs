@@ -66,7 +66,7 @@ fn prove(source: &dyn Source, superblock: Superblock) -> Result<Map, Doubt> {
         free += u64::from(group.free);
         available += group.available();
         if metadata.len() > MOST_RANGES {
-            return Err(Doubt::new("it has more allocation groups than are looked at here"));
+            return Err(Doubt::new("it has more allocation groups than lunway reads"));
         }
     }
     if available != superblock.free_blocks() {

@@ -31,6 +31,32 @@ const BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::fro
 /// takes to have room again, and short beside what a busy port costs who waits for it.
 const PUT_OFF_MAX: Duration = Duration::from_millis(100);
 
+/// What is wrong with the residual count of a READ: it must agree with the bytes that came (RFC 7143 §11.4.5.1), as
+/// there is no telling which of the two is right. One without a count that is short is found out by its length. `None`:
+/// nothing.
+fn contradiction(residual: Residual, received: usize, expected: usize) -> Option<String> {
+    let says = match residual {
+        Residual::None | Residual::Over(0) | Residual::Under(0) => return None,
+        Residual::Under(left) if received.saturating_add(left as usize) == expected => return None,
+        Residual::Under(left) => format!("{left} are missing"),
+        Residual::Over(more) => format!("there are {more} more"),
+        Residual::Contradictory => "there are both too few and too many".to_owned(),
+    };
+    Some(format!("the target sent {received} of {expected} bytes and says that {says}"))
+}
+
+/// What a residual count says of a write (RFC 7143 §11.4.5.1).
+fn in_words(residual: Residual) -> String {
+    match residual {
+        Residual::None => "that it took all of it".to_owned(),
+        Residual::Under(left) => format!("that it left {left} bytes of it (residual underflow)"),
+        Residual::Over(more) => {
+            format!("that it wanted {more} bytes more than the command has (residual overflow)")
+        }
+        Residual::Contradictory => "both residual underflow and overflow".to_owned(),
+    }
+}
+
 impl State {
     /// The target has answered a command.
     pub(crate) fn completed(&mut self, done: Completed, now: Instant) {
@@ -44,14 +70,20 @@ impl State {
         let writes = matches!(entry.effect, Effect::Write | Effect::WriteThrough);
         if status == Status::GOOD && writes && done.residual != Residual::None {
             // RFC 7143 §11.4.5.1: it took less than the CDB and the data say, or wanted more. Which part is unknown.
-            let message = format!("the target took a write in part: {:?}", done.residual);
+            let message = format!("the target reported success of a write, and {}", in_words(done.residual));
             return self.fail(token, BlockError::Io { kind: io::ErrorKind::WriteZero, message });
         }
         // RFC 7143 §11.4.5.1: what it did not take it has to say by a residual count.
         let left = match done.residual {
             Residual::Under(left) => left as usize,
-            Residual::None | Residual::Over(_) => 0,
+            Residual::None | Residual::Over(_) | Residual::Contradictory => 0,
         };
+        if status == Status::GOOD
+            && entry.effect == Effect::Read
+            && let Some(message) = contradiction(done.residual, received, data_in.len())
+        {
+            return self.fail(token, BlockError::Io { kind: io::ErrorKind::InvalidData, message });
+        }
         if status == Status::GOOD && sent.saturating_add(left) < entry.data_out.len() {
             let len = entry.data_out.len();
             let message = format!(

@@ -15,7 +15,7 @@ use crate::traffic::Pings;
 const CONNECTED_AGAIN: &str = "; connected again";
 /// Most sessions that may end by a breach of the protocol over the same command: five are the target's habit, and no
 /// accident.
-const BREACHES_MAX: u32 = 5;
+pub(crate) const BREACHES_MAX: u32 = 5;
 
 impl State {
     /// The connection is gone. What can be sent again waits for the next one, in its old order and before what is new;

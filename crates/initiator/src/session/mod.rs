@@ -32,6 +32,7 @@ use tokio::sync::Notify;
 use self::answer::short_transfer;
 use self::doubt::Doubt;
 pub(crate) use self::doubt::is_doubtful;
+pub(crate) use self::loss::BREACHES_MAX;
 pub(crate) use self::reject::{REJECTS_MAX, Rejection, reject_wait};
 use crate::OpenOptions;
 use crate::cache::Cache;

@@ -87,7 +87,10 @@ impl State {
                     hung.push((token, self.clock.timeout(entry.effect, Fate::Unknown)));
                 }
                 Stage::Aborting { since } if tick - since > self.clock.abort_ticks => {
-                    return Err(End::Lost("no answer to ABORT TASK".to_owned()));
+                    let (command, waited) = (what(&entry.cdb), HumanTime(self.clock.time(tick - since)));
+                    return Err(End::Lost(format!(
+                        "no answer to {command}, nor to the ABORT TASK for it within {waited}"
+                    )));
                 }
                 _ => {}
             }

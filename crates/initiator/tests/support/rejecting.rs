@@ -128,6 +128,18 @@ pub fn good(command: &[u8]) -> Vec<u8> {
     pdu
 }
 
+/// GOOD for a READ, with so many of its bytes, and flags and count of a residual.
+pub fn read_with(command: &[u8], len: usize, flags: u8, residual: u32) -> Vec<u8> {
+    let mut pdu = good(command);
+    // Data-In with F and S.
+    (pdu[0], pdu[1]) = (0x25, 0x81 | flags);
+    pdu[5..8].copy_from_slice(&(len as u32).to_be_bytes()[1..]);
+    pdu[20..24].fill(0xFF);
+    pdu[44..48].copy_from_slice(&residual.to_be_bytes());
+    pdu.resize(48 + len.next_multiple_of(4), 0x5A);
+    pdu
+}
+
 /// An R2T for 4096 bytes behind the first MiB.
 pub fn ask_beyond(command: &[u8]) -> Vec<u8> {
     let mut pdu = answer_to(command, R2T);

@@ -17,7 +17,7 @@ pub(crate) async fn serve(name: &str, size: u64, apart: bool) -> (Server, [Socke
         false => "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\n",
     };
     let config = format!(
-        "{portals}[[target]]\nname = \"{name}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
+        "{portals}[[target]]\nname = \"{name}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n"
     );
     let open: OpenDevice = Arc::new(move |_, _| {
         Box::pin(async move {

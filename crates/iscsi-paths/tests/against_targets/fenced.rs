@@ -29,7 +29,7 @@ async fn serve(listen: SocketAddr, state: Option<&Path>) -> (Server, SocketAddr)
         state.map_or(String::new(), |folder| format!("state_dir = {:?}\n", folder.display().to_string()));
     let config = format!(
         "listen = [\"{listen}\"]\ncores = 1\n{state}[[target]]\nname = \"{NAME}\"\nopen = true\n\
-         [[target.lun]]\nid = 1\ndevice = \"ram\"\nserial = \"shared\"\n"
+         [[target.lun]]\nid = 1\ndevice = \"ram:64M\"\nserial = \"shared\"\n"
     );
     let open: OpenDevice = Arc::new(|_, _| {
         Box::pin(async {
@@ -159,7 +159,7 @@ async fn comes_back_and_writes_nothing(portal: SocketAddr) {
     assert_eq!(zeroes, Err(BlockError::ReservationConflict));
     assert_eq!((read(&disk).await, other.keys().await), (1, vec![THEIRS]), "reading goes on");
     let said = said(&disk);
-    assert!(said.contains("the reservation key 0xa was taken away: this node was fenced"), "{said}");
+    assert!(said.contains("the reservation key 0xa was removed: this node was fenced"), "{said}");
 
     // Another loss changes nothing.
     lines[0].cut();

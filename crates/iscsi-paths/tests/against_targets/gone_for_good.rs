@@ -36,7 +36,7 @@ async fn serve() -> (Server, [SocketAddr; 3]) {
     let config = format!(
         "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[portal_group]]\ntag = 2\nlisten = [\"127.0.0.2:0\"]\n\
          [[portal_group]]\ntag = 3\nlisten = [\"127.0.0.3:0\"]\n\
-         [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
+         [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n"
     );
     let open: OpenDevice = Arc::new(|_, _| {
         Box::pin(async {

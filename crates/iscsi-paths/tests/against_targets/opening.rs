@@ -34,7 +34,7 @@ async fn serve(name: &str) -> (Server, [SocketAddr; 2]) {
 async fn serve_at(name: &str, [one, other]: [SocketAddr; 2]) -> (Server, [SocketAddr; 2]) {
     start(&format!(
         "listen = [\"{one}\", \"{other}\"]\ncores = 1\n[[target]]\nname = \"{name}\"\nopen = true\n\
-         [[target.lun]]\nid = 0\ndevice = \"ram\"\nserial = \"{name}\"\n"
+         [[target.lun]]\nid = 0\ndevice = \"ram:64M\"\nserial = \"{name}\"\n"
     ))
     .await
 }
@@ -43,7 +43,7 @@ async fn serve_at(name: &str, [one, other]: [SocketAddr; 2]) -> (Server, [Socket
 async fn serve_on(machine: &str, serial: &str) -> (Server, [SocketAddr; 2]) {
     start(&format!(
         "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\ncores = 1\nmachine_id = \"{machine}\"\n\
-         [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n{serial}\n"
+         [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n{serial}\n"
     ))
     .await
 }
@@ -305,7 +305,7 @@ async fn a_lane_to_a_standby_port_is_open_from_the_first_and_used_when_the_stora
     let (server, portals) = start(&format!(
         "listen = [\"127.0.0.1:0\"]\ncores = 1\n[[portal_group]]\ntag = 2\nlisten = [\"127.0.0.2:0\"]\n\
          [[target]]\nname = \"{NAME}\"\nopen = true\n[[target.portal_group]]\ntag = 1\n\
-         [[target.portal_group]]\ntag = 2\nstate = \"standby\"\n[[target.lun]]\nid = 0\ndevice = \"ram\"\n"
+         [[target.portal_group]]\ntag = 2\nstate = \"standby\"\n[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n"
     ))
     .await;
     let disk = open(&paired(portals)).await.unwrap();

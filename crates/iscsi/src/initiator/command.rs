@@ -2,6 +2,8 @@
 
 use lunway_block::{Buf, SharedBuf};
 
+use super::control::Oddity;
+use super::solicited::{Leniency, Request, Solicited};
 use super::{Completed, InitiatorConnection, InitiatorEvent, Phase, Residual, Submission};
 use crate::connection::CloseReason;
 use crate::pdu::{
@@ -21,8 +23,7 @@ pub(super) struct Task {
     expected_in: usize,
     next_data_sn: u32,
     received: usize,
-    /// Bytes of its data that were queued to be sent.
-    sent: usize,
+    solicited: Solicited,
 }
 
 impl InitiatorConnection {
@@ -93,7 +94,7 @@ impl InitiatorConnection {
             expected_in,
             next_data_sn: 0,
             received: 0,
-            sent: unsolicited,
+            solicited: Solicited::new(unsolicited),
         };
         // RFC 7143 [4.2.2.1-2, 4.2.2.1-6, 4.2.2.1-12]
         self.cmd_sn = self.cmd_sn.next();
@@ -147,6 +148,7 @@ impl InitiatorConnection {
         }
         let Some(negotiated) = self.negotiated() else { return };
         let (segment_max, burst_max) = (negotiated.max_recv_peer as usize, negotiated.max_burst_length);
+        let outstanding_max = negotiated.max_outstanding_r2t;
         // An R2T for a task that was aborted may still be on its way.
         let Some(slot) = self.slot_of(pdu.initiator_task_tag.get()) else { return };
         let Some(mut task) = self.tasks[slot].take() else { return };
@@ -157,34 +159,55 @@ impl InitiatorConnection {
         // RFC 7143 [4.2.5.3-1, 11.8-2]
         // §4.2.5.3 for the LUN, §11.8.4 for the rest.
         let (lun, expected_lun) = (pdu.lun.to_bytes(), task.submission.lun);
-        let refused = if lun != expected_lun && lun != [0; 8] {
-            Some(format!("an R2T for LUN {lun:02x?} of a command for LUN {expected_lun:02x?}"))
+        let tag = task.initiator_task_tag;
+        let answer = if lun != expected_lun && lun != [0; 8] {
+            Err(format!("an R2T for LUN {lun:02x?} of a command for LUN {expected_lun:02x?}"))
         } else if len == 0 || end > data.len() {
-            let tag = task.initiator_task_tag;
             let has = data.len();
-            Some(format!("an R2T for {len} bytes at {start} of command {tag:#x}, which has {has} bytes"))
+            Err(format!("an R2T for {len} bytes at {start} of command {tag:#x}, which has {has} bytes"))
         } else {
-            None
+            let target_transfer_tag = pdu.target_transfer_tag.get();
+            let request = Request { r2t_sn: pdu.r2t_sn.get(), target_transfer_tag, range: start..end };
+            let asked = task.solicited.ask(&request, outstanding_max, self.transmitter.position());
+            asked.map_err(|why| format!("{why}, of command {tag:#x}"))
         };
-        if let Some(refused) = refused {
-            self.blamed = Some(task.submission.token);
-            self.tasks[slot] = Some(task);
-            return self.close(CloseReason::Protocol(refused));
-        }
+        let leniency = match answer {
+            Ok(leniency) => leniency,
+            Err(refused) => {
+                self.blamed = Some(task.submission.token);
+                self.tasks[slot] = Some(task);
+                return self.close(CloseReason::Protocol(refused));
+            }
+        };
         // The task tag says which command is meant. Targets that leave the field empty are common.
-        if lun != expected_lun && self.control.note_r2t_without_lun() {
-            self.events.push_back(InitiatorEvent::Tolerated(format!(
-                "its R2Ts have LUN 0, where their command has LUN {expected_lun:02x?}"
-            )));
+        if lun != expected_lun && self.control.tolerates(Oddity::WithoutLun) {
+            self.tolerate(format!("its R2Ts have LUN 0, where their command has LUN {expected_lun:02x?}"));
         }
-        if len > burst_max && self.control.note_long_r2t() {
-            self.events.push_back(InitiatorEvent::Tolerated(format!(
+        if len > burst_max && self.control.tolerates(Oddity::LongR2t) {
+            self.tolerate(format!(
                 "an R2T asks for {len} bytes at once, where MaxBurstLength is {burst_max}"
-            )));
+            ));
+        }
+        match leniency {
+            Some(Leniency::Outstanding(count)) if self.control.tolerates(Oddity::ManyR2ts) => {
+                self.tolerate(format!(
+                    "{count} R2Ts of a command are unfinished, where MaxOutstandingR2T is {outstanding_max}"
+                ));
+            }
+            Some(Leniency::Unsolicited) if self.control.tolerates(Oddity::R2tForSent) => {
+                self.tolerate(format!(
+                    "an R2T asks for {len} bytes at {start}, of which some were sent with the command"
+                ));
+            }
+            _ => {}
         }
         self.data_out(&task, &data, pdu.target_transfer_tag.get(), start, end, segment_max);
-        task.sent = task.sent.saturating_add(end - start);
+        task.solicited.queued(self.transmitter.end());
         self.tasks[slot] = Some(task);
+    }
+
+    fn tolerate(&mut self, what: String) {
+        self.events.push_back(InitiatorEvent::Tolerated(what));
     }
 
     pub(super) fn slot_of(&self, initiator_task_tag: u32) -> Option<usize> {
@@ -285,7 +308,7 @@ impl InitiatorConnection {
             sense,
             data_in: task.submission.data_in,
             data_in_len: task.received,
-            data_out_len: task.sent,
+            data_out_len: task.solicited.sent(),
             residual,
         }));
     }
@@ -325,7 +348,8 @@ fn residual(flags: u8, count: u32) -> Residual {
     match (flags & ScsiResponse::OVERFLOW != 0, flags & ScsiResponse::UNDERFLOW != 0) {
         (true, false) => Residual::Over(count),
         (false, true) => Residual::Under(count),
-        _ => Residual::None,
+        (false, false) => Residual::None,
+        (true, true) => Residual::Contradictory,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Everything that is not a SCSI command: login, NOP, SendTargets, logout, task management, asynchronous messages,
 //! Reject.
 
+use std::collections::VecDeque;
+
 use lunway_block::Buf;
 
 use super::command::sense_of;
@@ -21,6 +23,18 @@ use crate::text;
 const CONTROL_TAG: u32 = 0x8000_0000;
 /// Targets that one discovery may name; a storage network has hundreds.
 const TARGETS_MAX: usize = 1 << 16;
+/// Bytes of one answer to SendTargets: so many targets with two addresses each.
+const ANSWER_LEN_MAX: usize = 32 << 20;
+/// Text Responses of one answer. Targets fill them, with 8 KiB by default; this is enough for one that sends a target
+/// in each.
+const ROUNDS_MAX: u32 = 1 << 14;
+/// Text Responses in a row in which no pair ends. The longest pair, 8,255 bytes, takes 17 of the shortest segments that
+/// can be agreed on.
+const EMPTY_ROUNDS_MAX: u32 = 32;
+
+/// Requests that the target has given rise to, and that it has not taken yet: answers to its pings, pings in the place
+/// of commands that it rejected. Far more than a target waits for, and 200 KiB.
+const ANSWERS_MAX: usize = 1024;
 
 /// A task management request that is not answered yet.
 struct Management {
@@ -50,22 +64,39 @@ pub(super) struct Control {
     text_tag: Option<u32>,
     /// The beginning of a pair whose end comes in the next PDU.
     text_in: Vec<u8>,
+    /// Text Responses, and bytes, that the answer has had.
+    rounds: u32,
+    answer_len: usize,
+    /// Those in a row in which no pair ended.
+    empty_rounds: u32,
     targets: Vec<TargetRecord>,
-    /// R2Ts without the LUN of their command have been told of.
-    r2t_without_lun: bool,
-    /// R2Ts for more than MaxBurstLength have been told of.
-    long_r2t: bool,
+    /// For each request that the target has given rise to and that is not sent, where it ends in all that is.
+    answers: VecDeque<u64>,
+    /// What has been told of, by [`Oddity`].
+    tolerated: [bool; Oddity::COUNT],
+}
+
+/// What the R2Ts of some targets have that does no harm; each kind is told of once.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Oddity {
+    /// Not the LUN of their command.
+    WithoutLun,
+    /// More than MaxBurstLength.
+    LongR2t,
+    /// More of them than MaxOutstandingR2T.
+    ManyR2ts,
+    /// Data that was sent with the command.
+    R2tForSent,
+}
+
+impl Oddity {
+    const COUNT: usize = 4;
 }
 
 impl Control {
-    /// Says that R2Ts come without the LUN of their command, once.
-    pub(super) fn note_r2t_without_lun(&mut self) -> bool {
-        !std::mem::replace(&mut self.r2t_without_lun, true)
-    }
-
-    /// Says that R2Ts ask for more than MaxBurstLength, once.
-    pub(super) fn note_long_r2t(&mut self) -> bool {
-        !std::mem::replace(&mut self.long_r2t, true)
+    /// Says yes once for each kind.
+    pub(super) fn tolerates(&mut self, oddity: Oddity) -> bool {
+        !std::mem::replace(&mut self.tolerated[oddity as usize], true)
     }
 
     fn tag(&mut self) -> u32 {
@@ -163,6 +194,23 @@ impl InitiatorConnection {
             answer.lun = pdu.lun;
             answer.target_transfer_tag = pdu.target_transfer_tag;
             self.send_nop_out(answer);
+            self.note_answer();
+        }
+    }
+
+    /// The target has given rise to the request that was queued last. One that goes on so and takes nothing would have
+    /// us keep requests without end.
+    fn note_answer(&mut self) {
+        let (end, sent) = (self.transmitter.end(), self.transmitter.position());
+        let answers = &mut self.control.answers;
+        while answers.front().is_some_and(|end| *end <= sent) {
+            answers.pop_front();
+        }
+        answers.push_back(end);
+        if answers.len() > ANSWERS_MAX {
+            self.close(CloseReason::Protocol(format!(
+                "the target sends requests without reading the answers: {ANSWERS_MAX} are waiting"
+            )));
         }
     }
 
@@ -192,6 +240,7 @@ impl InitiatorConnection {
         let tag = self.control.tag();
         self.control.text_tag = Some(tag);
         self.control.text_in = Vec::new();
+        (self.control.rounds, self.control.empty_rounds, self.control.answer_len) = (0, 0, 0);
         self.control.targets = Vec::new();
         self.send_text(tag, RESERVED_TAG, 0, &text.into_bytes());
     }
@@ -226,7 +275,9 @@ impl InitiatorConnection {
             self.control.text_tag = None;
             self.events.push_back(InitiatorEvent::Targets(std::mem::take(&mut self.control.targets)));
         } else if pdu.target_transfer_tag.get() == RESERVED_TAG {
-            self.close(CloseReason::Protocol("a Text Response that goes on, without a tag to ask by".into()));
+            self.close(CloseReason::Protocol(
+                "an incomplete Text Response without a Target Transfer Tag".into(),
+            ));
         } else {
             // RFC 7143 [11.11.4-2]
             // §11.11.4: tag and LUN say what is to go on.
@@ -237,6 +288,18 @@ impl InitiatorConnection {
     /// Takes one pair after another, as a large storage network's answer is longer than any text of a login.
     fn note_targets(&mut self, data: &[u8]) -> Result<(), String> {
         let control = &mut self.control;
+        control.rounds += 1;
+        control.answer_len = control.answer_len.saturating_add(data.len());
+        control.empty_rounds = if data.contains(&0) { 0 } else { control.empty_rounds + 1 };
+        if control.rounds > ROUNDS_MAX {
+            return Err(format!("an answer to SendTargets of more than {ROUNDS_MAX} Text Responses"));
+        }
+        if control.answer_len > ANSWER_LEN_MAX {
+            return Err(format!("an answer to SendTargets of more than {ANSWER_LEN_MAX} bytes"));
+        }
+        if control.empty_rounds > EMPTY_ROUNDS_MAX {
+            return Err(format!("more than {EMPTY_ROUNDS_MAX} Text Responses in a row without a pair"));
+        }
         control.text_in.extend_from_slice(data);
         let text_in = std::mem::take(&mut control.text_in);
         let mut pairs = text_in.split(|&byte| byte == 0);
@@ -368,6 +431,10 @@ impl InitiatorConnection {
             // §11.9.1: an empty request will do; there is nothing that we would want to change.
             let tag = self.control.tag();
             self.send_text(tag, RESERVED_TAG, 0, &[]);
+            self.note_answer();
+            if matches!(self.phase, Phase::Closing) {
+                return;
+            }
         }
         self.events.push_back(InitiatorEvent::AsyncMessage(AsyncMessageInfo {
             event: pdu.event,
@@ -394,6 +461,7 @@ impl InitiatorConnection {
             pdu.cmd_sn = sent.cmd_sn;
             pdu.exp_stat_sn = self.status_numbers.next().into();
             self.transmitter.push(&pdu::to_bytes(&pdu), &[], Default::default());
+            self.note_answer();
         }
     }
 
@@ -411,6 +479,9 @@ impl InitiatorConnection {
         match sent.opcode.opcode() {
             Opcode::SCSI_COMMAND => {
                 self.plug(pdu::view(sent_header), pdu.exp_cmd_sn.get());
+                if matches!(self.phase, Phase::Closing) {
+                    return;
+                }
                 if let Some(task) = self.slot_of(tag).and_then(|slot| self.forget(slot)) {
                     let (token, data_in) = (task.submission.token, task.submission.data_in);
                     self.events.push_back(InitiatorEvent::Rejected { token, reason: pdu.reason, data_in });

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `mod.rs` | [`InitiatorConnection`], bytes to PDUs, numbering, timers |
 //! | `command.rs` | SCSI Command, Data-Out, R2T, Data-In, SCSI Response |
+//! | `solicited.rs` | which R2Ts of a command are answered |
 //! | `status.rs` | StatSN: which answers are missing |
 //! | `control.rs` | login, NOP, SendTargets, logout, task management, asynchronous messages, Reject |
 
 mod command;
 mod control;
+mod solicited;
 mod status;
 
 use std::collections::VecDeque;
@@ -70,6 +72,8 @@ pub enum Residual {
     Under(u32),
     /// So many bytes more would have been there.
     Over(u32),
+    /// Both at once, which cannot be.
+    Contradictory,
 }
 
 /// The answer to a command.
@@ -276,6 +280,15 @@ impl InitiatorConnection {
         match &self.phase {
             Phase::FullFeature(logged_in) => Some(logged_in),
             _ => None,
+        }
+    }
+
+    /// The target that the session is with, or is to be with; `None`: a discovery session, or the connection has ended.
+    pub fn target_name(&self) -> Option<&str> {
+        match &self.phase {
+            Phase::Login(login) => login.target_name(),
+            Phase::FullFeature(logged_in) => logged_in.target_name.as_deref(),
+            Phase::Closing => None,
         }
     }
 

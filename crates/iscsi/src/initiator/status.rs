@@ -61,7 +61,7 @@ impl StatusNumbers {
 
 fn gap(expected: Serial, came: Serial) -> String {
     let (expected, came) = (expected.0, came.0);
-    format!("answers of the target from StatSN {expected} on, as it goes on with {came}")
+    format!("answers of the target from StatSN {expected} on; it continued with {came}")
 }
 
 #[cfg(test)]

@@ -214,6 +214,11 @@ impl InitiatorLogin {
         std::mem::take(&mut self.tolerated)
     }
 
+    /// TargetName of the config; `None`: a discovery session.
+    pub fn target_name(&self) -> Option<&str> {
+        self.config.target_name.as_deref()
+    }
+
     /// The first request.
     // RFC 7143 [4.2.7.1-3, 6.3-2, 11.12.10-1, 13.4-1, 13.5-1, 13.7-1, 13.21-2, 6.3.3-1]
     pub fn first(&mut self) -> LoginMessage {

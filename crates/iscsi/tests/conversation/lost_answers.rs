@@ -40,6 +40,10 @@ fn an_answer_after_one_that_was_lost_ends_the_session_and_gives_both_commands_ba
     pair.submit(read(101, 0, 4));
     pair.run();
     assert!(is_missing(&pair), "{:?}", pair.initiator_closed);
+    let why = pair.initiator_closed.as_ref().map(ToString::to_string).unwrap_or_default();
+    let numbers: Vec<u32> =
+        why.split(|at: char| !at.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect();
+    assert!(matches!(numbers[..], [expected, came] if came == expected + 1), "both numbers are said: {why}");
     let again: Vec<u64> = pair.initiator.take_unanswered().iter().map(|one| one.token).collect();
     assert_eq!((again, pair.completed.len()), (vec![100, 101], 0));
 }

@@ -1,6 +1,7 @@
 //! Conversations of the two cores with each other.
 
 mod commands;
+mod hostile_target;
 mod login;
 mod lost_answers;
 mod order;

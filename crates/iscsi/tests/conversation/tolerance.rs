@@ -140,8 +140,8 @@ fn write_to_lun_1() -> (Pair, R2t) {
 #[test]
 fn an_r2t_without_its_lun_is_answered_and_told_of_once() {
     let (mut pair, mut r2t) = write_to_lun_1();
-    for at in [0, 2048] {
-        r2t.buffer_offset = at.into();
+    for (r2t_sn, at) in [(0, 0), (1, 2048)] {
+        (r2t.r2t_sn, r2t.buffer_offset) = (r2t_sn.into(), at.into());
         let data = requests_after(&mut pair, &r2t);
         assert!(pair.initiator_closed.is_none(), "{:?}", pair.initiator_closed);
         assert_eq!((data.len(), opcode(&data[0]), number(&data[0], 40)), (1, Opcode::DATA_OUT, at));

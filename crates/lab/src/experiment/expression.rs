@@ -91,7 +91,7 @@ impl Expression {
         let root = parser.sum().map_err(failed)?;
         match parser.tokens.first() {
             None => Ok(Self { text: text.trim().to_owned(), root }),
-            Some(token) => Err(failed(format!("`{token}` follows where it should end"))),
+            Some(token) => Err(failed(format!("`{token}` where the expression should end"))),
         }
     }
 
@@ -239,7 +239,7 @@ impl Parser<'_> {
                 self.tokens = rest;
                 Ok(())
             }
-            Some((token, _)) => Err(format!("`{sign}` should stand where `{token}` does")),
+            Some((token, _)) => Err(format!("expected `{sign}` instead of `{token}`")),
             None => Err(format!("`{sign}` is missing at its end")),
         }
     }
@@ -262,7 +262,7 @@ impl Parser<'_> {
 
     fn term(&mut self) -> Result<Node, String> {
         let Some((&token, rest)) = self.tokens.split_first() else {
-            return Err("it ends where a number or a name should stand".to_owned());
+            return Err("it ends where a number or a name is expected".to_owned());
         };
         self.tokens = rest;
         match token {
@@ -278,7 +278,7 @@ impl Parser<'_> {
                 _ => Err("`best_other` takes the name of one figure".to_owned()),
             },
             "+" | "-" | "*" | "/" | ")" | "," => {
-                Err(format!("`{token}` stands where a number or a name should"))
+                Err(format!("`{token}` where a number or a name is expected"))
             }
             _ => Ok(token.parse().map_or_else(|_| Node::Name(token.to_owned()), Node::Number)),
         }
@@ -419,10 +419,10 @@ mod tests {
         for (text, why) in [
             ("", "it ends where a number"),
             ("1 +", "it ends where a number"),
-            ("1 2", "`2` follows where it should end"),
+            ("1 2", "`2` where the expression should end"),
             ("(1", "`)` is missing"),
-            ("max(1 2)", "`)` should stand where `2` does"),
-            ("* 2", "`*` stands where"),
+            ("max(1 2)", "expected `)` instead of `2`"),
+            ("* 2", "`*` where"),
             ("a ? b", "`?` means nothing"),
             ("a[b", "a bracket is not closed"),
         ] {

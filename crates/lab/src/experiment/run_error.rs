@@ -38,7 +38,7 @@ pub enum RunError {
         /// The run.
         test: String,
         /// Why not.
-        source: lunway_device::OpenError,
+        source: Box<lunway_device::OpenError>,
     },
     /// A job could not be run.
     #[error("run `{test}`: {source}")]

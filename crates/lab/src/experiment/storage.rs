@@ -245,7 +245,7 @@ impl Ground<'_> {
 
 /// Opens a unit. The session waits in the kernel, not turning on a core: that core's time is to be seen for what it is.
 pub(super) async fn open(run: &Run, url: &str) -> Result<Opened, RunError> {
-    let failed = |source| RunError::Open { test: run.test.clone(), source };
+    let failed = |error| RunError::Open { test: run.test.clone(), source: Box::new(error) };
     let spec = DeviceSpec::parse(url).map_err(|error| failed(error.into()))?;
     let mut options = OpenOptions::default();
     options.iscsi.spin = Duration::ZERO;

@@ -66,7 +66,7 @@ impl Results {
             ]
         });
         let headings =
-            ["Test", "Topology", "Policy", "", "Response", "MB", "IOPS", "MB/s", "Control deviance (%)", ""];
+            ["Test", "Topology", "Policy", "", "Response", "MB", "IOPS", "MB/s", "vs. control (%)", ""];
         let mut text = table(&headings, &rows.collect::<Vec<_>>(), 4);
         text += "\nMedians of the repeats that count. MB = 1,000,000 bytes.";
         for row in &self.rows {

@@ -237,7 +237,7 @@ impl fmt::Display for Script<'_> {
             Place::Host(host) => self.topology.hosts[host].name.as_str(),
         };
         writeln!(f, "#!/bin/sh")?;
-        writeln!(f, "# The network, by hand. Needs no root where users may have namespaces:")?;
+        writeln!(f, "# Builds the network. Needs no root if users may create namespaces:")?;
         writeln!(
             f,
             "#   unshare --map-root-user --net --mount sh -c 'mount -t tmpfs none /run && . ./this-script'"

@@ -134,7 +134,7 @@ impl Health {
         lane.hold = until.is_none_or(|until| until > now).then_some(Hold { until });
         Some(match until {
             _ if !again => "connected".to_owned(),
-            None => "connected again; held back until it is asked for".to_owned(),
+            None => "connected again; held back until a manual failback".to_owned(),
             Some(until) if until > now => {
                 format!("connected again; held back for {} s", (until - now).as_secs_f32())
             }

@@ -123,7 +123,11 @@ fn explicit(wish: &Wish, inventory: &Inventory<'_>) -> Result<Plan, PlanError> {
         let portal = portal.unwrap_or(Portal { address: lane.portal, target, group: None, named: true });
         draft.add(&inventory.local(lane.from), &portal, true, lane.reserve, "named".to_owned());
     }
-    let reasons = vec!["explicit, as the lanes were named one by one".to_owned()];
+    let reason = match wish.lanes.len() {
+        1 => "one lane: the address names one path",
+        _ => "explicit, as the lanes were named one by one",
+    };
+    let reasons = vec![reason.to_owned()];
     draft.finish(PlanKind::Explicit, reasons, wish, inventory)
 }
 

@@ -84,7 +84,7 @@ fn one_subnet(
             None => "their lanes leave by their own cards only as long as routes by source say so".to_owned(),
         };
         let what = format!("{both} are in one subnet, {network}");
-        let remedy = "give each port a subnet of its own, or rules that route by source";
+        let remedy = "give each port a subnet of its own, or source-based routing rules";
         findings.add("rule-3", both, what, &why, remedy);
     }
 }
@@ -121,7 +121,7 @@ fn unequal_sessions(findings: &mut Findings, lanes: &[PlannedLane]) {
             format!("{side}s"),
             format!("not every {side} has as many sessions: {list}"),
             "policies that count requests pile them up on the port with fewer (KB 969748)",
-            "use as many for each, or the policy adaptive, which counts what is on each port",
+            "use the same number for each port, or the policy adaptive, which takes the load of each port into account",
         );
     }
 }
@@ -181,7 +181,7 @@ fn different_cards(findings: &mut Findings, ports: &[LocalPort]) {
             titles(ports),
             format!("the ports differ in speed: {}", listed(speeds)),
             "policies that share evenly are as slow as the slowest",
-            "use ports of one speed, or the policy adaptive, which goes by the rates it measures",
+            "use ports of the same speed, or the policy adaptive, which measures their rates",
         );
     }
     if differ(ports, |port| port.mtu) {
@@ -217,7 +217,7 @@ fn overlapping(findings: &mut Findings, ports: &[LocalPort]) {
                     "rule-10",
                     format!("{one} and {other}"),
                     format!("the networks of {one}, {a}, and of {other}, {b}, overlap"),
-                    "the narrower one takes what is meant for the other",
+                    "the narrower one receives traffic that is meant for the other",
                     "keep them apart",
                 );
             }

@@ -237,7 +237,7 @@ fn a_mesh_and_several_ports_in_one_subnet_are_warned_of() {
     let plan = Setting::new(&FOUR_IN_ONE, &TWO_IN_ONE).kind(PlanKind::Mesh).plan();
     assert_eq!(rules(&plan), ["rule-3", "rule-6"]);
     assert!(
-        warning(&plan, "rule-3").contains("rules that route by source"),
+        warning(&plan, "rule-3").contains("source-based routing rules"),
         "the kernel says eth0 for all: {plan:?}"
     );
     assert!(warning(&plan, "rule-6").contains("8 lanes over 4 local ports and 2 portals"), "{plan:?}");

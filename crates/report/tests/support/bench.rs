@@ -57,7 +57,7 @@ pub(super) fn document() -> Document {
         tile("Most write IOPS", "8,255", "", "write 4K QD16"),
     ];
     document.warnings = vec![
-        "write 4K QD16: the rate asked for was not reached; response times are those of an overload.".into(),
+        "write 4K QD16: the requested rate was not reached; response times are those of an overload.".into(),
     ];
     document.sections = vec![results(), throughput(), response(), time(), whole_device()];
     document.notes = vec!["Region: the first 1 GiB, written before it was read. Seed 4711.".into()];

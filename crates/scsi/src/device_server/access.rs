@@ -321,7 +321,13 @@ pub(crate) fn persistent_reserve_out(command: Command) -> Answer {
     let request = Request::read(command)?;
     stepwise(async move {
         let unit = request.command.unit();
-        let notices = unit.change_persistent(|persistent| request.apply(persistent)).await?;
+        // Asked again, as it may have waited for other changes.
+        let denied = || Refusal::Check(Sense::illegal(AdditionalSense::NO_ACCESS_RIGHTS));
+        let change = |persistent: &mut Persistent| match request.command.revoked() {
+            Some(_) => Err(denied()),
+            None => request.apply(persistent),
+        };
+        let notices = unit.change_persistent(change).await?;
         if request.action == sa::PREEMPT_AND_ABORT {
             let preempted: Vec<&PortPair> = notices
                 .iter()

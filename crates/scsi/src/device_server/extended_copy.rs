@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use lunway_block::{BlockError, Buf, Durability, ExtentKind, Geometry, SharedBuf, Zeroing};
+use lunway_block::{BlockError, Buf, Durability, ExtentKind, Geometry, SharedBuf, TimeSlices, Zeroing};
 
-use super::{Answer, Command, refusal_of, settle, yield_now};
+use super::{Answer, Command, refusal_of, settle};
 use crate::copy_record::{
     Copying, DESCRIPTORS_LEN_MAX, Refused, SEGMENT_LEN_MAX, SEGMENTS_MAX, TARGET_DESCRIPTOR, TARGETS_MAX,
 };
@@ -250,6 +250,7 @@ async fn write_zeroes(party: &Party, offset: u64, len: u64, zeroing: Zeroing) ->
 /// initiator would that copies by itself.
 async fn copy(copying: &Copying, source: &Party, destination: &Party, range: &Range) -> Result<(), Failure> {
     let sector = u64::from(destination.geometry().logical_sector);
+    let mut slices = TimeSlices::new();
     let mut done = 0;
     while done < range.len {
         if copying.is_cancelled() {
@@ -258,6 +259,7 @@ async fn copy(copying: &Copying, source: &Party, destination: &Party, range: &Ra
         let at = range.destination + done;
         let before = at % sector;
         let step = (CHUNK - before).min(range.len - done);
+        slices.spend(step).await;
         let data = read(source, range.source + done, step).await?;
         let blocks = (before + step).next_multiple_of(sector);
         let data = if blocks == step {
@@ -274,7 +276,6 @@ async fn copy(copying: &Copying, source: &Party, destination: &Party, range: &Ra
         write(destination, at - before, data).await?;
         copying.wrote(step);
         done += step;
-        yield_now().await;
     }
     Ok(())
 }

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use lunway_block::{BlockError, Zeroing};
+use lunway_block::{BlockError, TimeSlices, Zeroing};
 
-use super::{Answer, Command, settle, yield_now};
+use super::{Answer, Command, settle};
 use crate::field::{u16_at, u32_at};
 use crate::gate;
 use crate::logical_unit::LogicalUnit;
@@ -59,13 +59,13 @@ impl Drop for Ending {
 
 async fn zero_everything(unit: &LogicalUnit) -> Result<(), BlockError> {
     let size = unit.geometry().size;
-    let mut at = 0;
+    let (mut at, mut slices) = (0, TimeSlices::new());
     while at < size {
+        slices.next().await;
         let len = WINDOW.min(size - at);
         unit.device().write_zeroes(at, len, Zeroing::MayUnmap).await?;
         at += len;
         unit.medium_operation().set_progress(at, size);
-        yield_now().await;
     }
     unit.device().flush().await
 }
@@ -79,6 +79,9 @@ pub(crate) fn format_unit(command: Command) -> Answer {
     Ok(settle(async move {
         let unit = command.unit().clone();
         let pass = gate::exclusive(unit.clone()).await;
+        if let Some(refusal) = command.revoked() {
+            return refusal;
+        }
         // What a sanitize operation left unreadable is not made ready by less than another one.
         let sanitize_failed =
             matches!(unit.medium_operation().phase(), Phase::Failed { work: MediumWork::Sanitize, .. });

@@ -21,7 +21,6 @@ pub(crate) mod thin;
 pub(crate) mod transfer;
 pub(crate) mod verify;
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -145,7 +144,18 @@ impl Command {
         match self.operation.authority_of(&self.cdb, &self.data_out) {
             Authority::Observe => false,
             Authority::Change => !self.itl.may_change() && !self.operation.writes(),
-            Authority::ChangeAll => !self.may_change_all,
+            // Found out when the command came, which may have waited since.
+            Authority::ChangeAll => !self.may_change_all || !self.itl.may_change(),
+        }
+    }
+
+    /// What ends a command that waited before it changed something, and whose nexus may write no longer.
+    pub(crate) fn revoked(&self) -> Option<Response> {
+        let writes = self.operation.writes() && !self.itl.may_change();
+        match (writes, self.is_denied()) {
+            (true, _) => Some(write_protected(&self.itl)),
+            (false, true) => Some(Sense::illegal(AdditionalSense::NO_ACCESS_RIGHTS).into()),
+            (false, false) => None,
         }
     }
 
@@ -386,19 +396,6 @@ pub(crate) fn settle(future: impl Future<Output = Response> + Send + 'static) ->
         Poll::Ready(response) => Io::Ready(response),
         Poll::Pending => Io::Pending(future),
     }
-}
-
-/// Lets others on this core go first: between the steps of long work on devices that answer inline.
-pub(crate) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// [`settle`] for a handler that can refuse on the way.

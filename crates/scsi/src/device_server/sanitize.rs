@@ -10,9 +10,9 @@
 
 use std::sync::Arc;
 
-use lunway_block::{BlockError, Buf, Durability, ExtentKind, Io, SharedBuf, Zeroing};
+use lunway_block::{BlockError, Buf, Durability, ExtentKind, Io, SharedBuf, TimeSlices, Zeroing};
 
-use super::{Answer, Command, settle, stepwise, yield_now};
+use super::{Answer, Command, settle, stepwise};
 use crate::gate;
 use crate::logical_unit::LogicalUnit;
 use crate::medium_operation::{MediumWork, Phase, Waited};
@@ -142,14 +142,14 @@ async fn write_all(
     pattern: &SharedBuf,
     progress: impl Fn(u64),
 ) -> Result<(), BlockError> {
-    let mut at = range.start;
+    let (mut at, mut slices) = (range.start, TimeSlices::new());
     while at < range.end {
+        slices.next().await;
         let step = (range.end - at).min(pattern.len() as u64);
         let piece = pattern.slice(0..step as usize);
         unit.device().write(at, piece, Durability::Volatile).await?;
         at += step;
         progress(at);
-        yield_now().await;
     }
     Ok(())
 }
@@ -203,6 +203,9 @@ fn begin(command: Command, method: Method) -> Answer {
     Ok(settle(async move {
         let unit = command.unit().clone();
         let pass = gate::exclusive(unit.clone()).await;
+        if let Some(refusal) = command.revoked() {
+            return refusal;
+        }
         // Asked again inside: another may have begun while this one waited.
         let restricted = Phase::Failed { work: MediumWork::Sanitize, unrestricted: false };
         let before = unit.medium_operation().phase();

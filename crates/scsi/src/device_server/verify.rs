@@ -1,15 +1,14 @@
 //! VERIFY and WRITE AND VERIFY, with real comparison.
 
-use lunway_block::{Buf, Durability};
+use lunway_block::{Buf, Durability, TimeSlices};
 
 use super::transfer::{Blocks, whole_blocks};
-use super::{Answer, Command, failure, stepwise, yield_now};
+use super::{Answer, Command, failure, stepwise};
 use crate::block_error::Step;
 use crate::response::Response;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 
-/// Bytes read at a time, after which other commands of the core have their turn: a verification needs the data only for
-/// a moment, whatever its length.
+/// Bytes read in a time slice: a verification needs the data only for a moment, whatever its length.
 pub(crate) const CHUNK: usize = 512 << 10;
 
 /// What the medium is compared with (BYTCHK, SBC-4).
@@ -72,9 +71,10 @@ fn verify(command: Command, blocks: Blocks) -> Answer {
             return Ok(Response::took(wanted as u64));
         }
         let device = command.unit().device();
-        let mut done = 0;
+        let (mut done, mut slices) = (0, TimeSlices::new());
         while done < len {
             let chunk = CHUNK.min(len - done);
+            slices.spend(chunk as u64).await;
             let read = device.read(offset + done as u64, Buf::for_overwrite(chunk)).await;
             let step = Step::Read { offset, len: len as u64 };
             let medium = read.map_err(|error| failure(command.unit(), step, &error))?;
@@ -87,9 +87,6 @@ fn verify(command: Command, blocks: Blocks) -> Answer {
                 return Err(miscompare(at));
             }
             done += chunk;
-            if done < len {
-                yield_now().await;
-            }
         }
         Ok(Response::took(wanted as u64))
     })
@@ -126,9 +123,10 @@ fn write_and_verify(command: Command, blocks: Blocks) -> Answer {
         // What is verified is what is on the medium.
         let written = device.write(offset, data.clone(), Durability::Stable).await;
         written.map_err(|error| failure(command.unit(), writing, &error))?;
-        let mut done = 0;
+        let (mut done, mut slices) = (0, TimeSlices::new());
         while done < data.len() {
             let chunk = CHUNK.min(data.len() - done);
+            slices.spend(chunk as u64).await;
             let medium = device.read(offset + done as u64, Buf::for_overwrite(chunk)).await;
             let medium = medium.map_err(|error| failure(command.unit(), reading, &error))?;
             if comparison == Comparison::Data
@@ -137,9 +135,6 @@ fn write_and_verify(command: Command, blocks: Blocks) -> Answer {
                 return Err(miscompare(done + at));
             }
             done += chunk;
-            if done < data.len() {
-                yield_now().await;
-            }
         }
         Ok(Response::took(len as u64))
     })

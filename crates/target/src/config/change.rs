@@ -39,7 +39,7 @@ pub enum ChangeKind {
     Added,
     /// It goes.
     Removed,
-    /// It gets another value.
+    /// Its value changes.
     Changed,
 }
 
@@ -63,7 +63,9 @@ impl fmt::Display for Change {
             write!(f, "{comma}{key}")?;
         }
         match (&self.from, &self.to) {
-            // A key that is gone: the value is what it is without one.
+            // A key that is gone has its default, which of a boolean is the other value: the default is never written.
+            (Some(from), None) if self.key.is_some() && from == "true" => f.write_str(": true -> false"),
+            (Some(from), None) if self.key.is_some() && from == "false" => f.write_str(": false -> true"),
             (Some(from), None) if self.key.is_some() => write!(f, ": {from} -> default"),
             (Some(from), Some(to)) => write!(f, ": {from} -> {to}"),
             (None, Some(value)) | (Some(value), None) => write!(f, ": {value}"),

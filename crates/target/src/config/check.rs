@@ -22,6 +22,11 @@ fn is_visible(text: &str, most: usize) -> bool {
     (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// Portal groups in a sentence: `1, 2`.
+fn listed(tags: &[u16]) -> String {
+    tags.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 impl Config {
     /// Refuses what cannot be served, from duplicate LUNs to unreadable secret files.
     pub fn check(&self) -> Result<(), ConfigError> {
@@ -29,7 +34,7 @@ impl Config {
             return Err(ConfigError::NoTargets { origin: self.origin.clone() });
         }
         if self.listen.is_empty() {
-            return Err(self.wrong("listen", "[]", "at least one address is needed"));
+            return Err(ConfigError::NoPortals { origin: self.origin.clone() });
         }
         self.check_portals()?;
         if let Some(cores) = self.cores.filter(|cores| !(1..=1024).contains(cores)) {
@@ -178,8 +183,12 @@ impl Config {
         let known = self.portal_group_tags();
         let mut tags = HashSet::new();
         for group in &target.portal_groups {
-            if !known.contains(&group.tag) || !tags.insert(group.tag) {
-                let why = "each may be there once, and must be the tag of a [[portal_group]], or 1";
+            if !known.contains(&group.tag) {
+                let why = format!("there is no portal group {}; there are: {}", group.tag, listed(&known));
+                return Err(self.wrong(&at("portal_group: tag"), &group.tag, why));
+            }
+            if !tags.insert(group.tag) {
+                let why = "a target names a portal group only once";
                 return Err(self.wrong(&at("portal_group: tag"), &group.tag, why));
             }
         }
@@ -221,8 +230,9 @@ impl Config {
         }
         if let Some(mutual) = mutual {
             if chap.is_empty() {
-                let why =
-                    format!("initiators can ask the target for proof only after their own: add a {section}");
+                let why = format!(
+                    "mutual CHAP needs a CHAP user that initiators log in as: add a {section} (--chap)"
+                );
                 return Err(self.wrong(&at("mutual_chap: user"), &mutual.user, why));
             }
             // RFC 7143 [9.2.1-8]

@@ -9,8 +9,8 @@ use super::ChapUser;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Discovery {
-    /// CHAP users. If there is any, initiators must authenticate as one of them before they are told of any target. If
-    /// there is none, an initiator that insists on CHAP is checked against the users of all targets.
+    /// CHAP users. If there is any, initiators must authenticate as one of them before any target is reported to
+    /// them. If there is none, an initiator that insists on CHAP is checked against the users of all targets.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub chap: Vec<ChapUser>,
     /// The CHAP user as which the daemon authenticates to initiators that ask for it (mutual CHAP).

@@ -1,11 +1,11 @@
-//! What peers can make this process spend.
+//! Limits on the resources that peers can use.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What peers can make this process spend.
+/// Limits on the resources that peers can use.
 ///
 /// In the worst case the memory is about `sessions × session_memory_mib`, plus 64 KiB for each connection that is not
 /// logged in, and 16 MiB for each connection with error recovery.

@@ -30,7 +30,9 @@ pub use device::DeviceName;
 pub use discovery::{Advertise, Discovery};
 pub use limits::Limits;
 pub use overrides::Overrides;
-pub use target::{AccessRule, AccessState, ChapUser, LunConfig, Redirect, TargetConfig, TargetPortalGroup};
+pub use target::{
+    AccessRule, AccessState, ChapUser, CompactPolicy, LunConfig, Redirect, TargetConfig, TargetPortalGroup,
+};
 
 /// The tag of the portal group that [`Config::listen`] describes.
 pub const FIRST_PORTAL_GROUP: u16 = 1;
@@ -104,7 +106,7 @@ pub struct Config {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<usize>,
     /// Directory for state that must survive a restart: reservations with APTPL, saved mode pages, access states.
-    /// Without it nothing is kept, and initiators are told so.
+    /// Without it no such state is saved, and initiators are informed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
     /// Identifies this machine in the serial numbers of its disks. Without it: `/etc/machine-id`. Set it in containers,
@@ -121,7 +123,7 @@ pub struct Config {
     /// they do not handle well.
     #[serde(default)]
     pub error_recovery_level: u8,
-    /// Limits on what peers can make the daemon spend.
+    /// Limits on the resources that peers can use.
     #[serde(default)]
     pub limits: Limits,
     /// The management interface.
@@ -236,9 +238,9 @@ pub enum ConfigError {
         message: String,
     },
     /// A value that cannot be.
-    #[error("{origin}: {key} = {value:?}: {why}")]
+    #[error("{}{key} = {value:?}: {why}", before(origin))]
     Value {
-        /// The file, or the command line.
+        /// The file, or the command line; empty: a change of what is served.
         origin: String,
         /// The key or flag, with the target and LUN it belongs to.
         key: String,
@@ -262,11 +264,42 @@ pub enum ConfigError {
         why: String,
     },
     /// Nothing to serve.
-    #[error("{origin} names no target: add a [[target]] with a name and a [[target.lun]]")]
+    #[error("{}", match &origin[..] {
+        "" => "the last target cannot be removed: add another one first, or stop the daemon".to_owned(),
+        origin => format!("{origin} names no target: add a [[target]] with a name and a [[target.lun]]"),
+    })]
     NoTargets {
-        /// The file, or the command line.
+        /// The file, or the command line; empty: a change of what is served.
         origin: String,
     },
+    /// No way in.
+    #[error("{}", match &origin[..] {
+        "" => "the last portal of portal group 1 cannot be removed: add another one first (lunway portal add)".to_owned(),
+        origin => format!("{origin}: listen is empty: at least one address is needed"),
+    })]
+    NoPortals {
+        /// The file, or the command line; empty: a change of what is served.
+        origin: String,
+    },
+}
+
+/// `FILE: `, where there is one.
+fn before(origin: &str) -> String {
+    if origin.is_empty() { String::new() } else { format!("{origin}: ") }
+}
+
+impl ConfigError {
+    /// The same of a change that was asked of a running server: no file and no flag said it.
+    #[must_use]
+    pub fn of_change(self) -> Self {
+        let nothing = String::new;
+        match self {
+            Self::Value { key, value, why, .. } => Self::Value { origin: nothing(), key, value, why },
+            Self::NoTargets { .. } => Self::NoTargets { origin: nothing() },
+            Self::NoPortals { .. } => Self::NoPortals { origin: nothing() },
+            other => other,
+        }
+    }
 }
 
 /// Origin of a configuration that no file says.

@@ -17,7 +17,7 @@ pub struct TargetConfig {
     /// The target's iSCSI name: `iqn.…`, `eui.…` or `naa.…`.
     #[schemars(with = "String")]
     pub name: IscsiName,
-    /// TargetAlias: a description that initiators are told at login.
+    /// TargetAlias: a description that is sent to initiators at login.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
     /// `false`: the target is left out of discovery, logins are answered "service unavailable", and existing sessions
@@ -86,14 +86,14 @@ impl TargetConfig {
     }
 }
 
-/// Where initiators of a target are sent (RFC 7143 §11.13.5, status class 1).
+/// Redirection of a target's initiators (RFC 7143 §11.13.5, status class 1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redirect {
     /// The portal, `ADDRESS:PORT`.
     #[schemars(with = "String")]
     pub to: SocketAddr,
-    /// `true`: the target has moved for good, and initiators may remember the new portal.
+    /// `true`: the target has moved permanently, and initiators may remember the new portal.
     #[serde(default, skip_serializing_if = "is_no")]
     #[schemars(extend("default" = false))]
     pub permanent: bool,
@@ -202,6 +202,26 @@ pub struct LunConfig {
     /// Initiators get a warning when the backing store is fuller than this percentage (soft threshold, SBC-4 4.7.3.7).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_percent: Option<u8>,
+    /// When the VHDX file of the LUN is compacted automatically, by moving its blocks into its holes: `on-idle`, while
+    /// no initiator has read or written for a minute; `on-close`, for at most 5 seconds, when the LUN is removed or the
+    /// daemon ends. Without it: only on request (`lunway lun compact`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compact: Vec<CompactPolicy>,
+    /// `true`: changes are recorded in blocks of 64 KiB, in a file in the state directory, so that a backup reads
+    /// only those blocks.
+    #[serde(default, skip_serializing_if = "is_no")]
+    #[schemars(extend("default" = false))]
+    pub track: bool,
+}
+
+/// When a VHDX file is compacted automatically.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CompactPolicy {
+    /// While no initiator has read or written for a minute.
+    OnIdle,
+    /// When the LUN is removed or the daemon ends, for at most 5 seconds.
+    OnClose,
 }
 
 impl LunConfig {
@@ -222,6 +242,8 @@ impl LunConfig {
             removable: false,
             serial: None,
             threshold_percent: None,
+            compact: Vec::new(),
+            track: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How a connection ends, and what must end before.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -122,10 +123,15 @@ impl Connection {
                 sibling.send(Order::Resume);
             }
         }
-        if let Some(nexus) = session.as_ref().and_then(|session| session.nexus.as_ref()) {
+        let nexus = session.as_ref().and_then(|session| session.nexus.clone());
+        if let Some(nexus) = &nexus {
             nexus.release_waiting();
         }
-        let nexus = session.as_ref().and_then(|session| session.nexus.clone());
+        if let (Some(nexus), true) = (&nexus, end.ends_session().is_some()) {
+            nexus.owner().leave();
+            // What the devices have not begun is dropped when it is polled.
+            work = work.into_iter().collect();
+        }
         if let Some(nexus) = &nexus {
             // RFC 7143 §11.14.5: where the session goes on, it does so without them.
             // RFC 7143 [11.14.5-1]
@@ -154,8 +160,12 @@ impl Connection {
             if commands_executing == 0 && held.is_empty() {
                 break;
             }
+            let next_done = poll_fn(|cx| {
+                let _entered = nexus.as_ref().map(|nexus| nexus.owner().enter());
+                work.poll_next_unpin(cx)
+            });
             tokio::select! {
-                done = work.next() => match done {
+                done = next_done => match done {
                     Some(Done::Command { task, .. }) => {
                         commands_executing -= 1;
                         waiters.retain_mut(|waiter| waiter.goes_on_without(task));
@@ -195,6 +205,7 @@ impl Connection {
             None => match asked {
                 Some(ask) if is_denial(&end) => shared.denied(peer.ip(), |more| {
                     let (initiator, target) = (ask.initiator_name, ask.target_name.unwrap_or_default());
+                    let more = (more > 0).then_some(more);
                     tracing::warn!(%peer, ?initiator, ?target, more, "denied: {end}");
                 }),
                 asked => shared.no_login(|suppressed| match asked {

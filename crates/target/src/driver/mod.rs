@@ -27,7 +27,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::FuturesUnordered;
-use lunway_block::Io;
+use lunway_block::{Entered, Io};
 use lunway_iscsi::login::LoginAsk;
 use lunway_iscsi::pdu::{LogoutResult, TaskAttribute};
 use lunway_iscsi::target::{Command, Completion, TargetConnection, TargetEvent, TaskId};
@@ -287,6 +287,7 @@ impl Connection {
     /// Carries out what the core says, until that is all or the turn is over; where too much is under way, what is not
     /// a command.
     fn execute(&mut self) {
+        let mut entered = self.enter();
         while !self.mute && self.ending.is_none() {
             let stalled = self.is_stalled() || self.turn_is_over() && self.core.next_command().is_some();
             let event = if stalled { self.core.poll_urgent_event() } else { self.core.poll_event() };
@@ -339,6 +340,8 @@ impl Connection {
                             self.end(End::NoPlace);
                         }
                     }
+                    drop(entered);
+                    entered = self.enter();
                 }
                 TargetEvent::Wake(cid) => {
                     if let Some(sibling) = self.ticket.sibling(cid) {
@@ -352,6 +355,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// What is asked of devices from here on is asked for the session.
+    fn enter(&self) -> Option<Entered> {
+        let nexus = self.session.as_ref()?.nexus.as_ref()?;
+        Some(nexus.owner().enter())
     }
 
     fn command(&mut self, command: Command) {

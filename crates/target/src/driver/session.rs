@@ -134,6 +134,8 @@ impl Connection {
                 // Before another connection can join.
                 nexus.hold(&self.held);
                 self.ticket.set_nexus(nexus);
+                // A change after `open_nexus` and before this has not found it.
+                self.reconsider();
             }
             None => self.end(End::Ordered(Cause::Removed)),
         }
@@ -142,15 +144,13 @@ impl Connection {
     /// The configuration of the target has changed: what the session may see and do follows, or it has to go.
     pub(super) fn reconsider(&mut self) {
         let Some(logged_in) = self.core.logged_in() else { return };
-        let nexus = self.session.as_ref().and_then(|session| session.nexus.as_ref());
-        match (self.shared.admit(logged_in, self.ends), nexus) {
-            (Some((_, view)), Some(nexus)) => nexus.set_view(view),
-            // A session that waits for its predecessor opens its nexus as things are then.
-            (Some(_), None) => {}
-            (None, _) => {
-                self.core.request_logout(LEAVE_TIME, Instant::now());
-                self.eventful = true;
-            }
+        // A session that waits for its predecessor opens its nexus as things are then.
+        if let Some(nexus) = self.session.as_ref().and_then(|session| session.nexus.as_ref()) {
+            self.shared.show(nexus, logged_in, self.ends);
+        }
+        if self.shared.admit(logged_in, self.ends).is_none() {
+            self.core.request_logout(LEAVE_TIME, Instant::now());
+            self.eventful = true;
         }
     }
 }

@@ -68,6 +68,7 @@ impl Connection {
 
     pub(super) fn poll_work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut news = Poll::Pending;
+        let _entered = if self.work.is_empty() { None } else { self.enter() };
         while !self.work.is_empty()
             && !self.turn_is_over()
             && let Poll::Ready(Some(done)) = self.work.poll_next_unpin(cx)

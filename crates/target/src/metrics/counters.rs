@@ -157,7 +157,7 @@ impl Counters {
 pub struct LunMetrics {
     /// By kind of operation: `read`, `write`, `unmap` (with WRITE SAME), `flush`, `other`.
     pub operations: Vec<OperationMetrics>,
-    /// By cause: commands that the device could not carry out. A write where writing is not allowed is not among them.
+    /// By cause: commands that the device could not carry out. Writes to a write-protected LUN do not count.
     pub failures: Vec<FailureMetrics>,
     /// Commands that the device has now.
     pub queue: u64,
@@ -166,27 +166,27 @@ pub struct LunMetrics {
 /// Commands that a device has failed for one cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FailureMetrics {
-    /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: it is not there any
-    /// longer; `timeout`: it has not answered in time; `internal`: something else.
+    /// `full`: its backing store has no space left; `medium`: reading or writing failed; `gone`: the device no
+    /// longer exists; `timeout`: it has not answered in time; `internal`: something else.
     pub cause: Cow<'static, str>,
     /// How many.
     pub count: u64,
 }
 
-/// One kind of operations.
+/// Counters of one kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OperationMetrics {
     /// Its name.
     pub operation: Cow<'static, str>,
     /// Commands that have ended.
     pub operations: u64,
-    /// Bytes of those that succeeded.
+    /// Bytes of successful commands.
     pub bytes: u64,
     /// Commands that the device could not carry out.
     pub failed: u64,
-    /// Commands that were refused: mistakes, unit attentions, reservations.
+    /// Commands that were refused: invalid requests, unit attentions, reservations.
     pub refused: u64,
-    /// Microseconds from their arrival to their answers, all together.
+    /// Sum of the microseconds from arrival to answer.
     pub latency_us_total: u64,
     /// How many took up to 1, 2, 4 … 2^24 microseconds, and longer; not cumulated.
     pub latency_us_log2: Vec<u64>,

@@ -76,14 +76,13 @@ pub struct MetricsSnapshot {
     pub logins: u64,
     /// Logins that did not.
     pub logins_refused: u64,
-    /// CHAP responses of initiators that were wrong.
+    /// Wrong CHAP responses of initiators.
     pub chap_failures: u64,
-    /// CHAP responses that had to wait before they were checked, or were refused unchecked, because others were wrong
-    /// before.
+    /// CHAP responses that were delayed or refused unchecked, because earlier ones were wrong.
     pub chap_delayed: u64,
-    /// By logical unit: its size, and the space behind it.
+    /// By logical unit: its size, and the space in its backing store.
     pub devices: Vec<DeviceReading>,
-    /// How much is served as configured and may not be meant so.
+    /// Number of warnings by kind.
     pub warnings: Vec<WarningCount>,
 }
 
@@ -99,7 +98,7 @@ pub struct LunReading {
     pub metrics: LunMetrics,
 }
 
-/// The size of a logical unit, and the space behind it.
+/// The size of a logical unit, and the space in its backing store.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceReading {
     /// The target's name.
@@ -108,18 +107,18 @@ pub struct DeviceReading {
     pub lun: u16,
     /// What initiators see, bytes.
     pub size: u64,
-    /// Its backing store; null: it does not tell.
+    /// Its backing store; null: unknown.
     pub space: Option<SpaceReading>,
 }
 
-/// What a backing store holds and has left, bytes.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+/// Space of a backing store, bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpaceReading {
-    /// What the logical unit takes of it.
+    /// Space that the logical unit takes.
     pub allocated: u64,
-    /// What everything in it takes.
+    /// Space in use, by everything in it.
     pub used: u64,
-    /// What is left for the logical unit to take.
+    /// Space that is left for the logical unit.
     pub available: u64,
 }
 
@@ -155,7 +154,7 @@ pub struct PortalReading {
     /// Its address.
     #[schemars(with = "String")]
     pub portal: SocketAddr,
-    /// Sessions that came by it and are there.
+    /// Current sessions through this portal.
     pub sessions: usize,
     /// What was counted.
     #[serde(flatten)]
@@ -229,12 +228,16 @@ impl Metrics {
         inner.failure_log.retain(|_, log| !log.is_empty());
     }
 
-    pub(crate) fn snapshot(&self) -> MetricsSnapshot {
+    /// All counters; those of `served` logical units are there before their first command.
+    pub(crate) fn snapshot(&self, served: impl Iterator<Item = (String, u16)>) -> MetricsSnapshot {
         let inner = self.lock();
         let (mut luns, mut portals) = (inner.luns.clone(), inner.portals.clone());
         let shelves: Vec<_> = inner.sessions.iter().filter_map(Weak::upgrade).collect();
         let (logins, logins_refused) = (inner.logins, inner.logins_refused);
         drop(inner);
+        for lun in served {
+            luns.entry(lun).or_default();
+        }
         let mut sessions = Vec::new();
         for shelf in &shelves {
             let mut sum = LunMetrics::default();

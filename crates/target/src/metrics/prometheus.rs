@@ -37,7 +37,7 @@ impl MetricsSnapshot {
         for (result, count) in [("succeeded", self.logins), ("refused", self.logins_refused)] {
             page.line("lunway_logins_total", &[("result", result.to_owned())], count);
         }
-        page.family("lunway_chap_failures_total", "counter", "CHAP responses of initiators that were wrong.");
+        page.family("lunway_chap_failures_total", "counter", "Wrong CHAP responses of initiators.");
         page.line("lunway_chap_failures_total", &[], self.chap_failures);
         page.family(
             "lunway_chap_delayed_total",

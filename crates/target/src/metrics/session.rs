@@ -148,6 +148,7 @@ impl SessionCounters {
         let session = &self.shelf.session;
         let Some(more) = self.metrics.logs_failure(&session.target, lun, cause, count, now) else { return };
         let (target, initiator, operation) = (&session.target, &session.initiator, kind.name());
+        let more = (more > 0).then_some(more);
         let (why, told) =
             (cause.sentence(), response.sense.as_deref().map(ToString::to_string).unwrap_or_default());
         tracing::error!(%target, lun, %initiator, operation, more, "a command failed: {why} (its initiator was told: {told})");

@@ -26,7 +26,7 @@ pub(super) fn take(address: SocketAddr) -> Option<TcpListener> {
 pub(crate) fn close_unwanted() {
     for listener in waiting().drain(..) {
         let address = listener.local_addr();
-        tracing::warn!(?address, "a socket was passed to listen on that `listen` does not name: closed");
+        tracing::warn!(?address, "closed a listening socket from systemd that is not in `listen`");
     }
 }
 

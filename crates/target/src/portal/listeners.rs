@@ -107,6 +107,15 @@ impl Drop for Open {
 pub(crate) struct PreparedListeners {
     groups: Vec<PortalGroup>,
     sockets: BTreeMap<SocketKey, Open>,
+    /// As connections will see them.
+    portals: Portals,
+}
+
+impl PreparedListeners {
+    /// The portals of the configuration that they are for.
+    pub(crate) fn portals(&self) -> &Portals {
+        &self.portals
+    }
 }
 
 /// An entry of `listen`, and what it stands for now.
@@ -171,7 +180,8 @@ impl Listeners {
         let state = self.sockets.lock();
         let known = state.plan();
         let mut sockets = BTreeMap::new();
-        for key in plan(&groups, &state.addresses_for(&groups)).into_keys() {
+        let plan = plan(&groups, &state.addresses_for(&groups));
+        for &key in plan.keys() {
             if state.open.contains_key(&key) {
                 continue;
             }
@@ -181,7 +191,8 @@ impl Listeners {
                 Err(error) => return Err(error),
             }
         }
-        Ok(PreparedListeners { groups, sockets })
+        let portals = state.portals(&plan, state.open.iter().chain(&sockets));
+        Ok(PreparedListeners { groups, sockets, portals })
     }
 
     /// Entries of `listen` of these groups that are not listened on now: the tag of the group, the entry, and why.
@@ -319,12 +330,7 @@ impl Sockets {
     }
 
     fn publish(&self, state: &State, plan: &Plan) {
-        let mut portals = Portals::on(state.addresses.clone().unwrap_or_default());
-        for (key, open) in &state.open {
-            if let Some(socket) = plan.get(key) {
-                portals.add(*key, open.address.port(), socket);
-            }
-        }
+        let portals = state.portals(plan, &state.open);
         let before = self.table.now();
         if *before == portals {
             return;
@@ -340,6 +346,17 @@ impl Sockets {
 }
 
 impl State {
+    /// The portals of a plan on these sockets, as far as it has them.
+    fn portals<'a>(&self, plan: &Plan, open: impl IntoIterator<Item = (&'a SocketKey, &'a Open)>) -> Portals {
+        let mut portals = Portals::on(self.addresses.clone().unwrap_or_default());
+        for (key, open) in open {
+            if let Some(socket) = plan.get(key) {
+                portals.add(*key, open.address.port(), socket);
+            }
+        }
+        portals
+    }
+
     fn plan(&self) -> Plan {
         plan(&self.groups, &self.addresses_for(&self.groups))
     }
@@ -370,7 +387,14 @@ impl State {
         let failed = self.failed.iter().rfind(|(key, _)| is_meant(key)).map(|(_, error)| error.to_string());
         let everything = matches!(spec.scope(), PortalScope::Address(ip) if ip.is_unspecified());
         let absent = meant.is_empty() && !everything;
-        failed.or_else(|| absent.then(|| "this machine has no such address now".to_owned()))
+        let lacking = || match spec.scope() {
+            PortalScope::Address(_) => "this machine does not have that address now".to_owned(),
+            PortalScope::Interface(name) => {
+                format!("there is no interface {name} that is up and has an address")
+            }
+            PortalScope::Network(_) => "this machine has no address in that network now".to_owned(),
+        };
+        failed.or_else(|| absent.then(lacking))
     }
 }
 

@@ -228,6 +228,22 @@ impl Portals {
         found.map(|portal| portal.tag)
     }
 
+    /// Whether what connects to this address reaches a portal of ours.
+    pub(crate) fn is_own(&self, address: SocketAddr) -> bool {
+        let everything = || {
+            self.everything.iter().any(|portal| {
+                portal.address.is_ipv4() == address.is_ipv4() && portal.address.port() == address.port()
+            })
+        };
+        self.known.iter().any(|portal| portal.address == address)
+            || address.ip().is_loopback() && everything()
+    }
+
+    /// Whether a portal of a group that is `offered` is listened on.
+    pub(crate) fn any(&self, offered: impl Fn(u16) -> bool) -> bool {
+        self.iter().any(|portal| offered(portal.tag))
+    }
+
     /// What an initiator is told in answer to SendTargets, the portal that it came by first, of the groups that are
     /// `offered` only, and of the others those that it may be able to reach, as `advertise` says. Loopback and
     /// link-local addresses mean nothing to another machine and are told only to an initiator that came by one.

@@ -56,9 +56,7 @@ pub enum PortalSpecError {
     )]
     Port(String),
     /// No initiator could be told an address that means something else on each link.
-    #[error(
-        "{0} is a link-local address, which means nothing to an initiator that is told it: choose another one"
-    )]
+    #[error("{0} is a link-local address, which initiators cannot use: choose another address")]
     LinkLocal(IpAddr),
 }
 

@@ -364,6 +364,17 @@ impl Registry {
         self.lock().connections_with(target, None)
     }
 
+    /// The nexuses of all sessions with a target, and who they are with.
+    pub(crate) fn nexuses_with(&self, target: &str) -> Vec<(SessionSummary, Arc<Nexus>)> {
+        let inner = self.lock();
+        let sessions = inner.sessions.values().filter(|session| session.key.target == target);
+        let described = |session: &Session| {
+            let summary = session.handles().find_map(|handle| handle.session.get())?;
+            Some((summary.clone(), Arc::clone(session.nexus.as_ref()?)))
+        };
+        sessions.filter_map(described).collect()
+    }
+
     /// Number of sessions with a target.
     pub(crate) fn sessions_with(&self, target: &str) -> usize {
         let inner = self.lock();

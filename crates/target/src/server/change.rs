@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 
 use super::claim::{Claim, Claimed};
 use super::error::{ChangeError, StartError, UnansweredDevice};
-use super::lun::{Lun, Resize, Succession};
+use super::lun::{Lun, Resize, Serials, Succession};
+use super::own::none_is_own;
 use super::warnings::Warning;
 use super::{Luns, Server, all_ended, effects, settings};
 use crate::config::{AccessState, Change, ChangeKind, Config, ConfigError, LunConfig, TargetConfig};
@@ -57,7 +58,7 @@ pub struct ChangeOptions<'a> {
     pub switched: Option<(&'a str, u16)>,
 }
 
-/// What a change came to.
+/// Result of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Changed {
     /// The generation that is served now.
@@ -112,6 +113,8 @@ struct Aftermath {
     left: Vec<(String, u16, oneshot::Receiver<()>)>,
     /// Sessions with targets that are gone.
     leaving: Vec<Arc<Handle>>,
+    /// Logical units that were never served, and of which nothing is to stay.
+    forgotten: Vec<JoinHandle<()>>,
     _claims: Claimed,
 }
 
@@ -159,6 +162,16 @@ impl Transaction {
         self.luns.get(&(target.to_owned(), lun))
     }
 
+    /// All logical units.
+    pub(super) fn luns(&self) -> impl Iterator<Item = &Lun> {
+        self.luns.values()
+    }
+
+    /// Adds one that is offered already.
+    pub(super) fn add(&mut self, lun: Lun) {
+        self.luns.insert(lun.key(), lun);
+    }
+
     /// The end: no change is made any longer. Beside what is served what is taking its leave.
     pub(super) fn end(&mut self) -> (Luns, Vec<Leave>) {
         self.closed = true;
@@ -170,7 +183,7 @@ impl Server {
     /// What would be different with `new`.
     pub fn plan(&self, new: &Config) -> Result<Vec<Change>, ConfigError> {
         new.check()?;
-        self.config().changes(&new.with_formats())
+        self.config().changes(&self.offline.with_formats(new))
     }
 
     /// Serves what `edit` makes of the present configuration.
@@ -253,12 +266,13 @@ impl Server {
         new.check()?;
         new.keep_formats(&old);
         // What is served once all devices are open.
-        let served = new.with_formats();
+        let served = self.offline.with_formats(&new);
         let mut changes = old.changes(&served)?;
         if let Some(key) = FIXED.iter().find(|key| changes.iter().any(|change| change.is_of_daemon(key))) {
             return Err(ChangeError::NeedsRestart((*key).to_owned()));
         }
         let prepared = self.prepare(&transaction.luns, &new, options.switched)?;
+        none_is_own(&new, prepared.sockets.portals())?;
         let to_open =
             |(target, lun): &&(TargetConfig, LunConfig)| openings.find(target.name.as_str(), lun).is_none();
         let needs: Vec<_> = prepared.new.iter().filter(to_open).cloned().collect();
@@ -268,12 +282,17 @@ impl Server {
         if let Some(smaller) = smaller(&transaction.luns, &prepared, openings).filter(|_| !options.shrink) {
             return Err(smaller);
         }
+        one_serial_each(&transaction.luns, &prepared, openings, &new)?;
         changes.extend(prepared.secrets.iter().cloned());
         let made = !options.dry_run;
         let (before, sessions) = (self.shared.serving(), self.shared.registry.summaries());
         let mut effects = effects::effects(&before.targets, &prepared.targets, &sessions, made);
         effects.extend(effects::lost_luns(&old, &served, &sessions, made));
         effects.extend(effects::lost_memory(&old, &served, made));
+        effects.extend(effects::served_again(&old, &served));
+        let (portals, later) = (self.shared.portals.now(), prepared.sockets.portals());
+        effects.extend(effects::lost_portals(&portals, later, &prepared.targets, &sessions, made));
+        effects.extend(effects::unreachable(&portals, later, &prepared.targets, made));
         let (warnings, known) = (Warning::of(&served), self.warnings());
         let now = warnings.iter().cloned().chain(self.idle_portals(&served));
         let new = now.filter(|warning| !known.contains(warning) && !warning.is_told_by_effects());
@@ -302,10 +321,10 @@ impl Server {
             current.warnings = warnings;
         }
         for change in &changes {
-            tracing::info!(generation, "{change}");
+            tracing::info!("configuration {generation}: {change}");
         }
         for effect in &effects {
-            tracing::warn!(generation, "{effect}");
+            tracing::warn!("configuration {generation}: {effect}");
         }
         let aftermath = self.commit(&mut transaction, prepared, openings, &served);
         is_served();
@@ -375,6 +394,8 @@ impl Server {
                     let (target, lun, device) = (name.to_owned(), lun.id, lun.device.to_string());
                     return Err(ChangeError::Reopened { target, lun, device, memory });
                 }
+                // It is opened beside changes.
+                None if self.offline.has(name, lun) => {}
                 None | Some((_, Succession::NewDevice)) => prepared.new.push((config.clone(), lun.clone())),
             }
         }
@@ -382,7 +403,7 @@ impl Server {
             Some(old) => Arc::clone(&old.scsi),
             None => self.maker.target(name).map_err(StartError::State)?,
         };
-        let config = config.with_formats();
+        let config = self.offline.target_with_formats(config);
         prepared.targets.insert(name.to_owned(), Arc::new(Target { config, auth, scsi }));
         Ok(())
     }
@@ -450,8 +471,11 @@ impl Server {
                 }
             }
         }
+        let gone_offline = self.offline.retain(new, luns);
         self.shared.metrics.forget(|target, lun| !luns.contains_key(&(target.to_owned(), lun)));
-        let claims = retired.iter().map(|(lun, ..)| Claim::of(&lun.target, &lun.config)).collect();
+        let retired_claims = retired.iter().map(|(lun, ..)| Claim::of(&lun.target, &lun.config));
+        let offline_claims = gone_offline.iter().map(|(target, config)| Claim::of(target, config));
+        let claims = retired_claims.chain(offline_claims).collect();
         let claims = self.claims.claim_beside(claims);
         transaction.leaves.retain(|leave| !leave.task.is_finished());
         let mut left = Vec::new();
@@ -461,7 +485,9 @@ impl Server {
             transaction.leaves.push(leave);
             left.push((target, id, ended));
         }
-        Aftermath { resizes, left, leaving, _claims: claims }
+        let forgotten =
+            gone_offline.iter().map(|(target, config)| self.maker.forget(target, config.id)).collect();
+        Aftermath { resizes, left, leaving, forgotten, _claims: claims }
     }
 
     /// Takes leave of a logical unit, on the server's own runtime: whatever becomes of the change, its data is flushed.
@@ -492,7 +518,8 @@ impl Server {
     /// Waits for what the disks have to do with a change that is made: for [`RETIRE_TIME`] for those that are removed.
     /// What can still go wrong here are devices that do not do as they are told, which is logged.
     async fn follow_up(&self, aftermath: Aftermath) {
-        let Aftermath { resizes, left, leaving, _claims } = aftermath;
+        let Aftermath { resizes, left, leaving, forgotten, _claims } = aftermath;
+        join_all(forgotten).await;
         let resizes = join_all(resizes.into_iter().map(|resize| resize.carry_out(&self.maker.runtime)));
         let leaves = async {
             all_ended(&leaving, DRAIN_TIME + DRAIN_SLACK).await;
@@ -524,15 +551,24 @@ impl Server {
         }
     }
 
-    /// Tells the sessions of targets that are different now to look at what they may still do. Returns those that have
-    /// to go because their target does.
+    /// Changes what the sessions of targets that are different now may see and do, at once: when the change is
+    /// answered, nothing begins that it forbids. Then tells them to look themselves whether they may stay. Returns
+    /// those that have to go because their target does.
     fn reconsider_sessions(&self, old: &Serving, new: &BTreeMap<String, Arc<Target>>) -> Vec<Arc<Handle>> {
         let mut leaving = Vec::new();
         for (name, target) in &old.targets {
             let sessions = || self.shared.registry.connections_with(name);
+            if let Some(new) = new.get(name).filter(|new| new.config != target.config) {
+                for (session, nexus) in self.shared.registry.nexuses_with(name) {
+                    let (from, user) = (session.peer.ip(), session.user.as_deref());
+                    nexus.set_view(new.view_of(&session.initiator, from, user));
+                }
+            }
             match new.get(name) {
                 Some(new) if new.config == target.config => {}
-                Some(new) if new.config.enabled => sessions().iter().for_each(|s| s.send(Order::Reconsider)),
+                Some(new) if new.config.enabled => {
+                    sessions().iter().for_each(|session| session.send(Order::Reconsider));
+                }
                 _ => {
                     let sessions = sessions();
                     sessions.iter().for_each(|session| session.send(Order::RequestLogout(DRAIN_TIME)));
@@ -556,6 +592,27 @@ fn smaller(luns: &Luns, prepared: &Prepared, openings: &Openings) -> Option<Chan
         let smaller = || ChangeError::Smaller { target: target.to_owned(), lun, present, size };
         (size < present).then(smaller)
     })
+}
+
+/// Refuses two logical units with one serial number, also where one of them is derived.
+fn one_serial_each(
+    luns: &Luns,
+    prepared: &Prepared,
+    openings: &Openings,
+    new: &Config,
+) -> Result<(), StartError> {
+    let mut serials = Serials::default();
+    for target in &new.targets {
+        for config in &target.luns {
+            let key = (target.name.to_string(), config.id);
+            let opened = || openings.find(&key.0, config).map(|at| &openings.luns[at].lun.unit);
+            let renewed = prepared.renewed.iter().find(|(of, _)| *of == key).map(|(_, unit)| unit);
+            if let Some(unit) = opened().or(renewed).or_else(|| luns.get(&key).map(|lun| &lun.unit)) {
+                serials.add(&key.0, key.1, unit)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn changed_secret(place: String) -> Change {

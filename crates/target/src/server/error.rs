@@ -1,8 +1,11 @@
 //! What can go wrong with a server as a whole.
 
 use std::io;
+use std::net::SocketAddr;
 
 use lunway_block::BlockError;
+use lunway_block::size::HumanSize;
+use lunway_filesystem::cut::Cut;
 use lunway_scsi::StateError;
 
 use super::opening::OpenError;
@@ -31,6 +34,36 @@ pub enum StartError {
         /// What went wrong.
         why: OpenError,
     },
+    /// Two logical units would have one serial number, and so be one disk for initiators.
+    #[error(
+        "target {target}, lun {lun}: the serial number {serial} is that of lun {other_lun} of target {other}, and \
+         initiators would take both for one disk: give it another serial"
+    )]
+    SameSerial {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// What both would have.
+        serial: String,
+        /// The target of the other one.
+        other: String,
+        /// The number of the other one.
+        other_lun: u16,
+    },
+    /// A device that leads back to the daemon, which opens all devices before anybody can log in.
+    #[error(
+        "target {target}, lun {lun}: its device is a logical unit of this daemon, reached over its own portal {portal}, and the \
+         daemon could not start with it: name the device behind that logical unit"
+    )]
+    Own {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// Where the device is reached.
+        portal: SocketAddr,
+    },
     /// What was kept, or the directory for it.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
@@ -51,6 +84,14 @@ pub enum ChangeError {
     /// What was to be changed is not there.
     #[error("there is no {0}")]
     NotFound(String),
+    /// What was to be used is configured, and its device cannot be opened.
+    #[error("{place} is offline: {why}")]
+    Offline {
+        /// The target and the logical unit.
+        place: String,
+        /// What went wrong.
+        why: String,
+    },
     /// The function that edits the configuration refused; its caller knows why.
     #[error("the change was refused")]
     Refused,
@@ -69,8 +110,8 @@ pub enum ChangeError {
     NeedsRestart(String),
     /// A logical unit would lose what is behind its new end, and nobody said that this is meant.
     #[error(
-        "lun {lun} of target {target} has {present} bytes; a size of {size} would lose the data beyond it, and needs \
-         \"shrink\": true"
+        "lun {lun} of target {target} has {}; a size of {} would lose the last {}", HumanSize(*present), HumanSize(*size),
+        HumanSize(present.saturating_sub(*size))
     )]
     Smaller {
         /// The target.
@@ -82,10 +123,21 @@ pub enum ChangeError {
         /// Bytes that it would have.
         size: u64,
     },
+    /// A smaller size would cut a partition or a file system, and nobody said that this is meant.
+    #[error("lun {lun} of target {target}: {cut}")]
+    Cut {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// What would be cut.
+        cut: Cut,
+    },
     /// A device would be opened a second time for another sector size, or to be written: memory would be empty then,
     /// and anything else is locked by the logical unit itself.
     #[error(
-        "lun {lun} of target {target}: {device} cannot be opened anew while it is served{}; remove the logical unit, and add it again",
+        "lun {lun} of target {target}: {device} cannot be reopened while it is served{}; remove the \
+         logical unit, and add it again",
         if *memory { ", as its data would be lost" } else { "" }
     )]
     Reopened {
@@ -110,9 +162,32 @@ pub enum ChangeError {
         /// What it said.
         error: BlockError,
     },
+    /// What changes on the disk of a logical unit is not recorded.
+    #[error(
+        "target {target}, lun {lun}: its changes are not tracked; remove it, and add it again with track"
+    )]
+    NotTracked {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+    },
     /// A device makes no snapshot.
     #[error("target {target}, lun {lun}: {error}")]
     Snapshot {
+        /// The target.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// What it said.
+        error: BlockError,
+    },
+    /// No snapshot is made of logical units, or there is none of that name.
+    #[error("{0}")]
+    NoSnapshot(String),
+    /// A device is not compacted.
+    #[error("target {target}, lun {lun}: {}", why_not_compacted(error))]
+    Compaction {
         /// The target.
         target: String,
         /// The LUN.
@@ -126,6 +201,18 @@ pub enum ChangeError {
     /// The server stops.
     #[error("the daemon is shutting down")]
     ShuttingDown,
+}
+
+fn why_not_compacted(error: &BlockError) -> String {
+    match error {
+        BlockError::Unsupported => {
+            "only a disk in a VHDX file is compacted while it is served; initiators free others by UNMAP (`fstrim`)".to_owned()
+        }
+        BlockError::Busy => {
+            "it is being compacted already: `lunway lun compact --status` says how far it is, --cancel ends it".to_owned()
+        }
+        other => other.to_string(),
+    }
 }
 
 impl From<ConfigError> for ChangeError {
@@ -176,7 +263,8 @@ pub struct ShutdownError {
 impl ShutdownError {
     fn sentence(&self) -> String {
         let sessions = (self.unfinished > 0).then(|| {
-            format!("the devices did not end the commands of {} connection(s) in time", self.unfinished)
+            let plural = if self.unfinished == 1 { "" } else { "s" };
+            format!("the devices did not end the commands of {} connection{plural} in time", self.unfinished)
         });
         let flushes = self.flushes.iter().map(ToString::to_string);
         let unanswered = self.unanswered.iter().map(ToString::to_string);
@@ -202,7 +290,7 @@ mod tests {
         let error = ShutdownError { unfinished: 1, flushes: vec![flush], unanswered: vec![unanswered] };
         assert_eq!(
             error.to_string(),
-            "the devices did not end the commands of 1 connection(s) in time; \
+            "the devices did not end the commands of 1 connection in time; \
              target iqn.t, lun 3: flushing file:/x failed: no space left on the device's backing store; \
              target iqn.t, lun 4: file:/y does not answer; recent writes may not be on stable storage"
         );

@@ -1,16 +1,24 @@
 //! A logical unit as it is served: the device, how it was opened, and its end.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use lunway_block::spec::DeviceSpec;
 use lunway_block::{BlockDevice, BlockError, Io};
 use lunway_scsi::{LogicalUnit, LogicalUnitOptions, ScsiTarget, StateError, StateStore};
+use lunway_snapshot::SnapshotLayer;
+use lunway_track::Tracking;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
+use super::compaction::{CLOSE_TIME, Compactions};
 use super::error::{ChangeError, FlushFailure, StartError, UnansweredDevice};
 use super::opening::{Closing, OpenDevice, OpenError, OpenOptions};
 use super::place::Place;
+use super::snapshots::LunSnapshots;
+use super::tracking::Track;
 use crate::background::Threads;
 use crate::config::{LunConfig, TargetConfig};
 
@@ -33,13 +41,38 @@ pub(super) struct Lun {
     pub(super) config: LunConfig,
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) unit: Arc<LogicalUnit>,
+    pub(super) snapshots: Arc<LunSnapshots>,
+    /// What changed on it, where that is recorded.
+    pub(super) tracking: Option<Tracking>,
     /// The device was opened for reading only.
     opened_read_only: bool,
+    pub(super) compactions: Arc<Compactions>,
     /// Held by a change of size and by a snapshot until the device has answered.
     working: Arc<tokio::sync::Mutex<()>>,
     /// In a mutex, which is never locked, for a future alone is not `Sync`, and a change that many threads may await
     /// must be.
     close: Mutex<Option<Closing>>,
+}
+
+/// Serial numbers of logical units that are served together: given ones, and derived ones.
+#[derive(Default)]
+pub(super) struct Serials(HashMap<String, (String, u16)>);
+
+impl Serials {
+    /// Adds that of a logical unit.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::SameSerial`] where another one has it.
+    pub(super) fn add(&mut self, target: &str, lun: u16, unit: &LogicalUnit) -> Result<(), StartError> {
+        let serial = unit.identity().serial().to_owned();
+        match self.0.insert(serial.clone(), (target.to_owned(), lun)) {
+            None => Ok(()),
+            Some((other, other_lun)) => {
+                Err(StartError::SameSerial { target: target.to_owned(), lun, serial, other, other_lun })
+            }
+        }
+    }
 }
 
 /// Work on the device of a logical unit that takes its time.
@@ -83,6 +116,8 @@ pub(super) struct Maker {
     /// Carries the devices.
     pub(super) runtime: Handle,
     pub(super) state: Option<Arc<dyn StateStore>>,
+    /// The folder of track files.
+    pub(super) tracks: Option<PathBuf>,
     pub(super) place: Arc<Place>,
 }
 
@@ -91,18 +126,49 @@ impl Maker {
     pub(super) async fn make(&self, target: &TargetConfig, lun: &LunConfig) -> Result<Lun, StartError> {
         let refused = |why: OpenError| refused(target, lun, why);
         let options = OpenOptions { sector: lun.sector, read_only: lun.read_only };
+        let track = lun.track && !lun.read_only;
+        if let Some(folder) = self.tracks.as_deref().filter(|_| !lun.track && !lun.read_only) {
+            Track::forget(folder, target, lun).map_err(|why| refused(why.into()))?;
+        }
+        let track = track.then(|| Track::of(self.tracks.as_deref(), target, lun)).transpose();
+        let mut track = track.map_err(|why| refused(why.into()))?;
+        if let Some(track) = &mut track {
+            track.look().await;
+        }
         // On the server's own runtime, whoever asks: the device must live as long as that.
         let opening = self.runtime.spawn((self.open)(lun.device.clone(), options)).await;
-        let opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
-        let unit = self.unit(target, lun, &opened.device)?;
+        let mut opened = opening.map_err(|error| refused(error.into()))?.map_err(refused)?;
+        let mut tracking = None;
+        if let Some(track) = track {
+            (opened, tracking) = track.around(opened).await.map_err(|why| refused(why.into()))?;
+        }
+        // Outermost, so that all that is under way is under way there.
+        let layer = Arc::new(SnapshotLayer::new(opened.device));
+        let device = Arc::clone(&layer) as Arc<dyn BlockDevice>;
+        let unit = self.unit(target, lun, &device)?;
+        let compactions = Compactions::new(&device, &lun.compact, &self.runtime);
         Ok(Lun {
             target: target.name.to_string(),
             config: lun.with_format(),
-            device: opened.device,
+            device,
             unit,
+            snapshots: Arc::new(LunSnapshots::new(layer)),
+            tracking,
             opened_read_only: lun.read_only,
+            compactions,
             working: Arc::default(),
             close: Mutex::new(opened.close),
+        })
+    }
+
+    /// Forgets what is kept of a logical unit that was removed while it was offline.
+    pub(super) fn forget(&self, target: &str, lun: u16) -> JoinHandle<()> {
+        let (state, target) = (self.state.clone(), target.to_owned());
+        self.runtime.spawn(async move {
+            let Some(state) = state else { return };
+            if let Err(error) = LogicalUnit::forget_saved(&*state, &identity(&target, lun)).await {
+                tracing::error!(%target, lun, "its saved state could not be removed: {error}");
+            }
         })
     }
 
@@ -123,7 +189,7 @@ impl Maker {
     ) -> Result<Arc<LogicalUnit>, StartError> {
         let options = LogicalUnitOptions {
             // The same after every start, so that initiators find their disk again.
-            identity: format!("{}/{}", target.name, lun.id),
+            identity: identity(target.name.as_str(), lun.id),
             distinction: self.place.distinction(lun),
             serial: lun.serial.clone().unwrap_or_default(),
             removable: lun.removable,
@@ -150,6 +216,11 @@ async fn watch_space(unit: Weak<LogicalUnit>) {
     }
 }
 
+/// The name under which the state of a logical unit is kept.
+fn identity(target: &str, lun: u16) -> String {
+    format!("{target}/{lun}")
+}
+
 fn refused(target: &TargetConfig, lun: &LunConfig, why: OpenError) -> StartError {
     StartError::Open { target: target.name.to_string(), lun: lun.id, device: lun.device.to_string(), why }
 }
@@ -173,6 +244,7 @@ impl Lun {
     pub(super) fn reconfigure(&mut self, new: &LunConfig) {
         self.unit.set_read_only(new.read_only);
         self.unit.set_threshold_percent(new.threshold_percent);
+        self.compactions.set_policies(&new.compact);
         self.config = new.clone();
     }
 
@@ -202,18 +274,23 @@ impl Lun {
             if old.device == new.device { None } else { resized(old.device.spec(), new.device.spec()) };
         let same_device = old.device == new.device || resize.is_some();
         let opens_as_well = !self.opened_read_only || new.read_only;
-        if !same_device || old.sector != new.sector || !opens_as_well {
-            let is_memory =
-                |config: &LunConfig| matches!(config.device.spec().leaf(), DeviceSpec::Ram { .. });
-            let memory = is_memory(old) && is_memory(new);
-            let locked = same_device && old.sector != new.sector && !self.opened_read_only;
+        let same_track = match self.tracking {
+            Some(_) => new.track,
+            None => !new.track || new.read_only,
+        };
+        if !same_device || old.sector != new.sector || !opens_as_well || !same_track {
+            let memory = old.device.spec().is_memory() && new.device.spec().is_memory();
+            let reopened = old.sector != new.sector || !same_track;
+            let locked = same_device && reopened && !self.opened_read_only;
             return if memory || locked { Succession::Reopened { memory } } else { Succession::NewDevice };
         }
-        let LunConfig { read_only, threshold_percent, .. } = new;
+        let LunConfig { read_only, threshold_percent, compact, .. } = new;
         let in_place = LunConfig {
             device: new.device.clone(),
+            track: new.track,
             read_only: *read_only,
             threshold_percent: *threshold_percent,
+            compact: compact.clone(),
             ..old.clone()
         };
         if in_place == *new { Succession::Kept { resize } } else { Succession::NewUnit }
@@ -263,9 +340,10 @@ impl Lun {
             tracing::warn!(target = %self.target, lun = self.config.id, "the device has not ended all commands");
         }
         if for_good && let Err(error) = self.unit.forget().await {
-            tracing::error!(target = %self.target, lun = self.config.id, "what is kept of it stays: {error}");
+            tracing::error!(target = %self.target, lun = self.config.id, "its saved state could not be removed: {error}");
         }
         let unanswered = self.unanswered();
+        self.compactions.end(CLOSE_TIME).await;
         let flushed = tokio::time::timeout(END_TIME, self.flush()).await;
         // Dropping a device waits for nothing: what is under way closes it when it is answered, and others may open it
         // then.
@@ -278,8 +356,9 @@ impl Lun {
 
     /// Closes the device.
     pub(super) async fn close(self) {
-        let Self { device, unit, close, .. } = self;
-        drop((device, unit));
+        let Self { device, unit, snapshots, close, .. } = self;
+        snapshots.end_all("its LUN is not served any more");
+        drop((device, unit, snapshots));
         if let Some(close) = close.into_inner().unwrap_or_else(PoisonError::into_inner) {
             close.await;
         }
@@ -356,7 +435,7 @@ mod tests {
         let (target, lun) = (&config.targets[0], &config.targets[0].luns[0]);
         let open: OpenDevice = Arc::new(|_, _| Box::pin(async { Err("not opened here".into()) }));
         let place = Arc::new(Place::of(&config));
-        let maker = Maker { open, runtime: Handle::current(), state: None, place };
+        let maker = Maker { open, runtime: Handle::current(), state: None, tracks: None, place };
         let device: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(1 << 20, 512).unwrap());
         let unit = maker.unit(target, lun, &device).unwrap();
         let unwatched = LogicalUnit::new(device, LogicalUnitOptions::default()).unwrap();

@@ -8,7 +8,11 @@
 //! | `warnings.rs` | what is served and may not be meant so |
 //! | `claim.rs` | what a change keeps others from while disks work for it |
 //! | `lun.rs`, `opening.rs` | logical units and the devices behind them |
+//! | `offline.rs` | logical units whose device could not be opened at the start, and when it can |
+//! | `own.rs` | devices that would lead back to the server |
 //! | `place.rs` | what tells a logical unit from those of the same name elsewhere |
+//! | `snapshots.rs` | snapshots of logical units while they are served |
+//! | `tracking.rs` | the track file of a logical unit, and what identifies its disk |
 //! | `settings.rs` | what connections need of a configuration |
 //! | `reservations.rs` | what initiators have reserved |
 //! | `stopping.rs` | the end of all devices |
@@ -16,15 +20,21 @@
 
 mod change;
 mod claim;
+mod compaction;
+mod cutting;
 mod effects;
 mod error;
 mod lun;
+mod offline;
 mod opening;
+mod own;
 mod place;
 mod reservations;
 mod settings;
+mod snapshots;
 mod stopping;
 mod summary;
+mod tracking;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -34,8 +44,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lunway_block::SnapshotCommit;
+use lunway_block::{Compaction, SnapshotCommit};
+use lunway_filesystem::cut::Cut;
 use lunway_scsi::StateStore;
+use lunway_track::Tracking;
 use tokio::runtime::Handle as Runtime;
 
 use crate::chap_failures::ChapFailures;
@@ -51,14 +63,19 @@ use crate::state::FileStore;
 use crate::worker::{self, Worker};
 use change::Transaction;
 use claim::Claims;
-use lun::{Lun, Maker};
+use lun::{Lun, Maker, Serials};
+use offline::{Later, Left, Offline};
 use place::Place;
 use stopping::Stopped;
 
 pub use change::{ChangeOptions, Changed, Persist, Served};
+use compaction::Compactions;
+pub use compaction::{CompactionState, CompactionSummary};
 pub use error::{ChangeError, FlushFailure, ShutdownError, StartError, UnansweredDevice};
+pub use offline::KeepFormats;
 pub use opening::{Closing, OpenDevice, OpenError, OpenOptions, OpenedDevice, OpeningDevice};
 pub use reservations::{LunRegistration, LunReservations};
+pub use snapshots::{SnapshotHandle, SnapshotOrder, SnapshotSummary};
 pub use summary::{LunSummary, SessionSummary, TargetSummary};
 pub use warnings::{Warning, WarningKind};
 
@@ -84,10 +101,11 @@ pub struct Server {
     shared: Arc<Shared>,
     maker: Maker,
     /// One change at a time: never held while a disk works.
-    transaction: tokio::sync::Mutex<Transaction>,
+    transaction: Arc<tokio::sync::Mutex<Transaction>>,
     claims: Claims,
     /// What is served now, for who only looks.
-    current: Mutex<Current>,
+    current: Arc<Mutex<Current>>,
+    offline: Arc<Offline>,
     workers: Arc<[Worker]>,
     listeners: Listeners,
     state: Option<Arc<FileStore>>,
@@ -110,35 +128,68 @@ impl Server {
 
     /// Binds all portals, opens all devices, and begins to serve.
     pub async fn start(config: Config, open: OpenDevice) -> Result<Self, StartError> {
+        Self::begin(
+            config,
+            open,
+            async |config, maker| {
+                let (mut served, mut serials) = (Vec::new(), Serials::default());
+                for target in &config.targets {
+                    for lun in &target.luns {
+                        let lun = maker.make(target, lun).await?;
+                        serials.add(&lun.target, lun.config.id, &lun.unit)?;
+                        served.push(lun);
+                    }
+                }
+                Ok((served, Vec::new()))
+            },
+            Arc::default(),
+        )
+        .await
+    }
+
+    /// Binds all portals, and begins to serve the logical units whose devices can be opened. One whose device cannot be
+    /// opened, or hangs, is offline: a [`Warning`] says why, and it is served as soon as its device can be opened.
+    pub async fn start_what_can_be_opened(config: Config, open: OpenDevice) -> Result<Self, StartError> {
+        let offline = Arc::<Offline>::default();
+        let opening = Arc::clone(&offline);
+        Self::begin(config, open, async move |config, maker| opening.open_all(config, maker).await, offline)
+            .await
+    }
+
+    async fn begin(
+        config: Config,
+        open: OpenDevice,
+        open_all: impl AsyncFnOnce(&Config, &Maker) -> Result<(Vec<Lun>, Vec<Left>), StartError>,
+        offline: Arc<Offline>,
+    ) -> Result<Self, StartError> {
         config.check()?;
         let limits = settings::fit_descriptors(config.limits);
         let listeners = Listeners::new().map_err(StartError::Thread)?;
         let sockets = listeners.prepare(settings::portal_groups(&config))?;
+        own::none_is_own(&config, sockets.portals())?;
 
         let state = config.state_folder().as_deref().map(FileStore::open).transpose()?;
         let state = state.map(Arc::new);
         let place = Arc::new(Place::of(&config));
         let kept = state.clone().map(|store| store as Arc<dyn StateStore>);
-        let maker = Maker { open, runtime: Runtime::current(), state: kept, place };
+        let tracks = state.as_ref().map(|store| store.path().to_owned());
+        tracks.as_deref().into_iter().for_each(snapshots::clean_up);
+        let maker = Maker { open, runtime: Runtime::current(), state: kept, tracks, place };
+        let (opened, left) = open_all(&config, &maker).await?;
+        let luns: Luns = opened.into_iter().map(|lun| (lun.key(), lun)).collect();
         let mut targets = BTreeMap::new();
-        let mut luns = Luns::new();
         for target in &config.targets {
             let scsi = maker.target(target.name.as_str())?;
-            for lun in &target.luns {
-                let lun = maker.make(target, lun).await?;
-                change::attach(&scsi, &lun)?;
-                luns.insert((lun.target.clone(), lun.config.id), lun);
-            }
+            let mut of_target = luns.values().filter(|lun| lun.target == target.name.as_str());
+            of_target.try_for_each(|lun| change::attach(&scsi, lun))?;
             scsi.set_port_groups(change::port_groups(&config, target));
             let auth = settings::auth(&config, target)?;
-            targets.insert(
-                target.name.to_string(),
-                Arc::new(Target { config: target.with_formats(), auth, scsi }),
-            );
+            let target = Target { config: offline.target_with_formats(target), auth, scsi };
+            targets.insert(target.config.name.to_string(), Arc::new(target));
         }
 
-        // All devices are open: what they were opened as is part of the configuration from now on.
-        let config = config.with_formats();
+        // What devices were opened as is part of the configuration from now on.
+        let config = offline.with_formats(&config);
         let discovery = settings::discovery_auth(&config)?;
         let serving = settings::serving(&config, limits, targets, discovery);
         let shared = Arc::new(Shared {
@@ -166,12 +217,23 @@ impl Server {
         let registrar = registrar.transpose().map_err(StartError::Thread)?;
         portal::close_unwanted();
         let warnings = Warning::of(&config);
+        let transaction = Arc::new(tokio::sync::Mutex::new(Transaction::new(luns)));
+        let current = Arc::new(Mutex::new(Current { config: Arc::new(config), generation: 1, warnings }));
+        let later = Later {
+            maker: maker.clone(),
+            offline: Arc::downgrade(&offline),
+            transaction: Arc::downgrade(&transaction),
+            current: Arc::downgrade(&current),
+            shared: Arc::downgrade(&shared),
+        };
+        later.attend(left);
         Ok(Self {
             shared,
             maker,
-            transaction: tokio::sync::Mutex::new(Transaction::new(luns)),
+            transaction,
             claims: Claims::default(),
-            current: Mutex::new(Current { config: Arc::new(config), generation: 1, warnings }),
+            current,
+            offline,
             workers,
             listeners,
             state,
@@ -186,6 +248,7 @@ impl Server {
             (Arc::clone(&current.config), current.warnings.clone())
         };
         warnings.extend(self.idle_portals(&config));
+        warnings.extend(self.offline.warnings());
         warnings
     }
 
@@ -254,9 +317,48 @@ impl Server {
             open: target.config.open,
             authenticated: target.auth.is_some(),
             sessions: self.shared.registry.sessions_with(target.config.name.as_str()),
-            luns: target.luns(),
+            luns: self.luns_of(target),
         };
         serving.targets.values().map(summary).collect()
+    }
+
+    /// The logical units of a target in the order of their numbers, those that are offline among them.
+    fn luns_of(&self, target: &Target) -> Vec<LunSummary> {
+        let mut luns = target.luns();
+        luns.extend(self.offline.of(target.config.name.as_str()));
+        luns.sort_by_key(|lun| lun.id);
+        luns
+    }
+
+    /// What is needed of a logical unit that is served, taken between two changes.
+    async fn of_lun<T>(
+        &self,
+        target: &str,
+        lun: u16,
+        take: impl FnOnce(&Lun) -> T,
+    ) -> Result<T, ChangeError> {
+        let transaction = self.transaction.lock().await;
+        transaction.lun(target, lun).map(take).ok_or_else(|| self.not_served(target, lun))
+    }
+
+    /// That there is no such logical unit, or that it is offline.
+    fn not_served(&self, target: &str, lun: u16) -> ChangeError {
+        let place = format!("target {target}, lun {lun}");
+        match self.offline.why(target, lun) {
+            Some(why) => ChangeError::Offline { place, why },
+            None => ChangeError::NotFound(place),
+        }
+    }
+
+    /// Whether the device of a logical unit could not be opened until now.
+    pub fn is_offline(&self, target: &str, lun: u16) -> bool {
+        self.offline.why(target, lun).is_some()
+    }
+
+    /// Calls `keep` when the device of a logical unit that was offline has been opened, before it is served: what it
+    /// was opened as is part of the configuration from then on.
+    pub fn keep_formats_with(&self, keep: KeepFormats) {
+        self.offline.keep_with(keep);
     }
 
     /// Number of sessions now, those for discovery not among them.
@@ -272,12 +374,15 @@ impl Server {
     /// All counters as they are now.
     pub fn metrics(&self) -> MetricsSnapshot {
         let serving = self.shared.serving();
+        let configured = serving.targets.values().map(|target| &target.config);
+        let luns = configured
+            .flat_map(|target| target.luns.iter().map(|lun| (target.name.as_str().to_owned(), lun.id)));
         MetricsSnapshot {
             chap_failures: self.shared.chap_failures.failures(),
             chap_delayed: self.shared.chap_failures.delayed(),
             devices: serving.targets.values().flat_map(|target| target.devices()).collect(),
             warnings: self.warning_counts(),
-            ..self.shared.metrics.snapshot()
+            ..self.shared.metrics.snapshot(luns)
         }
     }
 
@@ -308,9 +413,15 @@ impl Server {
     /// Gives the device behind a logical unit another size; initiators hear that its capacity has changed. For devices
     /// whose size is not part of their name: those are resized by a [`change`](Self::change) of the name.
     pub async fn resize_lun(&self, target: &str, lun: u16, size: u64) -> Result<(), ChangeError> {
-        let not_found = || ChangeError::NotFound(format!("target {target}, lun {lun}"));
-        let resize = self.transaction.lock().await.lun(target, lun).ok_or_else(not_found)?.resize(size);
+        let resize = self.of_lun(target, lun, |lun| lun.resize(size)).await?;
         resize.carry_out(&self.maker.runtime).await
+    }
+
+    /// What the disk of a logical unit would lose if it had `size` bytes: a partition or a file system. `None`: nothing
+    /// that is recognised, or there is no such logical unit. Waits for reads of its device, up to half a minute.
+    pub async fn cut_off(&self, target: &str, lun: u16, size: u64) -> Option<Cut> {
+        let device = Arc::clone(&self.transaction.lock().await.lun(target, lun)?.device);
+        cutting::cut_off(device, size, &self.maker.runtime).await
     }
 
     /// Freezes the device behind a logical unit, which goes on in the file `leaf`:
@@ -323,11 +434,43 @@ impl Server {
         leaf: &Path,
         commit: SnapshotCommit,
     ) -> Result<(), ChangeError> {
-        let not_found = || ChangeError::NotFound(format!("target {target}, lun {lun}"));
-        let work = self.transaction.lock().await.lun(target, lun).ok_or_else(not_found)?.work();
+        let work = self.of_lun(target, lun, Lun::work).await?;
         let leaf = leaf.to_owned();
         let made = work.carry_out(&self.maker.runtime, move |device| device.snapshot(&leaf, commit)).await;
         made.map_err(|error| ChangeError::Snapshot { target: target.to_owned(), lun, error })
+    }
+
+    /// Has the device behind a logical unit make its file shorter, beside its initiators' work:
+    /// [`BlockDevice::compact`](lunway_block::BlockDevice::compact). Returns when that has begun.
+    pub async fn compact_lun(
+        &self,
+        target: &str,
+        lun: u16,
+        task: &Arc<Compaction>,
+    ) -> Result<(), ChangeError> {
+        let compactions = self.compactions(target, lun).await?;
+        let begun = compactions.begin(task).await;
+        begun.map_err(|error| ChangeError::Compaction { target: target.to_owned(), lun, error })
+    }
+
+    /// The last compaction of a logical unit, if there was one.
+    pub async fn compaction(&self, target: &str, lun: u16) -> Result<Option<CompactionSummary>, ChangeError> {
+        Ok(self.compactions(target, lun).await?.summary())
+    }
+
+    /// Has the compaction of a logical unit end soon.
+    pub async fn cancel_compaction(&self, target: &str, lun: u16) -> Result<(), ChangeError> {
+        self.compactions(target, lun).await.map(|compactions| compactions.cancel())
+    }
+
+    async fn compactions(&self, target: &str, lun: u16) -> Result<Arc<Compactions>, ChangeError> {
+        self.of_lun(target, lun, |lun| Arc::clone(&lun.compactions)).await
+    }
+
+    /// What changed on the disk of a logical unit that has `track`.
+    pub async fn tracking(&self, target: &str, lun: u16) -> Result<Tracking, ChangeError> {
+        let tracking = self.of_lun(target, lun, |lun| lun.tracking.clone()).await?;
+        tracking.ok_or_else(|| ChangeError::NotTracked { target: target.to_owned(), lun })
     }
 
     /// Stops: accepts nobody any longer, asks every initiator to log out and waits for that up to `grace`, closes what
@@ -335,6 +478,7 @@ impl Server {
     /// have not done so within [`SHUTDOWN_TIME`](Self::SHUTDOWN_TIME) are given up and named in the error.
     pub async fn shutdown(mut self, grace: Duration) -> Result<(), ShutdownError> {
         self.registrar = None;
+        self.offline.end();
         self.listeners.stop();
         let (idle, sessions) = self.shared.registry.close();
         tracing::info!(sessions = sessions.len(), "shutting down");
@@ -381,6 +525,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        self.offline.end();
         self.listeners.stop();
         self.stop_workers();
     }

@@ -15,7 +15,7 @@ pub struct LunReservations {
     pub lun: u16,
     /// How often registrations have changed since the daemon was started (PRGENERATION).
     pub generation: u32,
-    /// They outlive the daemon (APTPL).
+    /// They survive a restart of the daemon (APTPL).
     pub persists: bool,
     /// The type of the persistent reservation, such as `write exclusive, registrants only`; null: there is none.
     pub reservation: Option<String>,
@@ -74,7 +74,7 @@ impl Server {
     pub async fn clear_reservations(&self, target: &str, lun: u16) -> Result<(), ChangeError> {
         let units = self.shared.serving().targets.get(target).map(|target| target.scsi.luns());
         let unit = units.into_iter().flatten().find(|(id, _)| *id == lun);
-        let (_, unit) = unit.ok_or_else(|| ChangeError::NotFound(format!("target {target}, lun {lun}")))?;
+        let (_, unit) = unit.ok_or_else(|| self.not_served(target, lun))?;
         unit.clear_reservations().await.map_err(|error| StartError::from(error).into())
     }
 }

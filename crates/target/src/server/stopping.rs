@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Luns;
 use super::change::Leave;
+use super::compaction::CLOSE_TIME;
 use super::error::{FlushFailure, UnansweredDevice};
 use super::lun::Lun;
 use crate::registry::Handle;
@@ -77,6 +78,10 @@ async fn end(
     let flushed = timeout_at(by, lun.flush()).await;
     match flushed {
         Ok(flushed) if is_quiet => {
+            // What is left of the time is for the end itself, half of it at least.
+            let left = by.saturating_duration_since(Instant::now()) / 4;
+            let compacted = lun.compactions.end(left.min(CLOSE_TIME));
+            let _ = timeout_at(by, compacted).await;
             // Its data is where it belongs: a close that hangs loses nothing.
             let closed = timeout_at(by, lun.close()).await;
             closed.is_ok().then_some(flushed)
@@ -153,7 +158,9 @@ mod tests {
                     Box::pin(async { Ok(device.into()) })
                 });
                 let (runtime, place) = (tokio::runtime::Handle::current(), Arc::new(Place::of(&config)));
-                let lun = Maker { open, runtime, state: None, place }.make(&config.targets[0], lun).await;
+                let lun = Maker { open, runtime, state: None, tracks: None, place }
+                    .make(&config.targets[0], lun)
+                    .await;
                 let lun = lun.unwrap();
                 luns.insert(lun.key(), lun);
             }

@@ -7,6 +7,8 @@ use lunway_iscsi::login::LoggedIn;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::SpaceReading;
+
 /// A target as it is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TargetSummary {
@@ -41,22 +43,26 @@ pub struct LunSummary {
     pub read_only: bool,
     /// The unit serial number (VPD page 80h).
     pub serial: String,
+    /// Its backing store; null: unknown.
+    pub space: Option<SpaceReading>,
+    /// Why it is not served; null: it is served. The device of one that is offline cannot be opened.
+    pub offline: Option<String>,
 }
 
 /// A session as it is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionSummary {
-    /// Its handle at the target (TSIH), which names it while it lives.
+    /// Its handle at the target (TSIH), unique during its lifetime.
     pub tsih: u16,
     /// The initiator's name.
     pub initiator: String,
-    /// What the initiator calls itself.
+    /// The initiator's alias (InitiatorAlias).
     pub initiator_alias: Option<String>,
     /// The initiator's part of the session's identity, in hexadecimal.
     pub isid: String,
     /// The target's name.
     pub target: String,
-    /// The CHAP user that the initiator proved to be.
+    /// The CHAP user as which the initiator authenticated.
     pub user: Option<String>,
     /// Where it comes from.
     #[schemars(with = "String")]

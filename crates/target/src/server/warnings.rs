@@ -19,29 +19,32 @@ const OTHERS_READ: u32 = 0o004;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WarningKind {
-    /// A target lets in every initiator.
+    /// A target admits every initiator.
     OpenTarget,
-    /// A target lets in no initiator.
+    /// A target admits no initiator.
     ClosedTarget,
     /// Initiators may refuse the name of a target.
     OddName,
     /// A CHAP secret can be guessed.
     WeakSecret,
-    /// Every user of this machine may read a secret or the token.
+    /// Every user of this machine can read a secret or the token.
     ReadableSecret,
-    /// An entry of `listen` is not listened on.
+    /// The daemon cannot listen on an entry of `listen`.
     IdlePortal,
+    /// The device of a logical unit cannot be opened.
+    OfflineLun,
 }
 
 impl WarningKind {
     /// All.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::OpenTarget,
         Self::ClosedTarget,
         Self::OddName,
         Self::WeakSecret,
         Self::ReadableSecret,
         Self::IdlePortal,
+        Self::OfflineLun,
     ];
 
     /// Its name in metrics, as in JSON.
@@ -53,11 +56,12 @@ impl WarningKind {
             Self::WeakSecret => "weak_secret",
             Self::ReadableSecret => "readable_secret",
             Self::IdlePortal => "idle_portal",
+            Self::OfflineLun => "offline_lun",
         }
     }
 }
 
-/// Something that is served as configured, and may not be meant so.
+/// A warning about a configuration that is served as it is.
 ///
 /// It is logged at the start and when a change brings it, is in the answer to that change, and is counted as long as it
 /// is so.
@@ -73,9 +77,14 @@ pub struct Warning {
 impl Warning {
     /// An entry of `listen` that is not listened on now.
     pub(super) fn idle_portal(group: u16, listen: &PortalSpec, why: &str) -> Self {
-        let text =
-            format!("portal group {group} does not listen on {listen}: {why}; it will as soon as it can");
+        let text = format!("portal group {group} does not listen on {listen}: {why}; lunway waits for it");
         Self { kind: WarningKind::IdlePortal, text }
+    }
+
+    /// A logical unit that is configured and not served.
+    pub(super) fn offline_lun(target: &str, lun: u16, why: &str) -> Self {
+        let text = format!("lun {lun} of target {target} is offline: {why}; lunway keeps trying to open it");
+        Self { kind: WarningKind::OfflineLun, text }
     }
 
     /// That a target lets in everybody or nobody; `None`: neither.
@@ -84,7 +93,7 @@ impl Warning {
     }
 
     /// Those of a configuration. Reads the files with secrets, so not on a core.
-    pub(super) fn of(config: &Config) -> Vec<Self> {
+    pub fn of(config: &Config) -> Vec<Self> {
         let mut warnings = Vec::new();
         for target in &config.targets {
             warnings.extend(Self::of_access(target));

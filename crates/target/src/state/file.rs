@@ -28,7 +28,7 @@ const OWNER_MAX: usize = 200;
 
 /// The name of the file: the owner with everything but letters, digits, `-`, `_`, `.` and `:` as `%` and two
 /// hexadecimal digits, then `.` and the item, which has no dot. Names that get too long are cut and end with a hash.
-pub(super) fn name(owner: &str, item: &str) -> String {
+pub(crate) fn name(owner: &str, item: &str) -> String {
     let mut name = String::with_capacity(owner.len() + item.len() + 8);
     for (index, byte) in owner.bytes().enumerate() {
         let plain = byte.is_ascii_alphanumeric() || b"-_:".contains(&byte) || byte == b'.' && index > 0;

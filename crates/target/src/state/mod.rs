@@ -23,6 +23,8 @@ use tokio::sync::oneshot;
 use crate::log_limit::LogLimit;
 use directory::{Directory, FileSystem, remove, replace, sweep};
 
+pub(crate) use file::name as file_name;
+
 /// Why state cannot be kept in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
@@ -115,6 +117,11 @@ impl FileStore {
         while is_running() && tokio::time::Instant::now() < by {
             tokio::time::sleep(END_POLL).await;
         }
+    }
+
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     fn ask(&self, request: Request) {

@@ -6,8 +6,11 @@ use std::net::SocketAddr;
 use lunway_iscsi::chap::{ChapAccount, ChapAlgorithm, Secret};
 use lunway_iscsi::initiator::InitiatorEvent;
 use lunway_iscsi::login::{InitiatorChap, InitiatorLoginConfig, LoginError};
-use lunway_iscsi::pdu::{AsyncEvent, LoginStatus};
+use lunway_iscsi::pdu::{
+    AsyncEvent, LoginStatus, TaskAttribute, TaskManagementFunction, TaskManagementResult,
+};
 use lunway_iscsi::{CloseReason, SendTargets};
+use lunway_scsi::operations::OPERATIONS;
 use lunway_target::{AccessRule, ChangeOptions, Config};
 
 use crate::support::*;
@@ -239,4 +242,117 @@ fn too_many_logins_from_one_address_are_put_off() {
     assert_eq!(daemon.server().throttled_logins(), 1);
     std::thread::sleep(std::time::Duration::from_millis(1100));
     daemon.log_in_as(5);
+}
+
+/// Every operation, and every task management function, with parameters as simple as they come.
+fn attempts() -> Vec<(&'static str, Vec<u8>)> {
+    let fill = |operation: &lunway_scsi::operations::Operation| {
+        let mut cdb = vec![0; operation.usage.len()];
+        cdb[0] = operation.opcode;
+        cdb[1] = operation.service_action.unwrap_or(0);
+        (operation.name, cdb)
+    };
+    OPERATIONS.iter().map(fill).collect()
+}
+
+/// Operations that a nexus is answered which sees no logical unit (SPC-4 6.6, 6.33, 6.39).
+const ALWAYS: [u8; 3] = [0x03, 0x12, 0xa0];
+
+#[test]
+fn a_session_whose_rule_is_removed_changes_and_reads_nothing_from_then_on() {
+    let daemon = daemon_with("[[target.acl]]\ninitiators = [\"*\"]");
+    let owner = "iqn.2026-11.com.example:owner";
+    let login_of_owner = InitiatorLoginConfig { isid: [0x80, 0, 0, 0, 0, 9], ..as_initiator(owner) };
+    let mut stays = Client::log_in(daemon.address, login_of_owner).unwrap().ready();
+    let mut revoked = daemon.log_in().ready();
+    // What it has done while it might, and what is on its way when it may no longer.
+    revoked.write(0, 0, &pattern(1, 7));
+    revoked.execute(0, &[0x16, 0, 0, 0, 0, 0], &[], 0);
+    assert_eq!(stays.execute(0, &[0; 6], &[], 0).status, 0x18, "reserved");
+    daemon.slow.hold();
+    let read = revoked.submit_read(1, 0, 1);
+    daemon.slow.await_waiting(1);
+    // Waits for its turn behind the read, as it has to be carried out alone.
+    let ordered = revoked.submit_as(TaskAttribute::ORDERED, 1, &cdb10(0x2a, 0, 1), &pattern(1, 8), 0);
+    // The target has it, as it answers what comes after it.
+    assert_eq!(revoked.execute(0, &[0; 6], &[], 0).status, 0);
+    let only_owner = rule(&format!("initiators = [\"{owner}\"]"));
+    daemon.change(|config| config.targets[0].acl = vec![only_owner.clone()]).unwrap();
+    let before_all = stays.read(0, 0, 1);
+    daemon.slow.release();
+    assert_eq!(revoked.wait(read).status, 0, "it had begun");
+    let ordered = revoked.wait(ordered);
+    assert_eq!((ordered.status, ordered.sense[2] & 0xf, ordered.sense[12]), (2, 7, 0x27));
+    assert_eq!(stays.execute(0, &[0; 6], &[], 0).status, 0, "RESERVE goes with the right");
+    for (name, cdb) in attempts() {
+        let answer = revoked.execute(0, &cdb, &pattern(1, 9), 512);
+        if ALWAYS.contains(&cdb[0]) {
+            assert_eq!(answer.status, 0, "{name}");
+        } else {
+            let sense = (answer.status, answer.sense[2] & 0xf, answer.sense[12]);
+            assert!([(2, 5, 0x25), (2, 5, 0x20), (2, 5, 0x24)].contains(&sense), "{name}: {answer:?}");
+        }
+    }
+    for function in [
+        TaskManagementFunction::LOGICAL_UNIT_RESET,
+        TaskManagementFunction::CLEAR_TASK_SET,
+        TaskManagementFunction::TARGET_WARM_RESET,
+        TaskManagementFunction::TARGET_COLD_RESET,
+    ] {
+        revoked.core.manage_task(1, function, [0; 8], None);
+        let response = loop {
+            match revoked.other_event() {
+                Some(InitiatorEvent::TaskManagementDone { response, .. }) => break response,
+                Some(InitiatorEvent::AsyncMessage(_)) => {}
+                other => panic!("{function:?}: {other:?}"),
+            }
+        };
+        let refusals = [TaskManagementResult::LUN_DOES_NOT_EXIST, TaskManagementResult::AUTHORIZATION_FAILED];
+        assert!(refusals.contains(&response), "{function:?}: {response:?}");
+    }
+    assert_eq!(stays.execute(0, &[0; 6], &[], 0).status, 0, "nothing was reset");
+    assert_eq!(stays.read(0, 0, 1), before_all);
+    assert_eq!(stays.read(1, 0, 1), vec![0; BLOCK]);
+}
+
+#[test]
+fn a_rule_that_becomes_read_only_is_in_force_when_the_change_is_answered() {
+    let daemon = daemon_with("[[target.acl]]\ninitiators = [\"*\"]");
+    let mut client = daemon.log_in().ready();
+    for turn in 0..50 {
+        daemon
+            .change(|config| config.targets[0].acl = vec![rule("initiators = [\"*\"]\nread_only = true")])
+            .unwrap();
+        let write = client.submit_write(0, 0, &pattern(1, turn));
+        let write = client.wait(write);
+        assert_eq!(write.status, 2, "the change of its mode parameters, or write protected");
+        daemon.change(|config| config.targets[0].acl = vec![rule("initiators = [\"*\"]")]).unwrap();
+        client = client.ready();
+    }
+}
+
+#[test]
+fn a_persistent_reservation_outlives_the_right_to_log_in_and_the_change_says_so() {
+    let daemon = daemon_with("[[target.acl]]\ninitiators = [\"*\"]");
+    let owner = "iqn.2026-11.com.example:owner";
+    let login_of_owner = InitiatorLoginConfig { isid: [0x80, 0, 0, 0, 0, 9], ..as_initiator(owner) };
+    let mut stays = Client::log_in(daemon.address, login_of_owner).unwrap().ready();
+    let mut revoked = daemon.log_in().ready();
+    let mut list = vec![0; 24];
+    list[8..16].copy_from_slice(&7u64.to_be_bytes());
+    assert_eq!(revoked.execute(0, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0).status, 0, "registered");
+    list.rotate_left(8);
+    // Write exclusive.
+    assert_eq!(revoked.execute(0, &[0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0], &list, 0).status, 0, "reserved");
+    let only_owner = rule(&format!("initiators = [\"{owner}\"]"));
+    let changed = daemon.change(|config| config.targets[0].acl = vec![only_owner.clone()]).unwrap();
+    let told = changed.effects.last().unwrap();
+    let parts = ["registrations on lun 0", INITIATOR, &format!("lunway reservation clear {TARGET} 0")];
+    assert!(parts.iter().all(|part| told.contains(part)), "{:?}", changed.effects);
+    drop(revoked);
+    daemon.await_sessions(1);
+    let write = stays.submit_write(0, 0, &pattern(1, 1));
+    assert_eq!(stays.wait(write).status, 0x18, "it is persistent");
+    daemon.runtime.block_on(daemon.server().clear_reservations(TARGET, 0)).unwrap();
+    stays.ready().write(0, 0, &pattern(1, 1));
 }

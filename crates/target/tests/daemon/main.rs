@@ -18,6 +18,7 @@ mod portals;
 mod principals;
 mod reading_and_writing;
 mod sessions;
+mod sharing;
 mod shutdown;
 #[path = "../../../file/tests/support/stopped.rs"]
 mod stopped;

@@ -40,13 +40,27 @@ fn portals_come_and_go_by_configuration_and_only_who_came_by_one_that_goes_is_as
     assert_eq!(told(more), [(more.to_string(), 1), (daemon.address.to_string(), 1)]);
     let mut second = Client::log_in(more, login(2)).unwrap().ready();
 
-    daemon.change(with_listen("127.0.0.2:0")).unwrap();
+    let changed = daemon.change(with_listen("127.0.0.2:0")).unwrap();
+    let [effect] = &changed.effects[..] else { panic!("{:?}", changed.effects) };
+    assert!(effect.starts_with(&format!("sessions with target {TARGET} are asked to log out")), "{effect}");
+    assert_eq!(effect.matches("(127.0.0.1:").count(), 1, "the other session stays: {effect}");
     assert_eq!(daemon.server().addresses(), [more]);
     assert!(TcpStream::connect(daemon.address).is_err());
     client.write(0, 0, &pattern(4, 1));
     assert!(matches!(client.other_event(), Some(InitiatorEvent::AsyncMessage(_))));
     assert_eq!(second.read(0, 0, 4), pattern(4, 1));
     assert!(!second.was_told_anything());
+}
+
+#[test]
+fn a_target_that_is_left_without_a_portal_that_listens_is_named() {
+    let daemon = Daemon::start("");
+    // TEST-NET-1 (RFC 5737): this machine has no such address, and the portal waits for it.
+    daemon.change(with_listen("127.0.0.1:0 192.0.2.1:3260")).unwrap();
+    let changed = daemon.change(with_listen("192.0.2.1:3260")).unwrap();
+    let cut =
+        format!("no initiator can log in to target {TARGET}: no portal that offers it has an address now");
+    assert!(changed.effects.contains(&cut), "{:?}", changed.effects);
 }
 
 #[test]

@@ -110,8 +110,8 @@ fn a_lun_that_is_not_there_is_an_error_of_the_command_only() {
 #[test]
 fn a_read_only_lun_and_a_4096_byte_lun_are_what_they_say() {
     let text = format!(
-        "[[target]]\nname = \"{TARGET}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram\"\nread_only = true\n\
-         [[target.lun]]\nid = 1\ndevice = \"ram\"\nsector = 4096\n"
+        "[[target]]\nname = \"{TARGET}\"\nopen = true\n[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\nread_only = true\n\
+         [[target.lun]]\nid = 1\ndevice = \"ram:64M\"\nsector = 4096\n"
     );
     let daemon = Daemon::start_with(&text);
     let mut client = daemon.log_in().ready();

@@ -193,7 +193,7 @@ impl Daemon {
 }
 
 pub(crate) fn luns() -> &'static str {
-    "[[target.lun]]\nid = 0\ndevice = \"ram\"\n[[target.lun]]\nid = 1\ndevice = \"slow\"\n"
+    "[[target.lun]]\nid = 0\ndevice = \"ram:64M\"\n[[target.lun]]\nid = 1\ndevice = \"slow\"\n"
 }
 
 pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
@@ -206,7 +206,6 @@ pub(crate) fn opener(slow: &Arc<Slow>) -> OpenDevice {
         };
         Box::pin(async move {
             match (name.as_written().trim_start_matches("raw:"), name.spec()) {
-                ("ram", _) => ram(64 << 20),
                 (_, DeviceSpec::Ram { size }) => ram(*size),
                 ("slow", _) => Ok((slow as Arc<dyn BlockDevice>).into()),
                 // Not open before the slow one is let go.

@@ -152,7 +152,7 @@ impl<S: Storage> Disk<S> {
         Ok(())
     }
 
-    fn commit(&self, committer: &mut Committer) -> Result<(), DiskError> {
+    pub(super) fn commit(&self, committer: &mut Committer) -> Result<(), DiskError> {
         self.put_in_place(committer)?;
         let batch = self.take_batch();
         let number = batch.number;
@@ -261,7 +261,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// A flush that makes log entries durable, and releases none.
-    fn barrier_of_log(&self) -> Result<(), DiskError> {
+    pub(super) fn barrier_of_log(&self) -> Result<(), DiskError> {
         self.storage.flush().map_err(|error| {
             self.state().failed = Some(format!("a flush of the log failed: {error}"));
             DiskError::storage("flushing the log")(error)
@@ -269,7 +269,7 @@ impl<S: Storage> Disk<S> {
     }
 
     /// Empties the log: what it holds is made durable there, then put in place, then made durable there.
-    fn checkpoint(&self, committer: &mut Committer) -> Result<(), DiskError> {
+    pub(super) fn checkpoint(&self, committer: &mut Committer) -> Result<(), DiskError> {
         self.put_in_place(committer)?;
         self.barrier(committer)
     }

@@ -1,11 +1,12 @@
 //! An open disk.
 
 mod commit;
+mod cut;
 mod read;
 mod relocate;
 mod write;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use read::{ReadPlan, ReadSegment, Source};
@@ -67,6 +68,8 @@ pub struct Disk<S> {
     state: Mutex<State>,
     /// Told when a claim ends.
     claim_ended: Condvar,
+    /// Told when an operation waits for a claim.
+    claim_awaited: Condvar,
     committer: Mutex<Committer>,
 }
 
@@ -111,6 +114,8 @@ pub(crate) struct State {
     space: Space,
     /// Blocks that a write under way allocates.
     claims: HashSet<u64>,
+    /// Of these, what operations wait for, and how many.
+    awaited: HashMap<u64, u32>,
     pins: Pins,
     /// The headers are announced and the log is open.
     session: bool,
@@ -178,6 +183,7 @@ impl<S: Storage> Disk<S> {
                 pages: Pages::new(parts.cached_pages),
                 space: parts.space,
                 claims: HashSet::new(),
+                awaited: HashMap::new(),
                 pins: Pins::default(),
                 session: false,
                 failed: None,
@@ -190,6 +196,7 @@ impl<S: Storage> Disk<S> {
                 commits_done: 0,
             }),
             claim_ended: Condvar::new(),
+            claim_awaited: Condvar::new(),
             committer: Mutex::new(Committer {
                 headers: parts.headers,
                 guids: parts.guids,
@@ -249,8 +256,19 @@ impl<S: Storage> Disk<S> {
             Need::Space => self.extend(),
             Need::Block(block) => {
                 let mut state = self.state();
+                if !state.claims.contains(&block) {
+                    return Ok(());
+                }
+                *state.awaited.entry(block).or_default() += 1;
+                self.claim_awaited.notify_all();
                 while state.claims.contains(&block) {
                     state = self.claim_ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                if let Some(waiting) = state.awaited.get_mut(&block) {
+                    *waiting -= 1;
+                    if *waiting == 0 {
+                        state.awaited.remove(&block);
+                    }
                 }
                 Ok(())
             }

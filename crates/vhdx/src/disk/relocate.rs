@@ -1,9 +1,12 @@
 //! Relocation: payload blocks move to lower places of the file, so that its end becomes free.
 
+use std::sync::PoisonError;
+use std::time::Duration;
+
 use super::write::{Change, Claimed};
 use super::{Disk, Need, Stop, WritePlan};
 use crate::error::DiskError;
-use crate::format::{BatEntry, BlockState, PAGE_U64};
+use crate::format::{BatEntry, BlockState, PAGE, PAGE_U64};
 use crate::region::Span;
 use crate::storage::Storage;
 
@@ -11,6 +14,7 @@ use crate::storage::Storage;
 #[derive(Debug)]
 pub struct Relocation {
     plan: WritePlan,
+    block: u64,
     /// Where the block is.
     pub from: Span,
     /// Where it will be.
@@ -76,13 +80,22 @@ impl<S: Storage> Disk<S> {
             return Err(stop);
         }
         state.claims.insert(block);
-        Ok(Some(Relocation { plan, from, to, since: state.pins.now() }))
+        Ok(Some(Relocation { plan, block, from, to, since: state.pins.now() }))
     }
 
     /// Whether all I/O has ended that was resolved before the block was claimed: only then is what the old place holds
     /// what has to be copied.
     pub fn is_settled(&self, relocation: &Relocation) -> bool {
         self.state().pins.have_left(relocation.since)
+    }
+
+    /// Waits for as long as `time`, and no longer than until a write waits for the block: whether one does.
+    pub fn rest(&self, relocation: &Relocation, time: Duration) -> bool {
+        let block = relocation.block;
+        let state = self.state();
+        let waited =
+            self.claim_awaited.wait_timeout_while(state, time, |state| !state.awaited.contains_key(&block));
+        waited.unwrap_or_else(PoisonError::into_inner).0.awaited.contains_key(&block)
     }
 
     /// The bytes are in the new place: from now on the block is there. The old place is free when a
@@ -107,11 +120,16 @@ impl<S: Storage> Disk<S> {
         while index < self.geometry.entries() {
             let (page, at) = crate::geometry::entry_place(self.regions.bat.offset, index);
             let count = ((PAGE_U64 - at as u64) / ENTRY).min(self.geometry.entries() - index);
-            let bytes = loop {
-                if let Ok(bytes) = self.state().pages.get(page) {
-                    break *bytes;
+            // A page that is not in memory is not brought there: what others use would have to leave. What is read may
+            // be older than what has just left; a relocation looks again.
+            let there = self.state().pages.get(page).copied();
+            let bytes = match there {
+                Ok(bytes) => bytes,
+                Err(_) => {
+                    let mut bytes = [0; PAGE];
+                    self.view().read_at(page, &mut bytes).map_err(DiskError::storage("reading metadata"))?;
+                    bytes
                 }
-                self.provide(Need::Page(page))?;
             };
             let entries = bytes[at..at + (count * ENTRY) as usize].as_chunks::<8>().0;
             for (index, entry) in (index..).zip(entries) {

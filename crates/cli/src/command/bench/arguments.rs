@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use lunway_bench::profile::Kind;
 use lunway_bench::{Access, Arrivals, Distribution, Rate, Region};
+use lunway_block::rate::parse_rate;
 use lunway_block::size::{HumanSize, parse_size};
 
 /// A profile by its name.
@@ -79,8 +80,7 @@ pub(in crate::command) fn block_size(text: &str) -> Result<u32, String> {
 
 pub(in crate::command) fn region(text: &str) -> Result<Region, String> {
     let size = |text| parse_size(text).map_err(|error| error.to_string());
-    let (offset, len) =
-        text.split_once('+').ok_or("write where it starts and how long it is, as in 1G+512M")?;
+    let (offset, len) = text.split_once('+').ok_or("expected OFFSET+SIZE, such as 1G+512M")?;
     Ok(Region { offset: size(offset)?, len: size(len)? })
 }
 
@@ -89,7 +89,9 @@ pub(in crate::command) fn rate(text: &str) -> Result<Rate, String> {
         Some(count) => {
             count.trim().parse().map(Rate::Iops).map_err(|_| format!("`{text}` is not a number of iops"))
         }
-        None => parse_size(text).map(Rate::BytesPerSecond).map_err(|error| error.to_string()),
+        None => {
+            parse_rate(text).map(|rate| Rate::BytesPerSecond(rate.get())).map_err(|error| error.to_string())
+        }
     }
 }
 
@@ -114,7 +116,7 @@ mod tests {
     fn rates_and_regions_are_read_as_people_write_them() {
         assert_eq!(rate("5000iops"), Ok(Rate::Iops(5000)));
         assert_eq!(rate("100M"), Ok(Rate::BytesPerSecond(100 << 20)));
-        assert!(rate("fast").is_err() && rate("manyiops").is_err());
+        assert!(rate("fast").is_err() && rate("manyiops").is_err() && rate("100").is_err());
         assert_eq!(region("1G+512M"), Ok(Region { offset: 1 << 30, len: 512 << 20 }));
         assert!(region("1G").is_err());
         assert!(block_size("8G").is_err());

@@ -27,7 +27,7 @@ impl Client {
         let GeneratorCost { ns_per_io, iops_per_core } = self.cost;
         let millions = iops_per_core / 1e6;
         format!(
-            "The generator itself takes {ns_per_io:.0} ns of processor for each I/O: at most {millions:.1} million IOPS and core."
+            "Load generator: {ns_per_io:.0} ns of CPU time per I/O, at most {millions:.1} million IOPS per core."
         )
     }
 

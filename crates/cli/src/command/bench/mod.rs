@@ -43,7 +43,7 @@ pub(crate) use self::plan::run_profile;
 #[command(after_help = "\
 Examples:
   lunway bench ram:4G
-  lunway bench iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --live
+  lunway bench iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 --live
   lunway bench disk.img --rw randread --qd 16 --time 30s --html-file a.html
   lunway bench disk.img --job oltp.fio --stream - | tee oltp.ndjson")]
 pub(crate) struct Bench {
@@ -173,7 +173,7 @@ impl Bench {
                 }
                 Ok(Task::Profile(Kind::Steady))
             }
-            (Some(_), Some(_), _) => usage("--rw is a job of its own: only --profile steady takes one"),
+            (Some(_), Some(_), _) => usage("--rw runs a single job; of the profiles, only steady accepts it"),
             (Some(AccessName(rw)), None, _) => Ok(Task::Job(rw)),
             (None, profile, _) => Ok(Task::Profile(profile.map_or(Kind::Anvil, |name| name.0))),
         }

@@ -180,6 +180,7 @@ pub(crate) fn environment(device: &dyn BlockDevice) -> Vec<Fact> {
     let mut facts =
         vec![Fact::new("Size", HumanSize(geometry.size).to_string()), Fact::new("Sectors", sectors)];
     facts.extend(lunway_report::environment());
+    facts.push(crate::command::doctor::of_place());
     facts
 }
 

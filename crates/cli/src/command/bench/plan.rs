@@ -187,7 +187,7 @@ pub(crate) fn bench_failure(error: BenchError) -> Failure {
             "the device holds data (at offset {offset}), which this job would overwrite: --destroy allows it"
         )),
         BenchError::MustWrite { profile } => Failure::failed(anyhow!(
-            "the profile {profile} writes all of its region before it measures: --destroy allows it"
+            "the profile {profile} writes its whole region before it measures: --destroy allows it"
         )),
         error => Failure::failed(error),
     }

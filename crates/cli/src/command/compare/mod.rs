@@ -21,7 +21,7 @@ use super::bench::arguments::{AccessName, block_size, rate};
 use super::bench::plan::bench_failure;
 use crate::failure::Failure;
 use crate::output::Files;
-use crate::{device, interrupt, progress};
+use crate::{device, interrupt, progress, terminal};
 
 /// Most candidates: a page and a terminal still show them side by side.
 const CANDIDATES_MAX: usize = 8;
@@ -37,8 +37,8 @@ const CANDIDATES_MAX: usize = 8;
 Examples:
   lunway compare ram:1G ram:1G,sector=4096
   lunway compare a.img b.img --direct --rw randread --qd 16 --html-file c.html
-  lunway compare iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 \\
-      iscsi://192.0.2.11/iqn.2026-11.com.example:disk/0 --labels old,new")]
+  lunway compare iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 \\
+      iscsi://192.0.2.11/iqn.2026-11.com.example:disks/0 --labels old,new")]
 pub(crate) struct Compare {
     /// The control, and the devices to compare with it
     #[arg(value_name = "DEVICE[,sector=4096]", num_args = 2..=CANDIDATES_MAX, required = true)]
@@ -157,6 +157,7 @@ impl Compare {
         let subject: Vec<String> = candidates.iter().map(Candidate::name).collect();
         let mut document = comparison.document("lunway compare", &subject.join(" · "));
         document.environment = facts.into_iter().chain(lunway_report::environment()).collect::<Vec<Fact>>();
+        document.environment.push(crate::command::doctor::of_place());
         document.notes.extend(notes.into_iter().chain(caches));
         Ok((comparison, document))
     }
@@ -224,15 +225,11 @@ fn announce(plan: &Plan, devices: &Devices) {
     };
     eprintln!(
         "lunway: {} on {} devices, the control twice, {} pairs: {}{until}",
-        counted(plan.rows.len(), "row"),
+        terminal::counted(plan.rows.len(), "row"),
         plan.arms.len(),
         plan.pairs,
         progress::whole_seconds(least)
     );
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 async fn prepare(devices: &Devices, cancel: &Cancel) -> Result<(), Failure> {

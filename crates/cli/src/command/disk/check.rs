@@ -37,7 +37,9 @@ impl Check {
         let path = &self.file;
         let cannot = || format!("cannot open {}", path.display());
         // One that cannot be read, or is in use, is not told as a broken chain.
-        drop(open_file(path, false).with_context(cannot)?);
+        let file = open_file(path, false).with_context(cannot)?;
+        is_vhdx(path, &file).with_context(cannot)?;
+        drop(file);
         let chain = Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?);
         let (paths, broken) = match chain {
             Ok(chain) => (chain.paths().to_vec(), None),
@@ -71,6 +73,38 @@ impl Check {
             ))),
         }
     }
+}
+
+/// Where a VHDX file has a signature (MS-VHDX 2.2): of the file, of its two headers, of its two region tables.
+const SIGNATURES: [(u64, [u8; 4]); 5] = [
+    (0, *b"vhdx"),
+    (64 << 10, *b"head"),
+    (128 << 10, *b"head"),
+    (192 << 10, *b"regi"),
+    (256 << 10, *b"regi"),
+];
+
+/// Tells a file of another format from a VHDX file that is damaged: one that has none of the signatures, and whose name
+/// does not say VHDX.
+fn is_vhdx(path: &Path, file: &File) -> anyhow::Result<()> {
+    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+    let named = extension == "vhdx" || extension == "avhdx";
+    let mut found = [0; 4];
+    let mut signed =
+        |(at, signature): &(u64, [u8; 4])| file.read_exact_at(&mut found, *at).is_ok() && found == *signature;
+    if named || SIGNATURES.iter().any(&mut signed) {
+        return Ok(());
+    }
+    let mut head = [0; 4];
+    // A file that is shorter has no signature either.
+    let _ = file.read_exact_at(&mut head, 0);
+    Err(match &head {
+        b"QFI\xFB" => anyhow!("not a VHDX file but qcow2: `qemu-img check` checks it"),
+        b"KDMV" => anyhow!("not a VHDX file but VMDK: `qemu-img check` checks it"),
+        _ => anyhow!(
+            "not a VHDX file: only those are checked and repaired here; a raw image has nothing to check"
+        ),
+    })
 }
 
 fn severity_name(severity: Severity) -> &'static str {
@@ -150,6 +184,7 @@ impl Repair {
     pub(super) fn run(self) -> Result<(), Failure> {
         let path = &self.file;
         let file = open_to_change(path)?;
+        is_vhdx(path, &file).with_context(|| format!("cannot repair {}", path.display()))?;
         let mut kept = path.as_os_str().to_owned();
         kept.push(".before-repair");
         let kept = PathBuf::from(kept);
@@ -257,7 +292,7 @@ fn stamp(file: &File, kept: &Path) -> anyhow::Result<()> {
 fn undo(file: &File, kept: &Path) -> anyhow::Result<()> {
     let copy = File::open(kept).with_context(|| format!("cannot open {}", kept.display()))?;
     if copy.metadata()?.modified()? != file.metadata()?.modified()? {
-        return Err(anyhow!("it was written to after that, and what was written would be lost"));
+        return Err(anyhow!("it was written to since, and those writes would be lost"));
     }
     copy_parts(&repaired_parts(&copy)?, &copy, file)?;
     stamp(file, kept)

@@ -9,11 +9,13 @@ use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args};
 use lunway_block::size::{HumanSize, parse_size};
 use lunway_image::vhd::{Layout, Writer};
-use lunway_vhdx::{CreateOptions, Kind, Locator, create, relative_path};
+use lunway_vhdx::{
+    CHAIN_FILES_MAX, Chain, CreateOptions, Kind, Locator, OpenError, OpenOptions, create, relative_path,
+};
 use serde_json::json;
 
 use super::parent::open_parent;
-use super::{guids, kind_name};
+use super::{folder, guids, kind_name};
 use crate::command::copy::{Copy, How};
 use crate::failure::Failure;
 use crate::{progress, terminal};
@@ -50,7 +52,7 @@ Examples:
   # Writes to test.avhdx leave server.vhdx as it is:
   lunway disk create test.avhdx --parent server.vhdx
   lunway disk create copy.vhdx --verify \\
-      --from iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0")]
+      --from iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0")]
 pub(super) struct Create {
     /// The file to create
     #[arg(value_name = "FILE")]
@@ -136,6 +138,7 @@ pub(super) struct Snapshot {
 impl Create {
     pub(super) fn run(self) -> Result<(), Failure> {
         let path = &self.file;
+        refuse_foreign(path)?;
         if let Some(source) = self.from {
             refuse_existing(path)?;
             let kind = if is_vhd(path) { "vhd" } else { "vhdx" };
@@ -166,6 +169,7 @@ impl Convert {
 
 impl Snapshot {
     pub(super) fn run(self) -> Result<(), Failure> {
+        refuse_foreign(&self.child)?;
         let made = NewDisk::default().make_child(&self.child, &self.file, None)?;
         print(&self.child, &made, self.json)
     }
@@ -219,6 +223,7 @@ impl NewDisk {
         parent_path: &Path,
         size: Option<u64>,
     ) -> anyhow::Result<CreateOptions> {
+        may_have_child(parent_path)?;
         let parent = open_parent(parent_path)?;
         let parameters = parent.parameters();
         if self.sector.is_some_and(|sector| sector != parameters.logical_sector) {
@@ -244,6 +249,22 @@ impl NewDisk {
         parameters.physical_sector =
             self.physical_sector.unwrap_or(parameters.physical_sector).max(parameters.logical_sector);
         Ok(())
+    }
+}
+
+/// Refuses a parent whose chain has as many files as it may.
+fn may_have_child(parent: &Path) -> anyhow::Result<()> {
+    match Chain::open_files(parent, &folder(parent), &OpenOptions::read_only(), guids()?) {
+        Ok(chain) if chain.disks().len() >= CHAIN_FILES_MAX => Err(anyhow!(
+            "the chain of {} has {CHAIN_FILES_MAX} files, as many as it may: merge some of them first, with lunway disk \
+             merge",
+            parent.display()
+        )),
+        Err(error @ OpenError::Chain(_)) => {
+            Err(error).with_context(|| format!("cannot open {}", parent.display()))
+        }
+        // Whatever else there is to say about the parent is said when it is opened by itself.
+        _ => Ok(()),
     }
 }
 
@@ -301,6 +322,28 @@ fn reserve(file: &File, data: std::ops::Range<u64>, zero: bool) -> anyhow::Resul
 /// Whether a file that is made is to be VHD: its name says so.
 fn is_vhd(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("vhd"))
+}
+
+/// Ends of names that say another format, which no command would open as VHDX, and what makes such a file.
+const FOREIGN: [(&[&str], &str); 3] = [
+    (
+        &["img", "raw", "iso"],
+        "raw images are made by `truncate -s SIZE`, or `lunway lun add … --create SIZE`",
+    ),
+    (&["qcow2", "qcow"], "qcow2 images are made by `qemu-img create -f qcow2`"),
+    (&["vmdk", "vdi"], "such images are made by `qemu-img create`"),
+];
+
+/// Refuses to make a VHDX or VHD under the name of another format.
+fn refuse_foreign(path: &Path) -> Result<(), Failure> {
+    let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    match FOREIGN.iter().find(|(ends, _)| ends.contains(&extension.as_str())) {
+        Some((_, instead)) => Err(Failure::failed(anyhow!(
+            "{} is not the name of a VHDX file: name it *.vhdx; {instead}",
+            path.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn print_vhd(path: &Path, made: &Layout, json: bool) -> Result<(), Failure> {

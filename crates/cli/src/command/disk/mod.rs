@@ -32,7 +32,7 @@ use crate::failure::Failure;
 pub(super) use create::NewDisk;
 pub(super) use free::skipped;
 
-/// Create, inspect, check, change, compact and merge virtual disks; see what file systems say of any disk
+/// Create, inspect, check, change, compact and merge virtual disks; show the free space on any disk
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -115,13 +115,26 @@ fn open_to_change(path: &Path) -> anyhow::Result<File> {
 /// Refuses to change what other disks were made on: their data would be wrong without a word, so Windows and this
 /// program refuse to open them then.
 fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
-    let found = children(path).with_context(|| format!("cannot look for children of {}", path.display()))?;
+    let found = children(path).map_err(|error| match error {
+        lunway_vhdx::OpenError::NotVhdx => anyhow!(
+            "{} is not a VHDX file, and only those can be {what} here{}",
+            path.display(),
+            if what == "resized" {
+                "; resize a raw file with truncate, or with `lunway lun resize` while it is served"
+            } else {
+                ""
+            }
+        ),
+        error => {
+            anyhow::Error::from(error).context(format!("cannot look for children of {}", path.display()))
+        }
+    })?;
     match found.as_slice() {
         [] => Ok(()),
         found => Err(anyhow!(
             "{} is the parent of {}, which can no longer be opened once it is {what}: merge them first, or use --force",
             path.display(),
-            names(found)
+            child_names(path, found)
         )),
     }
 }
@@ -130,6 +143,19 @@ fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
 fn names(paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| path.file_name().unwrap_or(OsStr::new("?")).to_string_lossy().into_owned();
     paths.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Children of a file, for a sentence: those in another folder with their paths.
+fn child_names(parent: &Path, children: &[PathBuf]) -> String {
+    let folder = parent.canonicalize().ok().and_then(|parent| parent.parent().map(Path::to_owned));
+    let name = |child: &PathBuf| {
+        let beside = child.canonicalize().is_ok_and(|child| child.parent() == folder.as_deref());
+        match child.file_name().filter(|_| beside) {
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => child.display().to_string(),
+        }
+    };
+    children.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// How people and JSON call a kind of disk.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args};
 use lunway_block::size::{HumanSize, parse_size};
+use lunway_compact::Bytes;
+use lunway_filesystem::cut::cut;
 use lunway_filesystem::partition::{Gpt, HEAD, Table, Write};
 use lunway_vhdx::{Chain, DiskError, OpenOptions, resize};
 use serde_json::json;
@@ -17,7 +19,7 @@ use crate::terminal;
 /// Grow or shrink a disk.
 ///
 /// The change takes effect completely or not at all. New space reads as zeroes, and the backup GPT moves to the new
-/// end. Shrinking requires --shrink, and is refused where it would cut a partition.
+/// end. Shrinking requires --shrink, and is refused if it would cut a partition or a file system.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("to").required(true).args(["size", "to_minimum"]), override_usage = "\
 lunway disk resize [OPTIONS] <FILE> <SIZE>
@@ -39,7 +41,8 @@ pub(super) struct Resize {
     /// Allow a smaller size: data beyond the new end are lost
     #[arg(long)]
     shrink: bool,
-    /// Resize even if that cuts a partition, or if other disks have this one as parent (they can no longer be opened)
+    /// Resize even if that cuts a partition or a file system, or if other disks have this one as parent (they can no
+    /// longer be opened)
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
@@ -129,18 +132,12 @@ impl Resize {
                 HumanSize(size)
             )));
         }
-        let partitions = before.table.as_ref().map_or(&[][..], Table::partitions);
-        let minimum = before.table.as_ref().map_or(0, Table::minimum);
-        match partitions.iter().position(|partition| partition.end() > size) {
-            Some(number) if !self.force => Err(Failure::failed(anyhow!(
-                "partition {} of {path} ends at byte {}, behind the new end: shrink it first; {minimum} bytes hold all partitions",
-                number + 1,
-                partitions[number].end()
-            ))),
-            None if size < minimum && !self.force => Err(Failure::failed(anyhow!(
-                "{minimum} bytes are the least for {path}: behind the last partition there must be room for the copy of its GPT"
-            ))),
-            _ => Ok(()),
+        if self.force {
+            return Ok(());
+        }
+        match cut(&Bytes(&open_chain(&self.file)?), before.sector, size) {
+            Some(cut) => Err(Failure::failed(anyhow!("{path}: {cut}, or use --force to cut it"))),
+            None => Ok(()),
         }
     }
 }

@@ -23,13 +23,13 @@ pub(super) struct Set {
     /// The VHDX file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// A new random identity, which systems see on page 83h
+    /// Set a new random identity, which systems see in VPD page 83h
     #[arg(long)]
     new_id: bool,
     /// Physical sector: 512 or 4096, not less than the logical one
     #[arg(long, value_name = "BYTES")]
     physical_sector: Option<u32>,
-    /// Change it even if it is the parent of others, which cannot be opened afterwards
+    /// Change the disk even if it has children, which can then no longer be opened
     #[arg(long)]
     force: bool,
     /// Print the result as JSON

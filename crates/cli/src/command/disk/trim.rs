@@ -17,9 +17,9 @@ use crate::{interrupt, terminal};
 
 /// Discard what the file systems on a device prove to be free
 ///
-/// A block device or a LUN gets UNMAP, a raw file gets holes: the space is the host's or the array's again. What cannot
-/// be proven stays. No machine may use the disk meanwhile: mounted devices and files in use are refused; whether
-/// another machine uses a LUN cannot be seen.
+/// A LUN receives UNMAP, a block device a discard, a raw file gets holes: the space is returned to the host or the
+/// array. Space that is not proven to be free is kept. No machine may use the disk meanwhile: mounted devices and
+/// files in use are refused, but use of a LUN by another machine cannot be detected.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("word").required(true).args(["estimate", "discard"]))]
 #[command(override_usage = "\
@@ -28,13 +28,13 @@ lunway disk trim [OPTIONS] <DEVICE> --estimate
 #[command(after_help = "\
 Examples:
   lunway disk trim /dev/sdb --estimate
-  lunway disk trim iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --discard
+  lunway disk trim iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 --discard
   lunway disk trim server.img --discard --keep 3    # partition 3 stays as it is")]
 pub(super) struct Trim {
     /// The device
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Only say how much would be discarded
+    /// Only show how much would be discarded
     #[arg(long)]
     estimate: bool,
     /// Discard it: deleted files cannot be recovered afterwards
@@ -43,7 +43,7 @@ pub(super) struct Trim {
     /// Leave a partition as it is; can be repeated
     #[arg(long, value_name = "NUMBER")]
     keep: Vec<usize>,
-    /// Logical sector of the device, where it can have any: 512 or 4096
+    /// Logical sector size, for devices that have no fixed one: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
     /// Print the result as JSON
@@ -85,7 +85,7 @@ impl Trim {
             false => target.discard(&dead, &cancel)?,
         };
         let Some(bytes) = done else {
-            let what = if self.estimate { "nothing was changed" } else { "the same command goes on" };
+            let what = if self.estimate { "nothing was changed" } else { "the same command continues" };
             return Err(Failure::failed(anyhow!("interrupted: {what}")));
         };
         if self.json {
@@ -99,7 +99,8 @@ impl Trim {
         }
         let size = HumanSize(bytes);
         Ok(match self.estimate {
-            true => format!("{spec} holds {size} ({bytes} bytes) that are free: --discard gives them back"),
+            _ if bytes == 0 => format!("{spec}: nothing to discard"),
+            true => format!("{spec}: {size} ({bytes} bytes) are free: --discard releases them"),
             false => format!("{spec}: {size} ({bytes} bytes) were discarded"),
         })
     }

@@ -19,7 +19,7 @@ use crate::{device, terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lunway inspect iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0
+  lunway inspect iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0
   lunway inspect disk.img --json")]
 pub(crate) struct Inspect {
     /// The device

@@ -63,7 +63,7 @@ impl Plain {
                 ),
             ),
             ("optimal transfer", or(geometry.optimal_transfer, "no preference")),
-            ("longest transfer", or(geometry.max_transfer, "no limit")),
+            ("maximum transfer", or(geometry.max_transfer, "no limit")),
             ("thin", yes(geometry.unmap.is_thin())),
             ("unmap", or(geometry.unmap.granularity(), "does nothing")),
             ("unmapped reads as zeroes", yes(geometry.unmap.zeroes())),

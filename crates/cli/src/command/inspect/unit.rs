@@ -4,7 +4,7 @@ use lunway_block::size::HumanSize;
 use lunway_initiator::{Inspection, UnitInspection};
 use lunway_iscsi::login::LoggedIn;
 use lunway_scsi::ReadCapacity;
-use lunway_scsi::vpd::Association;
+use lunway_scsi::vpd::{Association, DesignatorType};
 use serde_json::{Value, json};
 
 use super::{Section, yes};
@@ -31,7 +31,7 @@ fn session_rows(seen: &Inspection) -> Vec<(&'static str, String)> {
         (
             "bursts",
             format!(
-                "first {}, longest {}, immediate data {}, initial R2T {}",
+                "FirstBurstLength {}, MaxBurstLength {}, ImmediateData {}, InitialR2T {}",
                 HumanSize(negotiated.first_burst_length.into()),
                 HumanSize(negotiated.max_burst_length.into()),
                 yes(negotiated.immediate_data),
@@ -47,6 +47,23 @@ fn session_rows(seen: &Inspection) -> Vec<(&'static str, String)> {
         rows.insert(1, ("portal group", group.to_string()));
     }
     rows
+}
+
+/// The name of a designator type (DESIGNATOR TYPE field, SPC-5).
+fn designator_type(kind: DesignatorType) -> String {
+    match kind.0 {
+        0 => "vendor specific".to_owned(),
+        1 => "T10 vendor ID".to_owned(),
+        2 => "EUI-64".to_owned(),
+        3 => "NAA".to_owned(),
+        4 => "relative target port".to_owned(),
+        5 => "target port group".to_owned(),
+        6 => "logical unit group".to_owned(),
+        7 => "MD5".to_owned(),
+        8 => "SCSI name string".to_owned(),
+        10 => "UUID".to_owned(),
+        other => format!("designator type {other}"),
+    }
 }
 
 fn unit_sections(unit: &UnitInspection) -> Vec<Section> {
@@ -76,30 +93,29 @@ fn unit_sections(unit: &UnitInspection) -> Vec<Section> {
             Association::TargetDevice => "target device",
             Association::Reserved => "reserved",
         };
-        let rows = identification
-            .designators
-            .iter()
-            .map(|each| (row(&each.association), format!("{} (type {})", each.text(), each.kind.0)));
+        let rows = identification.designators.iter().map(|each| {
+            (row(&each.association), format!("{} ({})", each.text(), designator_type(each.kind)))
+        });
         sections.push(Section::new("Identification (VPD 83h)", rows.collect()));
     }
     if let Some(limits) = &unit.block_limits {
         let or =
             |blocks: u64, zero: &str| if blocks == 0 { zero.to_owned() } else { format!("{blocks} blocks") };
         let rows = vec![
-            ("longest transfer", or(limits.transfer_max.into(), "no limit")),
-            ("optimal transfer", or(limits.optimal_transfer.into(), "no preference")),
+            ("maximum transfer length", or(limits.transfer_max.into(), "no limit")),
+            ("optimal transfer length", or(limits.optimal_transfer.into(), "no preference")),
             ("optimal granularity", or(limits.optimal_granularity.into(), "none")),
-            ("longest unmap", or(limits.unmap_blocks_max.into(), "not told")),
+            ("maximum unmap LBA count", or(limits.unmap_blocks_max.into(), "not reported")),
             ("unmap descriptors", limits.unmap_descriptors_max.to_string()),
-            ("unmap granularity", or(limits.unmap_granularity.into(), "not told")),
-            ("longest WRITE SAME", or(limits.write_same_max, "not told")),
-            ("longest COMPARE AND WRITE", or(limits.compare_and_write_max.into(), "not there")),
+            ("unmap granularity", or(limits.unmap_granularity.into(), "not reported")),
+            ("maximum WRITE SAME length", or(limits.write_same_max, "not reported")),
+            ("maximum COMPARE AND WRITE length", or(limits.compare_and_write_max.into(), "not supported")),
         ];
         sections.push(Section::new("Block limits (VPD B0h)", rows));
     }
     if let Some(characteristics) = &unit.characteristics {
         let rate = match characteristics.rotation_rate {
-            0 => "not told".to_owned(),
+            0 => "not reported".to_owned(),
             1 => "none: not rotating".to_owned(),
             rate => format!("{rate} per minute"),
         };
@@ -107,7 +123,7 @@ fn unit_sections(unit: &UnitInspection) -> Vec<Section> {
     }
     if let Some(provisioning) = &unit.provisioning {
         let kind = match provisioning.provisioning_type {
-            0 => "not told",
+            0 => "not reported",
             1 => "resource",
             2 => "thin",
             _ => "unknown",

@@ -1,5 +1,7 @@
 //! `lunway acl`.
 
+use std::net::IpAddr;
+
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
 use lunway_console::{Method, path_part};
@@ -64,7 +66,7 @@ struct Add {
     #[arg(long, value_name = "NAME")]
     initiator: Vec<String>,
     /// Match initiators from this network [default: any]
-    #[arg(long, value_name = "ADDRESS[/BITS]")]
+    #[arg(long, value_name = "ADDRESS[/BITS]", value_parser = network)]
     from: Vec<String>,
     /// Match initiators that authenticate as this user [default: any]
     #[arg(long, value_name = "USER")]
@@ -116,7 +118,7 @@ impl Add {
         // All of the rule: what is not said is as it is by default, also where a rule of that name was there.
         let body = json!({
             "initiators": self.initiator,
-            "from": self.from.iter().map(|from| network(from)).collect::<Vec<_>>(),
+            "from": self.from,
             "users": self.user,
             "luns": self.luns,
             "read_only": self.read_only,
@@ -129,12 +131,15 @@ impl Add {
     }
 }
 
-/// One address is a network of itself.
-fn network(text: &str) -> String {
-    match text.parse() {
-        Ok(std::net::IpAddr::V4(ip)) => format!("{ip}/32"),
-        Ok(std::net::IpAddr::V6(ip)) => format!("{ip}/128"),
-        Err(_) => text.to_owned(),
+/// A network; one address is a network of itself.
+fn network(text: &str) -> Result<String, String> {
+    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+    let address: IpAddr =
+        address.parse().map_err(|_| "write ADDRESS or ADDRESS/BITS, such as 10.0.0.0/8".to_owned())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    match bits.map_or(Some(most), |bits| bits.parse().ok()) {
+        Some(bits) if bits <= most => Ok(format!("{address}/{bits}")),
+        _ => Err(format!("BITS must be from 0 to {most}")),
     }
 }
 
@@ -142,7 +147,7 @@ fn table(answer: &Value) -> String {
     let or = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
     let row = |(at, rule): (usize, &Value)| {
         let may = match (rule["deny"] == true, rule["read_only"] == true) {
-            (true, _) => "nothing",
+            (true, _) => "none",
             (false, true) => "read",
             (false, false) => "read, write",
         };
@@ -158,5 +163,20 @@ fn table(answer: &Value) -> String {
     };
     let rows: Vec<_> = rows(answer, "rules").iter().enumerate().map(row).collect();
     let none = "no rules: initiators may log in only if the target is open (lunway target list)";
-    terminal::table(["#", "RULE", "INITIATORS", "FROM", "USERS", "LUNS", "MAY"], &rows, none)
+    terminal::table(["#", "RULE", "INITIATORS", "FROM", "USERS", "LUNS", "RIGHTS"], &rows, none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_that_cannot_be_is_refused_with_the_range_of_its_bits() {
+        for (text, network_of) in [("10.0.0.7", "10.0.0.7/32"), ("fd00::/8", "fd00::/8"), ("::1", "::1/128")]
+        {
+            assert_eq!(network(text).as_deref(), Ok(network_of));
+        }
+        assert!(network("10.0.0.0/33").unwrap_err().contains("0 to 32"));
+        assert!(network("10.0.0/8").unwrap_err().contains("ADDRESS/BITS"));
+    }
 }

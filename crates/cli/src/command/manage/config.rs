@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use lunway_console::Method;
-use lunway_target::Config as Configuration;
+use lunway_target::{Config as Configuration, ConfigError};
 use serde_json::Value;
 
 use super::{Changing, Daemon, Shrinking};
@@ -28,7 +28,7 @@ pub(crate) struct Config {
 enum Verb {
     /// Print the configuration as a file
     Show(Daemon),
-    /// Replace the configuration by this file; the daemon's own file is updated
+    /// Replace the configuration with this file; the daemon's own file is updated
     Apply {
         /// A TOML file
         file: PathBuf,
@@ -76,10 +76,20 @@ impl Config {
                 terminal::print(config.to_toml().map_err(Failure::failed)?.trim_end())
             }
             Verb::Apply { file, shrinking, changing } => {
-                let config = Configuration::from_file(&file).map_err(config_failure)?;
+                let config = Configuration::from_file(&file).map_err(|error| match error {
+                    // No flag of this command adds one.
+                    ConfigError::NoTargets { .. } => Failure::Usage(error.to_string()),
+                    error => config_failure(error),
+                })?;
                 let body: Value = serde_json::to_value(&config).map_err(Failure::failed)?;
                 let query = shrinking.query().unwrap_or_default();
-                changing.change_at(Method::PUT, "/v1/config", &query, Some(&body))
+                let applied = changing.change_at(Method::PUT, "/v1/config", &query, Some(&body));
+                applied.map_err(|failure| match failure {
+                    Failure::Failed(error) => {
+                        Failure::Failed(error.context(format!("cannot apply {}", file.display())))
+                    }
+                    other => other,
+                })
             }
         }
     }

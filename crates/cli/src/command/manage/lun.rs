@@ -7,11 +7,12 @@ use lunway_block::size::HumanSize;
 use lunway_console::Method;
 use serde_json::{Map, Value, json};
 
+use super::compaction::Compacting;
 use super::{Changing, Daemon, MUST_BE_NEW, MUST_EXIST, Shrinking, rows, target, text};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// List, add, resize, snapshot, change and remove the logical units of a running daemon.
+/// List, add, resize, snapshot, compact, change and remove the logical units of a running daemon.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,6 +22,10 @@ Examples:
   lunway lun resize iqn.2026-11.com.example:disks 3 200G
   lunway lun resize iqn.2026-11.com.example:disks 3 10G --shrink
   lunway lun snapshot iqn.2026-11.com.example:disks 5 db-1.avhdx
+  lunway lun compact iqn.2026-11.com.example:disks 5 --rate 32M
+  lunway lun add iqn.2026-11.com.example:disks 6 db.img --track
+  lunway lun epoch close iqn.2026-11.com.example:disks 6
+  lunway lun changes iqn.2026-11.com.example:disks 6
   lunway lun set iqn.2026-11.com.example:disks 3 --read-only true
   lunway lun remove iqn.2026-11.com.example:disks 3")]
 pub(crate) struct Lun {
@@ -72,6 +77,9 @@ enum Verb {
         changing: Changing,
     },
     /// Resize the device of a logical unit
+    ///
+    /// Shrinking requires --shrink, and is refused if it would cut a partition or a file
+    /// system.
     Resize {
         #[command(flatten)]
         place: Place,
@@ -81,6 +89,9 @@ enum Verb {
         /// Allow a smaller size: data beyond the new end are lost
         #[arg(long)]
         shrink: bool,
+        /// Shrink even if that cuts a partition or a file system
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         changing: Changing,
     },
@@ -98,6 +109,21 @@ enum Verb {
         #[command(flatten)]
         changing: Changing,
     },
+    /// Make the VHDX file of a logical unit shorter while it is served
+    ///
+    /// Blocks are moved from the end of the file into its holes, and the file is truncated. Initiators have priority,
+    /// and a kill loses no data: the next compaction continues. With --freeze and --thaw, space that the guest's file
+    /// systems do not use is released first.
+    Compact {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        compact: Compacting,
+    },
+    /// Close, list and release the epochs of a logical unit that has --track
+    Epoch(super::epoch::Epoch),
+    /// Show what changed on a logical unit since an epoch was closed
+    Changes(super::epoch::Changes),
     /// Remove a logical unit; its device is not touched, but the data of a ram: disk are lost
     Remove {
         #[command(flatten)]
@@ -115,16 +141,16 @@ pub(super) struct Place {
     pub(super) target: String,
     /// The logical unit number
     #[arg(value_name = "LUN", value_parser = number)]
-    lun: u16,
+    pub(super) lun: u16,
 }
 
 #[derive(Debug, Args)]
 struct Shape {
     /// Logical sector size: 512 or 4096
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = sector_size)]
     sector: Option<u32>,
-    /// Physical sector size that initiators are told
-    #[arg(long, value_name = "BYTES")]
+    /// Physical sector size that is reported to initiators
+    #[arg(long, value_name = "BYTES", value_parser = physical_sector_size)]
     physical_sector: Option<u32>,
     /// Refuse writes
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
@@ -135,14 +161,36 @@ struct Shape {
     /// The unit serial number
     #[arg(long)]
     serial: Option<String>,
-    /// Warn initiators when the backing store is fuller than this percentage
+    /// When the VHDX file is compacted automatically: on-idle, on-close, or never
+    #[arg(long, value_name = "WHEN", value_delimiter = ',', value_parser = ["on-idle", "on-close", "never"])]
+    compact: Option<Vec<String>>,
+    /// Warn initiators if the backing store is fuller than this percentage
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=99))]
     threshold: Option<u8>,
+    /// Record which 64 KiB change: see `lunway lun changes`
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "true|false")]
+    track: Option<bool>,
 }
 
-/// A logical unit number. Which ones are possible is the daemon's to say.
+/// Largest logical unit number that flat addressing can name (SAM-5 4.7.5.4).
+const NUMBER_MAX: u16 = 0x3fff;
+
+/// A logical unit number.
 fn number(text: &str) -> Result<u16, String> {
-    text.parse().map_err(|_| "a whole number is expected, such as 0 or 3".to_owned())
+    let number = text.parse().ok().filter(|number| *number <= NUMBER_MAX);
+    number.ok_or_else(|| format!("a number from 0 to {NUMBER_MAX} is expected"))
+}
+
+/// A logical sector, bytes: `512`, `4096`, `4K`.
+fn sector_size(text: &str) -> Result<u32, String> {
+    let size = lunway_block::size::parse_size(text).ok().and_then(|size| u32::try_from(size).ok());
+    size.filter(|size| matches!(size, 512 | 4096)).ok_or_else(|| "512 or 4096 is expected".to_owned())
+}
+
+/// A physical sector, bytes. The daemon says which ones the logical sector allows.
+fn physical_sector_size(text: &str) -> Result<u32, String> {
+    let size = lunway_block::size::parse_size(text).ok().and_then(|size| u32::try_from(size).ok());
+    size.ok_or_else(|| "a size is expected, such as 512 or 4096".to_owned())
 }
 
 impl Place {
@@ -185,15 +233,19 @@ impl Lun {
                     [Some(MUST_EXIST.to_owned()), shrink].into_iter().flatten().collect::<Vec<_>>().join("&");
                 changing.change_at(Method::PUT, &place.path(), &query, Some(&Value::Object(body)))
             }
-            Verb::Resize { place, size, shrink, changing } => {
+            Verb::Resize { place, size, shrink, force, changing } => {
                 let path = format!("{}/resize", place.path());
-                changing.change(Method::POST, &path, Some(&json!({ "size": size, "shrink": shrink })))
+                let body = json!({ "size": size, "shrink": shrink, "force": force });
+                changing.change(Method::POST, &path, Some(&body))
             }
             Verb::Snapshot { place, leaf, changing } => {
                 let leaf = std::path::absolute(&leaf).unwrap_or(leaf);
                 let path = format!("{}/snapshot", place.path());
                 changing.change(Method::POST, &path, Some(&json!({ "leaf": leaf.display().to_string() })))
             }
+            Verb::Compact { place, compact } => compact.run(&place.path()),
+            Verb::Epoch(epoch) => epoch.run(),
+            Verb::Changes(changes) => changes.run(),
             Verb::Remove { place, changing } => changing.change(Method::DELETE, &place.path(), None),
         }
     }
@@ -209,6 +261,10 @@ impl Shape {
             "removable": self.removable,
             "serial": self.serial,
             "threshold_percent": self.threshold,
+            "compact": self.compact.as_ref().map(|policies| {
+                policies.iter().filter(|policy| *policy != "never").collect::<Vec<_>>()
+            }),
+            "track": self.track,
         });
         let mut body = body.as_object().cloned().unwrap_or_default();
         body.extend(device.map(|device| ("device".to_owned(), json!(daemon.device(device)))));
@@ -216,16 +272,19 @@ impl Shape {
     }
 }
 
-fn units(configs: &Value, statuses: &Value, target: &str) -> Vec<[String; 7]> {
+fn units(configs: &Value, statuses: &Value, target: &str) -> Vec<[String; 8]> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let status =
         |id: &Value| list(statuses).into_iter().find(|status| status["id"] == *id).unwrap_or_default();
     list(configs).iter().map(|config| row(config, &status(&config["id"]), target)).collect()
 }
 
-fn row(config: &Value, status: &Value, target: &str) -> [String; 7] {
-    let size = status["size"].as_u64().map_or_else(String::new, |size| HumanSize(size).to_string());
+fn row(config: &Value, status: &Value, target: &str) -> [String; 8] {
+    let size = |value: &Value| value.as_u64().map_or_else(String::new, |size| HumanSize(size).to_string());
     let mut flags = Vec::new();
+    if !status["offline"].is_null() {
+        flags.push("offline");
+    }
     if status["read_only"] == true {
         flags.push("read-only");
     }
@@ -236,16 +295,17 @@ fn row(config: &Value, status: &Value, target: &str) -> [String; 7] {
         terminal::clean(target),
         text(config, "id"),
         text(config, "device"),
-        size,
+        if status["offline"].is_null() { size(&status["size"]) } else { String::new() },
+        size(&status["space"]["allocated"]),
         text(status, "sector"),
         text(status, "serial"),
         flags.join(","),
     ]
 }
 
-fn table(rows: &[[String; 7]]) -> String {
+fn table(rows: &[[String; 8]]) -> String {
     terminal::table(
-        ["TARGET", "LUN", "DEVICE", "SIZE", "SECTOR", "SERIAL", "FLAGS"],
+        ["TARGET", "LUN", "DEVICE", "SIZE", "ALLOCATED", "SECTOR", "SERIAL", "FLAGS"],
         rows,
         "no logical units",
     )

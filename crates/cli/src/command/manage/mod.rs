@@ -4,16 +4,21 @@
 //! |---|---|
 //! | `mod.rs` | how a daemon is found, asked, and its changes are printed |
 //! | `target.rs`, `lun.rs`, `portal.rs`, `acl.rs` | what is served, how, to whom |
+//! | `epoch.rs` | what changed on a logical unit |
+//! | `snapshot.rs` | what a logical unit held at one instant |
 //! | `session.rs`, `reservation.rs` | what initiators hold |
 //! | `top.rs` | what is going on |
 //! | `config.rs` | the configuration as a whole |
 
 pub(crate) mod acl;
+mod compaction;
 pub(crate) mod config;
+mod epoch;
 pub(crate) mod lun;
 pub(crate) mod portal;
 pub(crate) mod reservation;
 pub(crate) mod session;
+pub(crate) mod snapshot;
 pub(crate) mod target;
 pub(crate) mod top;
 
@@ -33,9 +38,9 @@ const MUST_BE_NEW: &str = "must_be_new=true";
 /// A PUT that only changes.
 const MUST_EXIST: &str = "must_exist=true";
 
-/// Which daemon is asked, and how its answer is printed.
+/// Which daemon is asked.
 #[derive(Debug, Args)]
-pub(crate) struct Daemon {
+pub(crate) struct DaemonAddress {
     /// Unix socket of the daemon [default: /run/lunway/lunway.sock, or $XDG_RUNTIME_DIR/lunway.sock if not root]
     #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET")]
     socket: Option<PathBuf>,
@@ -45,6 +50,13 @@ pub(crate) struct Daemon {
     /// File with the token for --api
     #[arg(long, value_name = "FILE", requires = "api")]
     token_file: Option<PathBuf>,
+}
+
+/// Which daemon is asked, and how its answer is printed.
+#[derive(Debug, Args)]
+pub(crate) struct Daemon {
+    #[command(flatten)]
+    address: DaemonAddress,
     /// Print the daemon's answer as JSON
     #[arg(long)]
     json: bool,
@@ -77,8 +89,52 @@ impl Shrinking {
     }
 }
 
-impl Daemon {
-    fn client(&self) -> Result<Client, Failure> {
+impl DaemonAddress {
+    /// The daemon on a socket of this machine; `None`: on the usual one.
+    pub(crate) fn on(socket: Option<PathBuf>) -> Self {
+        Self { socket, api: None, token_file: None }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let client = self.client()?;
+        device::run(async { client.call(method, path, body).await.map_err(|error| refused(error, path)) })
+    }
+
+    /// The same; what the daemon refuses is its status and its sentence.
+    pub(crate) fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Result<Value, (u16, String)>, Failure> {
+        let client = self.client()?;
+        device::run(async {
+            match client.call(method, path, body).await {
+                Ok(answer) => Ok(Ok(answer)),
+                Err(ClientError::Refused { status, sentence, .. }) => Ok(Err((status, sentence))),
+                Err(error) => Err(failure(error)),
+            }
+        })
+    }
+
+    /// Whether the user named one.
+    pub(crate) fn is_named(&self) -> bool {
+        self.api.is_some() || self.socket.is_some()
+    }
+
+    /// Whether it is on this machine.
+    pub(crate) fn is_here(&self) -> bool {
+        self.api.is_none()
+    }
+
+    /// Where it is asked, in words.
+    pub(crate) fn name(&self) -> String {
+        let socket = || self.socket.clone().unwrap_or_else(Endpoint::default_socket).display().to_string();
+        self.api.clone().unwrap_or_else(socket)
+    }
+
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
         let endpoint = match (&self.api, &self.token_file) {
             (Some(url), Some(file)) => Endpoint::tcp(url, file).map_err(failure)?,
             _ => Endpoint::Unix(self.socket.clone().unwrap_or_else(Endpoint::default_socket)),
@@ -89,11 +145,16 @@ impl Daemon {
         }
         Ok(Client::new(endpoint))
     }
+}
+
+impl Daemon {
+    fn client(&self) -> Result<Client, Failure> {
+        self.address.client()
+    }
 
     /// Asks, and waits for the answer.
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        let client = self.client()?;
-        device::run(async { client.call(method, path, body).await.map_err(|error| refused(error, path)) })
+        self.address.ask(method, path, body)
     }
 
     /// Asks for what is there, and prints it: as it came, or as `table` shows it.
@@ -104,7 +165,7 @@ impl Daemon {
 
     /// A file as the daemon finds it, which has another working folder.
     pub(crate) fn file(&self, path: &Path) -> PathBuf {
-        match self.api {
+        match self.address.api {
             None => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             // What that machine has is not ours to resolve.
             Some(_) => path.to_owned(),
@@ -113,7 +174,7 @@ impl Daemon {
 
     /// A device as the daemon finds it. What cannot be read is passed on: the daemon says what is wrong.
     pub(crate) fn device(&self, text: &str) -> String {
-        let (Ok(here), None) = (std::env::current_dir(), &self.api) else { return text.to_owned() };
+        let (Ok(here), None) = (std::env::current_dir(), &self.address.api) else { return text.to_owned() };
         DeviceSpec::located(text, &here).unwrap_or_else(|_| text.to_owned())
     }
 }
@@ -152,7 +213,7 @@ fn changes(answer: &Value) -> String {
         (false, true) => lines.push("dry run: nothing was changed".to_owned()),
         (false, false) if !persisted => {
             lines.push(
-                "not kept: the daemon has no configuration file for this change, and loses it when it ends"
+                "not saved: the daemon has no configuration file for this (serve -c or --save); the change is lost when it stops"
                     .to_owned(),
             );
         }
@@ -182,7 +243,7 @@ fn listed(daemons: &[&RunningDaemon]) -> String {
 }
 
 /// A failure to ask, and refusals.
-fn failure(error: ClientError) -> Failure {
+pub(crate) fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Address(_) => Failure::Usage(error.to_string()),
         ClientError::Connect { .. } => {
@@ -200,23 +261,25 @@ fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// The same of a request for `path`: a parameter of the API that the refusal names in the words of the command line.
+/// The same of a request for `path`, with the option that decides otherwise: the refusal names a parameter of the API.
 fn refused(error: ClientError, path: &str) -> Failure {
     match error {
         ClientError::Refused { sentence, parameter: Some(parameter), .. } => {
-            Failure::failed(anyhow::anyhow!("{sentence}{}", flag_of(&parameter, path)))
+            Failure::failed(anyhow::anyhow!("{sentence}{}", remedy(&parameter, path)))
         }
         error => failure(error),
     }
 }
 
-fn flag_of(parameter: &str, path: &str) -> &'static str {
+/// What to do about a refusal that a parameter of the API decides, in the words of the command line.
+fn remedy(parameter: &str, path: &str) -> &'static str {
     match parameter {
-        "create" => " (here: without --create)",
-        "must_be_new" if path.contains("/acl/") => " (here: --replace)",
-        "must_be_new" if path.contains("/luns/") => " (here: `lun set`, or --replace)",
-        "must_be_new" => " (here: `target set`)",
-        "shrink" => " (here: --shrink)",
+        "create" => "; omit --create to serve it as it is",
+        "must_be_new" if path.contains("/acl/") => "; --replace replaces it",
+        "must_be_new" if path.contains("/luns/") => "; `lunway lun set` changes it, --replace replaces it",
+        "must_be_new" => "; `lunway target set` changes it",
+        "shrink" => "; --shrink allows that",
+        "force" => "; --force cuts it",
         _ => "",
     }
 }
@@ -252,7 +315,11 @@ mod tests {
 
     #[test]
     fn a_relative_file_is_named_as_the_daemon_finds_it() {
-        let here = Daemon { socket: None, api: None, token_file: None, json: false };
+        let at = |api: Option<&str>| {
+            let address = DaemonAddress { socket: None, api: api.map(str::to_owned), token_file: None };
+            Daemon { address, json: false }
+        };
+        let here = at(None);
         let folder = std::env::current_dir().unwrap();
         assert_eq!(here.device("stats:disk.img"), format!("stats:{}", folder.join("disk.img").display()));
         let beside = here.device("stats:iscsi://u@h/iqn.a:b/0?secret_file=s");
@@ -260,7 +327,7 @@ mod tests {
         for text in ["/dev/sdz", "ram:1G", "iscsi://u%secret@h/iqn.a:b/0", "rams:1G"] {
             assert_eq!(here.device(text), text);
         }
-        let there = Daemon { api: Some("http://h:1".to_owned()), ..here };
+        let there = at(Some("http://h:1"));
         assert_eq!(there.device("disk.img"), "disk.img");
     }
 
@@ -273,6 +340,6 @@ mod tests {
         assert_eq!(answer(false, true, &[]), "nothing to change");
         assert_eq!(answer(false, true, &["+ x"]), "+ x");
         assert_eq!(answer(true, false, &["+ x"]), "+ x\ndry run: nothing was changed");
-        assert!(answer(false, false, &["+ x"]).starts_with("+ x\nnot kept"));
+        assert!(answer(false, false, &["+ x"]).starts_with("+ x\nnot saved"));
     }
 }

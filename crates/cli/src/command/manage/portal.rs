@@ -26,7 +26,7 @@ enum Verb {
     List(Daemon),
     /// Listen on an address, an interface or a network
     Add(Entry),
-    /// Stop listening there
+    /// Stop listening on an address, an interface or a network
     Remove(Entry),
 }
 

@@ -27,11 +27,12 @@ enum Verb {
     List(Daemon),
     /// Remove all registrations and reservations of a logical unit, for a cluster that has lost its keys
     ///
-    /// An initiator that has registered and is logged in would be fenced: its writes are refused from then on.
+    /// Registered initiators that are logged in would be fenced: their writes are refused from then on. Without
+    /// --force, this is an error.
     Clear {
         #[command(flatten)]
         place: Place,
-        /// Remove them although initiators that have registered are logged in
+        /// Remove them even if registered initiators are logged in
         #[arg(long)]
         force: bool,
         /// Show what would be removed, without removing it
@@ -47,7 +48,7 @@ impl Reservation {
         match self.verb {
             Verb::List(daemon) => daemon.show("/v1/reservations", table),
             Verb::Clear { place, force, dry_run, daemon } => {
-                if !force && !dry_run {
+                if !force {
                     refuse_present(&daemon, &place)?;
                 }
                 let dry = if dry_run { "?dry_run=true" } else { "" };

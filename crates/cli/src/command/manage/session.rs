@@ -85,7 +85,7 @@ fn table(answer: &Value) -> String {
         ]
     };
     let rows: Vec<_> = rows(answer, "sessions").iter().map(row).collect();
-    terminal::table(["TSIH", "INITIATOR", "TARGET", "FROM", "PORTAL", "USER", "FOR"], &rows, "no sessions")
+    terminal::table(["TSIH", "INITIATOR", "TARGET", "FROM", "PORTAL", "USER", "AGE"], &rows, "no sessions")
 }
 
 /// `3d 4h`, `4h 5m`, `5m 6s`, `6s`.

@@ -73,7 +73,7 @@ struct Set {
     /// Remove a CHAP user
     #[arg(long, value_name = "USER")]
     no_chap: Vec<String>,
-    /// Offer the target through this portal group no longer
+    /// No longer offer the target through this portal group
     #[arg(long, value_name = "TAG")]
     no_portal_group: Vec<u16>,
     #[command(flatten)]
@@ -83,7 +83,7 @@ struct Set {
 /// What both verbs say of a target.
 #[derive(Debug, Args)]
 struct Settings {
-    /// Description that initiators are told (TargetAlias); an empty one removes it
+    /// Description that is reported to initiators (TargetAlias); an empty one removes it
     #[arg(long, value_name = "TEXT")]
     alias: Option<String>,
     /// Redirect initiators to this portal; an empty address ends that
@@ -137,6 +137,7 @@ impl Named {
 impl Add {
     fn run(&self) -> Result<(), Failure> {
         let mut body = self.settings.body(&self.changing.daemon)?;
+        let found = self.found()?;
         let users = self.settings.users(&self.changing.daemon)?;
         let lists = [("chap", users), ("portal_group", self.settings.groups()?)];
         body.extend(
@@ -145,7 +146,20 @@ impl Add {
                 .filter(|(_, list)| !list.is_empty())
                 .map(|(key, list)| (key.to_owned(), json!(list))),
         );
-        self.changing.change_at(Method::PUT, &path(&self.name), MUST_BE_NEW, Some(&Value::Object(body)))
+        self.changing.change_at(Method::PUT, &path(&self.name), MUST_BE_NEW, Some(&Value::Object(body)))?;
+        if let Some(found) = found {
+            eprintln!("{}", terminal::clean(&found));
+        }
+        Ok(())
+    }
+
+    /// That the target is there already and lets in every initiator, which a new one does not.
+    fn found(&self) -> Result<Option<String>, Failure> {
+        let targets = self.changing.daemon.ask(Method::GET, "/v1/targets", None)?;
+        let is_it = |target: &&Value| text(&target["config"], "name").eq_ignore_ascii_case(&self.name);
+        let found = rows(&targets, "targets").iter().find(is_it);
+        let open = found.filter(|target| target["config"]["open"] == true);
+        Ok(open.map(|_| format!("target {} already exists and is open to every initiator", self.name)))
     }
 }
 
@@ -273,8 +287,10 @@ fn table(answer: &Value) -> String {
         let chap = if status["authenticated"] == true { "CHAP" } else { "" };
         let access = match (config["open"] == true, rows(config, "acl").len()) {
             (true, 0) => "everybody".to_owned(),
-            (true, rules) => format!("{rules} rules, else everybody"),
+            (true, 1) => "1 rule, others: full".to_owned(),
+            (true, rules) => format!("{rules} rules, others: full"),
             (false, 0) => "nobody".to_owned(),
+            (false, 1) => "1 rule".to_owned(),
             (false, rules) => format!("{rules} rules"),
         };
         [

@@ -25,7 +25,7 @@ use crate::{device, terminal};
 /// disk, to produce load.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Ctrl-C ends it.
+Ctrl-C ends it. `lunway doctor` says what is wrong with a set-up.
 
 Examples:
   lunway top
@@ -62,6 +62,10 @@ impl Top {
             return Live { device, interval, once, json, load }.run();
         }
         let client = self.daemon.client()?;
+        let doctor = match self.daemon.json {
+            true => String::new(),
+            false => crate::command::doctor::of_daemon(&self.daemon.address),
+        };
         let interval = self.interval;
         device::run(async {
             let mut requests = Requests::new().map_err(Failure::failed)?;
@@ -78,7 +82,7 @@ impl Top {
                 if self.daemon.json {
                     terminal::print_json(&shown.document())?;
                 } else {
-                    terminal::print(&shown.screen(!self.once && io::stdout().is_terminal()))?;
+                    terminal::print(&shown.screen(&doctor, !self.once && io::stdout().is_terminal()))?;
                 }
                 if self.once {
                     return Ok(());
@@ -146,7 +150,8 @@ impl Interval {
         })
     }
 
-    fn screen(&self, live: bool) -> String {
+    /// `doctor`: what is wrong with the daemon's set-up, or nothing.
+    fn screen(&self, doctor: &str, live: bool) -> String {
         const RATES: [&str; 8] =
             ["READS/s", "READ", "WRITES/s", "WRITTEN", "OTHER/s", "LATENCY", "QUEUE", "ERRORS/s"];
         fn row<const N: usize, const ALL: usize>(name: [String; N], rates: &Rates) -> [String; ALL] {
@@ -165,7 +170,8 @@ impl Interval {
         let sessions: Vec<[String; 11]> = sessions.collect();
         let luns = terminal::table(headings(&["TARGET", "LUN"]), &luns, "no logical unit has done anything");
         let sessions = terminal::table(headings(&["TSIH", "INITIATOR", "FROM"]), &sessions, "no sessions");
-        let text = format!("{luns}\n\n{sessions}");
+        let blocks = [luns.as_str(), &sessions, doctor];
+        let text = blocks.into_iter().filter(|block| !block.is_empty()).collect::<Vec<_>>().join("\n\n");
         if live { redrawn(&text) } else { text }
     }
 }
@@ -233,8 +239,8 @@ mod tests {
 
     #[test]
     fn the_screen_is_redrawn_in_place_only_on_a_terminal() {
-        let text = interval().screen(false);
+        let text = interval().screen("", false);
         assert!(text.contains("iqn.t") && text.contains("no sessions") && !text.contains('\x1b'), "{text}");
-        assert!(interval().screen(true).starts_with("\x1b[H"));
+        assert!(interval().screen("", true).starts_with("\x1b[H"));
     }
 }

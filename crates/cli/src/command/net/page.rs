@@ -45,6 +45,7 @@ pub(super) fn document(measured: &Measured) -> Document {
     document.sections =
         [throughput(measured), streams(measured), round_trips(measured)].into_iter().flatten().collect();
     document.environment = environment();
+    document.environment.push(crate::command::doctor::of_place());
     document.environment.extend([
         Fact::new("Path MTU", matrix.path.mtu.to_string()),
         Fact::new("Round trip of the handshake", format!("{} µs", microseconds(matrix.path.round_trip))),
@@ -77,7 +78,7 @@ fn tiles(measured: &Measured) -> Vec<Tile> {
         unit: "µs".into(),
         of: trips.shape.to_string(),
     });
-    [best(Direction::Send, "Fastest there"), best(Direction::Receive, "Fastest back"), trip]
+    [best(Direction::Send, "Fastest sending"), best(Direction::Receive, "Fastest receiving"), trip]
         .into_iter()
         .flatten()
         .collect()
@@ -96,7 +97,7 @@ fn throughput(measured: &Measured) -> Option<Section> {
         return None;
     }
     let mut section = Section::new("Throughput");
-    for (direction, title) in [(Direction::Send, "From here to there"), (Direction::Receive, "Back")] {
+    for (direction, title) in [(Direction::Send, "Sending"), (Direction::Receive, "Receiving")] {
         let one_way: Vec<_> = cells.iter().filter(|cell| cell.measured.direction == direction).collect();
         if one_way.is_empty() {
             continue;
@@ -151,7 +152,7 @@ fn heat_map(cells: &[&Cell]) -> String {
 
 /// The fastest cell of each direction over time.
 fn time(measured: &Measured) -> Option<Block> {
-    let ways = [(Direction::Send, "there", Tone::Write), (Direction::Receive, "back", Tone::Read)];
+    let ways = [(Direction::Send, "sending", Tone::Write), (Direction::Receive, "receiving", Tone::Read)];
     let best: Vec<_> = ways
         .into_iter()
         .filter_map(|(direction, label, tone)| {
@@ -177,7 +178,7 @@ fn time(measured: &Measured) -> Option<Block> {
     let longest = lines.iter().map(|line| line.values.len()).max()?;
     let card = Card {
         title: "Slow start".to_owned(),
-        detail: "Mb/s over time, the fastest of each direction; shaded: left out of the figure “later”"
+        detail: "Mb/s over time, the fastest of each direction; shaded: left out of the figure “steady”"
             .to_owned(),
         svg,
         wide: true,
@@ -205,7 +206,7 @@ fn table(measured: &Measured) -> Grid {
         Column::figures("Resent", "segments").wide_only(),
         Column::figures("Round trip", "µs").wide_only(),
         Column::figures("CPU here", "ns/byte").wide_only(),
-        Column::figures("CPU there", "ns/byte").wide_only(),
+        Column::figures("CPU remote", "ns/byte").wide_only(),
     ]);
     grid.rows = measured
         .matrix

@@ -38,7 +38,7 @@ impl Serve {
             None => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), protocol::PORT),
         };
         let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
-        let address = listener.local_addr().context("cannot find out where it listens")?;
+        let address = listener.local_addr().context("cannot read the listening address")?;
         if self.json {
             terminal::print_json(&json!({ "listening": address.to_string() }))?;
         } else {
@@ -51,9 +51,9 @@ impl Serve {
 fn announcement(address: SocketAddr) -> String {
     let ip = address.ip();
     let hint = if ip.is_loopback() {
-        "only this machine reaches that; for others: --listen and this machine's address on the storage network".to_owned()
+        "only this machine can reach it; for others, use --listen with this machine's address on the storage network".to_owned()
     } else if ip.is_unspecified() {
-        format!("all networks reach that; measure with: lunway net THIS-HOST:{}", address.port())
+        format!("it can be reached from every network; measure with: lunway net THIS-HOST:{}", address.port())
     } else {
         format!("measure with: lunway net {address}")
     };
@@ -73,7 +73,7 @@ mod tests {
     fn who_can_reach_it_is_said() {
         let said = |text: &str| announcement(address(text).unwrap());
         assert!(said("127.0.0.1").starts_with("listening on 127.0.0.1:3262\nonly this machine"));
-        assert!(said("0.0.0.0:99").contains("all networks"));
+        assert!(said("0.0.0.0:99").contains("every network"));
         assert!(said("192.0.2.1").ends_with("lunway net 192.0.2.1:3262"));
     }
 }

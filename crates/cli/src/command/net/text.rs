@@ -13,11 +13,11 @@ pub(super) fn text(measured: &Measured) -> String {
     let matrix = &measured.matrix;
     let mut parts = vec![heading(measured)];
     if !matrix.cells.is_empty() {
-        let mut headings = vec!["Streams", "Window", "MTU", "Direction", "Mb/s", "later", "limit"];
+        let mut headings = vec!["Streams", "Window", "MTU", "Direction", "Mb/s", "steady", "limit"];
         if measured.link.is_some() {
             headings.push("theory");
         }
-        headings.extend(["resent", "RTT µs", "cwnd", "CPU here", "there"]);
+        headings.extend(["resent", "RTT µs", "cwnd", "CPU here", "remote"]);
         let rows: Vec<_> = matrix.cells.iter().map(|cell| throughput_row(measured, cell)).collect();
         parts.push(aligned(&headings, &rows));
         parts.push(legend(measured));
@@ -38,7 +38,7 @@ pub(super) fn text(measured: &Measured) -> String {
 fn heading(measured: &Measured) -> String {
     let path = &measured.matrix.path;
     format!(
-        "{}: MTU {}, round trip {} µs, congestion control {} here and {} there",
+        "{}: MTU {}, round trip {} µs, congestion control {} here and {} remote",
         terminal::clean(&measured.subject),
         path.mtu,
         microseconds(path.round_trip),
@@ -49,7 +49,7 @@ fn heading(measured: &Measured) -> String {
 
 fn legend(measured: &Measured) -> String {
     format!(
-        "Payload that arrived, 1 Mb = 1,000,000 bits; later: without the first {} s; limit: one window per round trip and stream.\n\
+        "Payload that arrived, 1 Mb = 1,000,000 bits; steady: without the first {} s; limit: one window per round trip and stream.\n\
          CPU: ns per byte of the threads that send and receive.",
         measured.omit.as_secs_f64()
     )

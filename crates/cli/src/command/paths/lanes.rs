@@ -61,7 +61,7 @@ impl Lanes {
                     number.to_string(),
                     lane.name.clone(),
                     state(lane),
-                    lane.access.to_string(),
+                    access(lane).unwrap_or_else(|| "-".to_owned()),
                     share(lane),
                     estimate(lane.read_rate),
                     estimate(lane.write_rate),
@@ -150,7 +150,7 @@ impl Lanes {
                 "name": lane.name,
                 "state": lane.state.to_string(),
                 "held_back_s": held,
-                "access": lane.access.to_string(),
+                "access": access(lane),
                 "reserve": planned.is_some_and(|planned| planned.reserve),
                 "reason": planned.map(|planned| planned.reason.clone()),
                 "portal_group": planned.and_then(|planned| planned.group),
@@ -187,6 +187,11 @@ fn state(lane: &LaneStatus) -> String {
         LaneState::HeldBack { left: Some(left) } => format!("held back {} s", left.as_secs().max(1)),
         ref state => state.to_string(),
     }
+}
+
+/// The access state that its target port reported; `None`: the lane was never connected.
+fn access(lane: &LaneStatus) -> Option<String> {
+    (lane.epoch > 0).then(|| lane.access.to_string())
 }
 
 fn share(lane: &LaneStatus) -> String {

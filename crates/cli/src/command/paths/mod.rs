@@ -32,15 +32,17 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Show the paths to a disk: how they were chosen, warnings about that choice, and their state.
 ///
-/// --plan and --policy show what another choice would do, and open nothing.
+/// A lane is one path with its own session, from a local address to a portal. --plan and --policy show the effect of
+/// another choice, without opening lanes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Ctrl-C ends --watch.
+Ctrl-C ends --watch. `lunway doctor DEVICE --probe` checks and measures paths.
 
 Examples:
-  lunway paths 'iscsi://10.0.1.10/iqn.2026-11.com.example:d/0?portal=10.0.2.10'
+  lunway paths \\
+      'iscsi://10.0.1.10/iqn.2026-11.com.example:disks/0?portal=10.0.2.10'
   lunway paths san/paths.toml --watch
-  lunway paths iscsi://192.0.2.10/iqn.2026-11.com.example:disk/0 --plan mesh
+  lunway paths iscsi://192.0.2.10/iqn.2026-11.com.example:disks/0 --plan mesh
   lunway paths san/paths.toml --policy round-robin --json")]
 pub(crate) struct Paths {
     /// The disk: an iscsi:// address, or a paths.toml
@@ -90,7 +92,7 @@ impl Paths {
             head(&url.to_string(), &plan, policy, None),
             trial::table(&plan),
             trial::sentence(&first),
-            warnings(&plan),
+            warnings(&plan, &self.device),
         ];
         print_blocks(&blocks)
     }
@@ -139,7 +141,7 @@ impl Paths {
                     head(&name, plan, policy, Some(shape)),
                     lanes.state_table(),
                     single_sentence(spec),
-                    warnings(plan),
+                    warnings(plan, &self.device),
                 ];
                 match &screen {
                     Some(screen) => screen.draw(&joined(&blocks)),
@@ -209,7 +211,7 @@ fn single_sentence(spec: &DeviceSpec) -> String {
 }
 
 /// The address of a disk that has paths. One that names a single path is taken as one of several, for trials.
-fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
+pub(crate) fn address(spec: &DeviceSpec) -> Result<MultipathUrl, Failure> {
     match spec.leaf() {
         DeviceSpec::Iscsi { url } => match Address::parse(url.expose_secret()) {
             Ok(Address::Several(url)) => Ok(url),
@@ -239,7 +241,8 @@ fn head(device: &str, plan: &Plan, policy: Policy, disk: Option<String>) -> Stri
     lines.join("\n")
 }
 
-fn warnings(plan: &Plan) -> String {
+/// Warnings about a plan, and where more is told of them.
+fn warnings(plan: &Plan, device: &str) -> String {
     if plan.warnings.is_empty() {
         return String::new();
     }
@@ -247,7 +250,19 @@ fn warnings(plan: &Plan) -> String {
         .warnings
         .iter()
         .map(|warning| format!("  {}: {}", warning.id, terminal::clean(&warning.to_string())));
-    std::iter::once(terminal::heading("Warnings")).chain(lines).collect::<Vec<_>>().join("\n")
+    let more = format!("  What each costs, and its fix: lunway doctor {}", terminal::clean(&quoted(device)));
+    let heading = std::iter::once(terminal::heading("Warnings"));
+    heading.chain(lines).chain(std::iter::once(more)).collect::<Vec<_>>().join("\n")
+}
+
+/// An argument as a shell takes it: an address has characters that mean something there.
+fn quoted(argument: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/.:_-=%@,+".contains(c);
+    if argument.chars().all(plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', "'\\''"))
+    }
 }
 
 fn joined(blocks: &[String]) -> String {

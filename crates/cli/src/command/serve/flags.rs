@@ -100,6 +100,13 @@ fn lun(text: &str) -> Result<LunConfig, ConfigError> {
     let id = id.parse().map_err(|_| wrong("the LUN before '=' must be a number from 0 to 16383"))?;
     let known = ["read-only", "removable", "serial", "sector", "physical-sector"];
     let (device, options) = split_options(device, &known);
+    // A size has no comma: what follows one was meant as an option. A file's name may have one.
+    if let (true, Some((_, option))) =
+        (device.starts_with("ram:") || device.starts_with("null:"), device.split_once(','))
+    {
+        let option = option.split(['=', ',']).next().unwrap_or(option);
+        return Err(wrong(&format!("there is no option `{option}`; there are {}", known.join(", "))));
+    }
     let device: DeviceName = device
         .parse()
         .map_err(|error: SpecError| flag_error("--lun", &format!("{id}=…"), error.to_string()))?;

@@ -1,5 +1,6 @@
 //! `lunway serve`.
 
+mod check;
 mod flags;
 
 use std::io;
@@ -12,7 +13,7 @@ use clap::Args;
 use lunway_block::size::HumanSize;
 use lunway_console::{Console, Endpoint, ListenError, RunningDaemon, Sockets, Source};
 use lunway_target::{
-    ApiConfig, Config, ConfigError, DeviceName, OpenedDevice, OpeningDevice, Server, StartError,
+    ApiConfig, Config, ConfigError, DeviceName, OpenDevice, OpenedDevice, OpeningDevice, Server, StartError,
     TargetSummary, Warning,
 };
 use serde_json::json;
@@ -36,6 +37,7 @@ Examples:
   lunway serve --lun 0=ram:1G
   lunway serve --listen 192.0.2.10:3260 --chap host-1:host-1.secret \\
       --lun 0=disk.img --lun 1=ram:4G,sector=4096
+  lunway serve -c lunway.toml --check        # errors and warnings only
   lunway serve -c lunway.toml
   # Save changes that lunway lun, lunway target … make later:
   lunway serve --lun 0=ram:1G --save lunway.toml")]
@@ -66,7 +68,7 @@ pub(crate) struct Serve {
     /// Number of cores that serve connections [default: all]
     #[arg(long, value_name = "N")]
     cores: Option<usize>,
-    /// Save the configuration to this new file, and to it the changes that are made while it runs
+    /// Save the configuration, and later changes to it, to this new file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     save: Option<PathBuf>,
     /// Replace the file of --save if it exists
@@ -79,6 +81,9 @@ pub(crate) struct Serve {
     /// Offer no management interface; SIGHUP still reloads the configuration
     #[arg(long)]
     no_api: bool,
+    /// Check the configuration, its secret files and that the files of its LUNs exist; serve nothing
+    #[arg(long, conflicts_with = "save")]
+    check: bool,
     /// Print what is served as one line of JSON
     #[arg(long)]
     json: bool,
@@ -92,6 +97,8 @@ impl Serve {
                 "--no-api and --socket contradict each other: give one of them".to_owned(),
             ));
         }
+        // Who types a device is there to mend it; a file is served at a boot, where one disk must not stop the others.
+        let may_lack_devices = self.config.is_some() && self.lun.is_empty();
         let flags = Flags {
             listen: self.listen,
             iqn: self.iqn,
@@ -107,6 +114,10 @@ impl Serve {
             None => Source::read(self.config.as_deref(), overrides),
         };
         let (source, config) = read.map_err(config_failure)?;
+        if self.check {
+            let file = self.config.as_ref().map(|file| file.display().to_string());
+            return check::check(&config, file.as_deref(), json);
+        }
         let is_new = self.save.is_some();
         // The flags' target is the last one.
         let meant = self.open.then(|| config.targets.last().and_then(Warning::of_access)).flatten();
@@ -121,7 +132,12 @@ impl Serve {
                 true => (Sockets::none(), Some("--no-api".to_owned())),
                 false => sockets(self.socket.as_deref(), config.api.as_ref())?,
             };
-            let server = Arc::new(start(config).await?);
+            let open: OpenDevice = Arc::new(open);
+            let started = match may_lack_devices {
+                true => Server::start_what_can_be_opened(config, open).await,
+                false => Server::start(config, open).await,
+            };
+            let server = Arc::new(started.map_err(start_failure)?);
             if is_new {
                 source.save(&server.config()).map_err(config_failure)?;
             }
@@ -208,10 +224,14 @@ async fn reload(console: &Console, server: &Server) {
 
 /// Starts a server on the devices that the configuration names.
 pub(crate) async fn start(config: Config) -> Result<Server, Failure> {
-    Server::start(config, Arc::new(open)).await.map_err(|error| match error {
+    Server::start(config, Arc::new(open)).await.map_err(start_failure)
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
         StartError::Config(error) => config_failure(error),
         error => Failure::failed(error),
-    })
+    }
 }
 
 /// A configuration that cannot be read or saved has failed, one that cannot be meant is wrong usage.
@@ -241,8 +261,11 @@ fn open(name: DeviceName, options: lunway_target::OpenOptions) -> OpeningDevice 
 /// One line, for `systemctl status`.
 fn status(server: &Server) -> String {
     let targets = server.targets();
-    let luns: usize = targets.iter().map(|target| target.luns.len()).sum();
-    format!("serving {luns} LUN(s) of {} target(s) on {} portal(s)", targets.len(), server.addresses().len())
+    let luns = targets.iter().flat_map(|target| &target.luns).filter(|lun| lun.offline.is_none()).count();
+    let [luns, targets, portals] =
+        [(luns, "LUN"), (targets.len(), "target"), (server.addresses().len(), "portal")]
+            .map(|(count, what)| terminal::counted(count, what));
+    format!("serving {luns} of {targets} on {portals}")
 }
 
 /// What is said about a server that has begun, besides what it serves.
@@ -270,6 +293,10 @@ fn announce(server: &Server, console: &Console, told: &Announcement<'_>) -> Resu
         let chap = if target.authenticated { ", CHAP required" } else { "" };
         lines.push(format!("target {}{chap}", target.name));
         for lun in &target.luns {
+            if let Some(why) = &lun.offline {
+                lines.push(format!("  lun {}: {}, offline: {why}", lun.id, lun.device));
+                continue;
+            }
             let read_only = if lun.read_only { ", read-only" } else { "" };
             let size = HumanSize(lun.size);
             lines.push(format!(
@@ -297,6 +324,7 @@ fn target_json(target: &TargetSummary) -> serde_json::Value {
         .map(|lun| {
             json!({
                 "id": lun.id, "device": lun.device, "size": lun.size, "sector": lun.sector, "read_only": lun.read_only,
+                "offline": lun.offline,
             })
         })
         .collect();

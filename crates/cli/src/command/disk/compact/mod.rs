@@ -25,9 +25,9 @@ use crate::{interrupt, progress, terminal};
 
 /// Shrink a VHDX file, or the space of a raw one, to the data that live in the disk
 ///
-/// The file systems on the disk say what is free, and prove it; what cannot be proven stays. The file shrinks in place.
-/// After an interrupt or a power failure it is whole, and the same command continues. The machine whose disk it is must
-/// be off: a file in use is refused. A raw file keeps its length, and gets holes.
+/// Drops the space that the file systems on the disk prove to be free; other space is kept. The file shrinks in
+/// place. After an interrupt or a power failure it is consistent, and the same command continues. The machine that
+/// uses the disk must be off: a file in use is refused. A raw file keeps its length, and gets holes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Modes:
@@ -54,13 +54,13 @@ pub(super) struct Compact {
     /// Divide the blocks into smaller ones first, of which fewer hold data: 1M to 128M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     block_size: Option<u64>,
-    /// Only say what each mode would save
+    /// Only show what each mode would save
     #[arg(long)]
     estimate: bool,
     /// Leave a partition as it is; can be repeated
     #[arg(long, value_name = "NUMBER")]
     keep: Vec<usize>,
-    /// Compact even if the file is the parent of others, which cannot be opened afterwards
+    /// Compact even if the file has children, which can then no longer be opened
     #[arg(long)]
     force: bool,
     /// Print the result as JSON
@@ -213,7 +213,7 @@ impl Compact {
         let cannot = || format!("cannot compact {}", path.display());
         let stopped = || {
             Failure::failed(anyhow!(
-                "interrupted: {} is whole and has all its data; the same command goes on",
+                "interrupted: {} is consistent and has all its data; the same command continues",
                 path.display()
             ))
         };

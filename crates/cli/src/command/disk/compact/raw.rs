@@ -44,7 +44,7 @@ impl Compact {
         }
         if path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
             return Err(Failure::failed(anyhow!(
-                "{0} is a block device: `lunway disk trim {0}` discards what is free on it",
+                "{0} is a block device: `lunway disk trim {0}` discards its free space",
                 path.display()
             )));
         }
@@ -84,7 +84,7 @@ impl Compact {
         let cancel = interrupt::watch();
         let Some(bytes) = target.discard(&dead(mode, keep), &cancel)? else {
             return Err(Failure::failed(anyhow!(
-                "interrupted: {} has all its data; the same command goes on",
+                "interrupted: {} has all its data; the same command continues",
                 path.display()
             )));
         };

@@ -15,22 +15,22 @@ use crate::failure::Failure;
 use crate::output::Files;
 use crate::terminal;
 
-/// Show what lies on a disk: partitions, volumes, file systems, and what of them is free.
+/// Show the partitions, volumes and file systems on a disk, and their free space.
 ///
-/// Free is what the file system says is free, after its own sums, checksums and log have proven that it may be
-/// believed; `dead` is what of it the device holds all the same. What is unknown is kept like what is used; below the
-/// table stands why, and what would help. Nothing is written.
+/// FREE is what the file system reports as free, if its totals, checksums and journal prove that; DEAD is the part of
+/// it for which the device still occupies space. Unknown space is kept like used space; notes below the table give
+/// the reason and the remedy. Nothing is written.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lunway disk inside server.vhdx
-  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.io.lunway:disk/0 --json
+  lunway disk inside iscsi://192.0.2.10/iqn.2026-11.io.lunway:disks/0 --json
   lunway disk inside server.vhdx --html-file server.html    # a picture")]
 pub(super) struct Inside {
     /// The disk: a VHDX file, or any other device
     #[arg(value_name = "DEVICE")]
     device: String,
-    /// Logical sector of the device, where it can have any: 512 or 4096
+    /// Logical sector size, for devices that have no fixed one: 512 or 4096
     #[arg(long, value_name = "BYTES")]
     sector: Option<u32>,
     #[command(flatten)]

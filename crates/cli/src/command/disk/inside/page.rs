@@ -19,7 +19,7 @@ fn legend(seen: Seen) -> (&'static str, &'static str) {
 }
 
 pub(super) fn document(name: &str, disk: &Disk, figures: &Figures) -> Document {
-    let mut document = Document::new("inside", "What lies on the disk", name);
+    let mut document = Document::new("inside", "Contents of the disk", name);
     document.tiles = Seen::ALL
         .into_iter()
         .zip(figures.total)

@@ -1,0 +1,332 @@
+//! The catalogue: which points a folder holds, as its names and manifests say.
+
+use std::collections::HashMap;
+use std::io;
+
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Chain, Disk, OpenOptions};
+
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, INCOMPLETE, Open, read_small};
+use crate::history::History;
+use crate::manifest::{MANIFEST_MAX, Manifest, PointId, manifest_names, parse_stem};
+use crate::merge;
+use crate::time::Moment;
+
+/// Points that lie on each other, the full included. A chain of more is slow to open on a share, and Windows knows
+/// no more than some dozens in practice; the engine of `vhdx` opens 256.
+pub const LINKS_MAX: usize = 64;
+/// Pages of metadata that are kept for each file of a chain that is read: 1 MiB, so that 64 files take 64 MiB.
+const CACHED_PAGES: usize = 256;
+/// Points of a folder: one each quarter of an hour for three years.
+const POINTS_MAX: usize = 100_000;
+
+/// A point, and what is wrong with its manifest's copies.
+#[derive(Clone, Debug)]
+pub struct Point {
+    /// What it is.
+    pub manifest: Manifest,
+    /// Which copy of the manifest is damaged or missing, and how.
+    pub copy_problem: Option<String>,
+}
+
+/// All points of a folder, the oldest first.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    points: Vec<Point>,
+    by_id: HashMap<PointId, usize>,
+    /// Points whose manifest cannot be read at all.
+    unreadable: Vec<(PointId, String)>,
+    /// Journals of incomplete points.
+    pub(crate) journals: Vec<String>,
+    /// Every name.
+    pub(crate) names: Vec<String>,
+}
+
+/// Name of the journal of an incomplete point.
+pub(crate) fn journal_name(stem: &str) -> String {
+    format!("{stem}.journal{INCOMPLETE}")
+}
+
+/// Whether a file is the journal of an incomplete point.
+pub(crate) fn is_journal(name: &str) -> bool {
+    let stem = name.strip_suffix(INCOMPLETE).and_then(|name| name.strip_suffix(".journal"));
+    stem.is_some_and(|stem| parse_stem(stem).is_some())
+}
+
+impl Catalogue {
+    /// Reads a folder. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// Where the folder cannot be read. A manifest that cannot be is one of [`unreadable`](Self::unreadable).
+    pub fn load(folder: &dyn Folder) -> Result<Self> {
+        let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+        let mut catalogue = Self::default();
+        let mut stems: Vec<&str> = names.iter().filter_map(|name| name.strip_suffix(".json")).collect();
+        stems.iter_mut().for_each(|stem| *stem = stem.strip_suffix(".copy").unwrap_or(stem));
+        stems.sort_unstable();
+        stems.dedup();
+        for stem in stems {
+            let Some((generation, id)) = parse_stem(stem) else { continue };
+            if catalogue.points.len() >= POINTS_MAX {
+                return Err(BackupError::Refused(format!(
+                    "{} has more than {POINTS_MAX} points",
+                    folder.show("")
+                )));
+            }
+            let has = |name: &String| names.contains(name);
+            let [copy, first] = manifest_names(stem);
+            // The rename of the first copy is the commit.
+            if !has(&first) && has(&journal_name(stem)) {
+                continue;
+            }
+            let read = |name: &str| {
+                let bytes = read_small(folder, name, MANIFEST_MAX)?;
+                let manifest = Manifest::parse(&folder.show(name), &bytes)?;
+                if (manifest.generation, manifest.point) != (generation, id) {
+                    let what = "it is the manifest of another point".to_owned();
+                    return Err(BackupError::Manifest { name: folder.show(name), what });
+                }
+                Ok(manifest)
+            };
+            let (manifest, copy_problem) = match (read(&first), read(&copy)) {
+                (Ok(manifest), Ok(same)) if same == manifest => (manifest, None),
+                (Ok(manifest), Ok(_)) => (manifest, Some(format!("{copy} differs from {first}"))),
+                (Ok(manifest), Err(error)) | (Err(error), Ok(manifest)) => {
+                    (manifest, Some(error.to_string()))
+                }
+                (Err(error), Err(_)) => {
+                    catalogue.unreadable.push((id, error.to_string()));
+                    continue;
+                }
+            };
+            catalogue.points.push(Point { manifest, copy_problem });
+        }
+        for (id, merge) in merge::decided(folder, &names) {
+            let (manifest, removed) = match merge {
+                Ok(merge) => merge,
+                Err(error) => {
+                    catalogue.unreadable.push((id, error.to_string()));
+                    continue;
+                }
+            };
+            catalogue.points.retain(|point| {
+                let stem = point.manifest.stem();
+                stem != manifest.stem() && !removed.contains(&stem)
+            });
+            catalogue.points.push(Point { manifest, copy_problem: None });
+        }
+        catalogue.journals = names.iter().filter(|name| is_journal(name)).cloned().collect();
+        catalogue.points.sort_by_key(|point| (point.manifest.generation, point.manifest.point));
+        catalogue.by_id =
+            catalogue.points.iter().enumerate().map(|(at, point)| (point.manifest.point, at)).collect();
+        catalogue.names = names;
+        Ok(catalogue)
+    }
+
+    /// The points, the oldest first.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// Points whose manifest cannot be read in either copy, and why.
+    pub fn unreadable(&self) -> &[(PointId, String)] {
+        &self.unreadable
+    }
+
+    /// Incomplete points: a run that was stopped.
+    pub fn incomplete(&self) -> usize {
+        self.journals.len()
+    }
+
+    /// The newest point.
+    pub fn newest(&self) -> Option<&Manifest> {
+        self.points.last().map(|point| &point.manifest)
+    }
+
+    /// A point.
+    pub fn get(&self, id: PointId) -> Option<&Manifest> {
+        self.by_id.get(&id).map(|at| &self.points[*at].manifest)
+    }
+
+    /// The point that a text means: `latest`, the beginning of an id, or a time (the newest point of then or before:
+    /// of that day where there is only a date).
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::NoPoint`] where none does, or several do.
+    pub fn find(&self, text: &str) -> Result<&Manifest> {
+        let none = |what: String| Err(BackupError::NoPoint(what));
+        if text == "latest" {
+            return self.newest().map_or_else(|| none("the destination holds no point".into()), Ok);
+        }
+        let mut points = self.points.iter().map(|point| &point.manifest);
+        if let Some(moment) = Moment::last_of(text) {
+            let found = points.rev().find(|point| point.time.is_some_and(|time| time <= moment.0));
+            return found.map_or_else(|| none(format!("no point is as old as {moment}")), Ok);
+        }
+        let matches = |point: &&Manifest| !text.is_empty() && point.point.to_string().starts_with(text);
+        match (points.find(matches), points.find(matches)) {
+            (Some(point), None) => Ok(point),
+            (Some(_), Some(_)) => none(format!("several points begin with {text}: give more digits")),
+            (None, _) => none(format!(
+                "there is no point {text:?}: an id of `lunway backup list`, latest, or a time as 2026-11-23T16:20 is expected"
+            )),
+        }
+    }
+
+    /// The points on which a point lies, itself first, the full last.
+    ///
+    /// # Errors
+    ///
+    /// Where one is missing, or the chain contradicts itself.
+    pub fn chain(&self, id: PointId) -> Result<Vec<&Manifest>> {
+        let broken = |what: String| BackupError::Damaged { point: id, what };
+        let mut chain: Vec<&Manifest> = Vec::new();
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let Some(manifest) = self.get(id) else {
+                return Err(broken(format!("its parent, point {id}, is missing or cannot be read")));
+            };
+            let above = chain.last();
+            if above.is_some_and(|above| {
+                above.generation <= manifest.generation || above.sector_bytes != manifest.sector_bytes
+            }) {
+                return Err(broken(format!("it does not fit point {id}, on which it says that it lies")));
+            }
+            chain.push(manifest);
+            if chain.len() > 4 * LINKS_MAX {
+                return Err(broken(format!("it depends on more than {} points", 4 * LINKS_MAX)));
+            }
+            next = manifest.parent;
+        }
+        Ok(chain)
+    }
+
+    /// The first point whose files are not there as they were sealed, by their names and lengths alone, and what is
+    /// wrong.
+    pub(crate) fn lacking(&self, folder: &dyn Folder) -> Result<Option<(PointId, String)>> {
+        for point in &self.points {
+            if let Some(what) = lacks(folder, &point.manifest)? {
+                return Ok(Some((point.manifest.point, what)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Points that show what `id` holds: itself, and all that lie on it.
+    pub fn concerned(&self, id: PointId) -> Vec<PointId> {
+        let mut concerned = vec![id];
+        // A point is older than those that lie on it.
+        for point in &self.points {
+            if point.manifest.parent.is_some_and(|parent| concerned.contains(&parent)) {
+                concerned.push(point.manifest.point);
+            }
+        }
+        concerned
+    }
+
+    /// The leaves of a point.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::Damaged`] where a sidecar is not what its manifest says.
+    pub fn history(&self, folder: &dyn Folder, id: PointId) -> Result<History> {
+        History::open(folder, &self.chain(id)?)
+    }
+
+    /// Opens the VHDX files of a point for reading, its own first. Parents are those that the catalogue names, in this
+    /// folder: no path in a file is followed.
+    ///
+    /// # Errors
+    ///
+    /// Where a file is missing, damaged, or was written to.
+    pub fn open(&self, folder: &dyn Folder, id: PointId) -> Result<Chain<Open>> {
+        let mut disks: Vec<Disk<Open>> = Vec::new();
+        let chain = self.chain(id)?;
+        for manifest in &chain {
+            let name = folder.show(&manifest.disk_name());
+            // A merge that was interrupted has left the manifest of a point that is no longer below.
+            let needed = match disks.last().map(|disk| &disk.parameters().locator) {
+                None => true,
+                Some(Some(locator)) => {
+                    manifest.data_write.parse().is_ok_and(|guid: Guid| locator.matches(guid))
+                }
+                Some(None) => break,
+            };
+            if !needed {
+                continue;
+            }
+            let disk = open_disk(folder, manifest)?;
+            if disk.data_write_guid().to_string() != manifest.data_write {
+                let what = format!("{name} was written to after it was sealed");
+                return Err(BackupError::Damaged { point: manifest.point, what });
+            }
+            disks.push(disk);
+        }
+        let name = chain.first().map(|manifest| folder.show(&manifest.disk_name())).unwrap_or_default();
+        Chain::new(disks).map_err(BackupError::open(&name))
+    }
+}
+
+/// What the folder lacks of a point's files, by their names and lengths.
+pub(crate) fn lacks(folder: &dyn Folder, manifest: &Manifest) -> Result<Option<String>> {
+    let merged = merge::merged_names(&manifest.stem());
+    let files = [
+        (manifest.disk_name(), &merged[0], manifest.file_bytes),
+        (manifest.leaves_name(), &merged[1], manifest.leaves_bytes),
+    ];
+    for (file, merged, bytes) in files {
+        let storage = match open_file(folder, manifest.merging.then_some(merged), &file, manifest.point) {
+            Err(BackupError::Damaged { what, .. }) => return Ok(Some(what)),
+            storage => storage?,
+        };
+        let len = storage.len().map_err(BackupError::folder("reading", &folder.show(&file)))?;
+        if len != bytes {
+            return Ok(Some(format!("{} has {len} bytes instead of {bytes}", folder.show(&file))));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens a file of a point, under the name that it has until a merge is finished, or under its own. One that is not
+/// there, or is none, is the point's damage.
+pub(crate) fn open_file(
+    folder: &dyn Folder,
+    before: Option<&String>,
+    file: &str,
+    point: PointId,
+) -> Result<Open> {
+    let name = folder.show(file);
+    if let Some(Ok(open)) = before.map(|before| folder.open(before, false)) {
+        return Ok(open);
+    }
+    let what = match folder.open(file, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => format!("{name} is missing"),
+        // A link, a folder, a pipe in its place.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => format!("{name}: {error}"),
+        storage => return storage.map_err(BackupError::folder("opening", &name)),
+    };
+    Err(BackupError::Damaged { point, what })
+}
+
+/// Opens the VHDX file of one point for reading.
+pub(crate) fn open_disk(folder: &dyn Folder, manifest: &Manifest) -> Result<Disk<Open>> {
+    let file = manifest.disk_name();
+    let name = folder.show(&file);
+    let [merged, _] = merge::merged_names(&manifest.stem());
+    let storage = open_file(folder, manifest.merging.then_some(&merged), &file, manifest.point)?;
+    let options = OpenOptions { cached_pages: CACHED_PAGES, ..OpenOptions::read_only() };
+    let damaged = |error: lunway_vhdx::OpenError| BackupError::Damaged {
+        point: manifest.point,
+        what: format!("{name}: {error}"),
+    };
+    let disk = Disk::open(storage, &options, Box::new(|| Guid::ZERO)).map_err(damaged)?;
+    let parameters = disk.parameters();
+    if (parameters.disk_size, parameters.logical_sector) != (manifest.virtual_bytes, manifest.sector_bytes) {
+        let what = format!("{name} is a disk of another size than its manifest says");
+        return Err(BackupError::Damaged { point: manifest.point, what });
+    }
+    Ok(disk)
+}

@@ -1,0 +1,486 @@
+//! A draft: the files of a point that is incomplete, new or left by an earlier run.
+//!
+//! ```text
+//!   STEM.vhdx.incomplete         the disk
+//!   STEM.leaves-N.incomplete     hashes, of pass N
+//!   STEM.have-N.incomplete       what the passes before N are known to have left in the disk
+//!   STEM.journal.incomplete      what of them is durable; without it, the others are nothing
+//! ```
+//!
+//! A pass ends where a run ends. One that reads the same frozen state goes on in the same pass. Another one begins a
+//! new pass: everything is read again, and what the file is known to hold is not sent again.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use lunway_file::Workers;
+use lunway_vhdx::{Chain, CreateOptions, Disk, Kind as DiskKind, OpenError, OpenOptions, create};
+
+use crate::catalogue::{Catalogue, journal_name, open_disk};
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, INCOMPLETE};
+use crate::history::{History, damaged};
+use crate::journal::{self, Counted, Journal, Plan, Window};
+use crate::leaf::{UNIT, UnitLeaves};
+use crate::manifest::{FORMAT, Kind, Level, Manifest, disk_name, leaves_name, parse_stem, stem};
+use crate::notes::NOTES;
+use crate::pace::Pace;
+use crate::run::{Guids, new_id, on};
+use crate::seal;
+use crate::ship::{Shared, Shipment};
+use crate::sidecar::{Segment, Sidecar, Writer};
+
+/// What a new point is to be.
+pub(crate) struct Decided {
+    pub(crate) kind: Kind,
+    pub(crate) why: String,
+    pub(crate) parent: Option<Manifest>,
+    pub(crate) size: u64,
+    pub(crate) sector: u32,
+    pub(crate) generation: u64,
+}
+
+/// A point that is being written: the manual of its files.
+pub(crate) struct Draft {
+    pub(crate) shipment: Shared,
+    pub(crate) plan: Plan,
+    pub(crate) counted: Counted,
+    pub(crate) notes: Vec<String>,
+    writer: Option<Writer>,
+    journal: Option<Journal>,
+    done: u32,
+    until: u32,
+    /// Something was written since the last checkpoint.
+    dirty: bool,
+}
+
+/// Names of a draft's files.
+pub(crate) struct Names {
+    pub(crate) stem: String,
+    pass: u32,
+}
+
+impl Names {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        Self { stem: stem(plan.generation, plan.point), pass: plan.pass }
+    }
+
+    pub(crate) fn disk(&self) -> String {
+        format!("{}{INCOMPLETE}", disk_name(&self.stem))
+    }
+
+    pub(crate) fn leaves(&self) -> String {
+        format!("{}.leaves-{}{INCOMPLETE}", self.stem, self.pass)
+    }
+
+    pub(crate) fn have(&self) -> String {
+        format!("{}.have-{}{INCOMPLETE}", self.stem, self.pass)
+    }
+
+    pub(crate) fn journal(&self) -> String {
+        journal_name(&self.stem)
+    }
+}
+
+impl Draft {
+    /// Goes on with an incomplete point that fits, or begins a new one. Other incomplete files are removed. Blocks.
+    pub(crate) fn open(
+        folder: &dyn Folder,
+        catalogue: &Catalogue,
+        guids: &Guids,
+        decided: Decided,
+        source: &str,
+        state: Option<&str>,
+        (history, limit): (History, Option<u64>),
+    ) -> Result<Self> {
+        let mut notes = Vec::new();
+        let mut left = None;
+        for name in &catalogue.journals {
+            let read = journal::read(folder, name)?;
+            match read {
+                Some(read) if catalogue.get(read.plan.point).is_some() => {
+                    seal::clean_up(folder, &Names::of(&read.plan))?;
+                }
+                Some(read) if left.is_none() && fits(&read.plan, &decided, source) => left = Some(read),
+                Some(read) => {
+                    notes.push("an incomplete point did not fit any more and was removed".into());
+                    discard(folder, &Names::of(&read.plan))?;
+                }
+                None => {}
+            }
+        }
+        sweep(folder, left.as_ref().map(|read| Names::of(&read.plan)).as_ref())?;
+        let pace = Pace::new(limit);
+        if let Some(read) = left {
+            let names = Names::of(&read.plan);
+            match resume(folder, guids, read, state) {
+                Ok(resumed) => {
+                    notes.push(resumed.note());
+                    return Ok(resumed.draft(history, pace, notes));
+                }
+                Err(error) if !is_of_the_files(&error) => return Err(error),
+                Err(error) => {
+                    notes.push(format!(
+                        "the incomplete point could not be continued ({error}) and was removed"
+                    ));
+                    discard(folder, &names)?;
+                }
+            }
+        }
+        let plan = Plan {
+            point: new_id(guids),
+            generation: decided.generation,
+            kind: decided.kind,
+            why: decided.why,
+            parent: decided.parent.as_ref().map(|parent| parent.point),
+            source: source.to_owned(),
+            virtual_bytes: decided.size,
+            sector_bytes: decided.sector,
+            state: state.map(str::to_owned),
+            pass: 1,
+            have: Vec::new(),
+            unknown: Vec::new(),
+        };
+        let begun = begin(folder, guids, plan, decided.parent.as_ref())?;
+        Ok(begun.draft(history, pace, notes))
+    }
+
+    /// Units below are dealt with.
+    pub(crate) fn done(&self) -> u32 {
+        self.done
+    }
+
+    /// Units below may be written.
+    pub(crate) fn until(&self) -> u32 {
+        self.until
+    }
+
+    /// Whether earlier passes have left something.
+    pub(crate) fn is_later_pass(&self) -> bool {
+        self.plan.pass > 1
+    }
+
+    /// The next unit's leaves, in the order of the disk.
+    pub(crate) fn take(&mut self, (leaves, counted): (UnitLeaves, Counted)) -> Result<()> {
+        self.counted.changed += counted.changed;
+        self.counted.read += counted.read;
+        self.counted.sent += counted.sent;
+        self.counted.skipped += counted.skipped;
+        self.dirty |= leaves.changed != 0;
+        let name = Names::of(&self.plan).leaves();
+        match &mut self.writer {
+            Some(writer) => writer.push(leaves).map_err(BackupError::folder("writing", &name)),
+            None => Err(BackupError::Lost),
+        }
+    }
+
+    /// Makes everything that was taken durable, and announces what may be written next. No unit may be under way.
+    pub(crate) async fn checkpoint(&mut self, done: u32, until: u32, lanes: &Workers) -> Result<()> {
+        let (Some(mut writer), Some(mut journal)) = (self.writer.take(), self.journal.take()) else {
+            return Err(BackupError::Lost);
+        };
+        let (shipment, dirty, counted) = (Arc::clone(&self.shipment), self.dirty, self.counted);
+        let name = Names::of(&self.plan).leaves();
+        let written = on(&lanes.writes, move || {
+            if dirty {
+                shipment.disk.flush().map_err(shipment.disk_error())?;
+                writer.checkpoint().map_err(BackupError::folder("writing", &name))?;
+            }
+            journal.window(done, until, writer.segments(), counted)?;
+            Ok((writer, journal))
+        });
+        let (writer, journal) = written.await?;
+        (self.writer, self.journal) = (Some(writer), Some(journal));
+        (self.done, self.until, self.dirty) = (done, until, false);
+        Ok(())
+    }
+
+    /// Takes the draft apart for sealing: its disk, its hashes, its names.
+    pub(crate) fn into_parts(self) -> Result<(Chain<crate::folder::Open>, Writer, Names)> {
+        let names = Names::of(&self.plan);
+        drop(self.journal);
+        match (Arc::into_inner(self.shipment), self.writer) {
+            (Some(shipment), Some(writer)) => Ok((shipment.disk, writer, names)),
+            _ => Err(BackupError::Lost),
+        }
+    }
+
+    /// The point's manifest, without what sealing learns.
+    pub(crate) fn manifest(&self) -> Manifest {
+        let plan = &self.plan;
+        Manifest {
+            format: FORMAT,
+            point: plan.point,
+            generation: plan.generation,
+            kind: plan.kind,
+            why: plan.why.clone(),
+            parent: plan.parent,
+            source: plan.source.clone(),
+            source_id: None,
+            epoch: None,
+            level: Level::Crash,
+            time: None,
+            virtual_bytes: plan.virtual_bytes,
+            sector_bytes: plan.sector_bytes,
+            data_write: String::new(),
+            file_bytes: 0,
+            leaves_bytes: 0,
+            root: String::new(),
+            skeleton: String::new(),
+            skipped: Vec::new(),
+            changed_bytes: 0,
+            read_bytes: 0,
+            sent_bytes: 0,
+            merged: Vec::new(),
+            merging: false,
+        }
+    }
+}
+
+/// The files of a draft, open.
+struct Begun {
+    plan: Plan,
+    disk: Chain<crate::folder::Open>,
+    disk_name: String,
+    writer: Writer,
+    journal: Journal,
+    have: Option<Sidecar>,
+    unknown: Vec<(u32, u32)>,
+    window: Window,
+}
+
+impl Begun {
+    fn draft(self, history: History, pace: Pace, notes: Vec<String>) -> Draft {
+        let shipment = Shipment {
+            point: self.plan.point,
+            disk: self.disk,
+            disk_name: self.disk_name,
+            size: self.plan.virtual_bytes,
+            history,
+            have: self.have,
+            unknown: self.unknown,
+            pace,
+        };
+        Draft {
+            shipment: Arc::new(shipment),
+            plan: self.plan,
+            counted: self.window.counted,
+            notes,
+            writer: Some(self.writer),
+            journal: Some(self.journal),
+            done: self.window.done,
+            until: self.window.until,
+            dirty: false,
+        }
+    }
+
+    fn note(&self) -> String {
+        match self.plan.pass {
+            1 => {
+                format!("an incomplete point was continued at offset {}", u64::from(self.window.done) * UNIT)
+            }
+            _ => "an incomplete point was continued: what it already has is not sent again".to_owned(),
+        }
+    }
+}
+
+fn fits(plan: &Plan, decided: &Decided, source: &str) -> bool {
+    let parent = decided.parent.as_ref().map(|parent| parent.point);
+    (plan.kind, plan.parent, plan.virtual_bytes, plan.sector_bytes, plan.source.as_str())
+        == (decided.kind, parent, decided.size, decided.sector, source)
+}
+
+/// Makes the files of a new draft.
+fn begin(folder: &dyn Folder, guids: &Guids, plan: Plan, parent: Option<&Manifest>) -> Result<Begun> {
+    let names = Names::of(&plan);
+    let file = names.disk();
+    let disk_name = folder.show(&file);
+    let storage = folder.create(&file).map_err(BackupError::folder("making", &disk_name))?;
+    let mut options = match parent {
+        Some(parent) => {
+            let disk = open_disk(folder, parent)?;
+            CreateOptions::child_of(&disk, &format!("./{}", parent.disk_name()))
+        }
+        None => CreateOptions::new(DiskKind::Dynamic, plan.virtual_bytes, guids().next()),
+    };
+    options.parameters.disk_size = plan.virtual_bytes;
+    options.parameters.block_size = UNIT as u32;
+    options.parameters.logical_sector = plan.sector_bytes;
+    options.parameters.physical_sector = options.parameters.physical_sector.max(plan.sector_bytes);
+    create(&storage, &options, guids().as_mut()).map_err(|source| match source {
+        lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &disk_name)(error),
+        source => BackupError::Create { name: disk_name.clone(), source },
+    })?;
+    let disk = open_draft_disk(folder, guids, &file)?;
+    let writer = new_leaves(folder, &names, &plan)?;
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+    let journal = Journal::create(folder, &names.journal(), &plan)?;
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+    let window = Window::default();
+    Ok(Begun { plan, disk, disk_name, writer, journal, have: None, unknown: Vec::new(), window })
+}
+
+fn new_leaves(folder: &dyn Folder, names: &Names, plan: &Plan) -> Result<Writer> {
+    let name = names.leaves();
+    let making = || BackupError::folder("making", &folder.show(&name));
+    folder.remove(&name).map_err(making())?;
+    let storage = folder.create(&name).map_err(making())?;
+    Writer::create(storage, plan.point).map_err(making())
+}
+
+fn open_draft_disk(folder: &dyn Folder, guids: &Guids, file: &str) -> Result<Chain<crate::folder::Open>> {
+    let name = folder.show(file);
+    let storage = folder.open(file, true).map_err(BackupError::folder("opening", &name))?;
+    let disk = Disk::open(storage, &OpenOptions::writable(), guids()).map_err(BackupError::open(&name))?;
+    Chain::upper(vec![disk]).map_err(BackupError::open(&name))
+}
+
+/// Whether an error says that the files are not what they should be, and not that the share does not answer now.
+fn is_of_the_files(error: &BackupError) -> bool {
+    let is_missing = |kind| matches!(kind, ErrorKind::NotFound | ErrorKind::UnexpectedEof);
+    match error {
+        BackupError::Folder { source, .. } => is_missing(source.kind()),
+        BackupError::Open {
+            source: OpenError::Access { source, .. } | OpenError::Storage { source, .. },
+            ..
+        } => is_missing(source.kind()),
+        BackupError::Damaged { .. } | BackupError::Open { .. } => true,
+        _ => false,
+    }
+}
+
+/// Opens the files of a draft that an earlier run has left.
+fn resume(folder: &dyn Folder, guids: &Guids, read: journal::Read, state: Option<&str>) -> Result<Begun> {
+    let names = Names::of(&read.plan);
+    let file = names.disk();
+    let disk_name = folder.show(&file);
+    undo_names(folder, &names)?;
+    let disk = open_draft_disk(folder, guids, &file)?;
+    let point = read.plan.point;
+    let leaves = names.leaves();
+    let opening = || BackupError::folder("opening", &folder.show(&leaves));
+    let have = open_have(folder, &read.plan)?;
+    if state.is_some() && state == read.plan.state.as_deref() {
+        let storage = folder.open(&leaves, true).map_err(opening())?;
+        let writer = Writer::resume(storage, point, read.segments.clone()).map_err(opening())?;
+        let journal = Journal::resume(folder, &names.journal(), &read)?;
+        let unknown = [read.plan.unknown.as_slice(), &[(read.window.done, read.window.until)]].concat();
+        let (plan, window) = (read.plan, read.window);
+        return Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window });
+    }
+    let storage = folder.open(&leaves, false).map_err(opening())?;
+    let before =
+        Sidecar::of_segments(storage, read.segments.clone()).map_err(|error| damaged(point, &error))?;
+    let mut plan = read.plan.clone();
+    plan.pass += 1;
+    plan.state = state.map(str::to_owned);
+    let window = &read.window;
+    plan.unknown = unknown_after(&read.plan.unknown, window);
+    let segments = known_after(folder, &plan, &before, have.as_ref(), window)?;
+    plan.have = segments.iter().map(journal::record).collect();
+    let names = Names::of(&plan);
+    let writer = new_leaves(folder, &names, &plan)?;
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+    let journal = Journal::create(folder, &names.journal(), &plan)?;
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))?;
+    sweep(folder, Some(&names))?;
+    let have = open_have(folder, &plan)?;
+    let unknown = plan.unknown.clone();
+    Ok(Begun { plan, disk, disk_name, writer, journal, have, unknown, window: Window::default() })
+}
+
+/// Units of which a new pass knows nothing: those that the last one may have written, and behind them those of which it
+/// knew nothing itself.
+fn unknown_after(before: &[(u32, u32)], window: &Window) -> Vec<(u32, u32)> {
+    let behind = before.iter().map(|(from, to)| (*from.max(&window.until), *to));
+    let all = std::iter::once((window.done, window.until)).chain(behind);
+    all.filter(|(from, to)| from < to).collect()
+}
+
+/// Writes what a new pass knows: what the last one has made durable, and behind its window what that knew itself.
+fn known_after(
+    folder: &dyn Folder,
+    plan: &Plan,
+    before: &Sidecar,
+    have: Option<&Sidecar>,
+    window: &Window,
+) -> Result<Vec<Segment>> {
+    let name = Names::of(plan).have();
+    let writing = || BackupError::folder("writing", &folder.show(&name));
+    folder.remove(&name).map_err(writing())?;
+    let storage = folder.create(&name).map_err(writing())?;
+    let mut writer = Writer::create(storage, plan.point).map_err(writing())?;
+    let mut copy = |sidecar: &Sidecar, units: std::ops::Range<u32>| {
+        for index in 0..sidecar.segments().len() {
+            let segment = sidecar.segment(index).map_err(|error| damaged(plan.point, &error))?;
+            for leaves in segment.iter().filter(|leaves| units.contains(&leaves.unit)) {
+                writer.push(leaves.clone()).map_err(writing())?;
+            }
+        }
+        Ok(())
+    };
+    copy(before, 0..window.done)?;
+    if let Some(have) = have {
+        copy(have, window.until..u32::MAX)?;
+    }
+    writer.checkpoint().map_err(writing())?;
+    Ok(writer.segments().to_vec())
+}
+
+fn open_have(folder: &dyn Folder, plan: &Plan) -> Result<Option<Sidecar>> {
+    if plan.have.is_empty() {
+        return Ok(None);
+    }
+    let name = Names::of(plan).have();
+    let storage = folder.open(&name, false).map_err(BackupError::folder("opening", &folder.show(&name)))?;
+    let segments: Option<Vec<_>> = plan.have.iter().map(journal::segment).collect();
+    let opened = Sidecar::of_segments(storage, segments.unwrap_or_default());
+    opened.map(Some).map_err(|error| damaged(plan.point, &error))
+}
+
+/// A run that was stopped while it sealed has given files their names, and not made a point of them.
+fn undo_names(folder: &dyn Folder, names: &Names) -> Result<()> {
+    let there = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    for (whole, incomplete) in
+        [(disk_name(&names.stem), names.disk()), (leaves_name(&names.stem), names.leaves())]
+    {
+        if there.contains(&whole) {
+            let undoing = || BackupError::folder("renaming", &folder.show(&whole));
+            folder.set_read_only(&whole, false).map_err(undoing())?;
+            folder.rename(&whole, &incomplete).map_err(undoing())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the files of a draft, its journal last: a kill between leaves one that is removed again.
+pub(crate) fn discard(folder: &dyn Folder, names: &Names) -> Result<()> {
+    let removing = || BackupError::folder("removing", &folder.show(&names.stem));
+    let journal = names.journal();
+    let there = folder.names().map_err(removing())?;
+    for name in there.iter().filter(|name| name.starts_with(&names.stem) && **name != journal) {
+        folder.remove(name).map_err(removing())?;
+    }
+    folder.sync().map_err(removing())?;
+    folder.remove(&journal).map_err(removing())?;
+    folder.sync().map_err(removing())
+}
+
+/// Whether a file that is incomplete is one of this program's: others may have such names too.
+fn is_ours(name: &str) -> bool {
+    let stem = name.split('.').next().unwrap_or_default();
+    name.ends_with(INCOMPLETE) && (parse_stem(stem).is_some() || name.starts_with(NOTES))
+}
+
+/// Removes incomplete files that belong to nothing.
+fn sweep(folder: &dyn Folder, kept: Option<&Names>) -> Result<()> {
+    let removing = || BackupError::folder("removing", &folder.show(""));
+    let kept = kept.map(|names| [names.disk(), names.leaves(), names.have(), names.journal()]);
+    for name in folder.names().map_err(removing())? {
+        let is_kept = kept.as_ref().is_some_and(|kept| kept.contains(&name));
+        if is_ours(&name) && !is_kept {
+            folder.remove(&name).map_err(removing())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! Epochs of change tracking that were closed for a destination: so that a run that was killed leaves none behind.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::folder::{Folder, read_small, write_whole};
+use crate::manifest::{seal, unseal};
+
+/// Name of the file.
+const EPOCHS: &str = "epochs.json";
+/// Most bytes of it: a tracked disk keeps 64 epochs, of 100 bytes each here.
+const EPOCHS_BYTES_MAX: u64 = 1 << 20;
+
+/// Epochs that were closed for the points of a destination, and were not released yet.
+///
+/// The name of an epoch is added **before** it is closed, and taken out after it was released: what is in the list may
+/// be closed, what is not in it is not, for this destination. Only the newest point's is of use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epochs {
+    /// Their names.
+    pub closed: Vec<String>,
+}
+
+impl Epochs {
+    /// Reads them. A list that is missing or damaged is empty: what was in it stays with the source until somebody
+    /// releases it.
+    pub fn load(folder: &dyn Folder) -> Self {
+        let bytes = read_small(folder, EPOCHS, EPOCHS_BYTES_MAX).unwrap_or_default();
+        unseal(&bytes).unwrap_or_default()
+    }
+
+    /// Writes them, durably. The caller holds the lease.
+    ///
+    /// # Errors
+    ///
+    /// What the folder says.
+    pub fn store(&self, folder: &dyn Folder) -> Result<()> {
+        write_whole(folder, EPOCHS, &seal(self))?;
+        folder.sync().map_err(crate::BackupError::folder("writing", &folder.show(EPOCHS)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::HostFolder;
+
+    #[test]
+    fn a_list_is_read_as_it_was_written_and_a_damaged_one_is_empty() {
+        let host = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(host.path()).unwrap();
+        assert_eq!(Epochs::load(&folder), Epochs::default());
+        let epochs = Epochs { closed: vec!["0f".repeat(16), "1e".repeat(16)] };
+        epochs.store(&folder).unwrap();
+        assert_eq!(Epochs::load(&folder), epochs);
+        let path = host.path().join(EPOCHS);
+        let text = std::fs::read_to_string(&path).unwrap().replace("0f0f", "0f0e");
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(Epochs::load(&folder), Epochs::default());
+    }
+}

@@ -1,0 +1,158 @@
+//! What can go wrong, as meanings and sentences.
+
+use std::io;
+
+use lunway_block::BlockError;
+use lunway_vhdx::{CreateError, DiskError, OpenError};
+
+use crate::manifest::PointId;
+
+/// Why an operation on a destination failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The operating system refused an operation on a file of the destination.
+    #[error("{what} {name}: {source}")]
+    Folder {
+        /// What was tried: "reading" …
+        what: &'static str,
+        /// The file.
+        name: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// There is no room at the destination.
+    #[error(
+        "the destination is full: free space there and run the backup again; it continues where it stopped"
+    )]
+    Full,
+    /// A file of the destination is not what it was written as.
+    #[error("point {point} is damaged: {what}; `lunway backup verify` says which points are concerned")]
+    Damaged {
+        /// The point that the file belongs to.
+        point: PointId,
+        /// What is wrong, and where.
+        what: String,
+    },
+    /// A manifest that cannot be meant.
+    #[error("{name} is not a manifest of this program: {what}")]
+    Manifest {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Another run, prune or verification writes to the destination.
+    #[error(
+        "the destination is in use by {holder}: wait until it has ended (a holder that was killed is noticed within 30 s)"
+    )]
+    InUse {
+        /// Who.
+        holder: String,
+    },
+    /// Another writer took the destination while this one was suspended.
+    #[error(
+        "another writer has taken the destination meanwhile: nothing was sealed; run the backup again when it has ended"
+    )]
+    LeaseLost,
+    /// The lease is not there any more, and no other one is.
+    #[error(
+        "the lease of this backup is gone from the destination, which was unmounted or replaced, or used by another \
+         writer that has ended: nothing was sealed; check the destination and run the backup again"
+    )]
+    LeaseGone,
+    /// The folder holds points of another source.
+    #[error(
+        "the destination holds points of {there}, not of {source_name}: give each source a folder of its own, or say \
+         --rename-source if it is the same disk under another name"
+    )]
+    OtherSource {
+        /// The source of the newest point.
+        there: String,
+        /// The source of this run.
+        source_name: String,
+    },
+    /// No point fits what was asked for.
+    #[error("{0}")]
+    NoPoint(String),
+    /// Refused, with what to do.
+    #[error("{0}")]
+    Refused(String),
+    /// The source failed.
+    #[error("reading the source at offset {offset}: {error}")]
+    Source {
+        /// Bytes.
+        offset: u64,
+        /// What it said.
+        error: BlockError,
+    },
+    /// The device that a point is restored to failed.
+    #[error("writing to the device at offset {offset}: {error}")]
+    Target {
+        /// Bytes.
+        offset: u64,
+        /// What it said.
+        error: BlockError,
+    },
+    /// A VHDX file could not be made.
+    #[error("{name}: {source}")]
+    Create {
+        /// The file.
+        name: String,
+        /// Why.
+        source: CreateError,
+    },
+    /// A VHDX file could not be opened.
+    #[error("cannot open {name}: {source}")]
+    Open {
+        /// The file.
+        name: String,
+        /// Why.
+        source: OpenError,
+    },
+    /// A VHDX file could not be read or written.
+    #[error("{name}: {source}")]
+    Disk {
+        /// The file.
+        name: String,
+        /// Why.
+        source: DiskError,
+    },
+    /// A thread of the engine ended without an answer.
+    #[error("a thread ended without an answer: this is a mistake in the program")]
+    Lost,
+    /// The caller asked for the end.
+    #[error("interrupted: the data that was sent is kept, and the next run continues")]
+    Cancelled,
+}
+
+/// Result of an operation on a destination.
+pub type Result<T> = std::result::Result<T, BackupError>;
+
+impl BackupError {
+    /// For an operation on a file of the destination.
+    pub(crate) fn folder(what: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self + use<> {
+        let name = name.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Self::Full
+            }
+            _ => Self::Folder { what, name, source },
+        }
+    }
+
+    /// For an operation on an open VHDX file.
+    pub(crate) fn disk(name: &str) -> impl FnOnce(DiskError) -> Self + use<> {
+        let name = name.to_owned();
+        move |source| match source {
+            DiskError::NoSpace => Self::Full,
+            source => Self::Disk { name, source },
+        }
+    }
+
+    /// For opening a VHDX file.
+    pub(crate) fn open(name: &str) -> impl FnOnce(OpenError) -> Self + use<> {
+        let name = name.to_owned();
+        move |source| Self::Open { name, source }
+    }
+}

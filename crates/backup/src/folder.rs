@@ -1,0 +1,251 @@
+//! The destination's folder: the few operations on files that a backup needs, so that a test can stand in for a share
+//! whose power fails.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lunway_vhdx::Storage;
+
+use crate::error::{BackupError, Result};
+
+/// The end of the name of a file that is being written: what has it is never taken for whole.
+pub const INCOMPLETE: &str = ".incomplete";
+
+/// A file of the folder, open.
+pub type Open = Arc<dyn Storage>;
+
+/// A lock; it ends when this is dropped.
+pub type Lock = Box<dyn Send + Sync>;
+
+/// A flat folder of files.
+///
+/// # Contract
+///
+/// - Calls block and come from any thread. Names are plain: no separators, not hidden.
+/// - What was written to a file is durable after its [`Storage::flush`]; what its name is, after [`sync`](Self::sync).
+/// - Nothing that depends on the folder's clock is asked for.
+pub trait Folder: Send + Sync {
+    /// All names, in any order.
+    ///
+    /// # Errors
+    ///
+    /// Where the folder cannot be read.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Makes an empty file that must not exist: of two callers, on two machines too, one succeeds.
+    ///
+    /// # Errors
+    ///
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists), or what the host says.
+    fn create(&self, name: &str) -> io::Result<Open>;
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](io::ErrorKind::NotFound), or what the host says.
+    fn open(&self, name: &str, writable: bool) -> io::Result<Open>;
+
+    /// Gives a file another name, in one step; a file that has that name is replaced.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file; none is no error.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes names durable.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Takes the right to write from a file, or gives it back.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()>;
+
+    /// Locks a file for as long as this process lives; `None`: another process of this machine has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](io::ErrorKind::Unsupported) where the file system has no locks.
+    fn lock(&self, name: &str) -> io::Result<Option<Lock>>;
+
+    /// The ranges of a file that are not holes, in order, as offset and length: everything where that is not known.
+    ///
+    /// # Errors
+    ///
+    /// What the host says.
+    fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {
+        let len = self.open(name, false)?.len()?;
+        Ok(if len == 0 { Vec::new() } else { vec![(0, len)] })
+    }
+
+    /// How people call a file.
+    fn show(&self, name: &str) -> String {
+        name.to_owned()
+    }
+}
+
+/// A folder of the host: a local one, or a mounted share.
+pub struct HostFolder {
+    path: PathBuf,
+}
+
+impl HostFolder {
+    /// A folder that exists.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not, or is no folder.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        match path.is_dir() {
+            true => Ok(Self { path }),
+            false => Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory")),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn at(&self, name: &str) -> io::Result<PathBuf> {
+        match is_plain(name) {
+            true => Ok(self.path.join(name)),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file name")),
+        }
+    }
+}
+
+/// Whether a name stays in its folder.
+pub(crate) fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+}
+
+impl Folder for HostFolder {
+    fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            // A name that is not UTF-8 is none of ours.
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Open> {
+        let file = File::options().read(true).write(true).create_new(true).open(self.at(name)?)?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, name: &str, writable: bool) -> io::Result<Open> {
+        let path = self.at(name)?;
+        // Neither a pipe, which would wait, nor a link, which leads elsewhere.
+        if !path.symlink_metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Arc::new(File::options().read(true).write(writable).open(path)?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.at(from)?, self.at(to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match fs::remove_file(self.at(name)?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn set_read_only(&self, name: &str, read_only: bool) -> io::Result<()> {
+        let path = self.at(name)?;
+        let mode = path.metadata()?.permissions().mode();
+        // The owner's alone is given back: what others had is not known.
+        let mode = if read_only { mode & !0o222 } else { mode | 0o200 };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Lock>> {
+        let file = File::options().read(true).write(true).open(self.at(name)?)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn data(&self, name: &str) -> io::Result<Vec<(u64, u64)>> {
+        use rustix::fs::{SeekFrom, seek};
+        use rustix::io::Errno;
+
+        let file = File::open(self.at(name)?)?;
+        let len = file.metadata()?.len();
+        let (mut list, mut at) = (Vec::new(), 0);
+        while at < len {
+            let start = match seek(&file, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                Err(Errno::NXIO) => break,
+                Err(_) => return Ok(vec![(0, len)]),
+            };
+            let end = seek(&file, SeekFrom::Hole(start)).unwrap_or(len).min(len);
+            if end <= start || list.len() >= EXTENTS_MAX {
+                list.push((start, len - start));
+                break;
+            }
+            list.push((start, end - start));
+            at = end;
+        }
+        Ok(list)
+    }
+
+    fn show(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+}
+
+/// Ranges of one file that are told apart: as `vhdx-device` bounds them, 1 MiB of memory.
+const EXTENTS_MAX: usize = 65_536;
+
+/// Reads a small file whole.
+pub(crate) fn read_small(folder: &dyn Folder, name: &str, max: u64) -> Result<Vec<u8>> {
+    let reading = || BackupError::folder("reading", &folder.show(name));
+    let file = folder.open(name, false).map_err(reading())?;
+    let len = file.len().map_err(reading())?;
+    if len > max {
+        let what = format!("it has {len} bytes, and at most {max} are expected");
+        return Err(BackupError::Manifest { name: folder.show(name), what });
+    }
+    let mut bytes = vec![0; len as usize];
+    file.read_at(0, &mut bytes).map_err(reading())?;
+    Ok(bytes)
+}
+
+/// Writes a small file whole and durable; its name is durable after a [`Folder::sync`].
+pub(crate) fn write_whole(folder: &dyn Folder, name: &str, bytes: &[u8]) -> Result<()> {
+    let unfinished = format!("{name}{INCOMPLETE}");
+    let writing = || BackupError::folder("writing", &folder.show(name));
+    folder.remove(&unfinished).map_err(writing())?;
+    let file = folder.create(&unfinished).map_err(writing())?;
+    file.write_at(0, bytes).map_err(writing())?;
+    file.flush().map_err(writing())?;
+    folder.rename(&unfinished, name).map_err(writing())
+}

@@ -1,0 +1,299 @@
+//! The lease: one writer at a time, without any clock but the observer's own.
+//!
+//! A lease is a file `lease-N`, made so that of two callers one succeeds; N counts takings. Its holder keeps a lock on
+//! it and counts a beat in it every [`BEAT`]. Who finds one:
+//!
+//! - of this machine, and the lock is free: the holder was killed. It is taken over at once, as N + 1.
+//! - else: it is stale when its beat has not changed for [`PATIENCE`] of the observer's monotonic clock.
+//!
+//! A holder that was suspended meanwhile notices before it seals anything: there is a higher N, or its file is gone.
+//! What it may still write before that are files of its incomplete point: who takes over from a holder that has not
+//! certainly ended goes on with none of them.
+
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lunway_vhdx::Storage;
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::is_journal;
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, Lock, Open, read_small};
+
+/// Between two beats: seldom enough for a share, often enough that a stale lease is found in half a minute.
+const BEAT: Duration = Duration::from_secs(5);
+/// How long a beat that does not change is looked at: six beats, since a share may stall for some.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a lease without a holder is looked at: its maker was stopped between two steps, or is about to do the
+/// second.
+const PATIENCE_UNWRITTEN: Duration = Duration::from_secs(1);
+/// Bytes of the count of beats, before the holder's JSON.
+const BEAT_LEN: u64 = 8;
+/// Most bytes of a lease file.
+const LEASE_MAX: u64 = 4096;
+const NAME: &str = "lease-";
+
+/// Who takes a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// This machine since its last start: the kernel's boot id. Locks are believed among processes of one machine.
+    pub machine: String,
+    /// How people call the machine.
+    pub host: String,
+    /// The process.
+    pub process: u32,
+    /// Random, another one for each taking.
+    pub nonce: u64,
+}
+
+/// The right to write to a folder; it ends when this is dropped.
+pub struct Lease<'a> {
+    folder: &'a dyn Folder,
+    number: u64,
+    holder: Holder,
+    _lock: Option<Lock>,
+    end: Option<mpsc::Sender<()>>,
+    beats: Option<JoinHandle<()>>,
+}
+
+/// What is in a lease file.
+struct Found {
+    beat: u64,
+    holder: Option<Holder>,
+}
+
+impl<'a> Lease<'a> {
+    /// Takes the lease of a folder. Blocks: up to half a minute where another machine's lease may be stale, during
+    /// which `is_cancelled` is asked.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::InUse`], or what the folder says.
+    pub fn take(folder: &'a dyn Folder, holder: Holder, is_cancelled: &dyn Fn() -> bool) -> Result<Self> {
+        let numbers = numbers(folder)?;
+        let (mut number, mut has_ended) = (1, true);
+        if let Some(&last) = numbers.last() {
+            number = last.checked_add(1).ok_or_else(|| {
+                BackupError::Refused(format!(
+                    "{} is no lease of this program: remove it",
+                    folder.show(&name(last))
+                ))
+            })?;
+            // An older one beside it: its holder was given up by one that was killed before it could do what follows.
+            has_ended = wait_until_stale(folder, last, &holder, is_cancelled)? && numbers.len() == 1;
+        }
+        let name = name(number);
+        let writing = || BackupError::folder("writing", &folder.show(&name));
+        let file = match folder.create(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(BackupError::InUse { holder: "another process, which came first".into() });
+            }
+            file => file.map_err(writing())?,
+        };
+        let lock = match folder.lock(&name) {
+            Ok(None) => {
+                return Err(BackupError::InUse { holder: "another process, which came first".into() });
+            }
+            Ok(lock) => lock,
+            Err(_) => None,
+        };
+        let json = serde_json::to_vec(&holder).unwrap_or_default();
+        file.write_at(0, &[&[0; BEAT_LEN as usize], &json[..]].concat()).map_err(writing())?;
+        if !has_ended {
+            disown(folder)?;
+        }
+        for older in numbers {
+            folder.remove(&self::name(older)).map_err(writing())?;
+        }
+        let (end, ended) = mpsc::channel();
+        let beats = thread::Builder::new().name("backup-lease".into()).spawn(move || beat(&file, &ended));
+        let lease = Self { folder, number, holder, _lock: lock, end: Some(end), beats: beats.ok() };
+        lease.check()?;
+        Ok(lease)
+    }
+
+    /// Whether no other writer has taken the folder meanwhile: asked before anything is sealed or removed.
+    ///
+    /// # Errors
+    ///
+    /// [`BackupError::LeaseLost`], [`BackupError::LeaseGone`], or what the folder says.
+    pub fn check(&self) -> Result<()> {
+        let last = numbers(self.folder)?.last().copied();
+        let found = if last == Some(self.number) { read(self.folder, self.number)? } else { None };
+        match found.and_then(|found| found.holder) {
+            Some(holder) if holder == self.holder => Ok(()),
+            _ if last.is_none() => Err(BackupError::LeaseGone),
+            _ => Err(BackupError::LeaseLost),
+        }
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(beats) = self.beats.take() {
+            let _ = beats.join();
+        }
+        if self.check().is_ok() {
+            let _ = self.folder.remove(&name(self.number));
+        }
+    }
+}
+
+fn name(number: u64) -> String {
+    format!("{NAME}{number:06}")
+}
+
+/// Sees to it that no run goes on with the files of an incomplete point: a holder that was only suspended may still
+/// write to them. Without its journal a draft is nothing, and the next run removes its files, which a writer that has
+/// them open keeps for itself.
+fn disown(folder: &dyn Folder) -> Result<()> {
+    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    for name in names.iter().filter(|name| is_journal(name)) {
+        folder.remove(name).map_err(BackupError::folder("removing", &folder.show(name)))?;
+    }
+    folder.sync().map_err(BackupError::folder("writing", &folder.show("")))
+}
+
+/// Numbers of the leases that there are, in order.
+fn numbers(folder: &dyn Folder) -> Result<Vec<u64>> {
+    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    let parsed = names.iter().filter_map(|found| found.strip_prefix(NAME)?.parse().ok());
+    let mut numbers: Vec<u64> = parsed.filter(|number| names.contains(&name(*number))).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// `None`: it has gone.
+fn read(folder: &dyn Folder, number: u64) -> Result<Option<Found>> {
+    match read_small(folder, &name(number), LEASE_MAX) {
+        Ok(bytes) => {
+            let (beat, json) = bytes.split_at_checked(BEAT_LEN as usize).unwrap_or_default();
+            let beat = beat.try_into().map_or(0, u64::from_le_bytes);
+            Ok(Some(Found { beat, holder: serde_json::from_slice(json).ok() }))
+        }
+        Err(BackupError::Folder { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until a lease may be taken over; whether its holder has certainly ended, or never begun.
+fn wait_until_stale(
+    folder: &dyn Folder,
+    number: u64,
+    us: &Holder,
+    is_cancelled: &dyn Fn() -> bool,
+) -> Result<bool> {
+    let Some(mut last) = read(folder, number)? else { return Ok(true) };
+    let told = |found: &Found| match &found.holder {
+        Some(holder) => format!("process {} on {}", holder.process, holder.host),
+        None => "another process".to_owned(),
+    };
+    // A file without a holder was left by a kill between two steps, or is being written.
+    if last.holder.as_ref().is_none_or(|holder| holder.machine == us.machine) {
+        match folder.lock(&name(number)) {
+            Ok(Some(_free)) if last.holder.is_some() => return Ok(true),
+            Ok(None) => return Err(BackupError::InUse { holder: told(&last) }),
+            _ => {}
+        }
+    }
+    let mut since = Instant::now();
+    let begun = Instant::now();
+    while since.elapsed() < if last.holder.is_some() { PATIENCE } else { PATIENCE_UNWRITTEN } {
+        if is_cancelled() {
+            return Err(BackupError::Cancelled);
+        }
+        thread::sleep(BEAT / 10);
+        let Some(found) = read(folder, number)? else { return Ok(true) };
+        if found.beat != last.beat {
+            if begun.elapsed() > BEAT / 2 && last.holder == found.holder {
+                return Err(BackupError::InUse { holder: told(&found) });
+            }
+            since = Instant::now();
+        }
+        last = found;
+    }
+    Ok(last.holder.is_none())
+}
+
+fn beat(file: &Open, ended: &mpsc::Receiver<()>) {
+    let mut count = 0u64;
+    while ended.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+        count += 1;
+        // A share that stalls is the run's to notice.
+        let _ = file.write_at(0, &count.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::HostFolder;
+
+    fn holder(machine: &str, nonce: u64) -> Holder {
+        Holder { machine: machine.into(), host: machine.into(), process: 1, nonce }
+    }
+
+    #[test]
+    fn one_of_two_writers_has_the_folder_and_its_end_frees_it() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        first.check().unwrap();
+        let second = Lease::take(&folder, holder("a", 2), &|| false);
+        assert!(matches!(second, Err(BackupError::InUse { .. })));
+        drop(first);
+        assert_eq!(folder.names().unwrap(), Vec::<String>::new());
+        Lease::take(&folder, holder("a", 3), &|| false).unwrap().check().unwrap();
+    }
+
+    #[test]
+    fn a_killed_holder_of_this_machine_is_noticed_at_once_and_a_suspended_one_notices_itself() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let mut first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        // What a kill leaves: the file, and no lock on it.
+        first._lock = None;
+        let second = Lease::take(&folder, holder("a", 2), &|| false).unwrap();
+        assert!(matches!(first.check(), Err(BackupError::LeaseLost)));
+        drop(first);
+        second.check().unwrap();
+        // What an unmounted share shows: a folder without it.
+        folder.remove(&name(second.number)).unwrap();
+        assert!(matches!(second.check(), Err(BackupError::LeaseGone)));
+    }
+
+    #[test]
+    fn who_takes_over_from_a_silent_machine_goes_on_with_none_of_its_files() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let journal = crate::catalogue::journal_name(&crate::manifest::stem(1, crate::manifest::PointId(7)));
+        let mut suspended = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        folder.create(&journal).unwrap();
+        drop(suspended.end.take());
+        drop(suspended.beats.take().map(JoinHandle::join));
+        // A restart of the same machine's holder goes on with them.
+        suspended._lock = None;
+        drop(Lease::take(&folder, holder("a", 2), &|| false).unwrap());
+        assert_eq!(folder.names().unwrap(), std::slice::from_ref(&journal));
+
+        let mut suspended = Lease::take(&folder, holder("a", 3), &|| false).unwrap();
+        drop(suspended.end.take());
+        drop(suspended.beats.take().map(JoinHandle::join));
+        let next = Lease::take(&folder, holder("b", 4), &|| false).unwrap();
+        assert!(matches!(suspended.check(), Err(BackupError::LeaseLost)));
+        assert!(!folder.names().unwrap().contains(&journal), "a draft that may still be written to");
+        next.check().unwrap();
+    }
+
+    #[test]
+    fn a_beating_holder_of_another_machine_is_respected() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = HostFolder::open(place.path()).unwrap();
+        let _first = Lease::take(&folder, holder("a", 1), &|| false).unwrap();
+        let second = Lease::take(&folder, holder("b", 2), &|| false);
+        assert!(matches!(second, Err(BackupError::InUse { .. })));
+    }
+}

@@ -1,0 +1,295 @@
+//! Merging: points that are given up go into the one above them, which stays.
+//!
+//! ```text
+//!   1  STEM.merged.vhdx.incomplete, STEM.merged.leaves.incomplete   what both hold, the upper one's word counting
+//!   2  verified: every leaf read back, the table checked
+//!   3  STEM.merge.json                                              the commit
+//!   4  both files take the names of the upper point's, its manifest is written again
+//!   5  the files of the points that are given up are removed; then STEM.merge.json
+//! ```
+//!
+//! The new file has the name and the DataWriteGuid of the one that it replaces, so that its children know it and are
+//! not touched. The folder shows the same disks at every moment; a kill after step 3 is finished by the next writer.
+
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Chain, CreateOptions, DiscardMode, Disk, Kind as DiskKind, OpenOptions, create};
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{Catalogue, open_disk};
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, INCOMPLETE, read_small, write_whole};
+use crate::history::{History, damaged};
+use crate::leaf::{LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, units};
+use crate::lease::Lease;
+use crate::manifest::{
+    Kind, MANIFEST_MAX, Manifest, PointId, disk_name, leaves_name, manifest_names, parse_stem, seal, stem,
+    unseal,
+};
+use crate::run::Guids;
+use crate::seal::{measure, protect, release, write_manifest};
+use crate::sidecar::{Sidecar, Writer};
+
+const MERGE: &str = ".merge.json";
+
+/// A merge that is decided.
+#[derive(Serialize, Deserialize)]
+struct Merge {
+    /// The point that stays, as it is to be.
+    manifest: Manifest,
+    /// What the points that are given up are called.
+    removed: Vec<String>,
+}
+
+/// Names of the new files of a point until they have its own.
+pub(crate) fn merged_names(stem: &str) -> [String; 2] {
+    [format!("{stem}.merged.vhdx{INCOMPLETE}"), format!("{stem}.merged.leaves{INCOMPLETE}")]
+}
+
+/// A merge that is decided: the point that stays, as it is to be, and what is given up.
+pub(crate) type Decided = Result<(Manifest, Vec<String>)>;
+
+/// Merges that are decided and not finished, with the points into which they go. To readers they are finished.
+pub(crate) fn decided(folder: &dyn Folder, names: &[String]) -> Vec<(PointId, Decided)> {
+    let stems = names.iter().filter_map(|name| name.strip_suffix(MERGE).and_then(parse_stem));
+    stems
+        .map(|(generation, point)| {
+            let name = format!("{}{MERGE}", stem(generation, point));
+            let merge = read(folder, &name)
+                .map(|Merge { manifest, removed }| (Manifest { merging: true, ..manifest }, removed));
+            (point, merge)
+        })
+        .collect()
+}
+
+fn is_merge(name: &str) -> bool {
+    name.strip_suffix(MERGE).is_some_and(|stem| parse_stem(stem).is_some())
+}
+
+fn read(folder: &dyn Folder, name: &str) -> Result<Merge> {
+    let bytes = read_small(folder, name, MANIFEST_MAX)?;
+    unseal(&bytes).map_err(|what| BackupError::Manifest { name: folder.show(name), what })
+}
+
+/// Finishes merges that a kill has interrupted after they were decided. The caller holds the lease.
+pub(crate) fn finish(folder: &dyn Folder) -> Result<()> {
+    let names = folder.names().map_err(BackupError::folder("reading", &folder.show("")))?;
+    for name in names.iter().filter(|name| is_merge(name)) {
+        carry_out(folder, &read(folder, name)?)?;
+    }
+    Ok(())
+}
+
+/// Steps 4 and 5, as far as they are not done yet.
+fn carry_out(folder: &dyn Folder, merge: &Merge) -> Result<()> {
+    let stem = merge.manifest.stem();
+    let renaming = || BackupError::folder("renaming", &folder.show(&stem));
+    let there = folder.names().map_err(renaming())?;
+    let [disk, leaves] = merged_names(&stem);
+    for (from, to) in [(disk, disk_name(&stem)), (leaves, leaves_name(&stem))] {
+        if there.contains(&from) {
+            release(folder, &to);
+            folder.rename(&from, &to).map_err(renaming())?;
+        }
+    }
+    folder.sync().map_err(renaming())?;
+    write_manifest(folder, &merge.manifest)?;
+    protect(folder, &stem)?;
+    for removed in merge.removed.iter().filter(|removed| parse_stem(removed).is_some()) {
+        remove_point(folder, removed)?;
+    }
+    let name = format!("{stem}{MERGE}");
+    folder.remove(&name).map_err(renaming())?;
+    folder.sync().map_err(renaming())
+}
+
+/// Removes a point that no other lies on: first what makes it one.
+pub(crate) fn remove_point(folder: &dyn Folder, stem: &str) -> Result<()> {
+    let removing = || BackupError::folder("removing", &folder.show(stem));
+    let [copy, first] = manifest_names(stem);
+    [&first, &copy, &disk_name(stem), &leaves_name(stem)].iter().for_each(|name| release(folder, name));
+    folder.remove(&first).map_err(removing())?;
+    folder.remove(&copy).map_err(removing())?;
+    folder.sync().map_err(removing())?;
+    for name in [disk_name(stem), leaves_name(stem)] {
+        folder.remove(&name).map_err(removing())?;
+    }
+    folder.sync().map_err(removing())
+}
+
+/// Merges points that follow each other, the lowest first, into the one that lies on the last of them.
+///
+/// # Errors
+///
+/// Why nothing was changed: a damaged leaf, a full destination.
+pub(crate) fn merge(
+    folder: &dyn Folder,
+    lease: &Lease<'_>,
+    guids: &Guids,
+    catalogue: &Catalogue,
+    given_up: &[PointId],
+    into: PointId,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
+    let chain = catalogue.chain(into)?;
+    let upper: Vec<&Manifest> = chain.iter().copied().take(given_up.len() + 1).collect();
+    let (Some(top), Some(lowest)) = (upper.first(), upper.last()) else { return Err(BackupError::Lost) };
+    let is_run = upper[1..].iter().rev().map(|manifest| manifest.point).eq(given_up.iter().copied());
+    if !is_run || upper.iter().any(|manifest| manifest.virtual_bytes != top.virtual_bytes) {
+        return Err(BackupError::Refused(format!("point {into} cannot take up the points below it")));
+    }
+    let mut manifest = (*top).clone();
+    manifest.parent = lowest.parent;
+    manifest.kind = lowest.kind;
+    manifest.merged = [manifest.merged, given_up.to_vec()].concat();
+    let stem = manifest.stem();
+    let [disk_file, leaves_file] = merged_names(&stem);
+    let making = || BackupError::folder("making", &folder.show(&disk_file));
+    folder.remove(&disk_file).map_err(making())?;
+    folder.remove(&leaves_file).map_err(making())?;
+
+    let disk = new_disk(folder, guids, catalogue, &manifest, &disk_file)?;
+    let leaves = folder.create(&leaves_file).map_err(making())?;
+    let mut writer = Writer::create(leaves, manifest.point).map_err(making())?;
+    let whole = catalogue.open(folder, into)?;
+    let history = History::open(folder, &upper)?;
+    fill(&manifest, &history, &whole, &disk, &mut writer, &folder.show(&disk_file), progress)?;
+    disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
+    disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
+    writer.finish().map_err(making())?;
+    let before = manifest.data_write.clone();
+    measure(folder, &mut manifest, &disk_file, &leaves_file)?;
+    if manifest.data_write != before {
+        return Err(BackupError::Lost);
+    }
+    read_back(folder, &manifest, &disk_file, &leaves_file)?;
+    folder.sync().map_err(making())?;
+    lease.check()?;
+    let removed = upper[1..].iter().map(|manifest| manifest.stem()).collect();
+    let merge = Merge { manifest, removed };
+    write_whole(folder, &format!("{stem}{MERGE}"), &seal(&merge))?;
+    folder.sync().map_err(making())?;
+    carry_out(folder, &merge)
+}
+
+/// An empty disk with the identity of the one that it is to replace.
+fn new_disk(
+    folder: &dyn Folder,
+    guids: &Guids,
+    catalogue: &Catalogue,
+    manifest: &Manifest,
+    file: &str,
+) -> Result<Chain<crate::folder::Open>> {
+    let name = folder.show(file);
+    let old = open_disk(folder, manifest)?;
+    let disk_id = old.parameters().disk_id;
+    let data_write = old.data_write_guid();
+    let mut options = match manifest.parent.map(|parent| catalogue.get(parent)) {
+        None => CreateOptions::new(DiskKind::Dynamic, manifest.virtual_bytes, disk_id),
+        Some(None) => return Err(BackupError::Lost),
+        Some(Some(parent)) => {
+            let below = open_disk(folder, parent)?;
+            CreateOptions::child_of(&below, &format!("./{}", parent.disk_name()))
+        }
+    };
+    options.parameters = lunway_vhdx::Parameters {
+        disk_size: manifest.virtual_bytes,
+        block_size: UNIT as u32,
+        disk_id,
+        logical_sector: old.parameters().logical_sector,
+        physical_sector: old.parameters().physical_sector,
+        ..options.parameters
+    };
+    let storage = folder.create(file).map_err(BackupError::folder("making", &name))?;
+    // A new file takes two: its own, and the one by which children know it.
+    let mut random = guids();
+    let mut given = vec![data_write, random.next()];
+    let mut next = move || given.pop().unwrap_or_else(|| random.next());
+    create(&storage, &options, &mut next).map_err(|source| match source {
+        lunway_vhdx::CreateError::Storage(error) => BackupError::folder("making", &name)(error),
+        source => BackupError::Create { name: name.clone(), source },
+    })?;
+    let options = OpenOptions { data_write: Some(data_write), ..OpenOptions::writable() };
+    let disk = Disk::open(storage, &options, guids()).map_err(BackupError::open(&name))?;
+    Chain::upper(vec![disk]).map_err(BackupError::open(&name))
+}
+
+/// Writes what the points hold. What is read is compared with its hash: damage is never carried on.
+fn fill(
+    manifest: &Manifest,
+    history: &History,
+    whole: &Chain<crate::folder::Open>,
+    disk: &Chain<crate::folder::Open>,
+    writer: &mut Writer,
+    name: &str,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
+    let size = manifest.virtual_bytes;
+    let mut at = 0;
+    let mut buf = vec![0; UNIT as usize];
+    while let Some(unit) = history.next(at)?.filter(|unit| *unit < units(size)) {
+        if !progress(u64::from(unit) * UNIT, size) {
+            return Err(BackupError::Cancelled);
+        }
+        let mut held = UnitLeaves::none(unit);
+        for (leaf, (state, layer)) in history.unit_with_layers(unit)?.into_iter().enumerate() {
+            let range = leaf_range(unit, leaf, size);
+            if layer.is_none() || range.is_empty() {
+                continue;
+            }
+            match state {
+                Leaf::Zero if manifest.kind == Kind::Full => continue,
+                Leaf::Zero => {
+                    let zeroed = disk.discard(range.start, range.end - range.start, DiscardMode::Zero);
+                    zeroed.map_err(BackupError::disk(name))?;
+                }
+                Leaf::Data(_) => {
+                    let bytes = &mut buf[..(range.end - range.start) as usize];
+                    whole.read_at(range.start, bytes).map_err(BackupError::disk(name))?;
+                    if Leaf::of(bytes) != state {
+                        let point = layer.and_then(|layer| history.layers().get(layer));
+                        let what = format!("its data at offset {} are not what was sent", range.start);
+                        return Err(BackupError::Damaged {
+                            point: point.map_or(manifest.point, |layer| layer.point),
+                            what,
+                        });
+                    }
+                    disk.write_at(range.start, bytes).map_err(BackupError::disk(name))?;
+                }
+            }
+            held.set(leaf, state);
+        }
+        writer.push(held).map_err(BackupError::folder("writing", name))?;
+        at = unit + 1;
+    }
+    Ok(())
+}
+
+/// Reads every leaf of a new file again.
+fn read_back(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_file: &str) -> Result<()> {
+    let name = folder.show(disk_file);
+    let opening = || BackupError::folder("opening", &name);
+    let storage = folder.open(disk_file, false).map_err(opening())?;
+    let disk = Disk::open(storage, &OpenOptions::read_only(), Box::new(|| Guid::ZERO));
+    let disk =
+        Chain::upper(vec![disk.map_err(BackupError::open(&name))?]).map_err(BackupError::open(&name))?;
+    let leaves = folder.open(leaves_file, false).map_err(opening())?;
+    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, &error))?;
+    let mut buf = vec![0; crate::leaf::LEAF as usize];
+    for index in 0..sidecar.segments().len() {
+        let units = sidecar.segment(index).map_err(|error| damaged(manifest.point, &error))?;
+        for unit in units.iter() {
+            for leaf in 0..LEAVES {
+                let Some(state) = unit.get(leaf) else { continue };
+                let range = leaf_range(unit.unit, leaf, manifest.virtual_bytes);
+                let bytes = &mut buf[..(range.end - range.start) as usize];
+                disk.read_at(range.start, bytes).map_err(BackupError::disk(&name))?;
+                if Leaf::of(bytes) != state {
+                    let what =
+                        format!("{name} does not hold at offset {} what was just written", range.start);
+                    return Err(BackupError::Damaged { point: manifest.point, what });
+                }
+            }
+        }
+    }
+    Ok(())
+}

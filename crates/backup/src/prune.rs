@@ -1,0 +1,165 @@
+//! Retention: which points are kept, and what becomes of the others.
+
+use std::collections::BTreeSet;
+
+use crate::catalogue::Catalogue;
+use crate::error::{BackupError, Result};
+use crate::folder::Folder;
+use crate::lease::Lease;
+use crate::manifest::{Manifest, PointId};
+use crate::merge::{self, merge, remove_point};
+use crate::notes::Notes;
+use crate::run::Guids;
+use crate::time::Moment;
+
+/// How many points are kept: the newest ones, and the newest one of each of so many hours, days and so on that have
+/// one, by the clock of the machine that made them (UTC).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// The newest points.
+    pub last: usize,
+    /// Hours.
+    pub hourly: usize,
+    /// Days.
+    pub daily: usize,
+    /// Weeks, from Monday.
+    pub weekly: usize,
+    /// Months.
+    pub monthly: usize,
+    /// Years.
+    pub yearly: usize,
+    /// Remove points although damage is known: of points that no source can heal any more.
+    pub despite_damage: bool,
+}
+
+/// One step of a prune.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Points, the lowest first, go into the one that lies on them.
+    Merge {
+        /// They are gone afterwards.
+        given_up: Vec<PointId>,
+        /// It stays.
+        into: PointId,
+    },
+    /// A point on which none lies is removed.
+    Remove(PointId),
+}
+
+impl Retention {
+    /// Points that are kept. Always: the newest, the newest that was verified, and incomplete ones' parents, which are
+    /// the newest.
+    pub fn keeps(&self, catalogue: &Catalogue, notes: &Notes) -> BTreeSet<PointId> {
+        let newest: Vec<&Manifest> = catalogue.points().iter().rev().map(|point| &point.manifest).collect();
+        let mut kept: BTreeSet<PointId> =
+            newest.iter().take(self.last.max(1)).map(|point| point.point).collect();
+        kept.extend(newest.iter().map(|point| point.point).find(|point| notes.verified.contains(point)));
+        let week = |moment: Moment| (moment.0 / 86_400 + 3) / 7;
+        let month = |moment: Moment| moment.date().0 * 12 + moment.date().1;
+        let rules: [(usize, &dyn Fn(Moment) -> u64); 5] = [
+            (self.hourly, &|moment| moment.0 / 3600),
+            (self.daily, &|moment| moment.0 / 86_400),
+            (self.weekly, &week),
+            (self.monthly, &month),
+            (self.yearly, &|moment| moment.date().0),
+        ];
+        for (count, period) in rules {
+            let mut seen = BTreeSet::new();
+            for point in &newest {
+                let Some(time) = point.time else { continue };
+                if seen.len() < count && seen.insert(period(Moment(time))) {
+                    kept.insert(point.point);
+                }
+            }
+        }
+        kept
+    }
+
+    /// What a prune would do, in order. Points before and after a change of the disk's size are not merged, so that
+    /// some stay that need not be kept.
+    /// Merges come first: they read what they keep, and damage that they find ends the prune before a removal.
+    pub fn steps(&self, catalogue: &Catalogue, notes: &Notes) -> Vec<Step> {
+        let kept = self.keeps(catalogue, notes);
+        let (mut steps, mut removals) = (Vec::new(), Vec::new());
+        let children = |id: PointId| -> Vec<&Manifest> {
+            let points = catalogue.points().iter().map(|point| &point.manifest);
+            points.filter(|manifest| manifest.parent == Some(id)).collect()
+        };
+        for full in
+            catalogue.points().iter().map(|point| &point.manifest).filter(|point| point.parent.is_none())
+        {
+            let mut pending: Vec<&Manifest> = Vec::new();
+            let mut at = Some(full);
+            while let Some(point) = at {
+                let above = children(point.point);
+                if !kept.contains(&point.point) && above.len() <= 1 {
+                    pending.push(point);
+                } else {
+                    let alike =
+                        pending.iter().rev().take_while(|lower| lower.virtual_bytes == point.virtual_bytes);
+                    let given_up: Vec<PointId> = alike.map(|lower| lower.point).collect();
+                    if !given_up.is_empty() {
+                        let given_up = given_up.into_iter().rev().collect();
+                        steps.push(Step::Merge { given_up, into: point.point });
+                    }
+                    pending.clear();
+                }
+                at = match above[..] {
+                    [only] => Some(only),
+                    _ => None,
+                };
+            }
+            removals.extend(pending.iter().rev().map(|point| Step::Remove(point.point)));
+        }
+        steps.extend(removals);
+        steps
+    }
+}
+
+/// Removes what is not kept. `progress` hears of each step, and how far it is; `false` ends the prune.
+///
+/// # Errors
+///
+/// Where a verification has found damage: what is damaged may be all that is left of something.
+pub fn prune(
+    folder: &dyn Folder,
+    lease: &Lease<'_>,
+    guids: &Guids,
+    retention: &Retention,
+    progress: &mut dyn FnMut(&Step, u64, u64) -> bool,
+) -> Result<Vec<Step>> {
+    merge::finish(folder)?;
+    let lacking = if retention.despite_damage { None } else { Catalogue::load(folder)?.lacking(folder)? };
+    if let Some((point, what)) = lacking {
+        return Err(BackupError::Refused(format!(
+            "point {point} is damaged: {what}; nothing is removed, as other points may be all that is left, unless \
+             --despite-damage says so"
+        )));
+    }
+    let mut done = Vec::new();
+    loop {
+        let catalogue = Catalogue::load(folder)?;
+        let notes = Notes::load(folder);
+        let damaged = !notes.damage.is_empty() || !catalogue.unreadable().is_empty();
+        if damaged && !retention.despite_damage {
+            return Err(BackupError::Refused(
+                "the last verification found damage: nothing is removed until `lunway backup run` has repaired it and \
+                 `lunway backup verify` finds none, or --despite-damage says so"
+                    .into(),
+            ));
+        }
+        let Some(step) = retention.steps(&catalogue, &notes).into_iter().next() else { return Ok(done) };
+        lease.check()?;
+        match &step {
+            Step::Remove(point) => {
+                let Some(manifest) = catalogue.get(*point) else { return Err(BackupError::Lost) };
+                remove_point(folder, &manifest.stem())?;
+            }
+            Step::Merge { given_up, into } => {
+                let mut told = |done, total| progress(&step, done, total);
+                merge(folder, lease, guids, &catalogue, given_up, *into, &mut told)?;
+            }
+        }
+        done.push(step);
+    }
+}

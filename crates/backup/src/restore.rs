@@ -1,0 +1,295 @@
+//! Restoring: a point onto a device. Every leaf is compared with its hash before it is written.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lunway_block::size::HumanSize;
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, SharedBuf, Zeroing};
+use lunway_file::Workers;
+use lunway_vhdx::Chain;
+
+use crate::catalogue::Catalogue;
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, Open};
+use crate::history::History;
+use crate::leaf::{LEAVES, Leaf, UNIT, leaf_range, unit_range, units};
+use crate::manifest::PointId;
+use crate::run::on;
+
+/// Units under way at a time: each has at most 2 MiB.
+const IN_FLIGHT: usize = 16;
+/// Units of the device whose map is asked for at a time: 1 GiB.
+const WINDOW_UNITS: u32 = 1024;
+
+/// What is known of the device before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Zeroes everywhere: it was just made.
+    Blank,
+    /// Anything: all of it is written.
+    Unknown,
+    /// The damaged disk: it is read and hashed, and only what differs is written.
+    Damaged,
+}
+
+/// What a restore did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Bytes of data that were written.
+    pub written: u64,
+    /// Bytes that were made zero.
+    pub zeroed: u64,
+    /// Bytes of the device that were read and found to differ or not.
+    pub compared: u64,
+}
+
+struct Shared {
+    chain: Chain<Open>,
+    history: History,
+    point: PointId,
+    size: u64,
+}
+
+/// A part of a unit that is written.
+struct Part {
+    range: Range<u64>,
+    /// `None`: zeroes.
+    data: Option<SharedBuf>,
+}
+
+/// Restores a point, and flushes the device. `progress` hears how many bytes of the disk were dealt with.
+///
+/// # Errors
+///
+/// Why it ended early: the device holds a part of the point then.
+pub async fn restore(
+    folder: &Arc<dyn Folder>,
+    catalogue: &Catalogue,
+    point: PointId,
+    device: &dyn BlockDevice,
+    target: Target,
+    is_cancelled: &(dyn Fn() -> bool + Sync),
+    progress: &mut dyn FnMut(u64),
+) -> Result<Restored> {
+    let lanes = Workers::new();
+    let chain = catalogue.open(&**folder, point)?;
+    let history = catalogue.history(&**folder, point)?;
+    let size = chain.size();
+    check(device, size)?;
+    let shared = Arc::new(Shared { chain, history, point, size });
+    let restore = Restore { device, target, shared, lanes };
+    let mut restored = Restored::default();
+    let mut running = FuturesUnordered::new();
+    let end = units(size);
+    let mut at = 0;
+    while at < end {
+        let window = at..(at + WINDOW_UNITS).min(end);
+        for unit in restore.wanted(window.clone()).await? {
+            if is_cancelled() {
+                while running.next().await.is_some() {}
+                return Err(BackupError::Refused(
+                    "interrupted: the device holds only a part of the point".into(),
+                ));
+            }
+            if running.len() >= IN_FLIGHT
+                && let Some(done) = running.next().await
+            {
+                add(&mut restored, done?);
+            }
+            progress(u64::from(unit) * UNIT);
+            running.push(restore.unit(unit));
+        }
+        at = window.end;
+        progress((u64::from(at) * UNIT).min(size));
+    }
+    while let Some(done) = running.next().await {
+        add(&mut restored, done?);
+    }
+    device.flush().await.map_err(|error| BackupError::Target { offset: 0, error })?;
+    Ok(restored)
+}
+
+fn add(all: &mut Restored, one: Restored) {
+    all.written += one.written;
+    all.zeroed += one.zeroed;
+    all.compared += one.compared;
+}
+
+fn check(device: &dyn BlockDevice, size: u64) -> Result<()> {
+    let geometry = device.geometry();
+    if geometry.read_only {
+        return Err(BackupError::Refused("the device is read-only".into()));
+    }
+    if size.next_multiple_of(geometry.logical_sector.into()) > geometry.size {
+        return Err(BackupError::Refused(format!(
+            "the device has {}, {} less than the disk of the point: take a larger one",
+            HumanSize(geometry.size),
+            HumanSize(size.saturating_sub(geometry.size))
+        )));
+    }
+    Ok(())
+}
+
+struct Restore<'a> {
+    device: &'a dyn BlockDevice,
+    target: Target,
+    shared: Arc<Shared>,
+    lanes: Workers,
+}
+
+impl Restore<'_> {
+    /// Units of a window that must be looked at.
+    async fn wanted(&self, window: Range<u32>) -> Result<Vec<u32>> {
+        let shared = Arc::clone(&self.shared);
+        let asked = window.clone();
+        let held = on(&self.lanes.reads, move || {
+            let mut held = Vec::new();
+            let mut at = asked.start;
+            while let Some(unit) = shared.history.next(at)?.filter(|unit| *unit < asked.end) {
+                held.push(unit);
+                at = unit + 1;
+            }
+            Ok(held)
+        });
+        let mut wanted = held.await?;
+        if self.target == Target::Blank {
+            return Ok(wanted);
+        }
+        let (start, end) = (
+            unit_range(window.start, self.shared.size).start,
+            unit_range(window.end - 1, self.shared.size).end,
+        );
+        let sector = u64::from(self.device.geometry().logical_sector);
+        let reads_zero = self.device.geometry().unmap.zeroes();
+        match self.device.extents(start, (end - start).next_multiple_of(sector)).await {
+            Ok(extents) => {
+                for extent in extents {
+                    let zero = extent.kind == ExtentKind::Zero
+                        || extent.kind == ExtentKind::Unallocated && reads_zero;
+                    if !zero {
+                        wanted.extend(
+                            (extent.offset / UNIT) as u32..extent.end().min(end).div_ceil(UNIT) as u32,
+                        );
+                    }
+                }
+            }
+            Err(BlockError::Unsupported) => wanted = window.collect(),
+            Err(error) => return Err(BackupError::Target { offset: start, error }),
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(wanted)
+    }
+
+    async fn unit(&self, unit: u32) -> Result<Restored> {
+        let range = unit_range(unit, self.shared.size);
+        let mut restored = Restored::default();
+        let there = match self.target {
+            Target::Damaged => {
+                let len = self.padded(range.end - range.start);
+                let read = self.device.read(range.start, Buf::for_overwrite(len as usize)).await;
+                restored.compared = range.end - range.start;
+                Some(read.map_err(|error| BackupError::Target { offset: range.start, error })?)
+            }
+            Target::Blank | Target::Unknown => None,
+        };
+        let (shared, target) = (Arc::clone(&self.shared), self.target);
+        let parts = on(&self.lanes.reads, move || shared.parts(unit, there.as_deref(), target)).await?;
+        for part in parts {
+            let (offset, len) = (part.range.start, part.range.end - part.range.start);
+            let failed = |error| BackupError::Target { offset, error };
+            match part.data {
+                Some(data) => {
+                    let data = self.pad(data);
+                    self.device.write(offset, data, Durability::Volatile).await.map_err(failed)?;
+                    restored.written += len;
+                }
+                None => {
+                    self.zero(offset, self.padded(len)).await.map_err(failed)?;
+                    restored.zeroed += len;
+                }
+            }
+        }
+        Ok(restored)
+    }
+
+    fn padded(&self, len: u64) -> u64 {
+        len.next_multiple_of(self.device.geometry().logical_sector.into())
+    }
+
+    /// With zeroes behind it up to a whole sector of the device.
+    fn pad(&self, data: SharedBuf) -> SharedBuf {
+        let padded = self.padded(data.len() as u64) as usize;
+        if padded == data.len() {
+            return data;
+        }
+        let mut whole = Buf::zeroed(padded);
+        whole[..data.len()].copy_from_slice(&data);
+        whole.freeze()
+    }
+
+    async fn zero(&self, offset: u64, len: u64) -> std::result::Result<(), BlockError> {
+        match self.device.write_zeroes(offset, len, Zeroing::MayUnmap).await {
+            Err(BlockError::Unsupported) => {
+                let zeroes = Buf::zeroed(len as usize).freeze();
+                self.device.write(offset, zeroes, Durability::Volatile).await
+            }
+            answer => answer,
+        }
+    }
+}
+
+impl Shared {
+    /// What is written of a unit, with what the device has there, where that counts. Blocks.
+    fn parts(&self, unit: u32, there: Option<&[u8]>, target: Target) -> Result<Vec<Part>> {
+        let states = self.history.unit_with_layers(unit)?;
+        let start = unit_range(unit, self.size).start;
+        let mut parts: Vec<Part> = Vec::new();
+        let mut leaf = 0;
+        // Runs of leaves alike.
+        let kind = |leaf: usize| -> Option<bool> {
+            let range = leaf_range(unit, leaf, self.size);
+            if range.is_empty() {
+                return None;
+            }
+            let (state, _) = states[leaf];
+            let same = there.is_some_and(|there| {
+                Leaf::of(&there[(range.start - start) as usize..(range.end - start) as usize]) == state
+            });
+            let zero = state == Leaf::Zero;
+            let is_there = same || zero && target == Target::Blank;
+            (!is_there).then_some(zero)
+        };
+        while leaf < LEAVES {
+            let Some(zero) = kind(leaf) else {
+                leaf += 1;
+                continue;
+            };
+            let first = leaf;
+            while leaf < LEAVES && kind(leaf) == Some(zero) {
+                leaf += 1;
+            }
+            let range = leaf_range(unit, first, self.size).start..leaf_range(unit, leaf - 1, self.size).end;
+            if zero {
+                parts.push(Part { range, data: None });
+                continue;
+            }
+            let mut data = Buf::for_overwrite((range.end - range.start) as usize);
+            self.chain.read_at(range.start, &mut data).map_err(BackupError::disk("the chain"))?;
+            for (index, state) in states.iter().enumerate().take(leaf).skip(first) {
+                let of = leaf_range(unit, index, self.size);
+                let bytes = &data[(of.start - range.start) as usize..(of.end - range.start) as usize];
+                if Leaf::of(bytes) != state.0 {
+                    let layer = state.1.and_then(|layer| self.history.layers().get(layer));
+                    return Err(BackupError::Damaged {
+                        point: layer.map_or(self.point, |layer| layer.point),
+                        what: format!("its data at offset {} are not what was sent", of.start),
+                    });
+                }
+            }
+            parts.push(Part { range, data: Some(data.freeze()) });
+        }
+        Ok(parts)
+    }
+}

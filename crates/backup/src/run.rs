@@ -1,0 +1,539 @@
+//! One run: from what changed at the source to a sealed point.
+//!
+//! ```text
+//!   1  plan      full or increment, and why; an incomplete point of an earlier run is gone on with
+//!   2  ship      windows of units: journal says what may be written, units are written, files flushed
+//!   3  seal      VHDX file closed and checked, names given, manifest twice: the rename of its first copy is the commit
+//! ```
+//!
+//! A kill between any two steps leaves the points that were there, and files whose names say that they are incomplete.
+
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use lunway_block::{BlockDevice, BlockError, Buf, Extent, ExtentKind};
+use lunway_copy::Skipped;
+use lunway_file::{Lane, Workers};
+use lunway_vhdx::format::GuidSource;
+
+use crate::catalogue::{Catalogue, LINKS_MAX, lacks, open_disk};
+use crate::changed::Changed;
+use crate::draft::Draft;
+use crate::error::{BackupError, Result};
+use crate::folder::Folder;
+use crate::heal;
+use crate::history::History;
+use crate::journal::Counted;
+use crate::leaf::{LEAF, LEAVES, UNIT, UnitLeaves, unit_range, units};
+use crate::lease::Lease;
+use crate::manifest::{Kind, Level, Manifest, PointId};
+use crate::merge;
+use crate::notes::{Damage, Notes};
+use crate::seal::Sealing;
+use crate::ship::{Masks, Shared, Work, mask};
+
+/// Units under way at a time, 32 MiB of memory: enough for 10 Gbit/s at 20 ms.
+const IN_FLIGHT: usize = 32;
+/// Units whose map is asked for at a time: 1 GiB, as copies do.
+const WINDOW_UNITS: u32 = 1024;
+/// Bytes that are sent between two checkpoints: what a kill may cost, some seconds of a share.
+const CHECKPOINT_BYTES: u64 = 256 << 20;
+/// Units that one window of the journal announces: 64 GiB, so that changes scattered over a terabyte cost 16
+/// checkpoints.
+const ANNOUNCED: u32 = 65_536;
+/// The same where an earlier pass has left something: what is announced is forgotten of that, so 1 GiB.
+const ANNOUNCED_LATER: u32 = 1024;
+
+/// Where new GUIDs come from.
+pub type Guids = Arc<dyn Fn() -> Box<dyn GuidSource> + Send + Sync>;
+
+/// What is backed up, and how.
+pub struct Request<'a> {
+    /// The source. It must not change while it is read.
+    pub source: &'a dyn BlockDevice,
+    /// How the source is named, without secrets.
+    pub source_name: String,
+    /// What changed since the last point.
+    pub changed: Changed,
+    /// What of the source need not be kept.
+    pub skipped: &'a Skipped,
+    /// Why it need not.
+    pub skipped_why: &'a str,
+    /// The frozen state that is read, where it is one: a snapshot's name. An interrupted run of the same state goes on
+    /// where it stopped; else everything is read again, and what was sent is not sent again.
+    pub state: Option<String>,
+    /// The epoch of change tracking that ends with this point.
+    pub epoch: Option<String>,
+    /// What the source's users had done.
+    pub level: Level,
+    /// Seconds since 1970: information for people.
+    pub time: Option<u64>,
+    /// Make a full, whatever is known.
+    pub full: bool,
+    /// The source is the same disk under another name.
+    pub rename_source: bool,
+    /// Bytes of data that are sent each second, at most.
+    pub bytes_per_second: Option<u64>,
+    /// Bytes of what is said to be unchanged that are compared with the source.
+    pub sample_bytes: u64,
+    /// Chooses the sample.
+    pub seed: u64,
+    /// Whether the run shall end early; asked before each unit.
+    pub is_cancelled: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the disk that were dealt with.
+    pub done: u64,
+    /// Bytes of the disk.
+    pub total: u64,
+    /// Bytes that were sent.
+    pub sent: u64,
+}
+
+/// What a run did.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The new point.
+    pub manifest: Manifest,
+    /// What the people who run it should know.
+    pub notes: Vec<String>,
+}
+
+impl Outcome {
+    /// Bytes that the point takes at the destination.
+    pub fn stored_bytes(&self) -> u64 {
+        self.manifest.file_bytes + self.manifest.leaves_bytes
+    }
+}
+
+/// Backs a source up into a folder, and makes one point.
+///
+/// # Errors
+///
+/// Why no point was made. What was sent is kept for the next run.
+pub async fn run(
+    folder: &Arc<dyn Folder>,
+    lease: &Lease<'_>,
+    guids: &Guids,
+    request: Request<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome> {
+    let mut run = Run { folder, lease, guids, request, lanes: Workers::new(), notes: Vec::new(), full: None };
+    match run.attempt(progress).await {
+        // The history of an increment cannot be read: a full does without it.
+        Err(BackupError::Damaged { point, what }) => {
+            let why = format!("point {point} is damaged: {what}");
+            run.notes.push(why.clone());
+            let mut notes = Notes::load(&**folder);
+            if !notes.broken().any(|(broken, _)| broken == point) {
+                notes.damage.push(Damage::Point { point, what });
+                notes.verified.retain(|verified| *verified != point);
+                notes.store(&**folder)?;
+            }
+            run.full = Some(why);
+            run.attempt(progress).await
+        }
+        done => done,
+    }
+}
+
+struct Run<'a> {
+    folder: &'a Arc<dyn Folder>,
+    lease: &'a Lease<'a>,
+    guids: &'a Guids,
+    request: Request<'a>,
+    lanes: Workers,
+    notes: Vec<String>,
+    /// Why it must be a full.
+    full: Option<String>,
+}
+
+/// Units under way.
+type Running<'a> = FuturesOrdered<Pin<Box<dyn Future<Output = Result<(UnitLeaves, Counted)>> + 'a>>>;
+
+/// Waits for all units that are under way.
+async fn take_all(draft: &mut Draft, running: &mut Running<'_>) -> Result<()> {
+    while let Some(done) = running.next().await {
+        draft.take(done?)?;
+    }
+    Ok(())
+}
+
+/// What the point is to be.
+struct Decision {
+    why: String,
+    parent: Option<Manifest>,
+    history: History,
+}
+
+/// Runs a job that blocks on a thread.
+pub(crate) async fn on<T: Send + Unpin + 'static>(
+    lane: &Lane,
+    job: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match lane.io(move || Ok(Box::new(job()))).await {
+        Ok(answer) => *answer,
+        Err(_) => Err(BackupError::Lost),
+    }
+}
+
+impl Run<'_> {
+    async fn attempt(&mut self, progress: &mut dyn FnMut(Progress)) -> Result<Outcome> {
+        let geometry = self.request.source.geometry();
+        if geometry.size == 0 || geometry.size > crate::leaf::DISK_MAX {
+            return Err(BackupError::Refused(format!(
+                "the source has {} bytes: a VHDX file holds from one sector to 64 TiB",
+                geometry.size
+            )));
+        }
+        merge::finish(&**self.folder)?;
+        let catalogue = Catalogue::load(&**self.folder)?;
+        self.check_source(&catalogue)?;
+        let heal = heal::heal(&**self.folder, &catalogue, self.request.source).await?;
+        self.notes.extend(heal.notes);
+        let decision = self.decide(&catalogue)?;
+        let decided = crate::draft::Decided {
+            kind: if decision.parent.is_some() { Kind::Increment } else { Kind::Full },
+            why: decision.why.clone(),
+            parent: decision.parent.clone(),
+            size: geometry.size,
+            sector: geometry.logical_sector,
+            generation: catalogue.newest().map_or(0, |newest| newest.generation) + 1,
+        };
+        let resize = decision.parent.as_ref().map(|parent| parent.virtual_bytes);
+        let mut draft = Draft::open(
+            &**self.folder,
+            &catalogue,
+            self.guids,
+            decided,
+            &self.request.source_name,
+            self.request.state.as_deref(),
+            (decision.history, self.request.bytes_per_second),
+        )?;
+        self.notes.append(&mut draft.notes);
+        self.distrust(&draft.shipment, decision.parent.as_ref()).await?;
+        let changed = self.candidates(resize, heal.forced);
+        let counted = self.ship(&mut draft, &changed, progress).await?;
+        self.lease.check()?;
+        let manifest = self.manifest(&draft, counted);
+        let sealing = Sealing { folder: Arc::clone(self.folder), draft, manifest };
+        let manifest = on(&self.lanes.upkeep, move || sealing.seal()).await?;
+        Ok(Outcome { manifest, notes: std::mem::take(&mut self.notes) })
+    }
+
+    fn check_source(&self, catalogue: &Catalogue) -> Result<()> {
+        match catalogue.newest() {
+            Some(newest) if newest.source != self.request.source_name && !self.request.rename_source => {
+                Err(BackupError::OtherSource {
+                    there: newest.source.clone(),
+                    source_name: self.request.source_name.clone(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Full or increment, and why.
+    fn decide(&self, catalogue: &Catalogue) -> Result<Decision> {
+        let full = |why: &str| Ok(Decision { why: why.into(), parent: None, history: History::default() });
+        if let Some(why) = &self.full {
+            return full(why);
+        }
+        if self.request.full {
+            return full("it was asked for");
+        }
+        let Some(newest) = catalogue.newest() else {
+            return full(match catalogue.unreadable().is_empty() {
+                true => "it is the first",
+                false => "no manifest can be read",
+            });
+        };
+        if newest.sector_bytes != self.request.source.geometry().logical_sector {
+            return full("the source has another logical sector than before");
+        }
+        let chain = catalogue.chain(newest.point)?;
+        if chain.len() >= LINKS_MAX {
+            return full(&format!("the chain has {LINKS_MAX} files"));
+        }
+        for (point, what) in Notes::load(&**self.folder).broken() {
+            if chain.iter().any(|manifest| manifest.point == point) {
+                return full(&format!("point {point} is damaged: {what}"));
+            }
+        }
+        for manifest in &chain {
+            if let Some(what) = lacks(&**self.folder, manifest)? {
+                return full(&format!("point {} is damaged: {what}", manifest.point));
+            }
+        }
+        // Sees that the parent was not written to since.
+        let disk = open_disk(&**self.folder, newest)?;
+        if disk.data_write_guid().to_string() != newest.data_write {
+            return full(&format!("the file of point {} was written to after it was sealed", newest.point));
+        }
+        let history = catalogue.history(&**self.folder, newest.point)?;
+        let why = match &self.request.changed {
+            Changed::Unknown { why } => format!("compared by hash: {why}"),
+            Changed::Known { since, .. } if newest.epoch.as_ref() != Some(since) => {
+                format!(
+                    "compared by hash: changes are known since epoch {since}, which point {} does not end with",
+                    newest.point
+                )
+            }
+            Changed::Known { since, .. } => format!("changes since epoch {since} are known"),
+        };
+        Ok(Decision { why, parent: Some(newest.clone()), history })
+    }
+
+    /// Compares a sample of what is said to be unchanged: one difference, and the map is not believed.
+    async fn distrust(&mut self, shipment: &Shared, parent: Option<&Manifest>) -> Result<()> {
+        let Changed::Known { since, .. } = &self.request.changed else { return Ok(()) };
+        let Some(parent) = parent else {
+            self.request.changed = Changed::Unknown { why: "a full holds everything".into() };
+            return Ok(());
+        };
+        if parent.epoch.as_ref() != Some(since) {
+            let why =
+                format!("changes are known since epoch {since}, which the last point does not end with");
+            self.request.changed = Changed::Unknown { why };
+            return Ok(());
+        }
+        let size = self.request.source.geometry().size.min(parent.virtual_bytes);
+        let whole = (size / UNIT) as u32;
+        let mut random = self.request.seed | 1;
+        for number in 0..self.request.sample_bytes / UNIT {
+            // xorshift64, of which any sequence will do.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let Some(anywhere) = random.checked_rem(u64::from(whole)) else { break };
+            let mut unit = anywhere as u32;
+            if number % 2 == 0 {
+                let (sampled, place) = (Arc::clone(shipment), random);
+                unit = on(&self.lanes.reads, move || sampled.history.sample(place)).await?.unwrap_or(unit);
+            }
+            let range = unit_range(unit, size);
+            if unit >= whole || self.is_touched(range.clone()) {
+                continue;
+            }
+            let data = self.read(range.clone()).await?;
+            let compared = Arc::clone(shipment);
+            if !on(&self.lanes.reads, move || compared.is_as_before(unit, &data)).await? {
+                let why = format!(
+                    "a sample at offset {} differs although no change was known: change tracking is not believed",
+                    range.start
+                );
+                self.notes.push(why.clone());
+                self.request.changed = Changed::Unknown { why };
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_touched(&self, range: Range<u64>) -> bool {
+        match &self.request.changed {
+            Changed::Unknown { .. } => true,
+            Changed::Known { ranges, .. } => {
+                ranges.next(range.start).is_some_and(|changed| changed.offset < range.end)
+            }
+        }
+    }
+
+    /// What is looked at beside what changed.
+    fn candidates(&self, parent_size: Option<u64>, mut forced: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let size = self.request.source.geometry().size;
+        match parent_size {
+            // The leaf at the end of the smaller disk has another length, and what is behind it may be new.
+            Some(before) if before != size => forced.push(before.min(size) / LEAF * LEAF..size.max(before)),
+            _ => {}
+        }
+        forced
+    }
+
+    async fn read(&self, range: Range<u64>) -> Result<Buf> {
+        let buf = Buf::for_overwrite((range.end - range.start) as usize);
+        let read = self.request.source.read(range.start, buf).await;
+        read.map_err(|error| BackupError::Source { offset: range.start, error })
+    }
+
+    /// Sends what must be sent. Whatever its end is, no unit is under way any more.
+    async fn ship(
+        &self,
+        draft: &mut Draft,
+        forced: &[Range<u64>],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Counted> {
+        let mut running = Running::new();
+        let shipped = self.ship_windows(draft, forced, progress, &mut running).await;
+        while running.next().await.is_some() {}
+        shipped.map(|()| draft.counted)
+    }
+
+    async fn ship_windows<'r>(
+        &'r self,
+        draft: &mut Draft,
+        forced: &[Range<u64>],
+        progress: &mut dyn FnMut(Progress),
+        running: &mut Running<'r>,
+    ) -> Result<()> {
+        let size = draft.shipment.size;
+        let end = units(size);
+        let mut at = draft.done();
+        let announced = if draft.is_later_pass() { ANNOUNCED_LATER } else { ANNOUNCED };
+        let mut sent_at_checkpoint = draft.counted.sent;
+        while let Some(first) = self.next_unit(draft, at, end, forced).await? {
+            let last = (first + WINDOW_UNITS).min(end);
+            let masks = self.masks(first..last, size, forced).await?;
+            let shipment = Arc::clone(&draft.shipment);
+            let works = on(&self.lanes.reads, move || shipment.plan(&masks)).await?;
+            for work in works {
+                let due = draft.counted.sent - sent_at_checkpoint >= CHECKPOINT_BYTES;
+                let cancelled = (self.request.is_cancelled)();
+                if work.unit >= draft.until() || due || cancelled {
+                    take_all(draft, running).await?;
+                    let until = (work.unit + announced).min(end);
+                    draft.checkpoint(work.unit, until, &self.lanes).await?;
+                    sent_at_checkpoint = draft.counted.sent;
+                }
+                if cancelled {
+                    return Err(BackupError::Cancelled);
+                }
+                if running.len() >= IN_FLIGHT
+                    && let Some(done) = running.next().await
+                {
+                    draft.take(done?)?;
+                }
+                let done = u64::from(work.unit) * UNIT;
+                progress(Progress { done, total: size, sent: draft.counted.sent });
+                running.push_back(Box::pin(self.unit(Arc::clone(&draft.shipment), work)));
+            }
+            at = last;
+            progress(Progress { done: u64::from(at) * UNIT, total: size, sent: draft.counted.sent });
+            if (self.request.is_cancelled)() {
+                take_all(draft, running).await?;
+                draft.checkpoint(at, draft.until().max(at), &self.lanes).await?;
+                return Err(BackupError::Cancelled);
+            }
+        }
+        take_all(draft, running).await
+    }
+
+    /// The first unit at or behind `at` that must be looked at.
+    async fn next_unit(
+        &self,
+        draft: &Draft,
+        at: u32,
+        end: u32,
+        forced: &[Range<u64>],
+    ) -> Result<Option<u32>> {
+        if at >= end {
+            return Ok(None);
+        }
+        let Changed::Known { ranges, .. } = &self.request.changed else { return Ok(Some(at)) };
+        let shipment = Arc::clone(&draft.shipment);
+        let left = on(&self.lanes.reads, move || shipment.next_left(at)).await?;
+        let offset = u64::from(at) * UNIT;
+        let unit = |offset: u64| (offset / UNIT) as u32;
+        let changed = ranges.next(offset).map(|range| unit(range.offset));
+        let behind =
+            forced.iter().filter(|range| range.end > offset).map(|range| unit(range.start.max(offset)));
+        let next = behind.chain(changed).chain(left).min();
+        Ok(next.filter(|next| *next < end))
+    }
+
+    /// What the source and the caller say of units.
+    async fn masks(&self, window: Range<u32>, size: u64, forced: &[Range<u64>]) -> Result<Vec<Masks>> {
+        let (start, end) = (unit_range(window.start, size).start, unit_range(window.end - 1, size).end);
+        let mut masks: Vec<Masks> = window.clone().map(|unit| Masks { unit, ..Masks::default() }).collect();
+        let mut mark = |range: Range<u64>, set: fn(&mut Masks, u16)| {
+            let range = range.start.max(start)..range.end.min(end);
+            if range.start < range.end {
+                for unit in (range.start / UNIT) as u32..range.end.div_ceil(UNIT) as u32 {
+                    set(&mut masks[(unit - window.start) as usize], mask(unit, range.clone()));
+                }
+            }
+        };
+        let reads_zero = self.request.source.geometry().unmap.zeroes();
+        for extent in self.extents(start, end - start).await? {
+            let zero = match extent.kind {
+                ExtentKind::Data => false,
+                ExtentKind::Zero => true,
+                ExtentKind::Unallocated => reads_zero,
+            };
+            if !zero {
+                mark(extent.offset..extent.end(), |masks, bits| masks.data |= bits);
+            }
+        }
+        match &self.request.changed {
+            Changed::Unknown { .. } => mark(start..end, |masks, bits| masks.touched |= bits),
+            Changed::Known { ranges, .. } => {
+                let mut at = start;
+                while let Some(range) = ranges.next(at).filter(|range| range.offset < end) {
+                    let to = range.offset.saturating_add(range.len).max(at + 1);
+                    mark(range.offset..to, |masks, bits| masks.touched |= bits);
+                    at = to;
+                }
+            }
+        }
+        for range in forced {
+            mark(range.clone(), |masks, bits| masks.touched |= bits);
+        }
+        for masks in &mut masks {
+            let offset = u64::from(masks.unit) * UNIT;
+            let skips = |leaf: &usize| self.request.skipped.covers(offset + *leaf as u64 * LEAF);
+            masks.skip = (0..LEAVES).filter(skips).fold(0, |bits, leaf| bits | 1 << leaf);
+        }
+        Ok(masks)
+    }
+
+    async fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
+        match self.request.source.extents(offset, len).await {
+            // A device that cannot say what is where is read.
+            Err(BlockError::Unsupported) => Ok(vec![Extent { offset, len, kind: ExtentKind::Data }]),
+            extents => extents.map_err(|error| BackupError::Source { offset, error }),
+        }
+    }
+
+    async fn unit(&self, shipment: Shared, work: Work) -> Result<(UnitLeaves, Counted)> {
+        let range = work.reads(shipment.size);
+        let data = if range.is_empty() { None } else { Some(self.read(range).await?) };
+        on(&self.lanes.writes, move || shipment.carry_out(&work, data.as_ref())).await
+    }
+
+    fn manifest(&self, draft: &Draft, counted: Counted) -> Manifest {
+        let request = &self.request;
+        let mut manifest = draft.manifest();
+        let why = match &request.changed {
+            // What was learnt since the decision.
+            Changed::Unknown { why } if manifest.kind == Kind::Increment => {
+                format!("compared by hash: {why}")
+            }
+            _ => manifest.why.clone(),
+        };
+        manifest.why = why;
+        manifest.source = request.source_name.clone();
+        manifest.source_id = request.source.identity().content;
+        manifest.epoch = request.epoch.clone();
+        manifest.level = request.level;
+        manifest.time = request.time;
+        manifest.changed_bytes = counted.changed;
+        manifest.read_bytes = counted.read;
+        manifest.sent_bytes = counted.sent;
+        if counted.skipped > 0 {
+            let skipped =
+                crate::manifest::SkippedBytes { bytes: counted.skipped, why: request.skipped_why.into() };
+            manifest.skipped = vec![skipped];
+        }
+        manifest
+    }
+}
+
+/// A new point's id.
+pub(crate) fn new_id(guids: &Guids) -> PointId {
+    PointId(guids().next().to_digits() as u64)
+}

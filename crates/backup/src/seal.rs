@@ -1,0 +1,128 @@
+//! Sealing: an incomplete point becomes a point.
+//!
+//! ```text
+//!   1  close      the disk's log is empty, the hashes have their end, both durable
+//!   2  check      every entry of the disk's table; the hash of all that is no leaf
+//!   3  names      STEM.vhdx, STEM.leaves; the folder durable
+//!   4  manifest   STEM.copy.json, then STEM.json: the commit; the folder durable
+//!   5  clean up   files read-only, the journal removed
+//! ```
+//!
+//! Before step 4 has ended the journal says that the point is incomplete, whatever its files are called; the next run
+//! goes back to step 1. After it the next run repeats step 5.
+
+use std::sync::Arc;
+
+use lunway_vhdx::check::check;
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Chain, Disk, OpenOptions};
+
+use crate::draft::{Draft, Names};
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, INCOMPLETE};
+use crate::history::damaged;
+use crate::manifest::{Manifest, disk_name, leaves_name, manifest_names, root};
+use crate::sidecar::Sidecar;
+use crate::skeleton::skeleton;
+
+/// A draft that is complete, and its manifest as far as it is known.
+pub(crate) struct Sealing {
+    pub(crate) folder: Arc<dyn Folder>,
+    pub(crate) draft: Draft,
+    pub(crate) manifest: Manifest,
+}
+
+impl Sealing {
+    /// Seals it. Blocks.
+    pub(crate) fn seal(self) -> Result<Manifest> {
+        let Self { folder, draft, mut manifest } = self;
+        let folder = &*folder;
+        let (disk, writer, names) = draft.into_parts()?;
+        let (disk_file, leaves_file) = (names.disk(), names.leaves());
+        disk.flush().map_err(BackupError::disk(&folder.show(&disk_file)))?;
+        disk.close().map_err(BackupError::disk(&folder.show(&disk_file)))?;
+        writer.finish().map_err(BackupError::folder("writing", &folder.show(&leaves_file)))?;
+        measure(folder, &mut manifest, &disk_file, &leaves_file)?;
+        give_names(folder, &manifest, &disk_file, &leaves_file)?;
+        clean_up(folder, &names)?;
+        Ok(manifest)
+    }
+}
+
+/// Checks a disk and its hashes that are closed, and enters into the manifest what they are.
+pub(crate) fn measure(
+    folder: &dyn Folder,
+    manifest: &mut Manifest,
+    disk_file: &str,
+    leaves_file: &str,
+) -> Result<()> {
+    let (disk_name, leaves_name) = (folder.show(disk_file), folder.show(leaves_file));
+    let storage = folder.open(disk_file, false).map_err(BackupError::folder("opening", &disk_name))?;
+    let report = check(&storage);
+    if let Some(finding) = report.findings.first().filter(|_| report.is_damaged()) {
+        let what = format!("{disk_name}: {} at byte {}", finding.problem, finding.offset);
+        return Err(BackupError::Damaged { point: manifest.point, what });
+    }
+    manifest.file_bytes = storage.len().map_err(BackupError::folder("reading", &disk_name))?;
+    let disk = Disk::open(storage, &OpenOptions::read_only(), Box::new(|| Guid::ZERO));
+    let disk = disk.map_err(BackupError::open(&disk_name))?;
+    manifest.data_write = disk.data_write_guid().to_string();
+    let disk = Chain::upper(vec![disk]).map_err(BackupError::open(&disk_name))?;
+    let leaves = folder.open(leaves_file, false).map_err(BackupError::folder("opening", &leaves_name))?;
+    manifest.leaves_bytes = leaves.len().map_err(BackupError::folder("reading", &leaves_name))?;
+    let sidecar = Sidecar::open(leaves, manifest.point).map_err(|error| damaged(manifest.point, &error))?;
+    manifest.root = root(sidecar.sum(), manifest.virtual_bytes);
+    let hash = skeleton(folder, disk_file, &disk, &sidecar, manifest.point, &|| false)?;
+    manifest.skeleton = hash.to_hex().to_string();
+    Ok(())
+}
+
+/// Gives the files their names, and makes them a point.
+fn give_names(folder: &dyn Folder, manifest: &Manifest, disk_file: &str, leaves_file: &str) -> Result<()> {
+    let stem = manifest.stem();
+    let naming = || BackupError::folder("renaming", &folder.show(disk_file));
+    folder.rename(disk_file, &disk_name(&stem)).map_err(naming())?;
+    folder.rename(leaves_file, &leaves_name(&stem)).map_err(naming())?;
+    folder.sync().map_err(naming())?;
+    write_manifest(folder, manifest)
+}
+
+/// Writes both copies of a manifest, durably; the second rename is the commit.
+pub(crate) fn write_manifest(folder: &dyn Folder, manifest: &Manifest) -> Result<()> {
+    let bytes = manifest.to_bytes();
+    for name in manifest_names(&manifest.stem()) {
+        let writing = || BackupError::folder("writing", &folder.show(&name));
+        release(folder, &name);
+        crate::folder::write_whole(folder, &name, &bytes)?;
+        folder.sync().map_err(writing())?;
+    }
+    Ok(())
+}
+
+/// What is left to do once a point is sealed. May be done again.
+pub(crate) fn clean_up(folder: &dyn Folder, names: &Names) -> Result<()> {
+    let cleaning = || BackupError::folder("cleaning up", &folder.show(&names.stem));
+    protect(folder, &names.stem)?;
+    for name in folder.names().map_err(cleaning())? {
+        if name.starts_with(&names.stem) && name.ends_with(INCOMPLETE) && name != names.journal() {
+            folder.remove(&name).map_err(cleaning())?;
+        }
+    }
+    folder.remove(&names.journal()).map_err(cleaning())?;
+    folder.sync().map_err(cleaning())
+}
+
+/// Takes the right to write from a point's files. Shares that cannot do it are as they are.
+pub(crate) fn protect(folder: &dyn Folder, stem: &str) -> Result<()> {
+    let [copy, first] = manifest_names(stem);
+    for name in [disk_name(stem), leaves_name(stem), copy, first] {
+        let _ = folder.set_read_only(&name, true);
+    }
+    Ok(())
+}
+
+/// Gives the right to write to a file back before it is replaced or removed: SMB servers refuse both on one that is
+/// read-only. A file that is not there has nothing to give back.
+pub(crate) fn release(folder: &dyn Folder, name: &str) {
+    let _ = folder.set_read_only(name, false);
+}

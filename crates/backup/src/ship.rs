@@ -1,0 +1,298 @@
+//! Shipping: units of the source through comparison and hash into the point's VHDX file.
+//!
+//! ```text
+//!   map of the source ─▶ plan of a window ─▶ read ─▶ zero test, BLAKE3, compare ─▶ write ─▶ leaf hashes, in order
+//!     (caller's task)      (a thread)      (32 at once)      (threads)           (threads)    (caller's task)
+//! ```
+//!
+//! What a leaf is compared with are two states: `base`, what the parent shows there, and `have`, what an earlier pass
+//! of this same point has left in its file.
+//!
+//! | have | equals base | differs from base |
+//! |---|---|---|
+//! | nothing | – | write, hold |
+//! | the same | hold | hold |
+//! | other, or not known | write, hold | write, hold |
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use lunway_block::Buf;
+use lunway_vhdx::{Chain, DiscardMode, DiskError, Source};
+
+use crate::error::{BackupError, Result};
+use crate::folder::Open;
+use crate::history::{History, damaged};
+use crate::journal::Counted;
+use crate::leaf::{LEAF, LEAVES, Leaf, UNIT, UnitLeaves, leaf_range, unit_range};
+use crate::manifest::PointId;
+use crate::pace::Pace;
+use crate::sidecar::Sidecar;
+
+/// What an earlier pass has left of a leaf in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Have {
+    Nothing,
+    This(Leaf),
+    Unknown,
+}
+
+/// What is done with a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// It stays as it is.
+    Pass,
+    /// It is read.
+    Read,
+    /// The source says that it is zeroes.
+    Zero,
+    /// It is left out: nobody needs what it holds.
+    Skip,
+}
+
+/// What the source and the caller say of a unit; a bit for each leaf.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Masks {
+    pub(crate) unit: u32,
+    /// May have changed.
+    pub(crate) touched: u16,
+    /// May hold data.
+    pub(crate) data: u16,
+    /// Need not be kept.
+    pub(crate) skip: u16,
+}
+
+/// A unit to be dealt with.
+pub(crate) struct Work {
+    pub(crate) unit: u32,
+    acts: [Act; LEAVES],
+    base: [Leaf; LEAVES],
+    have: [Have; LEAVES],
+}
+
+/// The state of a point that is written, shared by the threads.
+pub(crate) struct Shipment {
+    pub(crate) point: PointId,
+    /// The point's disk without its parents.
+    pub(crate) disk: Chain<Open>,
+    pub(crate) disk_name: String,
+    pub(crate) size: u64,
+    /// Of the parent.
+    pub(crate) history: History,
+    /// What earlier passes are known to have left.
+    pub(crate) have: Option<Sidecar>,
+    /// Units of which earlier passes may have left anything.
+    pub(crate) unknown: Vec<(u32, u32)>,
+    pub(crate) pace: Pace,
+}
+
+impl Work {
+    /// The bytes that are read: from the first leaf that must be to the last.
+    pub(crate) fn reads(&self, size: u64) -> Range<u64> {
+        let needed = |leaf: &usize| self.acts[*leaf] == Act::Read;
+        match ((0..LEAVES).find(needed), (0..LEAVES).rev().find(needed)) {
+            (Some(first), Some(last)) => {
+                leaf_range(self.unit, first, size).start..leaf_range(self.unit, last, size).end
+            }
+            _ => 0..0,
+        }
+    }
+}
+
+impl Shipment {
+    /// Whether an earlier pass may have left something of a unit.
+    fn may_have(&self, unit: u32) -> Result<bool> {
+        if self.unknown.iter().any(|(from, to)| (*from..*to).contains(&unit)) {
+            return Ok(true);
+        }
+        Ok(self.next_have(unit)? == Some(unit))
+    }
+
+    fn next_have(&self, unit: u32) -> Result<Option<u32>> {
+        match &self.have {
+            Some(have) => have.next(unit).map_err(|error| damaged(self.point, &error)),
+            None => Ok(None),
+        }
+    }
+
+    /// The first unit at or behind `unit` that earlier passes may have left something of: it is looked at, changed or
+    /// not.
+    pub(crate) fn next_left(&self, unit: u32) -> Result<Option<u32>> {
+        let ranges = self.unknown.iter().filter(|(_, to)| *to > unit).map(|(from, _)| (*from).max(unit));
+        Ok(ranges.chain(self.next_have(unit)?).min())
+    }
+
+    /// What is to be done in a window: units in which nothing is are left out. Blocks.
+    pub(crate) fn plan(&self, window: &[Masks]) -> Result<Vec<Work>> {
+        let (Some(first), Some(last)) = (window.first(), window.last()) else { return Ok(Vec::new()) };
+        let behind = |next: Option<u32>| next.is_none_or(|next| next > last.unit);
+        let nothing_here = window.iter().all(|masks| masks.data & masks.touched == 0)
+            && behind(self.history.next(first.unit)?)
+            && behind(self.next_left(first.unit)?);
+        if nothing_here {
+            return Ok(Vec::new());
+        }
+        let mut works = Vec::new();
+        for masks in window {
+            works.extend(self.work(*masks)?);
+        }
+        Ok(works)
+    }
+
+    fn work(&self, masks: Masks) -> Result<Option<Work>> {
+        let have = self.have(masks.unit)?;
+        if masks.touched == 0 && have.is_none() {
+            return Ok(None);
+        }
+        let have = have.unwrap_or([Have::Nothing; LEAVES]);
+        let base = self.history.unit(masks.unit)?;
+        let mut acts = [Act::Pass; LEAVES];
+        for (leaf, act) in acts.iter_mut().enumerate() {
+            let is = |mask: u16| mask >> leaf & 1 == 1;
+            let there = !leaf_range(masks.unit, leaf, self.size).is_empty();
+            if !there || !is(masks.touched) && have[leaf] == Have::Nothing {
+                continue;
+            }
+            *act = match (is(masks.skip), is(masks.data)) {
+                (true, true) => Act::Skip,
+                (false, true) => Act::Read,
+                (_, false) => Act::Zero,
+            };
+            let is_there = have[leaf] == Have::Nothing && base[leaf] == Leaf::Zero;
+            if *act == Act::Zero && is_there {
+                *act = Act::Pass;
+            }
+        }
+        let idle = acts.iter().all(|act| *act == Act::Pass);
+        Ok((!idle).then_some(Work { unit: masks.unit, acts, base, have }))
+    }
+
+    /// What earlier passes have left of a unit; `None`: nothing.
+    fn have(&self, unit: u32) -> Result<Option<[Have; LEAVES]>> {
+        if !self.may_have(unit)? {
+            return Ok(None);
+        }
+        if self.unknown.iter().any(|(from, to)| (*from..*to).contains(&unit)) {
+            let mut have = [Have::Nothing; LEAVES];
+            let range = unit_range(unit, self.size);
+            let mapped = self.disk.map(range.start, range.end - range.start, |segment| {
+                let nothing = matches!(segment.source, Source::Parent | Source::NeverWritten);
+                let within = segment.offset - range.start;
+                let leaves = within / LEAF..(within + segment.len).div_ceil(LEAF);
+                if !nothing {
+                    have[leaves.start as usize..leaves.end as usize].fill(Have::Unknown);
+                }
+            });
+            mapped.map_err(self.disk_error())?;
+            return Ok(have.contains(&Have::Unknown).then_some(have));
+        }
+        let Some(have) = &self.have else { return Ok(None) };
+        let left = have.unit(unit).map_err(|error| damaged(self.point, &error))?;
+        Ok(left.map(|left| std::array::from_fn(|leaf| left.get(leaf).map_or(Have::Nothing, Have::This))))
+    }
+
+    /// Compares, hashes and writes one unit; `data` is what [`Work::reads`] names. Blocks.
+    pub(crate) fn carry_out(&self, work: &Work, data: Option<&Buf>) -> Result<(UnitLeaves, Counted)> {
+        let mut held = UnitLeaves::none(work.unit);
+        let mut counted = Counted::default();
+        let start = work.reads(self.size).start;
+        let part = |range: &Range<u64>| {
+            data.map_or(&[][..], |data| &data[(range.start - start) as usize..(range.end - start) as usize])
+        };
+        // Runs of leaves that are written alike.
+        let mut run: Option<(Range<u64>, bool)> = None;
+        for leaf in 0..LEAVES {
+            let range = leaf_range(work.unit, leaf, self.size);
+            let len = range.end - range.start;
+            let state = match (work.acts[leaf], work.have[leaf]) {
+                (Act::Pass, _) => continue,
+                (Act::Skip, have) => {
+                    counted.skipped += len;
+                    match have {
+                        Have::Nothing => continue,
+                        Have::This(state) => {
+                            held.set(leaf, state);
+                            continue;
+                        }
+                        Have::Unknown => Leaf::Zero,
+                    }
+                }
+                (Act::Zero, _) => Leaf::Zero,
+                (Act::Read, _) => Leaf::of(part(&range)),
+            };
+            let have = work.have[leaf];
+            if have == Have::Nothing && state == work.base[leaf] {
+                continue;
+            }
+            held.set(leaf, state);
+            counted.changed += if state == work.base[leaf] { 0 } else { len };
+            if have == Have::This(state) {
+                continue;
+            }
+            let zero = state == Leaf::Zero;
+            match &mut run {
+                Some((last, was)) if *was == zero && last.end == range.start => last.end = range.end,
+                run => {
+                    if let Some(done) = run.replace((range, zero)) {
+                        counted.sent += self.write(done, part)?;
+                    }
+                }
+            }
+        }
+        if let Some(done) = run {
+            counted.sent += self.write(done, part)?;
+        }
+        counted.read = data.map_or(0, |data| data.len() as u64);
+        Ok((held, counted))
+    }
+
+    fn write<'d>(
+        &self,
+        (range, zero): (Range<u64>, bool),
+        part: impl FnOnce(&Range<u64>) -> &'d [u8],
+    ) -> Result<u64> {
+        let len = range.end - range.start;
+        if zero {
+            self.disk.discard(range.start, len, DiscardMode::Zero).map_err(self.disk_error())?;
+            return Ok(0);
+        }
+        self.pace.wait(len);
+        self.disk.write_at(range.start, part(&range)).map_err(self.disk_error())?;
+        Ok(len)
+    }
+
+    pub(crate) fn disk_error(&self) -> impl FnOnce(DiskError) -> BackupError + use<> {
+        BackupError::disk(&self.disk_name)
+    }
+
+    /// Whether the source's unit is what the parent shows; `data` is all of it. Blocks.
+    pub(crate) fn is_as_before(&self, unit: u32, data: &[u8]) -> Result<bool> {
+        let base = self.history.unit(unit)?;
+        Ok(data.chunks(LEAF as usize).zip(base).all(|(bytes, base)| Leaf::of(bytes) == base))
+    }
+}
+
+/// The bits of leaves that a range of bytes touches in a unit.
+pub(crate) fn mask(unit: u32, range: Range<u64>) -> u16 {
+    let start = u64::from(unit) * UNIT;
+    let from = range.start.max(start) - start;
+    let to = range.end.min(start + UNIT).saturating_sub(start);
+    (from / LEAF..to.div_ceil(LEAF)).fold(0, |mask, leaf| mask | 1 << leaf)
+}
+
+/// A shipment, shared.
+pub(crate) type Shared = Arc<Shipment>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_every_leaf_that_a_range_touches() {
+        assert_eq!(mask(0, 0..UNIT), u16::MAX);
+        assert_eq!(mask(1, UNIT + LEAF - 1..UNIT + LEAF + 1), 0b11);
+        assert_eq!(mask(1, 0..UNIT), 0);
+        assert_eq!(mask(1, UNIT..UNIT), 0);
+        assert_eq!(mask(0, UNIT - 1..5 * UNIT), 1 << 15);
+    }
+}

@@ -1,0 +1,304 @@
+//! Verification: whether a destination holds what was sent, and whom it concerns where it does not.
+
+use std::collections::HashMap;
+
+use lunway_vhdx::Chain;
+use lunway_vhdx::check::check;
+
+use crate::catalogue::{Catalogue, open_disk};
+use crate::error::{BackupError, Result};
+use crate::folder::{Folder, Open};
+use crate::history::open_sidecar;
+use crate::leaf::{LEAF, LEAVES, Leaf, UnitLeaves, leaf_range};
+use crate::manifest::{Manifest, PointId};
+use crate::notes::{Damage, LEAVES_NOTED_MAX, Notes};
+use crate::sidecar::Sidecar;
+use crate::skeleton::skeleton;
+
+/// What is verified.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verification {
+    /// A point and those on which it lies; `None`: all.
+    pub point: Option<PointId>,
+    /// Of the leaves, so many of a thousand, chosen by `seed`; `None`: all of them, and all other bytes too.
+    pub sample_permille: Option<u16>,
+    /// Chooses the sample.
+    pub seed: u64,
+}
+
+/// Something that is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What, as the notes have it.
+    pub damage: Damage,
+    /// What is wrong, and where.
+    pub what: String,
+    /// Points that show it.
+    pub concerned: Vec<PointId>,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Points that were looked at.
+    pub points: usize,
+    /// Bytes of leaves that were compared with their hashes.
+    pub bytes: u64,
+    /// What is damaged.
+    pub findings: Vec<Finding>,
+    /// What is not as it should be, and harms no point.
+    pub remarks: Vec<String>,
+    /// Points that are whole: everything was read.
+    pub whole: Vec<PointId>,
+}
+
+struct Verifier<'a> {
+    folder: &'a dyn Folder,
+    catalogue: &'a Catalogue,
+    verification: Verification,
+    report: Report,
+    sidecars: HashMap<PointId, Option<Sidecar>>,
+    is_cancelled: &'a dyn Fn() -> bool,
+}
+
+/// Verifies a destination. Nothing is written. `progress` hears bytes that were dealt with, and all of them.
+///
+/// # Errors
+///
+/// Where the folder cannot be read. What is damaged is in the report.
+pub fn verify(
+    folder: &dyn Folder,
+    catalogue: &Catalogue,
+    verification: Verification,
+    is_cancelled: &dyn Fn() -> bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report> {
+    let mut verifier = Verifier {
+        folder,
+        catalogue,
+        verification,
+        report: Report::default(),
+        sidecars: HashMap::new(),
+        is_cancelled,
+    };
+    let points: Vec<&Manifest> = match verification.point {
+        Some(point) => catalogue.chain(point)?,
+        None => catalogue.points().iter().map(|point| &point.manifest).collect(),
+    };
+    if verification.point.is_none() {
+        verifier.manifests();
+    }
+    let total: u64 = points.iter().map(|manifest| manifest.file_bytes).sum();
+    let mut done = 0;
+    for manifest in &points {
+        verifier.point(manifest, &mut |within| progress(done + within.min(manifest.file_bytes), total))?;
+        done += manifest.file_bytes;
+        progress(done, total);
+    }
+    verifier.report.points = points.len();
+    if verification.sample_permille.is_none() {
+        let damaged: Vec<PointId> =
+            verifier.report.findings.iter().flat_map(|found| found.concerned.clone()).collect();
+        let whole = points.iter().map(|manifest| manifest.point).filter(|point| !damaged.contains(point));
+        verifier.report.whole = whole.collect();
+    }
+    Ok(verifier.report)
+}
+
+impl Report {
+    /// Enters what was found into the notes. The caller holds the lease.
+    ///
+    /// # Errors
+    ///
+    /// Where they cannot be written.
+    pub fn note(&self, folder: &dyn Folder, verification: &Verification) -> Result<()> {
+        let mut notes = Notes::load(folder);
+        if verification.sample_permille.is_none() && verification.point.is_none() {
+            notes = Notes::default();
+        }
+        notes.verified.extend(&self.whole);
+        notes.verified.retain(|point| !self.findings.iter().any(|found| found.concerned.contains(point)));
+        notes.verified.sort_unstable();
+        notes.verified.dedup();
+        notes.damage.retain(|damage| !self.whole.contains(&damage.point()));
+        notes.damage.extend(self.findings.iter().map(|found| found.damage.clone()));
+        notes.damage.sort();
+        notes.damage.dedup();
+        notes.store(folder)
+    }
+}
+
+impl Verifier<'_> {
+    fn manifests(&mut self) {
+        for point in self.catalogue.points() {
+            if let Some(problem) = &point.copy_problem {
+                self.report.remarks.push(format!(
+                    "point {}: {problem}; the other copy is whole, the next run writes it again",
+                    point.manifest.point
+                ));
+            }
+        }
+        for (point, what) in self.catalogue.unreadable() {
+            self.add(*point, what.clone());
+        }
+    }
+
+    /// Something of a point is damaged that concerns all that lie on it.
+    fn add(&mut self, point: PointId, what: String) {
+        let damage = Damage::Point { point, what: what.clone() };
+        let concerned = self.catalogue.concerned(point);
+        self.report.findings.push(Finding { damage, what, concerned });
+    }
+
+    fn point(&mut self, manifest: &Manifest, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        match self.try_point(manifest, progress) {
+            Err(BackupError::Damaged { point, what }) => {
+                self.add(point, what);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn try_point(&mut self, manifest: &Manifest, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let file = manifest.disk_name();
+        let name = self.folder.show(&file);
+        let damaged = |what: String| BackupError::Damaged { point: manifest.point, what };
+        let disk = open_disk(self.folder, manifest)?;
+        let checked = check(disk.storage());
+        if let Some(finding) = checked.findings.first().filter(|_| checked.is_damaged()) {
+            return Err(damaged(format!("{name}: {} at byte {}", finding.problem, finding.offset)));
+        }
+        if disk.data_write_guid().to_string() != manifest.data_write {
+            return Err(damaged(format!(
+                "{name} was written to after it was sealed: a disk that was mounted read-write no longer \
+                 belongs to the chain"
+            )));
+        }
+        if let Some(parent) = manifest.parent.and_then(|parent| self.catalogue.get(parent)) {
+            let fits = disk
+                .parameters()
+                .locator
+                .as_ref()
+                .is_some_and(|locator| parent.data_write.parse().is_ok_and(|guid| locator.matches(guid)));
+            if !fits {
+                return Err(damaged(format!("{name} is not a child of the file of point {}", parent.point)));
+            }
+        } else if let Some(parent) = manifest.parent {
+            return Err(damaged(format!("its parent, point {parent}, is missing or cannot be read")));
+        }
+        let sidecar = open_sidecar(self.folder, manifest)?;
+        let disk = Chain::upper(vec![disk]).map_err(BackupError::open(&name))?;
+        if manifest.merging {
+            self.report.remarks.push(format!(
+                "point {}: a merge is not finished; the next run or prune finishes it",
+                manifest.point
+            ));
+        } else if self.verification.sample_permille.is_none() {
+            let len = disk.disks()[0].storage().len().map_err(BackupError::folder("reading", &name))?;
+            let hash = match len == manifest.file_bytes {
+                true => {
+                    Some(skeleton(self.folder, &file, &disk, &sidecar, manifest.point, self.is_cancelled)?)
+                }
+                false => None,
+            };
+            if hash.is_none_or(|hash| *hash.to_hex() != *manifest.skeleton) {
+                return Err(damaged(format!("{name}: bytes outside its data differ from what was written")));
+            }
+        }
+        self.leaves(manifest, &disk, &sidecar, progress)?;
+        self.sidecars.insert(manifest.point, Some(sidecar));
+        Ok(())
+    }
+
+    fn leaves(
+        &mut self,
+        manifest: &Manifest,
+        disk: &Chain<Open>,
+        sidecar: &Sidecar,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<()> {
+        let mut found = Vec::new();
+        let mut done = 0;
+        let mut passed = None;
+        let mut random = self.verification.seed | 1;
+        for index in 0..sidecar.segments().len() {
+            let units =
+                sidecar.segment(index).map_err(|error| crate::history::damaged(manifest.point, &error))?;
+            for unit in units.iter() {
+                if (self.is_cancelled)() {
+                    return Err(BackupError::Refused("interrupted: nothing was found until then".into()));
+                }
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                if self.verification.sample_permille.is_some_and(|share| random % 1000 >= u64::from(share)) {
+                    passed = Some(unit.clone());
+                    continue;
+                }
+                done += self.unit(manifest, disk, unit, &mut found);
+                progress(done);
+            }
+        }
+        // A sample of a point that holds anything is never empty.
+        if let Some(unit) = passed.filter(|_| done == 0) {
+            done = self.unit(manifest, disk, &unit, &mut found);
+        }
+        self.report.bytes += done;
+        if found.len() > LEAVES_NOTED_MAX {
+            let what = format!("{} of its leaves are not what was sent", found.len());
+            return Err(BackupError::Damaged { point: manifest.point, what });
+        }
+        for (unit, leaf) in found {
+            let offset = leaf_range(unit, usize::from(leaf), manifest.virtual_bytes).start;
+            let concerned = self.showing(manifest.point, unit, usize::from(leaf));
+            let what = format!("point {}: its data at offset {offset} are not what was sent", manifest.point);
+            let damage = Damage::Leaf { point: manifest.point, unit, leaf };
+            self.report.findings.push(Finding { damage, what, concerned });
+        }
+        Ok(())
+    }
+
+    /// Compares the leaves of a unit: how many bytes.
+    fn unit(
+        &self,
+        manifest: &Manifest,
+        disk: &Chain<Open>,
+        unit: &UnitLeaves,
+        found: &mut Vec<(u32, u8)>,
+    ) -> u64 {
+        let mut buf = [0; LEAF as usize];
+        let mut done = 0;
+        for leaf in 0..LEAVES {
+            let Some(state) = unit.get(leaf) else { continue };
+            let range = leaf_range(unit.unit, leaf, manifest.virtual_bytes);
+            let bytes = &mut buf[..(range.end - range.start) as usize];
+            // A sector that the file does not have is as wrong as one that it has wrongly.
+            let read = disk.read_at(range.start, bytes);
+            if range.is_empty() || read.is_err() || Leaf::of(bytes) != state {
+                found.push((unit.unit, leaf as u8));
+            }
+            done += range.end - range.start;
+        }
+        done
+    }
+
+    /// Points that show the leaf of a point: itself, and those on it down to where another holds that leaf.
+    fn showing(&mut self, point: PointId, unit: u32, leaf: usize) -> Vec<PointId> {
+        let mut showing = vec![point];
+        let catalogue = self.catalogue;
+        for above in catalogue.points().iter().map(|point| &point.manifest) {
+            if !above.parent.is_some_and(|parent| showing.contains(&parent)) {
+                continue;
+            }
+            let folder = self.folder;
+            let sidecar =
+                self.sidecars.entry(above.point).or_insert_with(|| open_sidecar(folder, above).ok());
+            let held = sidecar.as_ref().and_then(|sidecar| sidecar.unit(unit).ok()).flatten();
+            if held.and_then(|held| held.get(leaf)).is_none() {
+                showing.push(above.point);
+            }
+        }
+        showing
+    }
+}

@@ -1,0 +1,143 @@
+//! Chains of many runs against a model of every point: random changes, known or not, resizes, merges, prunes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lunway_backup::{
+    Catalogue, Folder, HostFolder, Lease, PointId, Retention, Target, Verification, prune, verify,
+};
+use lunway_memory::RamDisk;
+use support::{
+    How, MIB, Random, Source, amount, assert_same, back_up, contents, guids, holder, restore_onto, restored,
+};
+
+/// Two units and a half, and a sector: the last leaf is short.
+const SIZE: u64 = 2 * MIB + (MIB >> 1) + 512;
+
+fn check_all(folder: &Arc<dyn Folder>, model: &BTreeMap<PointId, Vec<u8>>, context: &str) {
+    let catalogue = Catalogue::load(&**folder).unwrap();
+    let points: Vec<PointId> = catalogue.points().iter().map(|point| point.manifest.point).collect();
+    assert_eq!(points.len(), model.len(), "{context}");
+    for point in points {
+        let found = restored(folder, point).unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert_same(&found, &model[&point], &format!("{context}, point {point}"));
+    }
+}
+
+#[test]
+fn every_point_of_a_long_chain_is_what_the_source_was() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    println!("LUNWAY_BACKUP_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut source = Source::new(SIZE);
+    let mut model: BTreeMap<PointId, Vec<u8>> = BTreeMap::new();
+    let mut resized = false;
+    for number in 0..amount("LUNWAY_BACKUP_RUNS", 40) {
+        let changes = random.next() % 6;
+        source.change(&mut random, changes);
+        if random.next().is_multiple_of(9) {
+            let size = (SIZE / 2 + random.next() % SIZE) / 512 * 512;
+            source.resize(size);
+            resized = true;
+        }
+        let changed = if random.next().is_multiple_of(3) { source.unknown() } else { source.known() };
+        let mut how = How::new(changed, number + 1);
+        how.full = random.next().is_multiple_of(23);
+        let outcome = back_up(&folder, &source.disk, source.epoch, how).unwrap();
+        assert!(!outcome.manifest.why.contains("sample"), "{:?}", outcome.notes);
+        model.insert(outcome.manifest.point, source.model.clone());
+        if random.next().is_multiple_of(10) {
+            let retention = Retention {
+                last: 1 + (random.next() % 8) as usize,
+                hourly: (random.next() % 4) as usize,
+                daily: 3,
+                ..Retention::default()
+            };
+            let lease = Lease::take(&*folder, holder(number), &|| false).unwrap();
+            prune(&*folder, &lease, &guids(number), &retention, &mut |_, _, _| true).unwrap();
+            let catalogue = Catalogue::load(&*folder).unwrap();
+            model.retain(|point, _| catalogue.get(*point).is_some());
+            assert_eq!(catalogue.newest().map(|newest| newest.point), Some(outcome.manifest.point));
+        }
+        if number % 10 == 9 {
+            check_all(&folder, &model, &format!("seed {seed}, run {number}"));
+        }
+    }
+    check_all(&folder, &model, &format!("seed {seed}, end"));
+    let catalogue = Catalogue::load(&*folder).unwrap();
+    let report = verify(&*folder, &catalogue, Verification::default(), &|| false, &mut |_, _| ()).unwrap();
+    assert_eq!((report.findings, report.remarks), (vec![], vec![]));
+    assert_eq!(report.whole.len(), model.len());
+    assert!(resized || amount("LUNWAY_BACKUP_RUNS", 40) < 40, "the seed resizes");
+    let leftover = folder.names().unwrap().into_iter().find(|name| name.contains("incomplete"));
+    assert_eq!(leftover, None);
+}
+
+#[test]
+fn a_run_reads_what_changed_and_sends_what_differs() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut random = Random::new(3);
+    let mut source = Source::new(64 * MIB);
+    source.change(&mut random, 200);
+    let first = source.back_up(&folder, false, 1).unwrap();
+    assert_eq!(first.manifest.kind.name(), "full");
+    source.write(10 * MIB, &[1; 4096]);
+    // The same bytes once more: a change that is none.
+    let same = source.model[(30 * MIB) as usize..(31 * MIB) as usize].to_vec();
+    source.write(30 * MIB, &same);
+    let second = source.back_up(&folder, true, 2).unwrap();
+    let manifest = &second.manifest;
+    assert_eq!(manifest.kind.name(), "increment");
+    assert_eq!((manifest.sent_bytes, manifest.changed_bytes), (support::LEAF, support::LEAF), "{manifest:?}");
+    assert!(manifest.read_bytes <= 2 * MIB, "{manifest:?}");
+    let third = source.back_up(&folder, false, 3).unwrap();
+    assert_eq!(third.manifest.sent_bytes, 0);
+    assert!(third.manifest.why.contains("compared by hash"), "{}", third.manifest.why);
+}
+
+#[test]
+fn a_tracker_that_forgets_a_change_is_caught_by_the_sample() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut source = Source::new(4 * MIB);
+    source.change(&mut Random::new(5), 30);
+    source.back_up(&folder, false, 1).unwrap();
+    for unit in 0..4 {
+        source.write(unit * MIB, &[7; 512]);
+    }
+    source.changed.clear();
+    source.epoch = 1;
+    let outcome = source.back_up(&folder, true, 2).unwrap();
+    assert!(outcome.manifest.why.contains("not believed"), "{}", outcome.manifest.why);
+    assert_same(&restored(&folder, outcome.manifest.point).unwrap(), &source.model, "the point");
+}
+
+#[test]
+fn a_damaged_disk_gets_what_differs_and_nothing_else() {
+    let place = tempfile::tempdir().unwrap();
+    let folder: Arc<dyn Folder> = Arc::new(HostFolder::open(place.path()).unwrap());
+    let mut source = Source::new(SIZE);
+    source.change(&mut Random::new(8), 20);
+    let point = source.back_up(&folder, false, 1).unwrap().manifest.point;
+    let before = source.model.clone();
+    source.write(MIB, &[9; 512]);
+    source.write(SIZE - 512, &[9; 512]);
+    let delta = restore_onto(&folder, point, &source.disk, Target::Damaged).unwrap();
+    assert!(delta.written + delta.zeroed <= 2 * support::LEAF, "{delta:?}");
+    assert_same(&contents(&source.disk), &before, "delta");
+    // Onto a larger disk full of other things.
+    let mut other = Source::new(SIZE + MIB - 512);
+    other.change(&mut Random::new(9), 40);
+    restore_onto(&folder, point, &other.disk, Target::Unknown).unwrap();
+    assert_same(&contents(&other.disk)[..SIZE as usize], &before, "over other data");
+    let small = RamDisk::new(MIB, 512).unwrap();
+    let refused = restore_onto(&folder, point, &small, Target::Blank);
+    assert!(refused.unwrap_err().to_string().contains("take a larger one"));
+}

@@ -1,0 +1,176 @@
+//! Rot: a flipped byte of any file is found, the points concerned are named, and the next run heals what the source
+//! has.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::sync::Arc;
+
+use lunway_backup::{
+    BackupError, Catalogue, Damage, Folder, Kind, Lease, PointId, Report, Retention, Verification, prune,
+    verify,
+};
+use lunway_crash::Directory;
+use support::crashing::Crashing;
+use support::{How, MIB, Random, Source, amount, assert_same, back_up, contents, guids, holder, restored};
+
+fn folder(directory: &Directory) -> Arc<dyn Folder> {
+    Arc::new(Crashing(directory.clone()))
+}
+
+fn verified(directory: &Directory) -> Report {
+    let folder = folder(directory);
+    let catalogue = Catalogue::load(&*folder).unwrap();
+    let report = verify(&*folder, &catalogue, Verification::default(), &|| false, &mut |_, _| ()).unwrap();
+    let lease = Lease::take(&*folder, holder(1), &|| false).unwrap();
+    report.note(&*folder, &Verification::default()).unwrap();
+    drop(lease);
+    report
+}
+
+/// Three points; the second and the third hold a leaf of their own each.
+fn chain(source: &mut Source) -> (Directory, Vec<PointId>) {
+    let directory = Directory::default();
+    let mut points = Vec::new();
+    for seed in 1..4u8 {
+        source.write(u64::from(seed) * 128 * 512, &[seed; 1024]);
+        let changed = source.unknown();
+        let how = How::new(changed, seed.into());
+        points.push(back_up(&folder(&directory), &source.disk, source.epoch, how).unwrap().manifest.point);
+    }
+    (directory, points)
+}
+
+#[test]
+fn a_chain_that_lacks_a_file_is_neither_gone_on_with_nor_pruned() {
+    let mut source = Source::new(MIB);
+    let (sound, points) = chain(&mut source);
+    let lower =
+        sound.names().into_iter().find(|name| name.starts_with("000001") && name.ends_with(".vhdx")).unwrap();
+    for cut in [false, true] {
+        let directory = sound.at_rest();
+        let there = folder(&directory);
+        if cut {
+            let file = there.open(&lower, true).unwrap();
+            file.set_len(file.len().unwrap() - 512).unwrap();
+        } else {
+            there.remove(&lower).unwrap();
+        }
+        let lease = Lease::take(&*there, holder(9), &|| false).unwrap();
+        let retention = Retention { last: 1, ..Retention::default() };
+        let pruned = prune(&*there, &lease, &guids(9), &retention, &mut |_, _, _| true);
+        assert!(matches!(pruned, Err(BackupError::Refused(_))), "{pruned:?}");
+        drop(lease);
+        assert_eq!(Catalogue::load(&*there).unwrap().points().len(), points.len());
+        let how = How::new(source.unknown(), 9);
+        let next = back_up(&there, &source.disk, source.epoch, how).unwrap().manifest;
+        assert_eq!(next.kind, Kind::Full, "{}", next.why);
+        assert_same(&restored(&there, next.point).unwrap(), &contents(&source.disk), "the new full");
+    }
+}
+
+#[test]
+fn a_sample_of_few_leaves_is_not_empty() {
+    let mut source = Source::new(MIB);
+    let (sound, _) = chain(&mut source);
+    let folder = folder(&sound);
+    let catalogue = Catalogue::load(&*folder).unwrap();
+    let sample = Verification { sample_permille: Some(1), ..Verification::default() };
+    let report = verify(&*folder, &catalogue, sample, &|| false, &mut |_, _| ()).unwrap();
+    assert!(report.bytes >= 3 * 1024, "{} bytes of three points", report.bytes);
+}
+
+#[test]
+fn a_flipped_byte_of_any_file_is_found_and_the_next_run_makes_a_right_point() {
+    let seed = amount("LUNWAY_BACKUP_SEED", 1);
+    println!("LUNWAY_BACKUP_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut source = Source::new(MIB + 512);
+    source.change(&mut random, 6);
+    let (sound, points) = chain(&mut source);
+    assert_eq!(verified(&sound).whole.len(), 3);
+    let names: Vec<String> = sound.names().into_iter().filter(|name| name != "checks.json").collect();
+    assert_eq!(names.len(), 12, "{names:?}");
+    for number in 0..amount("LUNWAY_BACKUP_FLIPS", 150) {
+        let name = &names[(number % 12) as usize];
+        let bytes = sound.bytes(name).unwrap();
+        let mut at = random.next() % bytes.len() as u64;
+        // Half of them where something is.
+        while number % 24 < 12 && bytes[at as usize] == 0 {
+            at = random.next() % bytes.len() as u64;
+        }
+        let directory = sound.at_rest();
+        directory.flip(name, at, 1 << (random.next() % 8));
+        let context = format!("seed {seed}: byte {at} of {name}");
+        let report = verified(&directory);
+        let damaged = points.iter().position(|point| name.contains(&point.to_string())).unwrap();
+        if name.ends_with(".json") {
+            assert!(
+                report.remarks.iter().any(|remark| remark.contains(&points[damaged].to_string())),
+                "{context}"
+            );
+        } else {
+            let found = report.findings.iter().find(|found| found.damage.point() == points[damaged]);
+            let found = found.unwrap_or_else(|| panic!("{context}: not found, {report:?}"));
+            assert!(found.concerned.contains(&points[damaged]), "{context}: {found:?}");
+            if let Damage::Point { .. } = found.damage {
+                assert_eq!(found.concerned, points[damaged..], "{context}");
+            }
+        }
+        // What is read is right, or is refused.
+        let folder = folder(&directory);
+        for point in &points {
+            if let Ok(found) = restored(&folder, *point) {
+                assert_same(&found, &restored(&self::folder(&sound), *point).unwrap(), &context);
+            }
+        }
+        let changed = source.unknown();
+        let next = back_up(&folder, &source.disk, source.epoch, How::new(changed, 9)).unwrap().manifest;
+        assert_same(&restored(&folder, next.point).unwrap(), &source.model, &context);
+        let after = verified(&directory);
+        // What the source does not have any more stays damaged, and harms no later point.
+        let harmless = after.findings.iter().all(|found| !found.concerned.contains(&next.point));
+        assert!(harmless && after.remarks.is_empty() || next.kind == Kind::Full, "{context}: {after:?}");
+    }
+}
+
+#[test]
+fn a_damaged_leaf_names_the_points_that_show_it_and_is_healed_from_the_source() {
+    let mut source = Source::new(MIB);
+    let (directory, points) = chain(&mut source);
+    // The second point's leaf holds its number.
+    let name =
+        directory.names().into_iter().find(|name| name.starts_with("000002") && name.ends_with(".vhdx"));
+    let name = name.unwrap();
+    let bytes = directory.bytes(&name).unwrap();
+    let at = bytes.windows(1024).position(|window| window == [2; 1024]).unwrap() as u64;
+    directory.flip(&name, at, 1);
+    let report = verified(&directory);
+    assert_eq!(report.findings.len(), 1, "{report:?}");
+    assert_eq!(report.findings[0].concerned, points[1..], "the first point does not show it");
+    assert_eq!(report.whole, points[..1]);
+    let refused = restored(&folder(&directory), points[2]).unwrap_err().to_string();
+    assert!(refused.contains(&points[1].to_string()), "{refused}");
+    let changed = source.known();
+    let outcome = back_up(&folder(&directory), &source.disk, source.epoch, How::new(changed, 8)).unwrap();
+    assert!(outcome.notes.iter().any(|note| note.contains("was repaired")), "{:?}", outcome.notes);
+    assert!(verified(&directory).findings.is_empty());
+    assert_same(&restored(&folder(&directory), points[2]).unwrap(), &source.model, "healed");
+
+    // What the source has no more stays damaged where it was, and the next point does not need it.
+    directory.flip(&name, at, 1);
+    verified(&directory);
+    source.write(2 * 128 * 512, &[77; 1024]);
+    let changed = source.unknown();
+    let outcome = back_up(&folder(&directory), &source.disk, source.epoch, How::new(changed, 10)).unwrap();
+    assert!(outcome.notes.iter().any(|note| note.contains("stays damaged")), "{:?}", outcome.notes);
+    assert_same(
+        &restored(&folder(&directory), outcome.manifest.point).unwrap(),
+        &source.model,
+        "the next point",
+    );
+    let report = verified(&directory);
+    assert_eq!(report.findings.len(), 1);
+    assert!(!report.findings[0].concerned.contains(&outcome.manifest.point), "{report:?}");
+}

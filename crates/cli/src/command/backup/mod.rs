@@ -1,0 +1,127 @@
+//! `lunway backup`: points in time of a disk, in a folder on any share.
+
+mod list;
+mod mount;
+mod prune;
+mod restore;
+mod run;
+mod served;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, process};
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand};
+use lunway_backup::{BackupError, Catalogue, Folder, Guids, Holder, HostFolder};
+use lunway_vhdx::format::Guid;
+use lunway_vhdx_device::random_guids;
+
+use crate::failure::Failure;
+
+/// Back disks up into a folder of VHDX files, and restore them
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup run disk.vhdx /mnt/share/server1
+  lunway backup run lun:iqn.2026-11.com.example:disks/0 /mnt/share/db
+  lunway backup list /mnt/share/server1
+  lunway backup verify /mnt/share/server1
+  lunway backup restore /mnt/share/server1 restored.vhdx --point latest
+  lunway backup prune /mnt/share/server1 --keep-last 7 --keep-weekly 8 --dry-run")]
+pub(crate) struct Backup {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Run(run::Run),
+    List(list::List),
+    Status(list::Status),
+    Verify(verify::Verify),
+    Restore(restore::Restore),
+    Mount(mount::Mount),
+    Prune(prune::Prune),
+}
+
+impl Backup {
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self.action {
+            Action::Run(run) => run.run(),
+            Action::List(list) => list.run(),
+            Action::Status(status) => status.run(),
+            Action::Verify(verify) => verify.run(),
+            Action::Restore(restore) => restore.run(),
+            Action::Mount(mount) => mount.run(),
+            Action::Prune(prune) => prune.run(),
+        }
+    }
+}
+
+/// The folder of a destination.
+#[derive(Clone, Debug, Args)]
+struct Destination {
+    /// The folder with the points: a local one, or a mounted share
+    #[arg(value_name = "DEST")]
+    folder: PathBuf,
+}
+
+impl Destination {
+    fn open(&self) -> Result<Arc<HostFolder>, Failure> {
+        let shown = self.folder.display();
+        let opened = HostFolder::open(&self.folder).with_context(|| {
+            format!("cannot use {shown} as a destination: make the folder first, and see that its share is mounted")
+        });
+        Ok(Arc::new(opened?))
+    }
+}
+
+/// What a folder holds.
+fn catalogue(folder: &dyn Folder) -> Result<Catalogue, Failure> {
+    Catalogue::load(folder).map_err(failed)
+}
+
+/// The same of a folder that must hold a point: an empty one is as a rule the mount point of a share that is not there.
+fn points(folder: &HostFolder) -> Result<Catalogue, Failure> {
+    let catalogue = catalogue(folder)?;
+    if catalogue.points().is_empty() {
+        return Err(Failure::failed(anyhow!("{} holds no points: is its share mounted?", folder.show(""))));
+    }
+    Ok(catalogue)
+}
+
+fn failed(error: BackupError) -> Failure {
+    Failure::failed(error)
+}
+
+/// Random GUIDs, for as many files as are made. The kernel has given some before the first one is used.
+fn guids() -> Result<Guids, Failure> {
+    random_guids().context("asking for random numbers")?;
+    Ok(Arc::new(|| random_guids().unwrap_or_else(|_| Box::new(|| Guid::ZERO))))
+}
+
+/// This process, as others see it in the lease of a destination.
+fn holder() -> Result<Holder, Failure> {
+    let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let nonce = random_guids().context("asking for random numbers")?.next().to_digits() as u64;
+    Ok(Holder {
+        machine: read("/proc/sys/kernel/random/boot_id"),
+        host: read("/proc/sys/kernel/hostname"),
+        process: process::id(),
+        nonce,
+    })
+}
+
+/// Refuses a file among a destination's own.
+fn refuse_inside(folder: &HostFolder, path: &Path) -> Result<(), Failure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match parent.canonicalize() {
+        Ok(parent) if parent.starts_with(folder.path()) => Err(Failure::failed(anyhow!(
+            "{} lies in the destination, where only backups write: choose another folder",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}

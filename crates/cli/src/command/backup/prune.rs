@@ -1,0 +1,130 @@
+//! `lunway backup prune`.
+
+use clap::Args;
+use lunway_backup::{Lease, Notes, PointId, Retention, Step, prune};
+use serde_json::{Value, json};
+
+use super::{Destination, failed, guids, holder, points};
+use crate::failure::Failure;
+use crate::{interrupt, progress, terminal};
+
+/// Remove points that no retention rule keeps.
+///
+/// Data that other points need is merged into those: a new file is written and verified before anything is removed.
+/// The newest point and the newest verified one are always kept; nothing is removed while damage is known. Periods
+/// are UTC, by the clock of the machine that made the points.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup prune /mnt/share/server1 --keep-last 7 --dry-run
+  lunway backup prune /mnt/share/server1 --keep-daily 14 --keep-monthly 12")]
+pub(super) struct Prune {
+    #[command(flatten)]
+    destination: Destination,
+    /// Keep the newest points
+    #[arg(long, value_name = "N")]
+    keep_last: Option<usize>,
+    /// Keep the newest point of each of so many hours
+    #[arg(long, value_name = "N")]
+    keep_hourly: Option<usize>,
+    /// Keep the newest point of each of so many days
+    #[arg(long, value_name = "N")]
+    keep_daily: Option<usize>,
+    /// Keep the newest point of each of so many weeks
+    #[arg(long, value_name = "N")]
+    keep_weekly: Option<usize>,
+    /// Keep the newest point of each of so many months
+    #[arg(long, value_name = "N")]
+    keep_monthly: Option<usize>,
+    /// Keep the newest point of each of so many years
+    #[arg(long, value_name = "N")]
+    keep_yearly: Option<usize>,
+    /// Remove points although known damage cannot be repaired
+    #[arg(long)]
+    despite_damage: bool,
+    /// Show what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Prune {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let retention = Retention {
+            last: self.keep_last.unwrap_or(0),
+            hourly: self.keep_hourly.unwrap_or(0),
+            daily: self.keep_daily.unwrap_or(0),
+            weekly: self.keep_weekly.unwrap_or(0),
+            monthly: self.keep_monthly.unwrap_or(0),
+            yearly: self.keep_yearly.unwrap_or(0),
+            despite_damage: self.despite_damage,
+        };
+        let Retention { last, hourly, daily, weekly, monthly, yearly, .. } = retention;
+        if last + hourly + daily + weekly + monthly + yearly == 0 {
+            return Err(Failure::Usage("say what to keep: --keep-last, --keep-daily …".into()));
+        }
+        let folder = self.destination.open()?;
+        let catalogue = points(&folder)?;
+        if self.dry_run {
+            let steps = retention.steps(&catalogue, &Notes::load(&*folder));
+            return self.print(&steps, catalogue.points().len());
+        }
+        let cancel = interrupt::watch();
+        let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let bar = progress::bytes("merging", 1);
+        let steps = prune(&*folder, &lease, &guids()?, &retention, &mut |_, done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+            !cancel.is_cancelled()
+        });
+        bar.finish_and_clear();
+        let steps = steps.map_err(failed)?;
+        let left = super::catalogue(&*folder)?.points().len();
+        self.print(&steps, left + gone(&steps).len())
+    }
+
+    fn print(&self, steps: &[Step], before: usize) -> Result<(), Failure> {
+        let gone = gone(steps);
+        let kept = before.saturating_sub(gone.len());
+        if self.json {
+            let shown: Vec<Value> = steps.iter().map(step_json).collect();
+            return terminal::print_json(&json!({ "dry_run": self.dry_run, "kept": kept, "steps": shown }));
+        }
+        let mut lines: Vec<String> = steps.iter().map(sentence).collect();
+        let verb = if self.dry_run { "would be removed" } else { "removed" };
+        lines.push(format!("{} {verb}, {kept} kept", terminal::counted(gone.len(), "point")));
+        terminal::print(&lines.join("\n"))
+    }
+}
+
+fn gone(steps: &[Step]) -> Vec<PointId> {
+    steps
+        .iter()
+        .flat_map(|step| match step {
+            Step::Merge { given_up, .. } => given_up.clone(),
+            Step::Remove(point) => vec![*point],
+        })
+        .collect()
+}
+
+fn names(points: &[PointId]) -> Vec<String> {
+    points.iter().map(ToString::to_string).collect()
+}
+
+fn step_json(step: &Step) -> Value {
+    match step {
+        Step::Merge { given_up, into } => {
+            json!({ "removed": names(given_up), "merged_into": into.to_string() })
+        }
+        Step::Remove(point) => json!({ "removed": [point.to_string()], "merged_into": null }),
+    }
+}
+
+fn sentence(step: &Step) -> String {
+    match step {
+        Step::Merge { given_up, into } => format!("{} merged into {into}", names(given_up).join(", ")),
+        Step::Remove(point) => format!("{point} removed"),
+    }
+}

@@ -1,0 +1,141 @@
+//! `lunway backup restore`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_backup::{Folder, Restored, Target, restore};
+use lunway_bench::{Region, holds_data};
+use lunway_block::size::HumanSize;
+use lunway_copy::{Before, of_paths};
+use lunway_device::OpenOptions;
+use serde_json::json;
+
+use super::{Destination, catalogue, failed, refuse_inside};
+use crate::command::copy::{Copy, How, partial, rename, unchanged};
+use crate::command::disk::NewDisk;
+use crate::device::{self, Waiter};
+use crate::failure::Failure;
+use crate::report_file::file_of;
+use crate::{interrupt, progress, terminal};
+
+/// Restore a point onto a device, or into a new file.
+///
+/// All data is compared with its hash before it is written. A file that does not exist is created, as raw or VHDX
+/// depending on its name, and is called OUT.partial until it is complete. An existing device must be large enough; if
+/// it holds data, --overwrite is required.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup restore /mnt/share/server1 restored.vhdx
+  lunway backup restore /mnt/share/server1 /dev/sdb --point 3f2a --overwrite
+  # Write only what differs, onto the disk that was damaged:
+  lunway backup restore /mnt/share/server1 disk.img --delta --overwrite")]
+pub(super) struct Restore {
+    #[command(flatten)]
+    destination: Destination,
+    /// The device to write
+    #[arg(value_name = "OUT")]
+    out: String,
+    /// The point: the beginning of an id, latest, or a time
+    #[arg(long, value_name = "POINT", default_value = "latest")]
+    point: String,
+    /// Overwrite a device that holds data
+    #[arg(long)]
+    overwrite: bool,
+    /// Read the device, and write only what differs from the point
+    #[arg(long, requires = "overwrite")]
+    delta: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Restore {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let spec = device::parse(&self.out)?;
+        let own = self.destination.open()?;
+        if let Some(path) = file_of(&spec) {
+            refuse_inside(&own, path)?;
+        }
+        let folder: Arc<dyn Folder> = own;
+        let catalogue = catalogue(&*folder)?;
+        let manifest = catalogue.find(&self.point).map_err(failed)?;
+        let (size, sector) = (manifest.virtual_bytes, manifest.sector_bytes);
+        // A file that an interrupted restore has left is gone on with.
+        let how = How { overwrite: self.overwrite, resume: !self.overwrite, ..How::default() };
+        let copy = Copy::to_disk(String::new(), self.out.clone(), NewDisk::default(), None, how, self.json);
+        let into = copy.destination(&spec, size, sector)?;
+        let waiter = Waiter::new()?;
+        let opened = waiter.wait(into.open(&OpenOptions::default()))?;
+        let target = match (&into.complete, into.before) {
+            (Some(_), Before::Blank) => Target::Blank,
+            (Some(_), _) => Target::Damaged,
+            (None, _) if self.delta => Target::Damaged,
+            (None, _) => Target::Unknown,
+        };
+        let cancel = interrupt::watch();
+        let begun = Instant::now();
+        let behind = opened.device.geometry().size.saturating_sub(size);
+        let result = waiter.wait(async {
+            let device = &*opened.device;
+            if into.complete.is_none() && !self.overwrite {
+                let region = Region { offset: 0, len: size.min(device.geometry().size) };
+                let held = holds_data(device, region).await;
+                let held = held.map_err(|error| anyhow!("{error}{}", of_paths(device, &error)));
+                if let Some(offset) = held.context("cannot look whether the device holds data")? {
+                    return Err(anyhow!(
+                        "the device holds data, first seen at offset {offset}: --overwrite replaces it"
+                    ));
+                }
+            }
+            let bar = progress::bytes("restoring", size);
+            let is_cancelled = || cancel.is_cancelled();
+            let mut told = |done| bar.set_position(done);
+            let restored =
+                restore(&folder, &catalogue, manifest.point, device, target, &is_cancelled, &mut told).await;
+            bar.finish_and_clear();
+            Ok(restored?)
+        });
+        let closed = waiter.wait(opened.close()).context("closing the device");
+        let restored = result
+            .and_then(|restored| closed.map(|()| restored))
+            .with_context(|| format!("restoring point {} to {spec}", manifest.point))
+            .map_err(Failure::Failed)?;
+        if let Some(complete) = &into.complete {
+            rename(&partial(complete), complete)?;
+        }
+        self.print(&restored, &manifest.point.to_string(), (size, behind), begun.elapsed().as_secs_f64())
+    }
+
+    fn print(
+        &self,
+        restored: &Restored,
+        point: &str,
+        (size, behind): (u64, u64),
+        seconds: f64,
+    ) -> Result<(), Failure> {
+        if self.json {
+            return terminal::print_json(&json!({
+                "point": point,
+                "size": size,
+                "written": restored.written,
+                "zeroed": restored.zeroed,
+                "compared": restored.compared,
+                "unchanged": behind,
+                "seconds": seconds,
+            }));
+        }
+        let compared = match restored.compared {
+            0 => String::new(),
+            compared => format!(", {} compared", HumanSize(compared)),
+        };
+        terminal::print(&format!(
+            "point {point}: {} restored ({} written{compared}) in {seconds:.1} s{}",
+            HumanSize(size),
+            HumanSize(restored.written),
+            unchanged(behind)
+        ))
+    }
+}

@@ -1,0 +1,266 @@
+//! `lunway backup run`.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use lunway_backup::{Changed, Folder, Lease, Level, Outcome, Progress, Request, run};
+use lunway_bench::Cancel;
+use lunway_block::BlockDevice;
+use lunway_block::rate::parse_rate;
+use lunway_block::size::{HumanSize, parse_size};
+use lunway_block::spec::DeviceSpec;
+use lunway_copy::Skipped;
+use lunway_device::OpenOptions;
+use lunway_occupancy::user_of;
+use serde_json::json;
+
+use super::served::{self, Frozen};
+use super::{Destination, failed, guids, holder};
+use crate::command::copy::refuse_users;
+use crate::command::disk::skipped;
+use crate::command::manage::DaemonAddress;
+use crate::command::manage::snapshot::LunName;
+use crate::device::{self, Waiter};
+use crate::failure::Failure;
+use crate::freezing::Freezing;
+use crate::report_file::file_of;
+use crate::{interrupt, progress, terminal};
+
+/// Back up a disk to a folder: all of it the first time, then what has changed.
+///
+/// Each run creates one restore point: a VHDX file that Windows can mount, with hashes and a manifest beside it. If
+/// it is not known what has changed, everything is read and compared by hash; only differences are sent. The next run
+/// continues an interrupted one. Do not write to the disk meanwhile, unless it is a LUN that a daemon of this machine
+/// serves (lun:TARGET/LUN): it is read as it was at one instant, and with --track only the changes are read.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lunway backup run disk.vhdx /mnt/share/server1
+  lunway backup run iscsi://10.0.1.10/iqn.2026-11.com.example:disks/0 \\
+      /mnt/share/server1 --limit 100MB/s
+  lunway backup run lun:iqn.2026-11.com.example:disks/0 /mnt/share/db
+  lunway backup run disk.img /mnt/share/server1 --skip-free --json")]
+pub(super) struct Run {
+    /// The device to back up, or lun:TARGET/LUN: a LUN that a daemon serves
+    #[arg(value_name = "SRC")]
+    source: String,
+    #[command(flatten)]
+    destination: Destination,
+    /// Make a full backup, which needs no older point
+    #[arg(long)]
+    full: bool,
+    /// Leave out what the source's file systems prove to be free: it is neither read nor backed up. The source must not
+    /// be in use
+    #[arg(long)]
+    skip_free: bool,
+    /// Send at most this many bytes per second: 100MB/s
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    limit: Option<NonZeroU64>,
+    /// Compare this much of the data that is reported unchanged with the source
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
+    sample: u64,
+    /// The source is the same disk as in the destination, under another name
+    #[arg(long)]
+    rename_source: bool,
+    /// Bypass the page cache for files (O_DIRECT)
+    #[arg(long)]
+    direct: bool,
+    /// For a LUN: how much may be overwritten while it is read
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size)]
+    area: u64,
+    #[command(flatten)]
+    freezing: Freezing,
+    /// The --freeze command also makes applications write their data (application-consistent)
+    #[arg(long, requires = "freeze")]
+    application: bool,
+    /// For a LUN: Unix socket of its daemon
+    #[arg(long, value_name = "PATH", env = "LUNWAY_SOCKET")]
+    socket: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is backed up, open.
+struct Source<'a> {
+    device: &'a dyn BlockDevice,
+    name: String,
+    changed: Changed,
+    state: Option<String>,
+    epoch: Option<String>,
+    level: Level,
+}
+
+fn in_context(failure: Failure, context: impl FnOnce() -> String) -> Failure {
+    match failure {
+        Failure::Failed(error) => Failure::Failed(error.context(context())),
+        other => other,
+    }
+}
+
+impl Run {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match served::lun(&self.source)? {
+            Some(lun) => self.run_served(lun),
+            None if self.freezing.is_asked_for() => {
+                Err(Failure::Usage("--freeze is for a LUN that a daemon serves: lun:TARGET/LUN".to_owned()))
+            }
+            None => self.run_device(),
+        }
+    }
+
+    /// A device that this process opens.
+    fn run_device(&self) -> Result<(), Failure> {
+        let spec = device::parse(&self.source)?;
+        let folder: Arc<dyn Folder> = self.destination.open()?;
+        if self.skip_free {
+            refuse_users(&spec)?;
+        } else {
+            warn_of_users(&spec)?;
+        }
+        let cancel = interrupt::watch();
+        let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let waiter = Waiter::new()?;
+        let options = OpenOptions { direct: self.direct, read_only: true, ..OpenOptions::default() };
+        let opened = waiter.wait(device::open(&spec, &options))?;
+        let source = Source {
+            device: &*opened.device,
+            name: source_name(&spec),
+            changed: Changed::Unknown { why: "nothing keeps track of changes of this source".into() },
+            state: None,
+            epoch: None,
+            level: Level::Crash,
+        };
+        let begun = Instant::now();
+        let done = self.make_point(source, (&folder, &lease), (&waiter, &cancel));
+        waiter.wait(opened.close_or_log());
+        drop(lease);
+        let context = || format!("backing {spec} up to {}", folder.show(""));
+        let outcome = done.map_err(|error| in_context(error, context))?;
+        self.print(&outcome, begun.elapsed().as_secs_f64(), None)
+    }
+
+    /// A logical unit of a running daemon, as it is at one instant.
+    fn run_served(&self, lun: LunName) -> Result<(), Failure> {
+        let folder: Arc<dyn Folder> = self.destination.open()?;
+        let cancel = interrupt::watch();
+        let lease = Lease::take(&*folder, holder()?, &|| cancel.is_cancelled()).map_err(failed)?;
+        let waiter = Waiter::new()?;
+        let daemon = DaemonAddress::on(self.socket.clone());
+        let begun = Instant::now();
+        let name = served::source_name(&lun);
+        let (frozen, changed) = Frozen::make(&daemon, lun, &*folder, (self.area, &self.freezing), &waiter)?;
+        let source = Source {
+            device: &frozen.client,
+            name: name.clone(),
+            changed,
+            state: Some(frozen.name.clone()),
+            epoch: frozen.epoch.clone(),
+            level: served::level(&self.freezing, self.application),
+        };
+        let done = self.make_point(source, (&folder, &lease), (&waiter, &cancel));
+        let done = done.map_err(|error| match frozen.broken() {
+            Some(why) => Failure::failed(anyhow!("the snapshot of {name} is broken: {why}")),
+            None => in_context(error, || format!("backing {name} up to {}", folder.show(""))),
+        });
+        let held_ms = frozen.held_ms;
+        // Before the lease is given back: the destination's list of epochs is changed.
+        frozen.end();
+        drop(lease);
+        self.print(&done?, begun.elapsed().as_secs_f64(), Some(held_ms))
+    }
+
+    fn make_point(
+        &self,
+        source: Source<'_>,
+        (folder, lease): (&Arc<dyn Folder>, &Lease<'_>),
+        (waiter, cancel): (&Waiter, &Cancel),
+    ) -> Result<Outcome, Failure> {
+        let left_out = match self.skip_free {
+            true => skipped(source.device, waiter)?,
+            false => Skipped::default(),
+        };
+        let bar = progress::bytes("backup", source.device.geometry().size);
+        let request = Request {
+            source: source.device,
+            source_name: source.name,
+            changed: source.changed,
+            skipped: &left_out,
+            skipped_why: "free space of its file systems",
+            state: source.state,
+            epoch: source.epoch,
+            level: source.level,
+            time: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
+            full: self.full,
+            rename_source: self.rename_source,
+            bytes_per_second: self.limit.map(NonZeroU64::get),
+            sample_bytes: self.sample,
+            seed: holder()?.nonce,
+            is_cancelled: &|| cancel.is_cancelled(),
+        };
+        let guids = guids()?;
+        let mut told = |progress: Progress| bar.set_position(progress.done);
+        let done = waiter.wait(Box::pin(run(folder, lease, &guids, request, &mut told)));
+        bar.finish_and_clear();
+        done.map_err(failed)
+    }
+
+    fn print(&self, outcome: &Outcome, seconds: f64, held_ms: Option<u64>) -> Result<(), Failure> {
+        let manifest = &outcome.manifest;
+        if self.json {
+            return terminal::print_json(&json!({
+                "point": manifest.point.to_string(),
+                "kind": manifest.kind.name(),
+                "why": manifest.why,
+                "changed_bytes": manifest.changed_bytes,
+                "read_bytes": manifest.read_bytes,
+                "sent_bytes": manifest.sent_bytes,
+                "stored_bytes": outcome.stored_bytes(),
+                "skipped_bytes": manifest.skipped.iter().map(|skipped| skipped.bytes).sum::<u64>(),
+                "level": manifest.level,
+                "epoch": manifest.epoch,
+                "held_ms": held_ms,
+                "seconds": seconds,
+                "notes": outcome.notes,
+            }));
+        }
+        for note in &outcome.notes {
+            eprintln!("{}", terminal::clean(note));
+        }
+        terminal::print(&format!(
+            "point {}: {} ({})\n  {} changed, {} read, {} sent, {} stored, {seconds:.1} s",
+            manifest.point,
+            manifest.kind.name(),
+            terminal::clean(&manifest.why),
+            HumanSize(manifest.changed_bytes),
+            HumanSize(manifest.read_bytes),
+            HumanSize(manifest.sent_bytes),
+            HumanSize(outcome.stored_bytes()),
+        ))
+    }
+}
+
+/// How the source is called in manifests: a file by its whole path, so that it is the same from everywhere.
+fn source_name(spec: &DeviceSpec) -> String {
+    let path = file_of(spec).and_then(|path| path.canonicalize().ok());
+    path.map_or_else(|| spec.to_string(), |path| path.display().to_string())
+}
+
+/// Says that somebody may be writing to the source.
+fn warn_of_users(spec: &DeviceSpec) -> Result<(), Failure> {
+    let Some(path) = file_of(spec) else { return Ok(()) };
+    if let Some(user) = user_of(path).with_context(|| format!("cannot open {}", path.display()))? {
+        let shown = path.display();
+        eprintln!(
+            "{shown} is in use {user}: data written during the backup may be in the point only in part"
+        );
+    }
+    if path.metadata().is_ok_and(|file| file.is_dir()) {
+        return Err(Failure::failed(anyhow!("{} is a directory: name a disk", path.display())));
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! A logical unit of a running daemon as the source of a backup: `lun:TARGET/LUN`.
+//!
+//! 1. The epoch that is to end gets its name, which the destination notes: a run that is killed leaves no epoch behind.
+//! 2. The daemon makes a snapshot, and closes the epoch at the same instant.
+//! 3. It is asked what changed between the newest point's epoch and this one.
+//! 4. The snapshot is read over NBD. It lasts as long as that connection.
+//! 5. When the point is sealed, the older epochs are released.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use lunway_backup::{Catalogue, Change, Changed, ChangedRange, Epochs, Folder, Level};
+use lunway_console::{Method, path_part};
+use lunway_nbd::Client;
+use lunway_track::EpochId;
+use lunway_vhdx_device::random_guids;
+use serde_json::{Value, json};
+
+use super::failed;
+use crate::command::manage::DaemonAddress;
+use crate::command::manage::snapshot::LunName;
+use crate::device::Waiter;
+use crate::failure::Failure;
+use crate::freezing::Freezing;
+use crate::terminal;
+
+/// The word before the name of a logical unit.
+const PREFIX: &str = "lun:";
+
+/// A logical unit, frozen for one run.
+pub(super) struct Frozen<'a> {
+    daemon: &'a DaemonAddress,
+    lun: LunName,
+    folder: &'a dyn Folder,
+    /// The snapshot.
+    pub(super) name: String,
+    pub(super) client: Client,
+    /// The epoch that ended with it.
+    pub(super) epoch: Option<String>,
+    pub(super) held_ms: u64,
+}
+
+/// The logical unit that a source names, if it names one.
+pub(super) fn lun(source: &str) -> Result<Option<LunName>, Failure> {
+    let Some(name) = source.strip_prefix(PREFIX) else { return Ok(None) };
+    LunName::parse(name).map(Some).map_err(|error| Failure::Usage(format!("`{source}`: {error}")))
+}
+
+/// How it is called in manifests.
+pub(super) fn source_name(lun: &LunName) -> String {
+    format!("{PREFIX}{lun}")
+}
+
+fn path(lun: &LunName) -> String {
+    format!("/v1/targets/{}/luns/{}", path_part(&lun.target), lun.lun)
+}
+
+impl<'a> Frozen<'a> {
+    /// Freezes a logical unit, and says what changed since the newest point of the destination.
+    pub(super) fn make(
+        daemon: &'a DaemonAddress,
+        lun: LunName,
+        folder: &'a dyn Folder,
+        (area, freezing): (u64, &Freezing),
+        waiter: &Waiter,
+    ) -> Result<(Self, Changed), Failure> {
+        let served = daemon.ask(Method::GET, &path(&lun), None)?;
+        let epoch = match served["config"]["track"] == true && served["config"]["read_only"] != true {
+            true => Some(begin_epoch(daemon, &lun, folder)?),
+            false => None,
+        };
+        let order = json!({ "target": lun.target, "lun": lun.lun, "epoch": epoch });
+        let orders = json!({ "luns": [order], "area": area, "while_read": true });
+        // The snapshot lasts a minute without a reader: what fails here leaves nothing.
+        let made = freezing.around(|_| daemon.ask(Method::POST, "/v1/snapshots", Some(&orders)))?;
+        let snapshot = &made["snapshots"][0]["snapshot"];
+        let socket = made["snapshots"][0]["socket"].as_str().unwrap_or_default();
+        let client = waiter.wait(Client::connect(Path::new(socket))).context("reading the snapshot")?;
+        let frozen = Self {
+            daemon,
+            lun,
+            folder,
+            name: snapshot["name"].as_str().unwrap_or_default().to_owned(),
+            client,
+            epoch,
+            held_ms: snapshot["held_ms"].as_u64().unwrap_or(0),
+        };
+        let changed = frozen.changed()?;
+        Ok((frozen, changed))
+    }
+
+    /// What changed between the newest point and this snapshot.
+    fn changed(&self) -> Result<Changed, Failure> {
+        let unknown = |why: &str| Ok(Changed::Unknown { why: terminal::clean(why) });
+        let Some(until) = &self.epoch else {
+            return unknown("changes of the LUN are not tracked (`lunway lun add … --track`)");
+        };
+        let catalogue = Catalogue::load(self.folder).map_err(failed)?;
+        let Some(newest) = catalogue.newest() else { return unknown("there is no point yet") };
+        let Some(since) = &newest.epoch else {
+            return unknown(&format!("point {} ended with no epoch of change tracking", newest.point));
+        };
+        if since.parse::<EpochId>().is_err() {
+            return unknown(&format!("point {} names an epoch that cannot be one", newest.point));
+        }
+        let mut ranges: Vec<ChangedRange> = Vec::new();
+        let mut offset = 0;
+        loop {
+            let query = format!("{}/changes?since={since}&until={until}&offset={offset}", path(&self.lun));
+            let answer = self.daemon.ask(Method::GET, &query, None)?;
+            if answer["known"] != true {
+                return unknown(answer["why"].as_str().unwrap_or("the daemon does not know what changed"));
+            }
+            let page = answer["ranges"].as_array().map_or(&[][..], Vec::as_slice);
+            ranges.extend(page.iter().filter_map(range));
+            match answer["next_offset"].as_u64() {
+                Some(next) if next > offset => offset = next,
+                Some(_) => return unknown("the daemon's answers contradict each other"),
+                None => break,
+            }
+        }
+        Ok(Changed::Known { since: since.clone(), ranges: Box::new(ranges) })
+    }
+
+    /// Why the snapshot cannot be read any more, where it is so.
+    pub(super) fn broken(&self) -> Option<String> {
+        let answer = self.daemon.ask(Method::GET, &format!("/v1/snapshots/{}", self.name), None);
+        let Ok(answer) = answer else {
+            return Some("the daemon has it no more: it was deleted, or the daemon was restarted".to_owned());
+        };
+        let why = terminal::clean(answer["snapshot"]["broken"].as_str()?);
+        let more = if why.contains("is full") { "; a larger one is made with --area" } else { "" };
+        Some(format!("{why}{more}"))
+    }
+
+    /// The run has ended: gives the snapshot back, and the epochs that are of no use any more.
+    pub(super) fn end(self) {
+        let Self { daemon, lun, folder, name, client, .. } = self;
+        drop(client);
+        // It ends with the connection, too.
+        let _ = daemon.ask(Method::DELETE, &format!("/v1/snapshots/{name}"), None);
+        if let Err(error) = release_old(daemon, &lun, folder) {
+            // The next run does it.
+            error.report();
+        }
+    }
+}
+
+fn range(range: &Value) -> Option<ChangedRange> {
+    let change = if range["state"] == "unmapped" { Change::Unmapped } else { Change::Written };
+    let len = range["length"].as_u64().filter(|len| *len > 0)?;
+    Some(ChangedRange { offset: range["offset"].as_u64()?, len, change })
+}
+
+/// Names the epoch that is to be closed, and notes it at the destination.
+fn begin_epoch(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Result<String, Failure> {
+    release_old(daemon, lun, folder)?;
+    let random = random_guids().context("asking for random numbers")?.next().to_digits();
+    let id = EpochId(random.to_be_bytes()).to_string();
+    let mut epochs = Epochs::load(folder);
+    epochs.closed.push(id.clone());
+    epochs.store(folder).map_err(failed)?;
+    Ok(id)
+}
+
+/// Releases the epochs that were closed for the destination, but for the newest point's.
+fn release_old(daemon: &DaemonAddress, lun: &LunName, folder: &dyn Folder) -> Result<(), Failure> {
+    let catalogue = Catalogue::load(folder).map_err(failed)?;
+    let newest = catalogue.newest().and_then(|newest| newest.epoch.clone());
+    let mut epochs = Epochs::load(folder);
+    let before = epochs.clone();
+    for epoch in &before.closed {
+        if Some(epoch) == newest.as_ref() || epoch.parse::<EpochId>().is_err() {
+            continue;
+        }
+        // One that is not there was released, or never closed.
+        match daemon.call(Method::DELETE, &format!("{}/epochs/{epoch}", path(lun)), None)? {
+            Ok(_) | Err((404 | 422, _)) => epochs.closed.retain(|closed| closed != epoch),
+            Err((_, why)) => return Err(Failure::failed(anyhow!("releasing epoch {epoch}: {why}"))),
+        }
+    }
+    if epochs != before {
+        epochs.store(folder).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// What the guest had done when it was frozen.
+pub(super) fn level(freezing: &Freezing, application: bool) -> Level {
+    match (freezing.is_asked_for(), application) {
+        (false, _) => Level::Crash,
+        (true, false) => Level::Fs,
+        (true, true) => Level::Application,
+    }
+}

@@ -1,0 +1,200 @@
+//! The lanes of a disk: their plan, and with `--probe` what is measured on each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use futures_util::future::join_all;
+use lunway_block::{BlockDevice, Buf};
+use lunway_device::OpenOptions;
+use lunway_doctor::facts::{Lane, LaneProbe, Lanes, PlanFinding};
+use lunway_doctor::probe::{NO_ANSWER, path_mtu, segments};
+use lunway_doctor::{Machine, Seen};
+use lunway_iscsi_paths::{IscsiMultipath, LaneName, MultipathUrl, PortalName};
+use lunway_multipath::plan::{Plan, PlanKind, PlannedLane};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::pull;
+use crate::command::paths;
+use crate::device;
+use crate::failure::Failure;
+
+/// Time for a lane to log in. Together with the other two a run stays under 15 s.
+const OPEN_TIME: Duration = Duration::from_secs(4);
+/// Time for the small reads of all lanes, which are made one lane after another.
+const READ_TIME: Duration = Duration::from_secs(4);
+/// Time for the large reads, which all lanes make side by side.
+const LOAD_TIME: Duration = Duration::from_secs(3);
+/// Small reads of a lane: enough for a median that one late answer does not move.
+const READS: usize = 41;
+/// Bytes that are read over each lane: 11,000 segments of 1448 bytes, or 1,800 of 8948.
+const LOAD: u64 = 16 << 20;
+/// Bytes of one of these reads: a burst of 180 segments, which a switch's buffers have to take.
+const PART: usize = 256 << 10;
+/// Share of its time over which a load is spread; the rest is for answers that are late.
+const LOAD_SPREAD: f64 = 0.8;
+
+/// Looks at the plan of a disk's lanes, and with `probe` at the lanes themselves. With `pull` they are taken down,
+/// after a question unless it is true. Also names the interfaces that they leave by.
+pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lanes, Vec<String>), Failure> {
+    let spec = device::parse(device)?;
+    let url = paths::address(&spec)?;
+    device::run(async {
+        let options = OpenOptions::default().iscsi;
+        let plan = IscsiMultipath::plan_for(&url, &options)
+            .await
+            .map_err(|error| Failure::failed(anyhow!("cannot plan lanes to {spec}: {error}")))?;
+        let probes = if probe {
+            eprintln!(
+                "lunway: probing {} lanes: {READS} small reads, {} MiB and some dozen echo requests each, for at most 15 s",
+                plan.lanes.len(),
+                LOAD >> 20
+            );
+            probed(&url, &plan).await
+        } else {
+            vec![Seen::unseen("--probe was not given"); plan.lanes.len()]
+        };
+        let pulls = match pull {
+            None => BTreeMap::new(),
+            Some(agreed) => {
+                pull::agree(&spec.to_string(), plan.lanes.len(), agreed)?;
+                pull::one_by_one(&url).await?
+            }
+        };
+        let lane = |(lane, probe): (&PlannedLane, Seen<LaneProbe>)| Lane {
+            name: lane.name(),
+            near: lane.near,
+            portal: Some(lane.portal),
+            reserve: lane.reserve,
+            probe,
+            pull: pulls.get(&lane.name()).cloned(),
+        };
+        let finding = |finding: &lunway_block::Finding| PlanFinding {
+            id: finding.id.to_owned(),
+            what: finding.what.clone(),
+            place: finding.place.clone(),
+            remedy: finding.remedy.clone(),
+        };
+        let lanes = Lanes {
+            disk: url.to_string(),
+            plan: plan.kind.to_string(),
+            lanes: plan.lanes.iter().zip(probes).map(lane).collect(),
+            findings: plan.warnings.iter().map(finding).collect(),
+        };
+        Ok((lanes, plan.lanes.iter().filter_map(|lane| lane.interface.clone()).collect()))
+    })
+}
+
+/// Measures every lane: each as a disk of its own.
+async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
+    let opened = join_all(plan.lanes.iter().map(|lane| open(url, lane))).await;
+    let mut times = Vec::new();
+    let began = Instant::now();
+    for lane in &opened {
+        times.push(match lane {
+            Ok(disk) => small_reads(disk, READ_TIME.saturating_sub(began.elapsed())).await,
+            Err(why) => Err(why.clone()),
+        });
+    }
+    join_all(opened.iter().flatten().map(load)).await;
+    let mtus = join_all(plan.lanes.iter().map(mtu)).await;
+    let mut probes = Vec::new();
+    for ((lane, times), (port_mtu, path_mtu)) in plan.lanes.iter().zip(times).zip(mtus) {
+        let counted =
+            lane.near.map_or(Seen::unseen("its address is not known"), |near| segments(near, lane.portal));
+        let counted = counted.get().copied().unwrap_or_default();
+        let probe = times.map(|times| LaneProbe {
+            port_mtu,
+            path_mtu,
+            round_trip_us: times[times.len() / 2],
+            round_trip_max_us: times[times.len() - 1],
+            segments: counted.all,
+            lost: counted.lost,
+        });
+        probes.push(probe.into());
+    }
+    for disk in opened.iter().flatten() {
+        let _ = timeout(LOAD_TIME, disk.close()).await;
+    }
+    probes
+}
+
+/// Opens a disk that has this lane alone.
+async fn open(url: &MultipathUrl, lane: &PlannedLane) -> Result<Arc<IscsiMultipath>, String> {
+    let from = lane.near.ok_or("its local address is not known")?;
+    let portal = PortalName {
+        host: lane.portal.ip().to_string(),
+        port: lane.portal.port(),
+        target: lane.target.clone(),
+    };
+    let name = LaneName { from, portal, weight: None, reserve: false };
+    let alone =
+        MultipathUrl { lanes: vec![name], from: Vec::new(), plan: Some(PlanKind::Explicit), ..url.clone() };
+    let options = OpenOptions::default().iscsi;
+    match timeout(OPEN_TIME, IscsiMultipath::open(&alone, &options)).await {
+        Ok(Ok(disk)) => Ok(Arc::new(disk)),
+        Ok(Err(error)) => Err(format!("{NO_ANSWER}: {error}")),
+        Err(_) => Err(format!("{NO_ANSWER} within {} s", OPEN_TIME.as_secs())),
+    }
+}
+
+/// Times of reads of one sector, one after another, microseconds, in order.
+async fn small_reads(disk: &IscsiMultipath, time: Duration) -> Result<Vec<f64>, String> {
+    let device = disk.device();
+    let sector = device.geometry().logical_sector as usize;
+    let mut times = Vec::new();
+    let reads = async {
+        for _ in 0..READS {
+            let began = Instant::now();
+            if let Err(error) = device.read(0, Buf::zeroed(sector)).await {
+                return Err(format!("{NO_ANSWER} to a read: {error}"));
+            }
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(())
+    };
+    match timeout(time, reads).await {
+        Ok(Err(why)) => return Err(why),
+        Err(_) if times.is_empty() => return Err(format!("{NO_ANSWER} to a read in time")),
+        _ => {}
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// Reads from the disk's beginning, in bursts of a part, so that losses show. They are spread over the time that there
+/// is: at full speed the disk's users would have to share the lane with them.
+async fn load(disk: &Arc<IscsiMultipath>) {
+    let device = disk.device();
+    let size = device.geometry().size;
+    let part = (PART as u64).min(size);
+    if part == 0 {
+        return;
+    }
+    let (parts, count) = ((size / part).max(1), (LOAD / part).clamp(1, LOAD / PART as u64));
+    let mut turns = interval(LOAD_TIME.mul_f64(LOAD_SPREAD) / count as u32);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let reads = async {
+        for turn in 0..count {
+            turns.tick().await;
+            if device.read(turn % parts * part, Buf::zeroed(part as usize)).await.is_err() {
+                return;
+            }
+        }
+    };
+    let _ = timeout(LOAD_TIME, reads).await;
+}
+
+/// The MTU of a lane's port, and what of it gets to the other end and back.
+async fn mtu(lane: &PlannedLane) -> (u32, Seen<u32>) {
+    let (Some(near), Some(interface)) = (lane.near, lane.interface.clone()) else {
+        return (0, Seen::unseen("its port is not known"));
+    };
+    let Some(port) = Machine::mtu(&interface) else {
+        return (0, Seen::unseen("its port's MTU is not known"));
+    };
+    let far = lane.portal.ip();
+    let asked = tokio::task::spawn_blocking(move || path_mtu(near, far, port)).await;
+    (port, asked.unwrap_or_else(|_| Seen::unseen("the probe ended")))
+}

@@ -1,0 +1,57 @@
+//! `lunway serve --check`: a configuration, and what it names, without serving.
+
+use std::io;
+
+use anyhow::anyhow;
+use lunway_block::spec::DeviceSpec;
+use lunway_target::{Config, TargetConfig, Warning};
+use serde_json::json;
+
+use super::config_failure;
+use crate::failure::Failure;
+use crate::terminal;
+
+/// Says what `serve` would warn of. What it would refuse before it opens a device is an error here, too, and so is a
+/// file that is not there: devices themselves are not opened, since the daemon that runs may have them.
+pub(super) fn check(config: &Config, file: Option<&str>, as_json: bool) -> Result<(), Failure> {
+    config.check().map_err(config_failure)?;
+    for target in &config.targets {
+        files_exist(target)?;
+    }
+    let warnings: Vec<_> = Warning::of(config).into_iter().map(|warning| warning.text).collect();
+    let (targets, luns) =
+        (config.targets.len(), config.targets.iter().map(|target| target.luns.len()).sum::<usize>());
+    if as_json {
+        return terminal::print_json(
+            &json!({ "file": file, "targets": targets, "luns": luns, "warnings": warnings }),
+        );
+    }
+    let warned = warnings.iter().map(|warning| format!("warning: {}\n", terminal::clean(warning)));
+    let name = file.unwrap_or("the configuration");
+    terminal::print(&format!(
+        "{}{name}: no errors; {}, {}",
+        warned.collect::<String>(),
+        terminal::counted(targets, "target"),
+        terminal::counted(luns, "LUN")
+    ))
+}
+
+fn files_exist(target: &TargetConfig) -> Result<(), Failure> {
+    for lun in &target.luns {
+        let (DeviceSpec::File { path, .. }
+        | DeviceSpec::Vhdx { path }
+        | DeviceSpec::Image { path, .. }
+        | DeviceSpec::Paths { path }) = lun.device.spec().leaf()
+        else {
+            continue;
+        };
+        let missing = match path.metadata() {
+            Ok(_) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let (name, id, path) = (&target.name, lun.id, path.display());
+        return Err(Failure::failed(anyhow!("target {name}, lun {id}: {path}: {missing}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! `lunway backup`: the command, other programs on its files, kills at any moment, folders that are full or read-only.
+//!
+//! 12 kills; `LUNWAY_BACKUP_KILLS=200` makes more.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{PATIENCE, assert_same_bytes, finish, image, lunway, succeed};
+
+/// A folder for backups, and a disk of 24 MiB.
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.path("dest")).unwrap();
+        image(Path::new(&place.path("disk")), 24 << 20, 6 << 20);
+        place
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes something at an offset of the disk.
+    fn change(&self, offset: u64, byte: u8) {
+        let disk = fs::File::options().write(true).open(self.path("disk")).unwrap();
+        disk.write_all_at(&[byte; 5000], offset).unwrap();
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&succeed(lunway(&[words, &["--json"]].concat()))).unwrap()
+    }
+
+    fn run(&self) -> Value {
+        self.json(&["backup", "run", &self.path("disk"), &self.path("dest")])
+    }
+
+    /// Restores a point, and compares it with a file.
+    fn check(&self, point: &str, expected: &str) {
+        let out = self.path("out");
+        let _ = fs::remove_file(&out);
+        succeed(lunway(&["backup", "restore", &self.path("dest"), &out, "--point", point]));
+        assert_same_bytes(Path::new(&out), Path::new(expected));
+    }
+
+    /// The VHDX file of a generation.
+    fn file(&self, generation: u32) -> PathBuf {
+        let begins = format!("{generation:06}-");
+        let names = fs::read_dir(self.path("dest")).unwrap().map(|entry| entry.unwrap().path());
+        let is_it = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with(&begins) && name.ends_with(".vhdx")
+        };
+        names.into_iter().find(is_it).unwrap()
+    }
+}
+
+/// The mount point of a share that is not mounted was called undamaged.
+#[test]
+fn a_folder_without_points_is_an_error_to_those_who_ask_for_its_points() {
+    let empty = tempfile::tempdir().unwrap();
+    let place = empty.path().to_str().unwrap();
+    for words in [&["verify"][..], &["status"], &["prune", "--keep-last", "1"]] {
+        let output = finish(lunway(&[&["backup", words[0], place], &words[1..]].concat()), PATIENCE);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("holds no points: is its share mounted?"), "{words:?}: {said}");
+    }
+    assert_eq!(std::fs::read_dir(place).unwrap().count(), 0);
+}
+
+#[test]
+fn points_are_made_listed_verified_restored_and_pruned() {
+    let place = Place::new();
+    let first = place.run();
+    assert_eq!((&first["kind"], &first["why"]), (&"full".into(), &"it is the first".into()));
+    fs::copy(place.path("disk"), place.path("one")).unwrap();
+    place.change(3 << 20, 1);
+    let second = place.run();
+    assert_eq!(second["kind"], "increment");
+    assert_eq!(second["sent_bytes"], 64 << 10, "{second}");
+    place.change(9 << 20, 2);
+    let third = place.run();
+    let list = place.json(&["backup", "list", &place.path("dest")]);
+    assert_eq!(list.as_array().unwrap().len(), 3);
+    assert_eq!(list[1]["parent"], first["point"]);
+    place.check("latest", &place.path("disk"));
+    place.check(&first["point"].as_str().unwrap()[..9], &place.path("one"));
+    let verified = place.json(&["backup", "verify", &place.path("dest")]);
+    assert_eq!(verified["whole"].as_array().unwrap().len(), 3, "{verified}");
+    let status = place.json(&["backup", "status", &place.path("dest")]);
+    assert_eq!((&status["newest_verified"], &status["chain_files"]), (&third["point"], &3.into()));
+
+    // A point that lacks a file is not listed as sound.
+    let leaves = place.file(2).with_extension("leaves");
+    fs::rename(&leaves, place.path("aside")).unwrap();
+    assert_eq!(place.json(&["backup", "list", &place.path("dest")])[1]["state"], "damaged");
+    fs::rename(place.path("aside"), &leaves).unwrap();
+
+    // The damaged disk gets back what differs.
+    place.change(12 << 20, 3);
+    let disk = place.path("disk");
+    let delta = ["backup", "restore", &place.path("dest"), &disk, "--delta", "--overwrite"];
+    let delta = place.json(&delta);
+    assert_eq!(delta["written"].as_u64().unwrap() + delta["zeroed"].as_u64().unwrap(), 64 << 10, "{delta}");
+    place.check("latest", &disk);
+
+    let prune = ["backup", "prune", &place.path("dest"), "--keep-last", "1"];
+    let dry = place.json(&[&prune[..], &["--dry-run"]].concat());
+    assert_eq!(place.json(&["backup", "list", &place.path("dest")]).as_array().unwrap().len(), 3);
+    let pruned = place.json(&prune);
+    assert_eq!(dry["steps"], pruned["steps"]);
+    let list = place.json(&["backup", "list", &place.path("dest")]);
+    assert_eq!((list.as_array().unwrap().len(), &list[0]["kind"]), (1, &"full".into()));
+    place.check("latest", &disk);
+    succeed(lunway(&["backup", "verify", &place.path("dest")]));
+
+    for (words, sentence) in [
+        (vec!["backup", "restore", &place.path("dest"), "ram:1M", "--point", "zz"], "there is no point"),
+        (vec!["backup", "restore", &place.path("dest"), "ram:1M"], "take a larger one"),
+        (vec!["backup", "run", &disk, &place.path("nowhere")], "make the folder first"),
+        (vec!["backup", "run", "ram:1M", &place.path("dest")], "--rename-source"),
+    ] {
+        let output = finish(lunway(&words), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        assert!(said.contains(sentence) && said.lines().count() == 1, "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn qemu_reads_a_full_and_libvhdi_reads_a_chain() {
+    let place = Place::new();
+    place.run();
+    let first = place.file(1);
+    if let Some(qemu_img) = lunway_foreign::program("qemu-img") {
+        let compared = Command::new(&qemu_img)
+            .args(["compare", "-f", "vhdx", "-F", "raw"])
+            .args([&first, Path::new(&place.path("disk"))])
+            .output()
+            .unwrap();
+        assert!(compared.status.success(), "{}", String::from_utf8_lossy(&compared.stdout));
+    }
+    let mut chain = vec![first];
+    for generation in 2..5 {
+        place.change(u64::from(generation) << 20, generation as u8);
+        place.run();
+        chain.insert(0, place.file(generation));
+    }
+    // Debian's modules are for Debian's Python.
+    let python = Path::new("/usr/bin/python3");
+    let import = Command::new(python).args(["-c", "import pyvhdi"]).stderr(Stdio::null()).status();
+    if !import.is_ok_and(|import| import.success()) {
+        return lunway_foreign::not_run("pyvhdi");
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vhdx/tests/readers/read.py");
+    let read = Command::new(python).arg(script).args(["libvhdi", &place.path("read")]).args(&chain).output();
+    let read = read.unwrap();
+    assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    assert_same_bytes(Path::new(&place.path("read")), Path::new(&place.path("disk")));
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_moment_is_gone_on_with() {
+    let place = Place::new();
+    let kills: u64 = env::var("LUNWAY_BACKUP_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let mut left_incomplete = 0;
+    for number in 0..kills {
+        place.change(number * 7919 * 512 % (20 << 20), number as u8 + 1);
+        // Slow enough that the kill comes in between as often as not.
+        let words = ["backup", "run", &place.path("disk"), &place.path("dest"), "--limit", "4M/s"];
+        let words: Vec<&str> =
+            if number % 3 == 0 { [&words[..], &["--full"]].concat() } else { words.to_vec() };
+        let mut child = lunway(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        thread::sleep(Duration::from_millis(20 + number * 211 % 900));
+        let _ = child.kill();
+        child.wait().unwrap();
+        let status = finish(lunway(&["backup", "status", &place.path("dest"), "--json"]), PATIENCE);
+        // A kill before anything was durable has left no points, which is an error.
+        if status.status.success() {
+            let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+            left_incomplete += status["incomplete"].as_u64().unwrap();
+        }
+        if number % 4 == 3 {
+            place.run();
+            place.check("latest", &place.path("disk"));
+        }
+    }
+    place.run();
+    place.check("latest", &place.path("disk"));
+    succeed(lunway(&["backup", "verify", &place.path("dest")]));
+    println!("{left_incomplete} of {kills} kills left an incomplete point");
+    assert!(left_incomplete > 0, "no kill came in the middle");
+}
+
+#[test]
+fn a_full_share_says_so_and_a_read_only_one_is_listed_verified_and_restored() {
+    if !rustix::process::geteuid().is_root() {
+        return lunway_foreign::not_run("mounts: root");
+    }
+    let Some(unshare) = lunway_foreign::program("unshare") else { return };
+    let place = Place::new();
+    let binary = env!("CARGO_BIN_EXE_lunway");
+    let [disk, dest, out] = ["disk", "dest", "out"].map(|name| place.path(name));
+    // A share with room for a third of the data, then for all, then one that cannot be written.
+    let script = format!(
+        "set -x
+        mount -t tmpfs -o size=8m none {dest} || exit 77
+        {binary} backup run {disk} {dest} && exit 1
+        {binary} backup list {dest} --json
+        mount -o remount,size=64m {dest}
+        {binary} backup run {disk} {dest} --json || exit 2
+        mount -o remount,ro {dest}
+        {binary} backup run {disk} {dest} && exit 3
+        {binary} backup verify {dest} || exit 4
+        {binary} backup restore {dest} {out} || exit 5"
+    );
+    let mut command = Command::new(unshare);
+    command.args(["--mount", "sh", "-c", &script]);
+    let output = finish(command, PATIENCE);
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(77) {
+        return lunway_foreign::not_run("mounts in a namespace of its own");
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("the destination is full: free space there"), "{said}");
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_same_bytes(Path::new(&out), Path::new(&disk));
+}

@@ -1,0 +1,239 @@
+//! `lunway lun compact`: the file of a served VHDX becomes shorter under verified writes, yields, is cancelled, goes
+//! on, and survives kills of the daemon; frozen file systems say what is free.
+//!
+//! 5 kills; `LUNWAY_COMPACTION_KILLS=100` makes more.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "support/daemon.rs"]
+mod daemon;
+#[path = "support/initiator.rs"]
+mod initiator;
+mod support;
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use daemon::{Daemon, folder_of_vhdx, lun, refused};
+use initiator::Initiator;
+use serde_json::Value;
+use support::{IQN, lunway, succeed};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of a sector of the disk.
+const SECTOR: u64 = 512;
+/// Blocks of the disk, of 1 MiB.
+const BLOCKS: u64 = 64;
+
+fn status(folder: &Path) -> Value {
+    serde_json::from_str(&succeed(lun(folder, "compact", &[IQN, "0", "--status", "--json"]))).unwrap()
+}
+
+fn file_len(folder: &Path) -> u64 {
+    folder.join("disk.vhdx").metadata().unwrap().len()
+}
+
+/// WRITE (10) of 4 KiB that are full of a number; an error where the daemon is gone.
+fn write(initiator: &mut Initiator, at: u64, number: u32) -> std::io::Result<()> {
+    let data = number.to_be_bytes().repeat(1024);
+    let lba = u32::try_from(at / SECTOR).unwrap().to_be_bytes();
+    let cdb = [0x2A, 0, lba[0], lba[1], lba[2], lba[3], 0, 0, 8, 0];
+    let written = initiator.execute(0, &cdb, &data, 0)?;
+    assert_eq!(written.status, 0, "{:?}", written.sense);
+    Ok(())
+}
+
+/// The number in 4 KiB, by READ (10).
+fn read(initiator: &mut Initiator, at: u64) -> u32 {
+    let lba = u32::try_from(at / SECTOR).unwrap().to_be_bytes();
+    let cdb = [0x28, 0, lba[0], lba[1], lba[2], lba[3], 0, 0, 8, 0];
+    let read = initiator.execute(0, &cdb, &[], 4096).unwrap();
+    assert_eq!(read.status, 0, "{:?}", read.sense);
+    let number = u32::from_be_bytes(read.data_in[..4].try_into().unwrap());
+    assert!(read.data_in.chunks(4).all(|found| found == number.to_be_bytes()), "byte {at}");
+    number
+}
+
+/// UNMAP of whole blocks.
+fn unmap(initiator: &mut Initiator, first: u64, count: u64) -> std::io::Result<()> {
+    let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+    list.extend_from_slice(&(first * MIB / SECTOR).to_be_bytes());
+    list.extend_from_slice(&u32::try_from(count * MIB / SECTOR).unwrap().to_be_bytes());
+    list.extend_from_slice(&[0; 4]);
+    let unmapped = initiator.execute(0, &[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0)?;
+    assert_eq!(unmapped.status, 0, "{:?}", unmapped.sense);
+    Ok(())
+}
+
+/// Writes into every block, and gives the lower half up again.
+fn make_holes(initiator: &mut Initiator) {
+    for block in 0..BLOCKS {
+        write(initiator, block * MIB, block as u32 + 1).unwrap();
+    }
+    unmap(initiator, 0, BLOCKS / 2).unwrap();
+    initiator.flush().unwrap();
+}
+
+#[test]
+fn a_served_file_becomes_shorter_and_its_initiators_notice_nothing() {
+    let folder = folder_of_vhdx("");
+    let daemon = Daemon::start(folder.path());
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    for (arguments, why) in [
+        (&[IQN, "1"][..], "only a disk in a VHDX file"),
+        (&[IQN, "9"], "lun 9"),
+        (&[IQN, "0", "--status"], "has not been compacted"),
+        (&[IQN, "0", "--freeze", "exit 3", "--thaw", "echo thawed > thawed"], "exit 3"),
+    ] {
+        let said = refused(lun(folder.path(), "compact", arguments));
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(folder.path().join("thawed").exists(), "it is thawed in any case");
+    make_holes(&mut initiator);
+    let before = file_len(folder.path());
+
+    succeed(lun(folder.path(), "compact", &[IQN, "0", "--rate", "1M", "--background"]));
+    let said = refused(lun(folder.path(), "compact", &[IQN, "0"]));
+    assert!(said.contains("--cancel"), "{said}");
+    succeed(lun(folder.path(), "compact", &[IQN, "0", "--cancel"]));
+    support::until(|| status(folder.path())["state"] == "cancelled");
+
+    let said = succeed(lun(folder.path(), "compact", &[IQN, "0", "--rate", "1G"]));
+    assert!(said.contains("done") && said.contains("shorter"), "{said}");
+    let after = file_len(folder.path());
+    assert!(after <= before - BLOCKS / 2 * MIB, "{before} {after}");
+    for block in 0..BLOCKS {
+        let expected = if block < BLOCKS / 2 { 0 } else { block as u32 + 1 };
+        assert_eq!(read(&mut initiator, block * MIB), expected, "block {block}");
+    }
+    drop(initiator);
+    drop(daemon);
+    let disk = folder.path().join("disk.vhdx");
+    assert!(succeed(lunway(&["disk", "check", disk.to_str().unwrap()])).contains("no errors"));
+}
+
+#[test]
+fn a_frozen_guest_says_what_is_free() {
+    let Some(mke2fs) = lunway_foreign::program("mke2fs") else { return };
+    let folder = folder_of_vhdx("");
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir(path("contents")).unwrap();
+    fs::write(path("contents/file"), vec![0xA5; 2 << 20]).unwrap();
+    fs::File::create(path("ext4.img")).unwrap().set_len(BLOCKS * MIB).unwrap();
+    let made =
+        Command::new(mke2fs).args(["-q", "-t", "ext4", "-d", &path("contents"), &path("ext4.img")]).status();
+    assert!(made.unwrap().success());
+    // What is free was written once.
+    let daemon = Daemon::start(folder.path());
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    for block in 0..BLOCKS {
+        write(&mut initiator, block * MIB, 7).unwrap();
+    }
+    let url = format!("iscsi://{}/{IQN}/0", daemon.address);
+    succeed(lunway(&["copy", &path("ext4.img"), &url, "--overwrite"]));
+    for block in BLOCKS / 2..BLOCKS - 2 {
+        write(&mut initiator, block * MIB + 512 * 1024, 9).unwrap();
+    }
+    initiator.flush().unwrap();
+    let before = file_len(folder.path());
+    let frozen =
+        [IQN, "0", "--rate", "1G", "--freeze", "echo frozen >> hooks", "--thaw", "echo thawed >> hooks"];
+    let said = succeed(lun(folder.path(), "compact", &frozen));
+    assert_eq!(fs::read_to_string(path("hooks")).unwrap(), "frozen\nthawed\n");
+    assert!(status(folder.path())["dropped"].as_u64().unwrap() > 0, "{said}");
+    assert!(file_len(folder.path()) < before, "{said}");
+    drop(initiator);
+    daemon.kill();
+    fs::remove_file(path("ext4.img")).unwrap();
+    succeed(lunway(&["disk", "convert", &path("disk.vhdx"), &path("ext4.img")]));
+    let checked = Command::new("e2fsck").args(["-fn", &path("ext4.img")]).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    let file = Command::new("debugfs").args(["-R", "cat /file", &path("ext4.img")]).output().unwrap();
+    assert!(file.stdout == vec![0xA5; 2 << 20], "{} bytes", file.stdout.len());
+}
+
+#[test]
+fn a_file_is_compacted_when_the_daemon_ends() {
+    let folder = folder_of_vhdx("compact = [\"on-close\"]\n");
+    let mut daemon = Daemon::start(folder.path());
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    make_holes(&mut initiator);
+    drop(initiator);
+    let before = file_len(folder.path());
+    let process = rustix::process::Pid::from_child(&daemon.child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    let after = file_len(folder.path());
+    assert!(after <= before - BLOCKS / 2 * MIB, "{before} {after}");
+}
+
+#[test]
+fn kills_of_the_daemon_while_it_compacts_lose_nothing_that_was_flushed() {
+    let kills: u32 = env::var("LUNWAY_COMPACTION_KILLS").map_or(5, |count| count.parse().unwrap());
+    let folder = folder_of_vhdx("");
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    // Eight blocks of the upper half are written all the time, and mostly stay; the others move.
+    let places: Vec<u64> = (0..32).map(|n| (BLOCKS / 2 + n) * MIB + n * 8192).collect();
+    let hot = |place: &u64| (place / MIB).is_multiple_of(4);
+    // What each place must at least hold: numbers only grow.
+    let mut flushed = vec![0; places.len()];
+    let mut cut = 0;
+    for round in 0..=kills {
+        let daemon = Daemon::start(folder.path());
+        let mut initiator = Initiator::ready(&daemon.address, IQN);
+        for (place, least) in places.iter().zip(&mut flushed) {
+            let found = read(&mut initiator, *place);
+            assert!(found >= *least, "round {round}, byte {place}: {found} after a flush of {least}");
+            *least = found;
+        }
+        if round == kills {
+            break;
+        }
+        // New holes below what is checked.
+        for block in 0..BLOCKS / 2 {
+            write(&mut initiator, block * MIB, 1).unwrap();
+        }
+        for (place, least) in places.iter().zip(&mut flushed) {
+            unmap(&mut initiator, place / MIB, 1).unwrap();
+            *least = round << 16;
+            write(&mut initiator, *place, *least).unwrap();
+        }
+        unmap(&mut initiator, 0, BLOCKS / 2).unwrap();
+        initiator.flush().unwrap();
+        let before = file_len(folder.path());
+        let targets = places.clone();
+        let writing = thread::spawn(move || {
+            let mut flushed = vec![round << 16; targets.len()];
+            for number in 1.. {
+                for place in targets.iter().filter(|place| hot(place)) {
+                    if write(&mut initiator, *place, (round << 16) + number).is_err() {
+                        return flushed;
+                    }
+                }
+                if initiator.flush().is_err() {
+                    return flushed;
+                }
+                for (flushed, _) in flushed.iter_mut().zip(&targets).filter(|(_, place)| hot(place)) {
+                    *flushed = (round << 16) + number;
+                }
+            }
+            flushed
+        });
+        succeed(lun(folder.path(), "compact", &[IQN, "0", "--rate", "1G", "--background"]));
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        thread::sleep(Duration::from_micros(random % 1_500_000));
+        daemon.kill();
+        flushed = writing.join().unwrap();
+        cut += u32::from(file_len(folder.path()) < before);
+    }
+    println!("{kills} kills; {cut} times the file had been cut");
+    assert!(cut > 0, "{kills} kills, all of them before anything was done");
+    let disk = folder.path().join("disk.vhdx");
+    assert!(succeed(lunway(&["disk", "check", disk.to_str().unwrap()])).contains("no errors"));
+}

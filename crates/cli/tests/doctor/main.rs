@@ -1,0 +1,342 @@
+//! `lunway doctor` on networks that run, on a running target, and on facts of elsewhere.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../../../lab/tests/network/sandboxed.rs"]
+mod sandboxed;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cost;
+mod ends;
+mod fixes;
+mod odd;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use lunway_doctor::{Group, Machine, Verdict, diagnose, gather, rule};
+use lunway_lab::Network;
+use sandboxed::inside;
+use serde_json::Value;
+use support::{PATIENCE, Served, finish, lunway, succeed, until};
+
+/// `lunway doctor --json`, whose answers are kept in a folder of the test's own.
+fn doctor<S: AsRef<str>>(arguments: &[S], state: &Path) -> Command {
+    let mut command = lunway(&["doctor", "--json"]);
+    command.args(arguments.iter().map(AsRef::as_ref)).env("XDG_STATE_HOME", state);
+    command
+}
+
+fn findings(output: &Output) -> Vec<Value> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let document: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+    document["findings"].as_array().unwrap().clone()
+}
+
+/// Verdicts of a rule.
+fn verdicts(findings: &[Value], rule: &str) -> Vec<String> {
+    let of_rule = findings.iter().filter(|finding| finding["id"] == rule);
+    of_rule.map(|finding| finding["verdict"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A network namespace with two pairs of virtual ports, `st1` and `st2`, with addresses in one subnet.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new() -> Option<Self> {
+        let mut command = Command::new("unshare");
+        // A file system of its own for /sys, which shows the namespace in which it was mounted.
+        command.args(["--map-root-user", "--net", "--mount", "sh", "-c"]);
+        command.arg("mount -t sysfs sysfs /sys && echo ready && exec sleep 600");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let mut ready = [0; 5];
+        let read = std::io::Read::read_exact(child.stdout.as_mut()?, &mut ready);
+        let namespace = Self(child);
+        read.ok()?;
+        let made = namespace.run(
+            "for p in st1 st2; do ip link add $p type veth peer name ${p}x && ip link set $p up && ip link set ${p}x up; done &&
+             ip address add 10.9.0.1/24 dev st1 && ip address add 10.9.0.2/24 dev st2 &&
+             sysctl -qw net.ipv4.conf.all.rp_filter=0 && for p in st1 st2; do
+             sysctl -qw net.ipv4.conf.$p.arp_ignore=1 net.ipv4.conf.$p.arp_announce=2 net.ipv4.conf.$p.rp_filter=2; done",
+        );
+        made.status.success().then_some(namespace)
+    }
+
+    fn enter(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        let process = self.0.id().to_string();
+        command.args(["--target", &process, "--user", "--net", "--mount", "--preserve-credentials"]);
+        command
+    }
+
+    fn run(&self, script: &str) -> Output {
+        let mut command = self.enter();
+        command.args(["sh", "-ec", script]);
+        finish(command, PATIENCE)
+    }
+
+    /// What doctor finds at the two ports.
+    fn findings(&self, state: &Path) -> Vec<Value> {
+        let own = doctor(&["--port", "st1", "--port", "st2"], state);
+        let mut command = self.enter();
+        command.arg(own.get_program()).args(own.get_args());
+        for (name, value) in own.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        findings(&finish(command, PATIENCE))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Rules that are broken by a command, in a namespace.
+const PLANTED: [(&str, &str); 8] = [
+    ("port-mtu", "ip link set dev st2 mtu 1400"),
+    ("port-carrier", "ip link set dev st2 down"),
+    ("arp-ignore", "sysctl -qw net.ipv4.conf.st2.arp_ignore=0"),
+    ("arp-announce", "sysctl -qw net.ipv4.conf.st2.arp_announce=0"),
+    ("reverse-path", "sysctl -qw net.ipv4.conf.st2.rp_filter=1"),
+    ("tcp-window", "sysctl -qw net.ipv4.tcp_rmem='4096 65536 65536'"),
+    ("tcp-scaling", "sysctl -qw net.ipv4.tcp_window_scaling=0"),
+    ("tcp-sack", "sysctl -qw net.ipv4.tcp_sack=0"),
+];
+
+#[test]
+fn in_a_network_each_fault_is_told_alone_and_its_fix_and_undo_do_what_they_say() {
+    let Some(namespace) = Namespace::new() else {
+        return lunway_foreign::machine_lacks("network namespaces, or ip and nsenter");
+    };
+    let state = tempfile::tempdir().unwrap();
+    // What else this machine is like does not matter here.
+    let of_network: BTreeSet<&str> = PLANTED.iter().map(|(rule, _)| *rule).collect();
+    let broken = |findings: &[Value]| -> BTreeSet<String> {
+        let ids = findings.iter().filter(|finding| finding["verdict"] != "ok");
+        let ids = ids.map(|finding| finding["id"].as_str().unwrap().to_owned());
+        ids.filter(|id| of_network.contains(id.as_str())).collect()
+    };
+    let found = namespace.findings(state.path());
+    assert_eq!(broken(&found), BTreeSet::new(), "a healthy network: {found:#?}");
+    for rule in &of_network {
+        assert!(!verdicts(&found, rule).is_empty(), "{rule} does not apply");
+    }
+    for (rule, plant) in PLANTED {
+        let planted = namespace.run(plant);
+        assert!(planted.status.success(), "{rule}: {planted:?}");
+        let found = namespace.findings(state.path());
+        assert_eq!(broken(&found), BTreeSet::from([rule.to_owned()]), "{plant}");
+        let is_broken = |finding: &&Value| finding["id"] == rule && finding["verdict"] != "ok";
+        let finding = found.iter().find(is_broken).unwrap();
+        let fix = finding["do"].as_str().unwrap();
+        let fixed = namespace.run(fix);
+        assert!(fixed.status.success(), "{rule}: {fix}: {fixed:?}");
+        assert_eq!(broken(&namespace.findings(state.path())), BTreeSet::new(), "{rule}: {fix}");
+        let undo = finding["undo"].as_str().unwrap();
+        if undo.is_empty() {
+            continue;
+        }
+        let undone = namespace.run(undo);
+        assert!(undone.status.success(), "{rule}: {undo}: {undone:?}");
+        assert_eq!(
+            broken(&namespace.findings(state.path())),
+            BTreeSet::from([rule.to_owned()]),
+            "{rule}: {undo}"
+        );
+        namespace.run(fix);
+    }
+}
+
+#[test]
+fn a_run_takes_less_than_five_seconds_and_its_exit_code_is_its_verdict() {
+    let state = tempfile::tempdir().unwrap();
+    let began = Instant::now();
+    let output = finish(doctor::<&str>(&[], state.path()), PATIENCE);
+    let took = began.elapsed();
+    let found = findings(&output);
+    let has = |verdict: &str| found.iter().any(|finding| finding["verdict"] == verdict);
+    let code = match () {
+        () if has("bad") => 4,
+        () if has("warn") => 3,
+        () if has("unknown") => 5,
+        () => 0,
+    };
+    assert_eq!(output.status.code(), Some(code), "{found:#?}");
+    // 5 s on an idle machine; here others may run.
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    assert!(has("ok") && verdicts(&found, "mount-full").len() == verdicts(&found, "mount-sync").len());
+}
+
+#[test]
+fn a_rule_is_muted_and_a_question_answered_once_is_remembered() {
+    let state = tempfile::tempdir().unwrap();
+    let verdict = |arguments: &[&str]| {
+        verdicts(&findings(&finish(doctor(arguments, state.path()), PATIENCE)), "asked-ups")
+    };
+    assert_eq!(verdict(&[]), ["unknown"]);
+    assert_eq!(verdict(&["--answer", "asked-ups=no"]), ["warn"]);
+    assert_eq!(verdict(&[]), ["warn"], "it is remembered");
+    assert_eq!(verdict(&["--mute", "asked-ups"]), Vec::<String>::new());
+    assert_eq!(verdict(&["--answer", "asked-ups=yes"]), ["ok"]);
+    for (arguments, sentence) in [
+        (&["--mute", "nonsense"][..], "there is no rule \"nonsense\""),
+        (&["--answer", "port-mtu=yes"], "is no question"),
+        (&["--ask"], "--ask needs a terminal"),
+    ] {
+        let output = finish(doctor(arguments, state.path()), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains(sentence), "{said}");
+    }
+}
+
+#[test]
+fn facts_are_judged_elsewhere_as_they_are_here_and_odd_files_cost_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let mut facts = lunway(&["doctor", "--facts"]);
+    facts.env("XDG_STATE_HOME", folder.path());
+    fs::write(path("facts.json"), succeed(facts)).unwrap();
+    let here = findings(&finish(doctor::<&str>(&[], folder.path()), PATIENCE));
+    let there = findings(&finish(doctor(&["--from", &path("facts.json")], folder.path()), PATIENCE));
+    let ids =
+        |found: &[Value]| -> BTreeSet<String> { found.iter().map(|one| one["id"].to_string()).collect() };
+    assert_eq!(ids(&here), ids(&there));
+    for (name, content) in [
+        ("empty.json", &b""[..]),
+        ("text.json", b"a text"),
+        ("later.json", b"{\"schema\": 2}"),
+        ("odd.json", b"{\"schema\": 1, \"ports\": [{\"mtu\": -1}]}"),
+        ("bytes.json", &[0xff; 4096]),
+        ("utf16.json", &[0xff, 0xfe, b'{', 0, b'x']),
+    ] {
+        fs::write(path(name), content).unwrap();
+        let output = finish(doctor(&["--from", &path(name)], folder.path()), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.lines().count() == 1, "{name}: {said}");
+        assert!(said.contains("cannot judge"), "{name}: {said}");
+    }
+    // What the script for Windows writes, UTF-16 and marks of byte order included.
+    let windows = r#"{"schema":1,"windows":{"name":"W","disk_timeout":30,"policy":{"unseen":"no MPIO"}}}"#;
+    let bytes: Vec<u8> =
+        [0xff, 0xfe].into_iter().chain(windows.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    fs::write(path("windows.json"), bytes).unwrap();
+    let found = findings(&finish(doctor(&["--from", &path("windows.json")], folder.path()), PATIENCE));
+    assert_eq!(verdicts(&found, "windows-disk-timeout"), ["warn"]);
+    assert_eq!(verdicts(&found, "windows-policy"), ["unknown"]);
+}
+
+#[test]
+fn a_running_target_is_judged_with_its_stores_and_lanes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::File::create(path("small.img")).unwrap().set_len(1 << 20).unwrap();
+    // More than any machine of tests has left, and less than ext4 refuses.
+    fs::File::create(path("thin.img")).unwrap().set_len(8 << 40).unwrap();
+    let socket = path("socket");
+    let (small, thin) = (format!("0={}", path("small.img")), format!("1={}", path("thin.img")));
+    let served = Served::start(&["--lun", &small, "--lun", &thin, "--socket", &socket]);
+    until(|| Path::new(&socket).exists());
+    let found = findings(&finish(doctor(&["--socket", &socket], folder.path()), PATIENCE));
+    assert_eq!(verdicts(&found, "store-thin"), ["warn"], "8 TiB were promised: {found:#?}");
+    for (rule, verdict) in
+        [("lun-serial", "ok"), ("lun-store-twice", "ok"), ("portal-idle", "ok"), ("target-closed", "ok")]
+    {
+        let all = verdicts(&found, rule);
+        assert!(!all.is_empty() && all.iter().all(|one| one == verdict), "{rule}: {all:?}");
+    }
+    let url = served.url(0);
+    let output = finish(doctor(&[&url, "--probe"], folder.path()), PATIENCE);
+    let found = findings(&output);
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("probing 1 lane"),
+        "it says first that it is active"
+    );
+    for rule in ["lane-answers", "lane-delayed"] {
+        assert_eq!(verdicts(&found, rule), ["ok"], "{rule}: {found:#?}");
+    }
+    drop(served);
+    let output = finish(doctor(&["--socket", &path("nobody")], folder.path()), PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("no daemon answers"), "{said}");
+}
+
+/// The lanes of the seven published set-ups: numbers of the server's card and of the storage's.
+const SEVEN: [(&str, &[(u8, u8)]); 7] = [
+    ("A", &[(0, 0), (1, 0), (2, 0), (3, 0)]),
+    ("B", &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]),
+    ("C", &[(0, 0), (1, 1)]),
+    ("D", &[(0, 0)]),
+    ("E", &[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]),
+    ("F", &[(0, 0), (1, 1), (2, 0), (3, 1)]),
+    ("G", &[(0, 0), (1, 1)]),
+];
+
+#[test]
+fn the_seven_published_networks_raise_no_alarm_at_either_end() {
+    if !inside("the_seven_published_networks_raise_no_alarm_at_either_end") {
+        return;
+    }
+    for (test, lanes) in SEVEN {
+        let cards = |of: fn(&(u8, u8)) -> u8| -> BTreeSet<u8> { lanes.iter().map(of).collect() };
+        let cables = |host: &str, cards: BTreeSet<u8>| -> String {
+            let cable = |card: u8| {
+                format!(
+                    "[[cable]]\nname = '{host}{card}'\nends = ['{host}.eth{card}', 'fabric']\nmtu = 9000\n"
+                )
+            };
+            cards.into_iter().map(cable).collect()
+        };
+        let text = format!(
+            "[[host]]\nname = 'server'\n[[host]]\nname = 'storage'\n[[switch]]\nname = 'fabric'\n{}{}",
+            cables("server", cards(|lane| lane.0)),
+            cables("storage", cards(|lane| lane.1))
+        );
+        let network = Network::build(&toml::from_str(&text).unwrap()).unwrap();
+        let (server, storage) = (network.host("server").unwrap(), network.host("storage").unwrap());
+        // A connection for each lane, to iSCSI's port: by these doctor knows the ports that carry storage.
+        let mut connections = Vec::new();
+        let address = |host: &lunway_lab::LiveHost, card: u8| host.address(&format!("eth{card}")).unwrap();
+        for card in cards(|lane| lane.1) {
+            let at = SocketAddr::new(address(storage, card), 3260);
+            let listener = storage.run(|| TcpListener::bind(at).unwrap()).unwrap();
+            for lane in lanes.iter().filter(|lane| lane.1 == card) {
+                let from = SocketAddr::new(address(server, lane.0), 0);
+                let near = server.run(|| connect(from, at)).unwrap();
+                connections.push((near, listener.accept().unwrap().0));
+            }
+        }
+        for host in [server, storage] {
+            let facts = host.run(|| gather(&Machine::this(), &[])).unwrap();
+            let found = diagnose(&facts);
+            let of_network = |id: &str| rule(id).unwrap().group == Group::Network;
+            let alarms: Vec<_> = found
+                .iter()
+                .filter(|one| of_network(one.finding.id) && one.verdict > Verdict::Unknown)
+                .collect();
+            assert!(alarms.is_empty(), "{test}, {}: {alarms:#?}", host.name());
+            let has = |id: &str| found.iter().any(|one| one.finding.id == id && one.verdict == Verdict::Ok);
+            assert!(has("route-source") && has("route-router"), "{test}, {}: {found:#?}", host.name());
+            assert!(!has("arp-ignore") || facts.ports.unwrap().get().unwrap().len() > 1);
+        }
+    }
+}
+
+/// A connection from an address of one's own.
+fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&from.into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}

@@ -1,0 +1,169 @@
+//! `lun epoch` and `lun changes`: what initiators write is listed, after kill -9 of the daemon too, and a disk that was
+//! changed meanwhile is said to be unknown.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "support/daemon.rs"]
+mod daemon;
+#[path = "support/initiator.rs"]
+mod initiator;
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use daemon::{Daemon, lun};
+use initiator::Initiator;
+use serde_json::{Value, json};
+use support::{IQN, PATIENCE, finish, lunway, succeed};
+
+const GRAIN: u64 = 64 << 10;
+/// Of a disk of up to 1 TiB.
+const REGION: u64 = 4 << 20;
+const SIZE: u64 = 256 << 20;
+
+/// A folder with a disk, and a configuration that serves it with and without tracking.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["disk.img", "other.img"] {
+        fs::File::create(folder.path().join(name)).unwrap().set_len(SIZE).unwrap();
+    }
+    let text = format!(
+        "listen = [\"127.0.0.1:0\"]\nstate_dir = \"state\"\ncores = 1\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
+         [[target.lun]]\nid = 0\ndevice = \"raw:disk.img\"\ntrack = true\n\
+         [[target.lun]]\nid = 1\ndevice = \"raw:other.img\"\n"
+    );
+    fs::write(folder.path().join("lunway.toml"), text).unwrap();
+    folder
+}
+
+fn close(folder: &Path) -> String {
+    let closed = succeed(lun(folder, "epoch", &["close", IQN, "0"]));
+    assert_eq!(closed.trim_end().len(), 32, "{closed}");
+    closed.trim_end().to_owned()
+}
+
+fn changes(folder: &Path, since: &str) -> Value {
+    serde_json::from_str(&succeed(lun(folder, "changes", &[IQN, "0", "--since", since, "--json"]))).unwrap()
+}
+
+fn range(offset: u64, length: u64, state: &str) -> Value {
+    json!({ "offset": offset, "length": length, "state": state })
+}
+
+/// WRITE (10) of one block.
+fn write(initiator: &mut Initiator, offset: u64) {
+    let block = (offset / 512) as u32;
+    let mut cdb = [0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    cdb[2..6].copy_from_slice(&block.to_be_bytes());
+    let done = initiator.execute(0, &cdb, &[7; 512], 0).unwrap();
+    assert_eq!(done.status, 0, "{done:?}");
+}
+
+/// WRITE SAME (16) of zeroes, with UNMAP.
+fn discard(initiator: &mut Initiator, offset: u64, length: u64) {
+    let mut cdb = [0x93, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    cdb[2..10].copy_from_slice(&(offset / 512).to_be_bytes());
+    cdb[10..14].copy_from_slice(&((length / 512) as u32).to_be_bytes());
+    let done = initiator.execute(0, &cdb, &[0; 512], 0).unwrap();
+    assert_eq!(done.status, 0, "{done:?}");
+}
+
+#[test]
+fn what_is_written_is_listed_and_a_killed_daemon_forgets_nothing() {
+    let folder = folder();
+    let folder = folder.path();
+    let daemon = Daemon::start(folder);
+    let before = succeed(lun(folder, "changes", &[IQN, "0"]));
+    assert!(before.starts_with("unknown, compare everything: no epoch"), "{before}");
+
+    let first = close(folder);
+    let mut initiator = Initiator::ready(&daemon.address, IQN);
+    write(&mut initiator, 0);
+    write(&mut initiator, 5 * REGION);
+    discard(&mut initiator, 9 * REGION, 2 * GRAIN);
+    let known = changes(folder, &first);
+    assert_eq!((&known["known"], &known["epoch"]), (&json!(true), &json!(first)));
+    let all = [
+        range(0, GRAIN, "written"),
+        range(5 * REGION, GRAIN, "written"),
+        range(9 * REGION, 2 * GRAIN, "unmapped"),
+    ];
+    assert_eq!(known["ranges"], json!(all));
+
+    // A second destination closes an epoch of its own.
+    let second = close(folder);
+    write(&mut initiator, 7 * REGION + GRAIN);
+    daemon.kill();
+
+    let daemon = Daemon::start(folder);
+    let hot = range(7 * REGION, REGION, "written");
+    assert_eq!(changes(folder, &second)["ranges"], json!([hot]));
+    let since_first = changes(folder, &first)["ranges"].clone();
+    assert_eq!(since_first, json!([all[0], all[1], hot, all[2]]));
+    let table = succeed(lun(folder, "changes", &[IQN, "0", "--since", &second]));
+    assert!(table.contains("4 MiB written") || table.contains("4MiB written"), "{table}");
+
+    let list: Value =
+        serde_json::from_str(&succeed(lun(folder, "epoch", &["list", IQN, "0", "--json"]))).unwrap();
+    let names: Vec<_> = list["epochs"].as_array().unwrap().iter().map(|epoch| &epoch["epoch"]).collect();
+    assert_eq!(names, [&json!(first), &json!(second)]);
+    succeed(lun(folder, "epoch", &["release", IQN, "0", &second]));
+    assert_eq!(changes(folder, &first)["ranges"], since_first);
+    assert_eq!(changes(folder, &second)["known"], json!(false));
+    drop(daemon);
+}
+
+#[test]
+fn a_disk_that_changes_while_no_daemon_serves_it_is_unknown() {
+    let folder = folder();
+    let folder = folder.path();
+    let start = || {
+        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+        let mut command = lunway(&["serve", "-c", &path("lunway.toml"), "--socket", &path("api.sock")]);
+        command.env("LUNWAY_RUNTIME_DIR", path("run"));
+        let running = support::Running::start(command);
+        support::until(|| finish(lun(folder, "epoch", &["list", IQN, "0"]), PATIENCE).status.success());
+        running
+    };
+    let end = |running: support::Running| {
+        running.signal(rustix::process::Signal::TERM);
+        assert!(running.end(PATIENCE).status.success());
+    };
+    let running = start();
+    let epoch = close(folder);
+    end(running);
+    // Nothing happened: nothing changed.
+    let running = start();
+    assert_eq!(changes(folder, &epoch)["ranges"], json!([]));
+    end(running);
+    fs::write(folder.join("copy"), "x").unwrap();
+    let disk = fs::File::options().write(true).open(folder.join("disk.img")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, b"behind its back", 0).unwrap();
+    let running = start();
+    let unknown = changes(folder, &epoch);
+    assert_eq!(unknown["known"], json!(false));
+    assert!(unknown["why"].as_str().unwrap().contains("was changed while it was not served"), "{unknown}");
+    end(running);
+}
+
+#[test]
+fn what_is_not_tracked_is_refused_in_a_sentence() {
+    let folder = folder();
+    let folder = folder.path();
+    let _daemon = Daemon::start(folder);
+    for (arguments, word) in [
+        (&["epoch", "close", IQN, "1"][..], "its changes are not tracked"),
+        (&["changes", IQN, "9"], "lun 9"),
+        (&["epoch", "release", IQN, "0", "00000000000000000000000000000001"], "no epoch"),
+        (&["set", IQN, "1", "--track"], "cannot be reopened while it is served"),
+    ] {
+        let output = finish(lun(folder, arguments[0], &arguments[1..]), PATIENCE);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(word), "{arguments:?}: {said}");
+    }
+    // Added again, it is tracked.
+    succeed(lun(folder, "remove", &[IQN, "1"]));
+    succeed(lun(folder, "add", &[IQN, "1", "other.img", "--track"]));
+    succeed(lun(folder, "epoch", &["close", IQN, "1"]));
+}

@@ -1,0 +1,36 @@
+//! The machine itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+
+/// A Linux machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Root has collected the facts.
+    pub root: bool,
+    /// Its clock follows another one.
+    pub clock_synchronised: Seen<bool>,
+    /// `kernel.io_uring_disabled`: 0 allows io_uring to every process.
+    pub io_uring_disabled: Seen<u32>,
+    /// Files that a process may have open (RLIMIT_NOFILE, hard limit).
+    pub open_files_max: Seen<u64>,
+    /// Bytes that a process may lock in memory (RLIMIT_MEMLOCK, soft limit).
+    pub locked_memory_max: Seen<u64>,
+    /// Processor time since boot that other virtual machines took, percent.
+    pub stolen_percent: Seen<f64>,
+    /// cpufreq's governor; empty: the processor has none.
+    pub governor: Seen<String>,
+    /// A timer of `fstrim` is enabled.
+    pub trim_timer: Seen<bool>,
+}
+
+/// Answers to what no program can see, by the rule's id.
+pub type Answers = BTreeMap<String, bool>;

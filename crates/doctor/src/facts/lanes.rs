@@ -1,0 +1,84 @@
+//! A disk of lunway's own initiator: the plan of its lanes, and what probes measured on them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+
+/// A disk and its lanes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lanes {
+    /// The disk, without secrets.
+    pub disk: String,
+    /// The rule by which lanes were chosen.
+    pub plan: String,
+    /// The lanes.
+    pub lanes: Vec<Lane>,
+    /// Rules that the plan breaks.
+    pub findings: Vec<PlanFinding>,
+}
+
+/// A lane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lane {
+    /// Its name.
+    pub name: String,
+    /// The address that it leaves from.
+    pub near: Option<IpAddr>,
+    /// Where it leads.
+    pub portal: Option<SocketAddr>,
+    /// It carries something only when no other is left.
+    pub reserve: bool,
+    /// What a probe measured.
+    pub probe: Seen<LaneProbe>,
+    /// What happened when it was taken down; `None`: it was not.
+    pub pull: Option<LanePull>,
+}
+
+/// What the disk's users noticed of a lane that was taken down and put back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LanePull {
+    /// The longest time that a read took meanwhile, milliseconds.
+    pub pause_ms: f64,
+    /// Reads meanwhile.
+    pub reads: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// Milliseconds until the lane was logged in again, once it was let.
+    pub back_ms: Seen<f64>,
+}
+
+/// Measurements of one lane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LaneProbe {
+    /// MTU of the local port, bytes.
+    pub port_mtu: u32,
+    /// The largest packet that came back unbroken, bytes.
+    pub path_mtu: Seen<u32>,
+    /// Time of a read of one sector, the median, microseconds.
+    pub round_trip_us: f64,
+    /// The slowest of them, microseconds.
+    pub round_trip_max_us: f64,
+    /// TCP segments with data, both ways.
+    pub segments: u64,
+    /// Of those, segments that this end sent again, or received out of their order.
+    pub lost: u64,
+}
+
+/// A rule that a plan breaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanFinding {
+    /// `rule-3`.
+    pub id: String,
+    /// What was noticed.
+    pub what: String,
+    /// What it is about.
+    pub place: String,
+    /// What to do.
+    pub remedy: String,
+}

@@ -1,0 +1,113 @@
+//! Network ports and the connections over them.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+
+/// A network port: a card, or what stands on cards.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Port {
+    /// The interface's name.
+    pub name: String,
+    /// It carries iSCSI, or the user says so.
+    pub storage: bool,
+    /// It has a driver for hardware behind it.
+    pub physical: bool,
+    /// What the kernel calls its kind: `vlan`, `bond`, `team`, `bridge`, `veth`; empty for a card.
+    pub kind: String,
+    /// The bond, team or bridge that it belongs to.
+    pub member_of: Option<String>,
+    /// The interface that it stands on.
+    pub below: Option<String>,
+    /// Its addresses with their networks, link-local ones left out.
+    pub networks: Vec<IpNet>,
+    /// A cable is in it, and something at its other end.
+    pub carrier: bool,
+    /// Longest packet, bytes.
+    pub mtu: u32,
+    /// Megabits per second.
+    pub speed: Seen<u32>,
+    /// It sends and receives at once.
+    pub full_duplex: Seen<bool>,
+    /// Its receiver heeds pause frames (IEEE 802.3 annex 31B).
+    pub rx_pause: Seen<bool>,
+    /// Energy-Efficient Ethernet is enabled (IEEE 802.3az).
+    pub eee: Seen<bool>,
+    /// Receive ring, descriptors.
+    pub rx_ring: Seen<Ring>,
+    /// Transmit ring, descriptors.
+    pub tx_ring: Seen<Ring>,
+    /// Of the offloads that storage gains from, by ethtool's names: those that the port can do and that are off.
+    pub offloads_off: Seen<Vec<String>>,
+    /// Counters since the port came up.
+    pub counters: Seen<Counters>,
+    /// `arp_ignore`, the larger of the port's and `all`'s (ip-sysctl).
+    pub arp_ignore: Seen<u32>,
+    /// `arp_announce`, the larger of the port's and `all`'s.
+    pub arp_announce: Seen<u32>,
+    /// `rp_filter`, the larger of the port's and `all`'s.
+    pub rp_filter: Seen<u32>,
+}
+
+/// A ring of a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ring {
+    /// Descriptors now.
+    pub now: u32,
+    /// The most that the card can have.
+    pub max: u32,
+}
+
+/// Packet counters of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets received broken: checksum, length, alignment.
+    pub rx_errors: u64,
+    /// Packets that the card had no room for.
+    pub rx_missed: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+}
+
+/// One of the two ends of an iSCSI connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// This machine reaches storage.
+    #[default]
+    Initiator,
+    /// This machine is the storage.
+    Target,
+}
+
+/// The other end of an iSCSI connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    /// This machine's end.
+    pub local: IpAddr,
+    /// The other end.
+    pub remote: IpAddr,
+    /// What this machine is.
+    #[serde(default)]
+    pub role: Role,
+    /// The kernel's route from `local` to `remote`.
+    #[serde(default)]
+    pub route: Seen<Route>,
+}
+
+/// The kernel's route to a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Route {
+    /// The port by which packets leave.
+    pub port: String,
+    /// The router that they go to first.
+    pub gateway: Option<IpAddr>,
+}

@@ -1,0 +1,148 @@
+//! Disks, arrays and file systems.
+
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+
+/// What lies under and on the disks of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Storage {
+    /// Disks, those of iSCSI among them.
+    pub disks: Seen<Vec<Disk>>,
+    /// md arrays, ZFS pools, LVM thin pools.
+    pub arrays: Seen<Vec<Array>>,
+    /// File systems on disks.
+    pub mounts: Seen<Vec<Mount>>,
+    /// `/etc/fstab`.
+    pub fstab: Seen<Vec<FstabEntry>>,
+    /// Where memory is paged to.
+    pub swaps: Seen<Vec<Swap>>,
+}
+
+/// A disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disk {
+    /// `sda`.
+    pub name: String,
+    /// The iSCSI session that it is reached by.
+    pub session: Option<String>,
+    /// Number of the logical unit that it is, for a SCSI disk.
+    pub lun: Option<u64>,
+    /// Identity of the content's place (`wwid` in sysfs).
+    pub wwid: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical sector.
+    pub logical_sector: u32,
+    /// Bytes of a physical sector.
+    pub physical_sector: u32,
+    /// It has turning platters, or says so.
+    pub rotational: Seen<bool>,
+    /// I/O scheduler in use.
+    pub scheduler: Seen<String>,
+    /// Its I/O feeds the kernel's random numbers.
+    pub add_random: Seen<bool>,
+    /// Largest request that the kernel sends, KiB.
+    pub max_sectors_kb: Seen<u32>,
+    /// `write back` or `write through`.
+    pub write_cache: Seen<String>,
+    /// Seconds that the SCSI layer waits for a command.
+    pub timeout: Seen<u32>,
+    /// What stands on the whole disk: maps, arrays.
+    pub holders: Vec<String>,
+    /// Its partitions.
+    pub partitions: Vec<Partition>,
+    /// Its own prediction of failure (SMART overall health): true is healthy.
+    pub healthy: Seen<bool>,
+}
+
+/// A partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Partition {
+    /// `sda1`.
+    pub name: String,
+    /// Its first byte.
+    pub start: u64,
+    /// What stands on it.
+    pub holders: Vec<String>,
+}
+
+/// What an array is made by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArrayKind {
+    /// Linux md.
+    #[default]
+    Md,
+    /// A ZFS pool.
+    Zfs,
+    /// An LVM thin pool.
+    Lvm,
+}
+
+/// Several disks as one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Array {
+    /// `md0`, a pool's name, `group/pool`.
+    pub name: String,
+    /// What it is made by.
+    pub kind: ArrayKind,
+    /// `raid1`, `mirror`; empty where it is not told.
+    pub level: String,
+    /// Redundancy is lost: members are missing or have failed.
+    pub degraded: bool,
+    /// What goes on in it: `idle`, `resync`, `recover`, `scrub`.
+    pub action: String,
+    /// Disks or partitions that it is made of.
+    pub members: Vec<String>,
+    /// Percentage in use, where it can run full.
+    pub used_percent: Option<f64>,
+}
+
+/// A mounted file system on a disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mount {
+    /// `/dev/sda1`.
+    pub device: String,
+    /// Where.
+    pub point: String,
+    /// `ext4`.
+    pub kind: String,
+    /// Options in effect.
+    pub options: Vec<String>,
+    /// It lies on a disk that is reached over iSCSI.
+    pub iscsi: bool,
+    /// Percentage of its bytes in use.
+    pub used_percent: Seen<f64>,
+    /// Percentage of its inodes in use.
+    pub inodes_percent: Seen<f64>,
+}
+
+/// A line of `/etc/fstab`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FstabEntry {
+    /// First field: a device, `UUID=…`, `LABEL=…`.
+    pub device: String,
+    /// Where.
+    pub point: String,
+    /// Options.
+    pub options: Vec<String>,
+    /// The disk behind it is reached over iSCSI.
+    pub iscsi: bool,
+}
+
+/// Swap space.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Swap {
+    /// A device or a file.
+    pub path: String,
+    /// It lies on a disk that is reached over iSCSI.
+    pub iscsi: bool,
+}

@@ -1,0 +1,225 @@
+//! A running target as its management interface tells of it: the fields of its answers that rules use.
+
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+
+/// A running target daemon and its initiators.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Target {
+    /// When it was asked, Unix time, seconds; 0: not known.
+    pub looked_at: u64,
+    /// Seconds for which it has served.
+    pub uptime_s: u64,
+    /// What it warns of itself.
+    pub warnings: Vec<TargetWarning>,
+    /// Entries of `listen`.
+    pub portals: Vec<PortalState>,
+    /// The targets.
+    pub targets: Vec<ServedTarget>,
+    /// The sessions.
+    pub sessions: Vec<ServedSession>,
+    /// What each logical unit has done.
+    pub units: Vec<UnitActivity>,
+    /// Sizes and stores.
+    pub devices: Vec<Device>,
+    /// Its stores as they were at an earlier look.
+    pub earlier: Option<Look>,
+    /// Reservations.
+    pub reservations: Vec<UnitReservations>,
+    /// Stores of the logical units, where the daemon is on this machine.
+    pub stores: Seen<Vec<LunStore>>,
+}
+
+/// A warning of the daemon's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetWarning {
+    /// `open_target`.
+    pub kind: String,
+    /// A sentence.
+    pub text: String,
+}
+
+/// An entry of `listen`, and what it stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortalState {
+    /// The entry.
+    pub listen: String,
+    /// The portals.
+    pub portals: Vec<String>,
+    /// Why there are none, or not all.
+    #[serde(default)]
+    pub waiting: Option<String>,
+}
+
+/// A target of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedTarget {
+    /// Its name.
+    pub name: String,
+    /// Its logical units.
+    pub luns: Vec<ServedLun>,
+}
+
+/// A logical unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedLun {
+    /// Its number.
+    pub id: u16,
+    /// The device behind it, without secrets.
+    pub device: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical sector.
+    pub sector: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The unit serial number.
+    pub serial: String,
+}
+
+/// A session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServedSession {
+    /// Its handle.
+    pub tsih: u16,
+    /// The initiator's name.
+    pub initiator: String,
+    /// What the initiator calls itself, often its host's name.
+    #[serde(default)]
+    pub initiator_alias: Option<String>,
+    /// The initiator's part of the session's identity.
+    pub isid: String,
+    /// The target's name.
+    pub target: String,
+    /// Where it comes from, `ADDRESS:PORT`.
+    pub peer: String,
+    /// The portal that it came by.
+    pub portal: String,
+    /// CRC32C over headers, over data.
+    pub digests: [bool; 2],
+    /// When it logged in, Unix time.
+    pub since: u64,
+    /// What it did, by kind of operation.
+    #[serde(default)]
+    pub operations: Vec<Operations>,
+}
+
+/// Commands of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operations {
+    /// `read`, `write`, `unmap`, `flush`, `other`.
+    pub operation: String,
+    /// Commands that have ended.
+    pub operations: u64,
+    /// Commands that the device could not carry out.
+    #[serde(default)]
+    pub failed: u64,
+    /// Microseconds that they took, all together.
+    #[serde(default)]
+    pub latency_us_total: u64,
+}
+
+/// Commands that a device has failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failures {
+    /// `full`, `medium`, `gone`, `timeout`, `internal`.
+    pub cause: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// What a logical unit has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitActivity {
+    /// The target's name.
+    pub target: String,
+    /// Its number.
+    pub lun: u16,
+    /// By kind of operation.
+    pub operations: Vec<Operations>,
+    /// By cause.
+    pub failures: Vec<Failures>,
+}
+
+/// The size of a logical unit, and its store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// The target's name.
+    pub target: String,
+    /// Its number.
+    pub lun: u16,
+    /// What initiators see, bytes.
+    pub size: u64,
+    /// Its store; `None`: it does not tell.
+    #[serde(default)]
+    pub space: Option<Space>,
+}
+
+/// Stores at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Look {
+    /// Unix time, seconds.
+    pub looked_at: u64,
+    /// Sizes and stores.
+    pub devices: Vec<Device>,
+}
+
+/// A store, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// Space that the logical unit takes.
+    pub allocated: u64,
+    /// Space in use, by everything in it.
+    pub used: u64,
+    /// What is left.
+    pub available: u64,
+}
+
+/// Reservations of a logical unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitReservations {
+    /// The target's name.
+    pub target: String,
+    /// Its number.
+    pub lun: u16,
+    /// Who is registered.
+    #[serde(default)]
+    pub registrations: Vec<Registration>,
+    /// The type of the persistent reservation.
+    #[serde(default)]
+    pub reservation: Option<String>,
+    /// The port that used RESERVE.
+    #[serde(default)]
+    pub reserved_by: Option<String>,
+}
+
+/// A registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Registration {
+    /// The initiator's name.
+    pub initiator: String,
+}
+
+/// The file or disk behind a logical unit, on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LunStore {
+    /// The target's name.
+    pub target: String,
+    /// Its number.
+    pub lun: u16,
+    /// The file or block device.
+    pub path: String,
+    /// Identity of the file: device and inode, or the number of the block device.
+    pub identity: String,
+    /// Number of the file system that it lies in; the same for LUNs that share their space.
+    pub file_system: String,
+    /// Bytes of a physical sector of the disk below.
+    pub physical_sector: Seen<u32>,
+    /// Caching of the disk below: `write back` or `write through`.
+    pub write_cache: Seen<String>,
+}

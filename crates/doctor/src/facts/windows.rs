@@ -1,0 +1,69 @@
+//! A Windows machine, as `contrib/doctor-windows.ps1` collects it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+
+/// A Windows machine that reaches storage over iSCSI.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Windows {
+    /// Its name.
+    pub name: String,
+    /// Values below `HKLM\SYSTEM\CurrentControlSet\Services\mpio\Parameters`.
+    pub mpio: Seen<BTreeMap<String, u64>>,
+    /// MSDSM claims iSCSI disks.
+    pub claims_iscsi: Seen<bool>,
+    /// Default policy of MSDSM: `None`, `FOO`, `RR`, `LQD`, `LB`.
+    pub policy: Seen<String>,
+    /// `Services\Disk\TimeOutValue`, seconds.
+    pub disk_timeout: Seen<u64>,
+    /// Parameters of the iSCSI initiator's driver.
+    pub initiator: Seen<BTreeMap<String, u64>>,
+    /// Ports that carry iSCSI.
+    pub ports: Seen<Vec<WindowsPort>>,
+    /// Sessions.
+    pub sessions: Seen<Vec<WindowsSession>>,
+}
+
+/// A port of a Windows machine that carries iSCSI.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WindowsPort {
+    /// Its name.
+    pub name: String,
+    /// `TcpAckFrequency` of the interface; 2 where it is not set.
+    pub tcp_ack_frequency: Seen<u64>,
+    /// `TCPNoDelay` of the interface; 0 where it is not set.
+    pub tcp_no_delay: Seen<u64>,
+    /// Windows may switch it off to save power.
+    pub power_saving: Seen<bool>,
+    /// It registers its address in DNS.
+    pub registers_dns: Seen<bool>,
+    /// NetBIOS over TCP/IP runs on it.
+    pub netbios: Seen<bool>,
+    /// IPv6 is bound to it.
+    pub ipv6: Seen<bool>,
+    /// MTU, bytes.
+    pub mtu: Seen<u64>,
+    /// Receive side scaling is on.
+    pub rss: Seen<bool>,
+}
+
+/// A session of a Windows machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WindowsSession {
+    /// The target's name.
+    pub target: String,
+    /// The local address that it leaves from.
+    pub local: String,
+    /// The portal's address.
+    pub portal: String,
+    /// It comes back after a restart.
+    pub persistent: bool,
+    /// A source address was chosen for it, not "default".
+    pub bound: bool,
+}

@@ -1,0 +1,276 @@
+//! Ports, connections and kernel settings of the network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use lunway_machine::{Link, Route as KernelRoute};
+use serde_json::Value;
+
+use super::ethtool::{Card, Ethtool};
+use super::source::Machine;
+use crate::facts::{Counters, Peer, Port, Role, Route};
+use crate::seen::Seen;
+
+/// The port of iSCSI (IANA, RFC 7143 §13.9).
+const ISCSI_PORT: u16 = 3260;
+/// State of an established connection and of a listening socket in `/proc/net/tcp` (linux/tcp_states.h).
+const ESTABLISHED: &str = "01";
+const LISTENING: &str = "0A";
+/// Peers that are looked at: a target with more initiators than this has a view of its own, `--socket`.
+const PEERS_MAX: usize = 256;
+
+/// Kernel settings that rules judge.
+const SYSCTLS: [&str; 4] =
+    ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem", "net.ipv4.tcp_window_scaling", "net.ipv4.tcp_sack"];
+
+pub(super) fn sysctls(machine: &Machine) -> BTreeMap<String, Seen<String>> {
+    let value = |name: &&str| {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        let value = machine.line(&path).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        ((*name).to_owned(), Seen::from(value))
+    };
+    SYSCTLS.iter().map(value).collect()
+}
+
+/// Ports, and the other ends of iSCSI connections.
+pub(super) fn ports(machine: &Machine, named: &[String]) -> (Seen<Vec<Port>>, Seen<Vec<Peer>>) {
+    let connections = connections(machine);
+    let mut ports = match links(machine) {
+        Ok(ports) => ports,
+        Err(why) => return (Seen::unseen(&why), Seen::unseen(why)),
+    };
+    let carrying: BTreeSet<IpAddr> = match &connections {
+        Ok(connections) => connections.iter().map(|connection| connection.local).collect(),
+        Err(_) => BTreeSet::new(),
+    };
+    let ethtool = if machine.is_live() {
+        Ethtool::open()
+    } else {
+        Err("a copied tree of files has no kernel to ask".to_owned())
+    };
+    for port in &mut ports {
+        let carries = port.networks.iter().any(|network| carrying.contains(&network.addr()));
+        port.storage = carries || named.contains(&port.name);
+        let card = match &ethtool {
+            Ok(ethtool) => ethtool.card(&port.name),
+            Err(why) => unseen_card(machine, &port.name, why),
+        };
+        port.speed = card.speed;
+        port.full_duplex = card.full_duplex;
+        port.rx_pause = card.rx_pause;
+        port.eee = card.eee;
+        port.rx_ring = card.rx_ring;
+        port.tx_ring = card.tx_ring;
+        port.offloads_off = card.offloads_off;
+        let setting = |name: &str| -> Seen<u32> {
+            let of = |port: &str| machine.number::<u32>(&format!("/proc/sys/net/ipv4/conf/{port}/{name}"));
+            match (of("all"), of(&port.name)) {
+                (Ok(all), Ok(own)) => Seen::Value(all.max(own)),
+                (Err(why), _) | (_, Err(why)) => Seen::unseen(why),
+            }
+        };
+        (port.arp_ignore, port.arp_announce, port.rp_filter) =
+            (setting("arp_ignore"), setting("arp_announce"), setting("rp_filter"));
+    }
+    let peers = connections.map(|connections| peers(machine, &connections));
+    (Seen::Value(ports), peers.into())
+}
+
+/// What the files of a copied tree tell of a card.
+fn unseen_card(machine: &Machine, name: &str, why: &str) -> Card {
+    let file = |what: &str| format!("/sys/class/net/{name}/{what}");
+    let speed = machine.number::<i64>(&file("speed")).ok().and_then(|speed| u32::try_from(speed).ok());
+    let duplex = machine.line(&file("duplex")).ok().filter(|duplex| duplex == "full" || duplex == "half");
+    let unseen = || why.to_owned();
+    Card {
+        speed: speed.filter(|speed| *speed > 0).ok_or_else(unseen).into(),
+        full_duplex: duplex.map(|duplex| duplex == "full").ok_or_else(unseen).into(),
+        rx_pause: Seen::unseen(why),
+        eee: Seen::unseen(why),
+        rx_ring: Seen::unseen(why),
+        tx_ring: Seen::unseen(why),
+        offloads_off: Seen::unseen(why),
+    }
+}
+
+/// Links with their addresses, as `ip` prints them: it is in every distribution, and asks the namespace of the thread.
+fn links(machine: &Machine) -> Result<Vec<Port>, String> {
+    let parse = |text: String| -> Result<Vec<Value>, String> {
+        serde_json::from_str(&text)
+            .map_err(|_| "ip printed no JSON: it is older than iproute2 4.14".to_owned())
+    };
+    let links = parse(machine.printed("ip", &["-json", "-details", "-statistics", "link", "show"])?)?;
+    let addresses = parse(machine.printed("ip", &["-json", "address", "show"])?)?;
+    let mut ports: Vec<Port> = links.iter().filter_map(link).collect();
+    for port in &mut ports {
+        port.physical =
+            machine.exists(&format!("/sys/class/net/{}/device", port.name)) && port.kind.is_empty();
+        let of_port = addresses.iter().filter(|address| address["ifname"] == port.name.as_str());
+        let all = of_port.flat_map(|address| address["addr_info"].as_array().into_iter().flatten());
+        port.networks = all.filter_map(network).collect();
+    }
+    Ok(ports)
+}
+
+fn link(link: &Value) -> Option<Port> {
+    let text = |key: &str| link[key].as_str().map(str::to_owned);
+    let has = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|has| has == flag));
+    if has("LOOPBACK") {
+        return None;
+    }
+    let kind = link["linkinfo"]["info_kind"].as_str().unwrap_or_default().to_owned();
+    let counter = |way: &str, key: &str| link["stats64"][way][key].as_u64();
+    let counters = || {
+        Some(Counters {
+            rx_packets: counter("rx", "packets")?,
+            rx_errors: counter("rx", "errors")?,
+            rx_missed: counter("rx", "missed_errors").or_else(|| counter("rx", "over_errors")).unwrap_or(0),
+            tx_errors: counter("tx", "errors")?,
+        })
+    };
+    Some(Port {
+        name: text("ifname")?,
+        member_of: text("master"),
+        // The other end of a pair is given in the same place, and is no card of this machine.
+        below: text("link").filter(|_| kind != "veth"),
+        kind,
+        carrier: has("LOWER_UP") && has("UP"),
+        mtu: link["mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok())?,
+        counters: counters().ok_or_else(|| "ip printed no counters".to_owned()).into(),
+        ..Port::default()
+    })
+}
+
+fn network(address: &Value) -> Option<IpNet> {
+    if address["scope"] == "link" || address["scope"] == "host" {
+        return None;
+    }
+    let ip: IpAddr = address["local"].as_str()?.parse().ok()?;
+    let length = u8::try_from(address["prefixlen"].as_u64()?).ok()?;
+    IpNet::new(ip, length).ok()
+}
+
+/// An iSCSI connection, or a portal that is listened on: then it has no other end.
+struct Connection {
+    local: IpAddr,
+    remote: Option<IpAddr>,
+    role: Role,
+}
+
+/// Established connections of iSCSI's port, and portals on addresses of their own.
+fn connections(machine: &Machine) -> Result<Vec<Connection>, String> {
+    // The files of the thread's namespace; `net` itself is of the process's first thread.
+    let folder = if machine.is_live() { "/proc/thread-self/net" } else { "/proc/net" };
+    let four = machine.text(&format!("{folder}/tcp"))?;
+    let six = machine.text(&format!("{folder}/tcp6")).unwrap_or_default();
+    Ok(four.lines().chain(six.lines()).filter_map(connection).collect())
+}
+
+fn connection(line: &str) -> Option<Connection> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
+    let ((local, local_port), (remote, remote_port)) = (end(local)?, end(remote)?);
+    if local.is_loopback() {
+        return None;
+    }
+    match state {
+        LISTENING if local_port == ISCSI_PORT && !local.is_unspecified() => {
+            Some(Connection { local, remote: None, role: Role::Target })
+        }
+        ESTABLISHED if remote_port == ISCSI_PORT => {
+            Some(Connection { local, remote: Some(remote), role: Role::Initiator })
+        }
+        ESTABLISHED if local_port == ISCSI_PORT => {
+            Some(Connection { local, remote: Some(remote), role: Role::Target })
+        }
+        _ => None,
+    }
+}
+
+/// `0100007F:0CBC`: words of four bytes in the machine's byte order, and the port.
+fn end(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    if !address.is_ascii() {
+        return None;
+    }
+    let word = |n: usize| u32::from_str_radix(address.get(8 * n..8 * n + 8)?, 16).ok().map(u32::to_ne_bytes);
+    let ip: IpAddr = match address.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let bytes: Vec<u8> = (0..4).map(word).collect::<Option<Vec<_>>>()?.concat();
+            Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical()
+        }
+        _ => return None,
+    };
+    Some((ip, port))
+}
+
+fn peers(machine: &Machine, connections: &[Connection]) -> Vec<Peer> {
+    let ends: BTreeSet<_> = connections
+        .iter()
+        .filter_map(|connection| {
+            Some((connection.local, connection.remote?, connection.role == Role::Target))
+        })
+        .collect();
+    let links = if machine.is_live() { Link::all().unwrap_or_default() } else { Vec::new() };
+    let peer = |(local, remote, target): (IpAddr, IpAddr, bool)| Peer {
+        local,
+        remote,
+        role: if target { Role::Target } else { Role::Initiator },
+        route: if machine.is_live() {
+            route(&links, local, remote).into()
+        } else {
+            Seen::unseen("a copied tree of files has no kernel to ask")
+        },
+    };
+    ends.into_iter().take(PEERS_MAX).map(peer).collect()
+}
+
+fn route(links: &[Link], local: IpAddr, remote: IpAddr) -> Result<Route, String> {
+    let route =
+        KernelRoute::lookup(Some(local), remote).map_err(|error| format!("the kernel has none: {error}"))?;
+    let link = links.iter().find(|link| Some(link.index) == route.index);
+    let port = link.map(|link| link.name.clone()).ok_or("the kernel does not tell its port")?;
+    Ok(Route { port, gateway: route.gateway })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_connections_are_read_in_the_machines_byte_order() {
+        // 127.0.0.1:3260 and ::1:3260, as a little-endian kernel prints them.
+        if cfg!(target_endian = "little") {
+            assert_eq!(end("0100007F:0CBC"), Some((Ipv4Addr::LOCALHOST.into(), 3260)));
+            assert_eq!(
+                end("00000000000000000000000001000000:0CBC"),
+                Some((Ipv6Addr::LOCALHOST.into(), 3260))
+            );
+        }
+        for text in ["", ":", "0100007F", "0100007F:", "XX00007F:0CBC", "0100007:0CBC", "ÄÄÄÄ:0CBC"] {
+            assert_eq!(end(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_ip_prints_becomes_ports_and_what_makes_no_sense_is_left_out() {
+        let printed = serde_json::json!([
+            { "ifname": "lo", "flags": ["LOOPBACK", "UP"], "mtu": 65536 },
+            { "ifname": "eth1.7", "link": "eth1", "flags": ["UP", "LOWER_UP"], "mtu": 9000,
+              "linkinfo": { "info_kind": "vlan" },
+              "stats64": { "rx": { "packets": 5, "errors": 1, "missed_errors": 2 }, "tx": { "errors": 0 } } },
+            { "ifname": 7, "mtu": 1 }, { "ifname": "x", "mtu": -1 }, "x", null
+        ]);
+        let ports: Vec<Port> = printed.as_array().into_iter().flatten().filter_map(link).collect();
+        assert_eq!(ports.len(), 1, "{ports:?}");
+        let port = &ports[0];
+        assert!(port.carrier && port.mtu == 9000 && port.below.as_deref() == Some("eth1"));
+        assert_eq!(
+            port.counters.get().map(|counters| (counters.rx_packets, counters.rx_missed)),
+            Some((5, 2))
+        );
+    }
+}

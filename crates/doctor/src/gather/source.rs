@@ -1,0 +1,325 @@
+//! Where facts are read: files within limits, and programs within a time.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+
+/// No file that is read here needs more: the largest is `/proc/net/tcp` of a machine with ten thousand connections.
+const FILE_MAX: u64 = 2 << 20;
+/// The same for what a program prints: `multipath -t` prints some hundred devices of 30 lines.
+const PRINTED_MAX: u64 = 4 << 20;
+/// Entries of a folder that are looked at. A machine with more disks or ports is one that makes them by the thousand.
+const ENTRIES_MAX: usize = 4096;
+/// Time for a program. All of them together must stay under the 5 s that a run may take.
+const PROGRAM_TIME: Duration = Duration::from_secs(2);
+/// How often a program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A machine to read facts of: this one, or a copy of another one's `/etc`, `/proc` and `/sys`.
+///
+/// In a copy, what a program would print stands in a file below `commands`, named by its command line with `_` for
+/// spaces: `commands/ip_-json_-details_link`. Programs are not run on a copy. Symbolic links of a copy, absolute ones
+/// and those with `..` included, are followed as on the machine that it was made of: none leads out of the folder.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    root: PathBuf,
+    live: bool,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn this() -> Self {
+        Self { root: PathBuf::from("/"), live: true }
+    }
+
+    /// A copy of a machine's files below `root`.
+    pub fn copy(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), live: false }
+    }
+
+    /// MTU of a port of this machine, bytes, in the network namespace of the thread; `None`: there is no such port.
+    pub fn mtu(port: &str) -> Option<u32> {
+        lunway_machine::Link::all().ok()?.into_iter().find(|link| link.name == port)?.mtu
+    }
+
+    /// Whether it is this machine, so that the kernel can be asked.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Opens what is at a path, which may be written with its leading slash.
+    fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        // openat2(2) takes nothing with O_PATH that has no meaning there.
+        let waits = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+        let flags = flags | waits | OFlags::CLOEXEC;
+        if self.live {
+            return Ok(rustix::fs::open(self.root.join(path.trim_start_matches('/')), flags, Mode::empty())?);
+        }
+        let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, &self.root, folder, Mode::empty())?;
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        Ok(rustix::fs::openat2(&root, path, flags, Mode::empty(), inside)?)
+    }
+
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        self.open(path, OFlags::PATH).is_ok()
+    }
+
+    /// Whether there is something by this name: a symbolic link may lead nowhere.
+    pub(crate) fn has_entry(&self, path: &str) -> bool {
+        self.open(path, OFlags::PATH | OFlags::NOFOLLOW).is_ok()
+    }
+
+    /// The permissions of a file.
+    pub(crate) fn mode(&self, path: &str) -> Option<u32> {
+        let stat = rustix::fs::fstat(self.open(path, OFlags::PATH).ok()?).ok()?;
+        Some(stat.st_mode & 0o7777)
+    }
+
+    /// A file's text.
+    pub(crate) fn text(&self, path: &str) -> Result<String, String> {
+        let why = |error: io::Error| self.why(path, &error);
+        let is_file = |opened: &OwnedFd| -> io::Result<bool> {
+            Ok(FileType::from_raw_mode(rustix::fs::fstat(opened)?.st_mode).is_file())
+        };
+        // Looked at before it is opened: a pipe would keep the reader waiting, and a device may act when it is opened.
+        let named = self.open(path, OFlags::PATH).map_err(why)?;
+        if !is_file(&named).map_err(why)? {
+            return Err(format!("{path} is no file"));
+        }
+        let opened = self.open(path, OFlags::RDONLY).map_err(why)?;
+        if !is_file(&opened).map_err(why)? {
+            return Err(format!("{path} is no file"));
+        }
+        let mut bytes = Vec::new();
+        File::from(opened).take(FILE_MAX).read_to_end(&mut bytes).map_err(why)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Why a file is not known.
+    pub(crate) fn why(&self, path: &str, error: &io::Error) -> String {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => format!("reading {path} takes root"),
+            io::ErrorKind::NotFound => format!("there is no {path}"),
+            _ => format!("{path} cannot be read: {error}"),
+        }
+    }
+
+    /// The first line of a file.
+    pub(crate) fn line(&self, path: &str) -> Result<String, String> {
+        let text = self.text(path)?;
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    /// A file that holds one number.
+    pub(crate) fn number<T: std::str::FromStr>(&self, path: &str) -> Result<T, String> {
+        let line = self.line(path)?;
+        let shown: String = line.chars().take(40).collect();
+        line.parse().map_err(|_| format!("{path} says {shown:?}, no number"))
+    }
+
+    /// Names in a folder, in order; none where it cannot be read.
+    pub(crate) fn names(&self, path: &str) -> Vec<String> {
+        self.listed(path).unwrap_or_default()
+    }
+
+    /// Names in a folder, in order.
+    pub(crate) fn listed(&self, path: &str) -> Result<Vec<String>, String> {
+        let why = |error: io::Error| self.why(path, &error);
+        let folder = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(why)?;
+        let entries = Dir::new(folder).map_err(|error| why(error.into()))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
+        let names = names.filter(|name| name != "." && name != "..").take(ENTRIES_MAX);
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Where a symbolic link points, as it is written.
+    pub(crate) fn link(&self, path: &str) -> Option<PathBuf> {
+        let link = self.open(path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        let to = rustix::fs::readlinkat(link, "", Vec::new()).ok()?;
+        Some(PathBuf::from(to.into_string().ok()?))
+    }
+
+    /// What a program prints. Why it is not known: it is not installed, it takes root, it failed, it took too long.
+    pub(crate) fn printed(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        if !self.live {
+            let line: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
+            let path = format!("commands/{}", line.join("_").replace('/', "-"));
+            return self.text(&path).map_err(|_| format!("the copy has no output of `{}`", line.join(" ")));
+        }
+        run(program, arguments, PROGRAM_TIME)?.if_it_succeeded(program)
+    }
+
+    /// The same of a program whose exit code tells of what it found, not of a failure.
+    pub(crate) fn printed_with_any_code(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        if !self.live {
+            return self.printed(program, arguments);
+        }
+        let ended = run(program, arguments, PROGRAM_TIME)?;
+        if ended.printed.trim().is_empty() { ended.if_it_succeeded(program) } else { Ok(ended.printed) }
+    }
+}
+
+/// What a program left when it ended.
+struct Ended {
+    success: bool,
+    printed: String,
+    errors: String,
+}
+
+impl Ended {
+    fn if_it_succeeded(self, program: &str) -> Result<String, String> {
+        if self.success {
+            return Ok(self.printed);
+        }
+        let said = self.errors.lines().chain(self.printed.lines()).next().unwrap_or("it failed");
+        let said: String = said.chars().filter(|c| !c.is_control()).take(120).collect();
+        let words = ["ermission denied", "not permitted", "must be root"];
+        let denied = words.into_iter().any(|word| said.contains(word));
+        Err(if denied { format!("{program} takes root") } else { format!("{program}: {said}") })
+    }
+}
+
+/// Folders where programs for the administrator are, which an ordinary user's PATH often lacks.
+const ADMIN_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+
+fn program_path(program: &str) -> PathBuf {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&own).chain(ADMIN_FOLDERS.map(PathBuf::from));
+    let mut found = folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(program));
+    found.find(|path| path.is_file()).unwrap_or_else(|| Path::new(program).to_owned())
+}
+
+fn run(program: &str, arguments: &[&str], time: Duration) -> Result<Ended, String> {
+    let mut command = Command::new(program_path(program));
+    command
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("{program} is not installed"),
+        _ => format!("{program} cannot be started: {error}"),
+    })?;
+    let (printed, errors) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let ended = wait(&mut child, time);
+    let Some(status) = ended else { return Err(format!("{program} took longer than {} s", time.as_secs())) };
+    // Something that the program has started may hold its output open.
+    let take = |end: mpsc::Receiver<String>| end.recv_timeout(time).unwrap_or_default();
+    let (printed, errors) = (take(printed), take(errors));
+    Ok(Ended { success: status.success(), printed, errors })
+}
+
+/// Reads to the end on a thread of its own, within the limit.
+fn drain(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    if let Some(mut from) = from {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = from.by_ref().take(PRINTED_MAX).read_to_end(&mut bytes);
+            let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+            // A program that prints more is let finish.
+            let _ = io::copy(&mut from, &mut io::sink());
+        });
+    }
+    receiver
+}
+
+/// Waits for a program; one that takes too long is killed.
+fn wait(child: &mut Child, time: Duration) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + time;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(LOOK_EVERY),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_missing_fails_or_hangs_costs_a_sentence_and_its_time() {
+        let said = |program: &str, arguments: &[&str], time| {
+            run(program, arguments, time).and_then(|ended| ended.if_it_succeeded(program))
+        };
+        let missing = said("no-such-program", &[], PROGRAM_TIME);
+        assert_eq!(missing, Err("no-such-program is not installed".to_owned()));
+        let began = Instant::now();
+        let hung = said("sleep", &["60"], Duration::from_millis(50)).unwrap_or_else(|why| why);
+        assert!(hung.contains("took longer") && began.elapsed() < Duration::from_secs(10), "{hung}");
+        let failed = said("sh", &["-c", "echo Permission denied >&2; exit 1"], PROGRAM_TIME);
+        assert_eq!(failed, Err("sh takes root".to_owned()));
+        assert_eq!(said("sh", &["-c", "echo a"], PROGRAM_TIME).as_deref(), Ok("a\n"));
+        // smartctl of a disk that fails ends with 8, and says so on its standard output.
+        let any = Machine::this().printed_with_any_code("sh", &["-c", "echo '{}'; exit 8"]);
+        assert_eq!(any.as_deref(), Ok("{}\n"));
+    }
+
+    #[test]
+    fn links_of_a_copy_are_followed_within_it_and_never_out_of_it() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let (copy, beside) = (folder.path().join("copy"), folder.path().join("beside"));
+        let made =
+            fs::create_dir_all(copy.join("etc")).and_then(|()| fs::create_dir_all(copy.join("sys/own")));
+        assert!(made.is_ok() && fs::create_dir(&beside).is_ok());
+        for (path, text) in [(beside.join("secret"), "outside"), (copy.join("sys/own/here"), "inside")] {
+            assert!(fs::write(path, text).is_ok());
+        }
+        for (link, to) in [
+            ("etc/out", beside.join("secret")),
+            ("etc/up", PathBuf::from("../../beside/secret")),
+            ("etc/folder", beside.clone()),
+            ("etc/in", PathBuf::from("/sys/own/here")),
+            ("etc/near", PathBuf::from("../sys/own")),
+            ("etc/round", PathBuf::from("round")),
+        ] {
+            assert!(symlink(to, copy.join(link)).is_ok(), "{link}");
+        }
+        let machine = Machine::copy(&copy);
+        for out in ["etc/out", "/etc/up", "etc/folder/secret", "../beside/secret", "etc/round"] {
+            assert!(
+                machine.text(out).is_err() && !machine.exists(out) && machine.mode(out).is_none(),
+                "{out}"
+            );
+        }
+        assert!(machine.listed("etc/folder").is_err() && machine.has_entry("etc/folder"));
+        assert_eq!(machine.text("/etc/in").as_deref(), Ok("inside"), "as on the machine itself");
+        assert_eq!(machine.names("etc/near"), ["here"]);
+        assert_eq!(machine.link("etc/near"), Some(PathBuf::from("../sys/own")));
+        assert_eq!(machine.link("sys/own/here"), None);
+    }
+
+    #[test]
+    fn files_that_are_pipes_endless_or_no_numbers_are_told_not_read() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let machine = Machine::copy(folder.path());
+        let put = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes);
+        put("odd", &[0xff; 3 << 20]).unwrap_or_default();
+        assert!(machine.number::<u32>("odd").is_err_and(|why| why.len() < 200));
+        let _ = Command::new("mkfifo").arg(folder.path().join("pipe")).status();
+        assert!(machine.text("pipe").is_err());
+        assert_eq!(machine.text("none"), Err("there is no none".to_owned()));
+        assert!(machine.text(".").is_err_and(|why| why.contains("no file")));
+    }
+}

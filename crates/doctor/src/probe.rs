@@ -1,0 +1,200 @@
+//! Probes of a lane: packets that are sent, and what the kernel knows of a connection.
+//!
+//! Unlike everything else here they are active: [`path_mtu`] sends some dozen packets.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::gather::Machine;
+use crate::seen::Seen;
+
+/// How the reason begins, in [`Lane::probe`](crate::facts::Lane::probe), where a lane was asked and did not answer.
+pub const NO_ANSWER: &str = "no answer";
+
+/// Time for the answer to a packet. Storage networks answer within milliseconds.
+const ANSWER_TIME: Duration = Duration::from_millis(250);
+/// How often a packet without an answer is sent again: one may be lost by chance.
+const ATTEMPTS: u16 = 2;
+/// Bytes of the headers of IPv4 and ICMP.
+const HEADERS: usize = 28;
+/// Header of ICMP alone.
+const ICMP_HEADER: usize = 8;
+/// MTUs that networks have: jumbo frames, FDDI, Ethernet, PPPoE, tunnels, IPv6's least.
+const USUAL: [u32; 8] = [9000, 8000, 4352, 1500, 1492, 1460, 1400, 1280];
+/// Type of an echo request (RFC 792); an answer has type 0.
+const ECHO: u8 = 8;
+
+/// The largest packet, bytes, that gets to `far` and back unbroken: `port_mtu`, or the largest usual MTU below.
+///
+/// Sends ICMP echo requests, which the kernel marks "don't fragment" (RFC 1191). Blocks for at most
+/// some seconds, when nothing larger than the least comes back.
+pub fn path_mtu(near: IpAddr, far: IpAddr, port_mtu: u32) -> Seen<u32> {
+    let (IpAddr::V4(_), IpAddr::V4(_)) = (near, far) else {
+        return Seen::unseen("only lanes of IPv4 are probed");
+    };
+    let mut echo = match Echo::open(near, far) {
+        Ok(echo) => echo,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Seen::unseen("sending echo requests takes root, or a group in net.ipv4.ping_group_range");
+        }
+        Err(error) => return Seen::unseen(format!("echo requests cannot be sent: {error}")),
+    };
+    if !echo.comes_back(HEADERS as u32 + 8) {
+        return Seen::unseen("the other end does not answer echo requests");
+    }
+    let smaller = USUAL.into_iter().filter(|mtu| *mtu < port_mtu);
+    let found = std::iter::once(port_mtu).chain(smaller).find(|mtu| echo.comes_back(*mtu));
+    found.ok_or_else(|| "packets of 1280 bytes do not come back".to_owned()).into()
+}
+
+/// Echo requests between two addresses.
+struct Echo {
+    socket: Socket,
+    /// The kernel takes headers off, and gives the answers to this socket's requests alone.
+    datagrams: bool,
+    sequence: u16,
+}
+
+impl Echo {
+    fn open(near: IpAddr, far: IpAddr) -> io::Result<Self> {
+        let kind = |kind| Socket::new(Domain::IPV4, kind, Some(Protocol::ICMPV4));
+        let (socket, datagrams) = match kind(Type::DGRAM) {
+            Ok(socket) => (socket, true),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => (kind(Type::RAW)?, false),
+            Err(error) => return Err(error),
+        };
+        socket.bind(&SocketAddr::new(near, 0).into())?;
+        socket.connect(&SocketAddr::new(far, 0).into())?;
+        Ok(Self { socket, datagrams, sequence: 0 })
+    }
+
+    /// Whether a packet of so many bytes comes back.
+    fn comes_back(&mut self, bytes: u32) -> bool {
+        (0..ATTEMPTS).any(|_| self.exchange(bytes as usize).unwrap_or(false))
+    }
+
+    fn exchange(&mut self, bytes: usize) -> io::Result<bool> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut packet = vec![0x5a; bytes.saturating_sub(HEADERS - ICMP_HEADER).max(ICMP_HEADER)];
+        // Of an identifier the kernel makes its own, for datagrams.
+        let identifier = (std::process::id() as u16).to_be_bytes();
+        packet[..4].copy_from_slice(&[ECHO, 0, 0, 0]);
+        packet[4..6].copy_from_slice(&identifier);
+        packet[6..8].copy_from_slice(&self.sequence.to_be_bytes());
+        let sum = checksum(&packet).to_be_bytes();
+        packet[2..4].copy_from_slice(&sum);
+        self.socket.send(&packet)?;
+        let deadline = Instant::now() + ANSWER_TIME;
+        let mut answer = vec![0; bytes + HEADERS];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            let len = (&self.socket).read(&mut answer)?;
+            let answer = &answer[..len];
+            let icmp = if self.datagrams { answer } else { behind_ip(answer) };
+            let ours = self.datagrams || icmp.get(4..6) == Some(&identifier[..]);
+            let same = icmp.first() == Some(&0) && icmp.get(6..8) == Some(&self.sequence.to_be_bytes()[..]);
+            if ours && same {
+                return Ok(icmp.len() == packet.len());
+            }
+        }
+    }
+}
+
+/// What follows the header of IPv4, whose length is in its first byte.
+fn behind_ip(packet: &[u8]) -> &[u8] {
+    let header = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    packet.get(header..).unwrap_or_default()
+}
+
+/// The Internet checksum (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+    let mut sum: u32 = bytes.chunks(2).map(word).fold(0, u32::wrapping_add);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// Segments of a connection with data, and those that were lost or late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// With data, both ways.
+    pub all: u64,
+    /// Sent again by this end, or received out of their order, as those are behind one that was lost.
+    pub lost: u64,
+}
+
+/// What the kernel counted on the connections between an address and a portal, as `ss` shows it.
+pub fn segments(near: IpAddr, portal: SocketAddr) -> Seen<Segments> {
+    let (near, far, port) = (near.to_string(), portal.ip().to_string(), portal.port().to_string());
+    let filter = ["-Htin", "src", &near, "dst", &far, "dport", "=", &port];
+    let printed = Machine::this().printed("ss", &filter);
+    printed.and_then(|text| counted(&text).ok_or_else(|| "ss shows no connection".to_owned())).into()
+}
+
+/// `data_segs_out:5`, `data_segs_in:9`, `retrans:0/3` (now, ever), `rcv_ooopack:1`, of all connections.
+fn counted(text: &str) -> Option<Segments> {
+    let mut found = Segments::default();
+    let mut any = false;
+    for word in text.split_whitespace() {
+        let Some((name, value)) = word.split_once(':') else { continue };
+        let number = || value.parse::<u64>().unwrap_or(0);
+        match name {
+            "data_segs_out" | "data_segs_in" => {
+                any = true;
+                found.all = found.all.saturating_add(number());
+            }
+            "rcv_ooopack" => found.lost = found.lost.saturating_add(number()),
+            "retrans" => {
+                let ever = value.split_once('/').and_then(|(_, ever)| ever.parse().ok()).unwrap_or(0);
+                found.lost = found.lost.saturating_add(ever);
+            }
+            _ => {}
+        }
+    }
+    any.then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn the_loopback_carries_its_mtu() {
+        let here: IpAddr = Ipv4Addr::LOCALHOST.into();
+        match path_mtu(here, here, 9000) {
+            Seen::Value(mtu) => assert_eq!(mtu, 9000),
+            Seen::Unseen { unseen } => {
+                assert!(unseen.contains("ping_group_range"), "{unseen}");
+                lunway_foreign::not_run(&unseen);
+            }
+        }
+    }
+
+    #[test]
+    fn counts_of_all_connections_are_added() {
+        let text = "ESTAB 0 0 10.0.0.1:5 10.0.0.2:3260\n\t cubic rtt:0.1/0.05 retrans:0/2 data_segs_out:10 data_segs_in:90 rcv_ooopack:1\n\
+                    ESTAB 0 0 10.0.0.1:6 10.0.0.2:3260\n\t data_segs_in:5\n";
+        assert_eq!(counted(text), Some(Segments { all: 105, lost: 3 }));
+        for text in ["", "ESTAB", "retrans:9", "data_segs_in:x data_segs_out:"] {
+            assert!(counted(text).is_none_or(|found| found.all == 0), "{text}");
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_rfc_1071() {
+        assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
+        assert_eq!(behind_ip(&[]), &[] as &[u8]);
+        assert_eq!(behind_ip(&[0x4f]), &[] as &[u8]);
+    }
+}

@@ -1,0 +1,254 @@
+//! Rules about mounts, `/etc/fstab` and swap.
+
+use lunway_block::Severity;
+
+use super::disks::{FULL_BAD, FULL_WARN};
+use super::{Group, Rule};
+use crate::facts::{Facts, FstabEntry, Mount};
+use crate::seen::Seen;
+use crate::verdict::{Outcome, Verdict};
+
+/// Options by which a file system gives up the order of its writes.
+const UNSAFE: [&str; 5] = ["nobarrier", "barrier=0", "data=writeback", "nointegrity", "norecovery"];
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "mount-full",
+        group: Group::FileSystems,
+        title: "File systems are under 80 % full",
+        severity: Severity::Warning,
+        applies: "file systems on disks",
+        why: "allocation slows down as free space is scattered, and a file behind a LUN that cannot grow turns its initiator's writes \
+              into errors",
+        source: "rule of thumb 19",
+        thumbs: &[19],
+        fix: "free space in {point}, or extend its volume",
+        undo: "",
+        check: |facts| mounts(facts, |mount| Some(full(mount, &mount.used_percent, "bytes"))),
+    },
+    Rule {
+        id: "mount-inodes",
+        group: Group::FileSystems,
+        title: "File systems have 20 % of their inodes left",
+        severity: Severity::Note,
+        applies: "file systems on disks that have a fixed number of inodes",
+        why: "without an inode no file can be created, however much space is left",
+        source: "rule of thumb 19, for inodes",
+        thumbs: &[19],
+        fix: "remove small files from {point}",
+        undo: "",
+        check: |facts| mounts(facts, |mount| Some(full(mount, &mount.inodes_percent, "inodes"))),
+    },
+    Rule {
+        id: "mount-sync",
+        group: Group::FileSystems,
+        title: "Journals and barriers of file systems are on",
+        severity: Severity::Warning,
+        applies: "file systems on disks",
+        why: "without barriers, a power cut loses synced data and can damage the file system's structure",
+        source: "rule of thumb 16: off only with a UPS, and only on volumes that are iSCSI-only; ext4(5)",
+        thumbs: &[16],
+        fix: "mount -o remount,barrier=1 {point}    # and take {option} out of /etc/fstab",
+        undo: "mount -o remount,{option} {point}",
+        check: |facts| {
+            mounts(facts, |mount| {
+                let option = mount.options.iter().find(|option| UNSAFE.contains(&option.as_str()));
+                let what = match option {
+                    None => format!("{} keeps the order of its writes", mount.point),
+                    Some(option) => format!("{} is mounted with {option}", mount.point),
+                };
+                let outcome = Outcome::judged(option.is_none(), Verdict::Bad, &mount.point, what);
+                Some(outcome.with("option", option.map_or("", String::as_str)))
+            })
+        },
+    },
+    Rule {
+        id: "mount-time",
+        group: Group::FileSystems,
+        title: "Reading a file does not update its access time every time",
+        severity: Severity::Note,
+        applies: "file systems on disks",
+        why: "with strictatime every read becomes a read and a write",
+        source: "mount(8): relatime is the kernel's default since 2.6.30",
+        thumbs: &[1],
+        fix: "mount -o remount,relatime {point}",
+        undo: "mount -o remount,strictatime {point}",
+        check: |facts| {
+            mounts(facts, |mount| {
+                let has = |name: &str| mount.options.iter().any(|option| option == name);
+                let sound = has("noatime") || has("relatime") || has("ro");
+                let what = match sound {
+                    true => format!("{} writes few times of access", mount.point),
+                    false => format!("{} writes the time of every access", mount.point),
+                };
+                Some(Outcome::judged(sound, Verdict::Warn, &mount.point, what))
+            })
+        },
+    },
+    Rule {
+        id: "mount-read-only",
+        group: Group::FileSystems,
+        title: "A file system that /etc/fstab mounts read-write is writable",
+        severity: Severity::Warning,
+        applies: "file systems in /etc/fstab",
+        why: "the kernel made it read-only after an error: it lost its disk, or is damaged",
+        source: "ext4(5), errors=remount-ro",
+        thumbs: &[],
+        fix: "umount {point} && fsck -p {device}; mount {point}    # after its disk was checked",
+        undo: "",
+        check: read_only,
+    },
+    Rule {
+        id: "mount-trim",
+        group: Group::FileSystems,
+        title: "File systems on iSCSI disks discard free space",
+        severity: Severity::Note,
+        applies: "file systems on iSCSI disks that can discard",
+        why: "a thin disk only grows: after months it takes its full size, whatever is in it",
+        source: "published tests of compaction; fstrim(8): once a week is enough",
+        thumbs: &[19],
+        fix: "systemctl enable --now fstrim.timer",
+        undo: "systemctl disable --now fstrim.timer",
+        check: trim,
+    },
+    Rule {
+        id: "fstab-netdev",
+        group: Group::FileSystems,
+        title: "iSCSI disks in /etc/fstab have _netdev",
+        severity: Severity::Warning,
+        applies: "entries of /etc/fstab whose disk is reached over iSCSI",
+        why: "without it the boot waits for a disk before there is a network, and unmounts it after the network is gone",
+        source: "systemd.mount(5), open-iscsi's README",
+        thumbs: &[],
+        fix: "sed -i -E '\\|^[^#]\\S*\\s+{point}\\s| s/^(\\S+\\s+\\S+\\s+\\S+\\s+\\S+)/\\1,_netdev/' /etc/fstab    # then \
+              systemctl daemon-reload",
+        undo: "sed -i -E '\\|^[^#]\\S*\\s+{point}\\s| s/,_netdev//' /etc/fstab    # then systemctl daemon-reload",
+        check: |facts| {
+            fstab(facts, |entry| {
+                let sound = entry.options.iter().any(|option| option == "_netdev" || option == "noauto");
+                let with = if sound { "has" } else { "lacks" };
+                Outcome::judged(sound, Verdict::Warn, &entry.point, format!("{} {with} _netdev", entry.point))
+            })
+        },
+    },
+    Rule {
+        id: "fstab-name",
+        group: Group::FileSystems,
+        title: "iSCSI disks in /etc/fstab are named by something permanent: UUID, label, or a link to their identity",
+        severity: Severity::Warning,
+        applies: "entries of /etc/fstab whose disk is reached over iSCSI",
+        why: "/dev/sdX names are assigned in the order in which disks answer: another disk may be mounted in its place",
+        source: "administrators' rule on mounts; systemd.mount(5)",
+        thumbs: &[],
+        fix: "sed -i -E \"s|^{device}(\\s)|UUID=$(blkid -s UUID -o value {device})\\1|\" /etc/fstab",
+        undo: "sed -i -E \"s|^UUID=$(blkid -s UUID -o value {device})(\\s)|{device}\\1|\" /etc/fstab",
+        check: |facts| {
+            fstab(facts, |entry| {
+                let bare = entry.device.strip_prefix("/dev/sd").is_some();
+                let what = format!("{} is mounted by {}", entry.point, entry.device);
+                Outcome::judged(!bare, Verdict::Warn, &entry.point, what).with("device", &entry.device)
+            })
+        },
+    },
+    Rule {
+        id: "swap-iscsi",
+        group: Group::FileSystems,
+        title: "There is no swap on an iSCSI disk",
+        severity: Severity::Warning,
+        applies: "machines with swap",
+        why: "to page out, the kernel needs the network, and the network needs memory: a machine short of memory stops",
+        source: "administrators' rule on mounts",
+        thumbs: &[],
+        fix: "swapoff {path}    # and take it out of /etc/fstab",
+        undo: "swapon {path}",
+        check: |facts| {
+            let Some(storage) = &facts.storage else { return Vec::new() };
+            match storage.swaps.known() {
+                Err(why) => vec![Outcome::unknown("swap", format!("swap: {why}"))],
+                Ok(swaps) => {
+                    let judge = |swap: &crate::facts::Swap| {
+                        let on = if swap.iscsi { "is on an iSCSI disk" } else { "is on a local disk" };
+                        let what = format!("{} {on}", swap.path);
+                        Outcome::judged(!swap.iscsi, Verdict::Bad, &swap.path, what).with("path", &swap.path)
+                    };
+                    swaps.iter().map(judge).collect()
+                }
+            }
+        },
+    },
+];
+
+/// Judges each mount.
+fn mounts(facts: &Facts, judge: impl Fn(&Mount) -> Option<Outcome>) -> Vec<Outcome> {
+    let Some(storage) = &facts.storage else { return Vec::new() };
+    match storage.mounts.known() {
+        Err(why) => vec![Outcome::unknown("mounts", format!("mounts: {why}"))],
+        Ok(mounts) => {
+            let judged = |mount: &Mount| {
+                let outcome = judge(mount)?;
+                Some(outcome.with("point", &mount.point).with("device", &mount.device))
+            };
+            mounts.iter().filter_map(judged).collect()
+        }
+    }
+}
+
+fn fstab(facts: &Facts, judge: impl Fn(&FstabEntry) -> Outcome) -> Vec<Outcome> {
+    let Some(storage) = &facts.storage else { return Vec::new() };
+    match storage.fstab.known() {
+        Err(why) => vec![Outcome::unknown("/etc/fstab", format!("/etc/fstab: {why}"))],
+        Ok(entries) => {
+            let iscsi = entries.iter().filter(|entry| entry.iscsi);
+            iscsi.map(|entry| judge(entry).with("point", &entry.point)).collect()
+        }
+    }
+}
+
+fn full(mount: &Mount, used: &Seen<f64>, of: &str) -> Outcome {
+    match used.known() {
+        Err(why) => Outcome::unknown(&mount.point, format!("{of} of {} in use: {why}", mount.point)),
+        Ok(used) => {
+            let verdict = if *used >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
+            let what = format!("{} has {used:.0} % of its {of} in use", mount.point);
+            Outcome::judged(*used < FULL_WARN, verdict, &mount.point, what)
+        }
+    }
+}
+
+fn read_only(facts: &Facts) -> Vec<Outcome> {
+    let Some(Seen::Value(entries)) = facts.storage.as_ref().map(|storage| &storage.fstab) else {
+        return Vec::new();
+    };
+    mounts(facts, |mount| {
+        let entry = entries.iter().find(|entry| entry.point == mount.point)?;
+        if entry.options.iter().any(|option| option == "ro") {
+            return None;
+        }
+        let writable = !mount.options.iter().any(|option| option == "ro");
+        let is = if writable { "writable" } else { "read-only" };
+        Some(Outcome::judged(writable, Verdict::Bad, &mount.point, format!("{} is {is}", mount.point)))
+    })
+}
+
+fn trim(facts: &Facts) -> Vec<Outcome> {
+    let timer = facts.host.as_ref().map(|host| &host.trim_timer);
+    mounts(facts, |mount| {
+        if !mount.iscsi || !matches!(mount.kind.as_str(), "ext4" | "xfs" | "btrfs" | "f2fs") {
+            return None;
+        }
+        if mount.options.iter().any(|option| option == "discard" || option.starts_with("discard=")) {
+            return Some(Outcome::ok(&mount.point, format!("{} discards what is freed", mount.point)));
+        }
+        Some(match timer.map(Seen::known) {
+            Some(Ok(true)) => Outcome::ok(&mount.point, format!("fstrim.timer trims {}", mount.point)),
+            Some(Ok(false)) => Outcome::warn(
+                &mount.point,
+                format!("{} is neither mounted with discard nor trimmed", mount.point),
+            ),
+            Some(Err(why)) => {
+                Outcome::unknown(&mount.point, format!("whether {} is trimmed: {why}", mount.point))
+            }
+            None => Outcome::unknown(&mount.point, format!("whether {} is trimmed", mount.point)),
+        })
+    })
+}

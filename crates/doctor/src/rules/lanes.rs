@@ -1,0 +1,367 @@
+//! Rules about the lanes of a disk: what its plan breaks, and what probes measured.
+
+use lunway_block::Severity;
+
+use super::{Group, Rule};
+use crate::facts::{Facts, Lane, LaneProbe, LanePull, Lanes};
+use crate::probe::NO_ANSWER;
+use crate::seen::Seen;
+use crate::verdict::{Outcome, Verdict};
+
+const PLAN: &str = "disks that are named to doctor";
+const PROBED: &str = "lanes of a disk, with --probe";
+const PULLED: &str = "lanes of a disk that has several, with --pull";
+
+/// Share of segments that may be lost or out of order.
+const LOSS_MAX: f64 = 1e-4;
+/// Segments below which a share says nothing; a single one lost of these is the largest share that is let pass.
+const SEGMENTS_MIN: u64 = 1000;
+/// How many times slower a lane's median round trip may be than that of the fastest.
+const UNEQUAL_MAX: f64 = 2.0;
+/// Round trips below this, microseconds, differ by the scheduling of two processes alone.
+const UNEQUAL_MIN_US: f64 = 200.0;
+/// Delayed acknowledgements hold an answer back for 40 ms (Linux) or 200 ms (Windows); half of the shorter.
+const DELAYED_US: f64 = 20_000.0;
+/// Milliseconds for which a read may wait when a lane is lost: what lunway promises for one that fell silent.
+const PAUSE_MAX_MS: f64 = 1050.0;
+/// Milliseconds until a lane that may connect again is there: two attempts of open-iscsi, which makes one every 2 s.
+const RETURN_MAX_MS: f64 = 5000.0;
+
+macro_rules! of_plan {
+    ($id:literal, $plan:literal, $title:literal, $why:literal, $source:literal, $thumbs:expr, $fix:literal) => {
+        Rule {
+            id: $id,
+            group: Group::Lanes,
+            title: $title,
+            severity: Severity::Warning,
+            applies: PLAN,
+            why: $why,
+            source: $source,
+            thumbs: $thumbs,
+            fix: $fix,
+            undo: "",
+            check: |facts| planned(facts, $plan),
+        }
+    };
+}
+
+pub(super) const RULES: &[Rule] = &[
+    of_plan!(
+        "lane-subnet",
+        "rule-3",
+        "Local ports of lanes are in subnets of their own, or routed by source",
+        "the kernel routes by destination alone: both lanes leave by one card, and both are lost with its cable",
+        "rule of thumb 3",
+        &[3],
+        "give each port a subnet of its own, or source-based routing rules"
+    ),
+    of_plan!(
+        "lane-balance",
+        "rule-5",
+        "Every port has as many lanes as the others",
+        "policies that count requests overload the port with fewer sessions",
+        "KB 969748; rule of thumb 5",
+        &[5],
+        "use the same number for each port, or the policy adaptive, which takes the load of each port into account"
+    ),
+    of_plan!(
+        "lane-mesh",
+        "rule-6",
+        "Lanes do not form a mesh",
+        "a mesh of eight paths over four and two ports read 90 % and wrote 96 % slower than one path; two 1:1 paths read 32 % and wrote \
+         70 % faster",
+        "published tests of multipath topologies, tests B, C and D",
+        &[6],
+        "plan=redundant keeps the rest in reserve"
+    ),
+    of_plan!(
+        "lane-router",
+        "rule-7",
+        "No lane crosses a router",
+        "a router adds delay to every I/O, and is one more single point of failure",
+        "rule of thumb 7",
+        &[7],
+        "give a local port an address in the storage's subnet"
+    ),
+    of_plan!(
+        "lane-speed",
+        "rule-8",
+        "All ports of lanes have the same speed",
+        "round robin over a gigabit port and a 100 Mb/s adapter was slower than the gigabit port alone",
+        "published tests of unequal ports",
+        &[8],
+        "use ports of the same speed, or the policy adaptive, which measures their rates"
+    ),
+    of_plan!(
+        "lane-overlap",
+        "rule-10",
+        "Networks of lanes' ports do not overlap",
+        "the narrower one receives traffic that is meant for the other",
+        "rule of thumb 10",
+        &[10],
+        "keep the networks apart"
+    ),
+    of_plan!(
+        "lane-mtu-ports",
+        "rule-11",
+        "All ports of lanes have the same MTU",
+        "a frame that is too large for a port on its way is lost",
+        "rule of thumb 11",
+        &[11],
+        "use jumbo frames on all of a storage network or on none"
+    ),
+    of_plan!(
+        "lane-single",
+        "one-lane",
+        "A disk has two lanes or more",
+        "a fault anywhere on the only lane stops the disk",
+        "rule of thumb 5",
+        &[5],
+        "add a local port or a portal"
+    ),
+    of_plan!(
+        "lane-one-card",
+        "one-card",
+        "Lanes leave by different cards",
+        "they share the rate of one card, and all fail with it",
+        "rule of thumb 5",
+        &[5],
+        "use a second card"
+    ),
+    of_plan!(
+        "lane-one-portal",
+        "one-portal",
+        "Lanes lead to different portals",
+        "they share the rate of one portal, and all fail with it",
+        "rule of thumb 5",
+        &[5],
+        "have the target listen on a second address"
+    ),
+    of_plan!(
+        "lane-address",
+        "address-missing",
+        "Local addresses of lanes exist on this machine",
+        "lanes from an address that the machine does not have wait until it has",
+        "lunway's plan of lanes",
+        &[],
+        "add the address to a card, or leave it out of from="
+    ),
+    of_plan!(
+        "lane-carrier",
+        "no-carrier",
+        "Ports of lanes have a carrier",
+        "lanes from a port without a carrier wait until there is one",
+        "lunway's plan of lanes",
+        &[22],
+        "check the cable and the switch"
+    ),
+    Rule {
+        id: "lane-answers",
+        group: Group::Lanes,
+        title: "Every lane answers",
+        severity: Severity::Warning,
+        applies: PROBED,
+        why: "a lane that does not answer now is missing at the next fault",
+        source: "rule of thumb 22: test it",
+        thumbs: &[22],
+        fix: "check the cable, the switch and the portal of {lane}; lunway paths DEVICE --watch",
+        undo: "",
+        check: |facts| {
+            lanes(facts, |lane| match &lane.probe {
+                Seen::Value(_) => Some(Outcome::ok(&lane.name, format!("{} answers", lane.name))),
+                Seen::Unseen { unseen } => unseen
+                    .strip_prefix(NO_ANSWER)
+                    .map(|why| Outcome::bad(&lane.name, format!("{} does not answer{why}", lane.name))),
+            })
+        },
+    },
+    Rule {
+        id: "lane-mtu",
+        group: Group::Lanes,
+        title: "The path of a lane supports the MTU of its port in both directions",
+        severity: Severity::Warning,
+        applies: PROBED,
+        why: "small I/O works, but large I/O hangs until TCP gives up",
+        source: "rule of thumb 11; Dell: +5 % throughput where it holds",
+        thumbs: &[11],
+        fix: "ip link set dev PORT mtu {mtu}    # or raise it at the switch and at the storage",
+        undo: "ip link set dev PORT mtu {old}",
+        check: |facts| {
+            probed(facts, |lane, probe| {
+                Some(match probe.path_mtu.known() {
+                    Err(why) => Outcome::unknown(&lane.name, format!("the MTU of {}: {why}", lane.name)),
+                    Ok(path) => {
+                        let what = format!(
+                            "{}: port with an MTU of {}, path with {path}",
+                            lane.name, probe.port_mtu
+                        );
+                        let sound = *path >= probe.port_mtu;
+                        let outcome = Outcome::judged(sound, Verdict::Bad, &lane.name, what);
+                        outcome.with("mtu", path).with("old", probe.port_mtu)
+                    }
+                })
+            })
+        },
+    },
+    Rule {
+        id: "lane-loss",
+        group: Group::Lanes,
+        title: "Under 0.01 % of a lane's segments are lost or out of order",
+        severity: Severity::Warning,
+        applies: "lanes over which a probe moved 1000 segments or more",
+        why: "each loss halves TCP's window, and the last segment of a burst that is lost costs 200 ms",
+        source: "administrators' rule on loss",
+        thumbs: &[],
+        fix: "replace the cable; check the switch's discards; switch flow control on: ethtool -A PORT rx on",
+        undo: "",
+        check: |facts| {
+            probed(facts, |lane, probe| {
+                let what =
+                    format!("{}: {} of {} segments were lost or late", lane.name, probe.lost, probe.segments);
+                if probe.segments < SEGMENTS_MIN {
+                    // Few that are lost of few are many all the same.
+                    let few = format!("{what}, too few to judge");
+                    return (probe.lost > 0).then(|| Outcome::unknown(&lane.name, few));
+                }
+                let sound = probe.lost as f64 / probe.segments as f64 <= LOSS_MAX;
+                Some(Outcome::judged(sound, Verdict::Warn, &lane.name, what))
+            })
+        },
+    },
+    Rule {
+        id: "lane-alike",
+        group: Group::Lanes,
+        title: "Lanes have round trips within a factor of two",
+        severity: Severity::Warning,
+        applies: "two or more lanes that are not in reserve, with --probe",
+        why: "round-robin policies make every second I/O wait for the slower lane: round robin over unequal ports \
+              was slower than the \
+              better port alone",
+        source: "published tests of unequal ports",
+        thumbs: &[8],
+        fix: "find out what is different about {lane}; until then use the policy adaptive, or mark it reserve",
+        undo: "",
+        check: alike,
+    },
+    Rule {
+        id: "lane-delayed",
+        group: Group::Lanes,
+        title: "Small reads do not wait for delayed acknowledgements",
+        severity: Severity::Warning,
+        applies: PROBED,
+        why: "Nagle's algorithm at one end and delayed acknowledgements at the other hold the end of every small answer for 40 ms (Linux) \
+              or 200 ms (Windows): 25 or 5 reads a second",
+        source: "RFC 896, RFC 1122 §4.2.3.2; Microsoft's TcpAckFrequency",
+        thumbs: &[],
+        fix: "set TCP_NODELAY at the storage; on Windows TcpAckFrequency=1 and TCPNoDelay=1 on storage ports",
+        undo: "",
+        check: |facts| {
+            probed(facts, |lane, probe| {
+                let time = probe.round_trip_us;
+                let text = format!("a small read over {} takes {time:.0} µs", lane.name);
+                Some(Outcome::judged(time < DELAYED_US, Verdict::Warn, &lane.name, text))
+            })
+        },
+    },
+    Rule {
+        id: "lane-pull",
+        group: Group::Lanes,
+        title: "I/O continues within 1.05 s, without an error, when a lane is taken down",
+        severity: Severity::Warning,
+        applies: PULLED,
+        why: "several lanes exist to survive the failure of one: users notice a pause of more than a second, and an \
+              error ends in a \
+              read-only file system",
+        source: "rule of thumb 22: pull a cable; lunway's own limit for a lost lane; open-iscsi waits 120 s by default",
+        thumbs: &[22],
+        fix: "check the other lanes of the disk: lunway paths DEVICE; lunway doctor DEVICE --probe",
+        undo: "",
+        check: |facts| {
+            pulled(facts, |lane, pull| {
+                let what = format!(
+                    "with {} down a read took {:.0} ms at most, and {} of {} failed",
+                    lane.name, pull.pause_ms, pull.failed, pull.reads
+                );
+                let verdict = if pull.failed > 0 { Verdict::Bad } else { Verdict::Warn };
+                let sound = pull.failed == 0 && pull.pause_ms <= PAUSE_MAX_MS;
+                Outcome::judged(sound, verdict, &lane.name, what)
+            })
+        },
+    },
+    Rule {
+        id: "lane-return",
+        group: Group::Lanes,
+        title: "A lane that is put back logs in within 5 s",
+        severity: Severity::Warning,
+        applies: PULLED,
+        why: "until it is back the disk runs without redundancy: the next fault stops it",
+        source: "rule of thumb 22; open-iscsi tries every 2 s, and a switch's port that waits for spanning tree takes 30 to 50 s",
+        thumbs: &[22],
+        fix: "check the portal of {lane}: lunway discover PORTAL; switch the port of the switch to edge (portfast)",
+        undo: "",
+        check: |facts| {
+            pulled(facts, |lane, pull| match pull.back_ms.known() {
+                Err(why) if why.starts_with(NO_ANSWER) => {
+                    Outcome::bad(&lane.name, format!("{} did not come back: {why}", lane.name))
+                }
+                Err(why) => Outcome::unknown(&lane.name, format!("how soon {} is back: {why}", lane.name)),
+                Ok(ms) => {
+                    let what = format!("{} was back after {ms:.0} ms", lane.name);
+                    Outcome::judged(*ms <= RETURN_MAX_MS, Verdict::Warn, &lane.name, what)
+                }
+            })
+        },
+    },
+];
+
+fn planned(facts: &Facts, id: &str) -> Vec<Outcome> {
+    let Some(lanes) = &facts.lanes else { return Vec::new() };
+    let of_rule = lanes.findings.iter().filter(|finding| finding.id == id);
+    let found: Vec<Outcome> = of_rule
+        .map(|finding| Outcome::warn(&finding.place, &finding.what).fixed_by(&finding.remedy, String::new()))
+        .collect();
+    if found.is_empty() { vec![Outcome::ok(&lanes.disk, sound(lanes))] } else { found }
+}
+
+fn sound(lanes: &Lanes) -> String {
+    match lanes.lanes.len() {
+        1 => "its lane keeps the rule".to_owned(),
+        count => format!("its {count} lanes keep the rule"),
+    }
+}
+
+fn lanes(facts: &Facts, judge: impl Fn(&Lane) -> Option<Outcome>) -> Vec<Outcome> {
+    let all = facts.lanes.iter().flat_map(|lanes| &lanes.lanes);
+    all.filter_map(|lane| judge(lane).map(|outcome| outcome.with("lane", &lane.name))).collect()
+}
+
+fn probed(facts: &Facts, judge: impl Fn(&Lane, &LaneProbe) -> Option<Outcome>) -> Vec<Outcome> {
+    lanes(facts, |lane| match lane.probe.known() {
+        Ok(probe) => judge(lane, probe),
+        // The lane itself is told as bad, by `lane-answers`.
+        Err(why) if why.starts_with(NO_ANSWER) => None,
+        Err(why) => Some(Outcome::unknown(&lane.name, format!("{} was not probed: {why}", lane.name))),
+    })
+}
+
+fn pulled(facts: &Facts, judge: impl Fn(&Lane, &LanePull) -> Outcome) -> Vec<Outcome> {
+    lanes(facts, |lane| lane.pull.as_ref().map(|pull| judge(lane, pull)))
+}
+
+fn alike(facts: &Facts) -> Vec<Outcome> {
+    let all = facts.lanes.iter().flat_map(|lanes| &lanes.lanes);
+    let active: Vec<(&Lane, f64)> = all
+        .filter(|lane| !lane.reserve)
+        .filter_map(|lane| Some((lane, lane.probe.get()?.round_trip_us)))
+        .collect();
+    if active.len() < 2 {
+        return Vec::new();
+    }
+    let fastest = active.iter().map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
+    let judge = |(lane, time): &(&Lane, f64)| {
+        let sound = *time <= (UNEQUAL_MAX * fastest).max(UNEQUAL_MIN_US);
+        let what = format!("{}: round trip of {time:.0} µs, the fastest lane has {fastest:.0} µs", lane.name);
+        Outcome::judged(sound, Verdict::Warn, &lane.name, what).with("lane", &lane.name)
+    };
+    active.iter().map(judge).collect()
+}

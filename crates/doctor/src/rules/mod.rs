@@ -1,0 +1,249 @@
+//! The rules, and all of them on some facts.
+
+mod asked;
+mod disks;
+mod ends;
+mod file_systems;
+mod host;
+mod hosts;
+mod initiator;
+mod lanes;
+mod luns;
+mod multipath;
+mod network;
+mod ports;
+mod space;
+mod target;
+mod windows;
+
+use std::fmt;
+
+use lunway_block::{Finding, Severity};
+
+use crate::facts::Facts;
+use crate::verdict::{Diagnosis, Outcome, Verdict};
+
+/// A rule: what it demands, of what, why, and what to do where it is broken.
+///
+/// Texts are clauses without a full stop. `fix` and `undo` may have names in braces, `{port}`, for which a
+/// [`Diagnosis`] has the machine's own; they are shell commands, or, where no command exists, an imperative clause.
+#[derive(Debug)]
+pub struct Rule {
+    /// Stable name, for `--mute`, programs and the documentation.
+    pub id: &'static str,
+    /// Group, which is a page of the documentation.
+    pub group: Group,
+    /// What it demands.
+    pub title: &'static str,
+    /// How much a breach matters: a note costs little.
+    pub severity: Severity,
+    /// To what it applies.
+    pub applies: &'static str,
+    /// What a breach costs, with the figure.
+    pub why: &'static str,
+    /// Where the figure or the value comes from.
+    pub source: &'static str,
+    /// Numbers of the rules of thumb that it checks (`docs/src/doctor.md`).
+    pub thumbs: &'static [u8],
+    /// What to do.
+    pub fix: &'static str,
+    /// What restores the state before the fix; empty where there is nothing to restore.
+    pub undo: &'static str,
+    /// Judges the facts: an outcome for each place, none where the rule does not apply.
+    pub(crate) check: fn(&Facts) -> Vec<Outcome>,
+}
+
+/// What a group of rules looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// Ports, addresses, routes, kernel settings of the network.
+    Network,
+    /// open-iscsi.
+    Initiator,
+    /// dm-multipath.
+    Multipath,
+    /// Disks and arrays.
+    Disks,
+    /// Mounts, fstab, swap.
+    FileSystems,
+    /// The machine itself.
+    Host,
+    /// A running target and its initiators.
+    Target,
+    /// Hosts beside their target, or beside each other.
+    Ends,
+    /// The lanes of a disk of lunway's own initiator.
+    Lanes,
+    /// A Windows machine.
+    Windows,
+    /// What no program can see.
+    Asked,
+}
+
+impl Group {
+    /// All groups, in the order of the documentation.
+    pub const ALL: [Self; 11] = [
+        Self::Network,
+        Self::Initiator,
+        Self::Multipath,
+        Self::Disks,
+        Self::FileSystems,
+        Self::Host,
+        Self::Target,
+        Self::Ends,
+        Self::Lanes,
+        Self::Windows,
+        Self::Asked,
+    ];
+
+    /// Its name in texts and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Initiator => "initiator",
+            Self::Multipath => "multipath",
+            Self::Disks => "disks",
+            Self::FileSystems => "file-systems",
+            Self::Host => "host",
+            Self::Target => "target",
+            Self::Ends => "ends",
+            Self::Lanes => "lanes",
+            Self::Windows => "windows",
+            Self::Asked => "asked",
+        }
+    }
+
+    /// Heading of its page.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Network => "Network ports",
+            Self::Initiator => "open-iscsi",
+            Self::Multipath => "dm-multipath",
+            Self::Disks => "Disks and arrays",
+            Self::FileSystems => "File systems",
+            Self::Host => "The machine",
+            Self::Target => "A running target",
+            Self::Ends => "Both ends",
+            Self::Lanes => "Lanes of a disk",
+            Self::Windows => "Windows",
+            Self::Asked => "Questions",
+        }
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// All rules, group by group.
+pub static RULES: [&[Rule]; 15] = [
+    ports::RULES,
+    network::RULES,
+    initiator::RULES,
+    multipath::RULES,
+    disks::RULES,
+    file_systems::RULES,
+    host::RULES,
+    target::RULES,
+    hosts::RULES,
+    luns::RULES,
+    space::RULES,
+    ends::RULES,
+    lanes::RULES,
+    windows::RULES,
+    asked::RULES,
+];
+
+/// The rule of this name.
+pub fn rule(id: &str) -> Option<&'static Rule> {
+    RULES.into_iter().flatten().find(|rule| rule.id == id)
+}
+
+/// Places of one rule that are told one by one. A machine with a thousand disks that all break a rule is told so by
+/// the first of them and a count: a reader takes in no more.
+const PLACES_MAX: usize = 32;
+
+/// What every rule says about these facts, in the order of [`RULES`]. Rules that do not apply say nothing.
+pub fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
+    RULES.into_iter().flatten().flat_map(|rule| rule.diagnoses(facts)).collect()
+}
+
+impl Rule {
+    /// What this rule says about these facts.
+    pub fn diagnoses(&self, facts: &Facts) -> Vec<Diagnosis> {
+        let mut outcomes = (self.check)(facts);
+        outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.verdict));
+        let left_out = outcomes.split_off(outcomes.len().min(PLACES_MAX));
+        if let Some(worst) = left_out.first() {
+            let what = format!("{} more places, of which the worst is {}", left_out.len(), worst.place);
+            outcomes.push(Outcome { what, place: "more places".to_owned(), ..worst.clone() });
+        }
+        outcomes.into_iter().map(|outcome| self.diagnosis(outcome)).collect()
+    }
+
+    fn diagnosis(&self, outcome: Outcome) -> Diagnosis {
+        let broken = outcome.verdict >= Verdict::Warn;
+        let (fix, undo) = match &outcome.fix {
+            Some((fix, undo)) => (fix.clone(), undo.clone()),
+            None => (outcome.filled(self.fix), outcome.filled(self.undo)),
+        };
+        Diagnosis {
+            verdict: outcome.verdict,
+            finding: Finding {
+                id: self.id,
+                severity: self.severity,
+                what: outcome.what,
+                place: outcome.place,
+                why: if broken { self.why.to_owned() } else { String::new() },
+                remedy: if broken { fix } else { String::new() },
+            },
+            undo: if broken { undo } else { String::new() },
+        }
+    }
+}
+
+/// Texts with commas, and "and" before the last.
+pub(crate) fn listed(names: impl IntoIterator<Item = String>) -> String {
+    let names: Vec<_> = names.into_iter().collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_rule_has_a_name_of_its_own_and_all_its_texts() {
+        let mut names = BTreeSet::new();
+        for rule in RULES.into_iter().flatten() {
+            assert!(names.insert(rule.id), "{} twice", rule.id);
+            assert!(
+                rule.id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
+                "{}",
+                rule.id
+            );
+            for text in [rule.title, rule.applies, rule.why, rule.source, rule.fix] {
+                assert!(!text.is_empty() && !text.ends_with('.'), "{}: {text:?}", rule.id);
+            }
+        }
+    }
+
+    #[test]
+    fn every_rule_of_thumb_is_checked_or_asked() {
+        let checked: BTreeSet<u8> =
+            RULES.into_iter().flatten().flat_map(|rule| rule.thumbs.iter().copied()).collect();
+        assert_eq!(checked, (1..=22).collect());
+    }
+
+    #[test]
+    fn facts_that_nothing_is_known_of_break_no_rule_and_none_is_ok() {
+        assert_eq!(diagnose(&Facts::default()), []);
+    }
+}

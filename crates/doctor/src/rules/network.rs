@@ -1,0 +1,358 @@
+//! Rules about addresses, routes and the kernel's network settings.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use lunway_block::Severity;
+
+use super::ports::{each, storage, unseen_ports};
+use super::{Group, Rule, listed};
+use crate::facts::{Facts, Peer, Port};
+use crate::seen::Seen;
+use crate::verdict::{Outcome, Verdict};
+
+/// Bytes below which TCP's window throttles one gigabit, as measured.
+const WINDOW_MIN: u64 = 128 << 10;
+/// Round trip that buffers must cover when no other is known, seconds: a switched network of a few hops.
+const ROUND_TRIP_S: f64 = 1e-3;
+
+const ONE_SUBNET: &str = "storage ports that share a subnet with another one";
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "subnet-overlap",
+        group: Group::Network,
+        title: "Networks of storage ports do not overlap",
+        severity: Severity::Warning,
+        applies: "two or more storage ports",
+        why: "the narrower network receives traffic that is meant for the wider one, so that lanes leave by another \
+              card than they were \
+              planned for",
+        source: "rule of thumb 10",
+        thumbs: &[10],
+        fix: "give {port} an address in a network of its own",
+        undo: "",
+        check: overlap,
+    },
+    Rule {
+        id: "arp-ignore",
+        group: Group::Network,
+        title: "A storage port answers ARP only for its own addresses",
+        severity: Severity::Warning,
+        applies: ONE_SUBNET,
+        why: "Linux answers for any address of the machine on any port, and both lanes may end up on one wire (ARP \
+              flux): half \
+              of the rate, and both are lost with one cable",
+        source: "Linux ip-sysctl, arp_ignore; rule of thumb 3: most vendors want a subnet for each port",
+        thumbs: &[3],
+        fix: "sysctl -w net.ipv4.conf.{port}.arp_ignore=1",
+        undo: "sysctl -w net.ipv4.conf.{port}.arp_ignore={old}",
+        check: |facts| arp(facts, |port| &port.arp_ignore, "arp_ignore", 1),
+    },
+    Rule {
+        id: "arp-announce",
+        group: Group::Network,
+        title: "A storage port sends ARP requests only with its own address",
+        severity: Severity::Warning,
+        applies: ONE_SUBNET,
+        why: "a request with the other port's address makes the storage send packets for that address to this port",
+        source: "Linux ip-sysctl, arp_announce",
+        thumbs: &[3],
+        fix: "sysctl -w net.ipv4.conf.{port}.arp_announce=2",
+        undo: "sysctl -w net.ipv4.conf.{port}.arp_announce={old}",
+        check: |facts| arp(facts, |port| &port.arp_announce, "arp_announce", 2),
+    },
+    Rule {
+        id: "reverse-path",
+        group: Group::Network,
+        title: "The reverse-path filter is not strict where two storage ports share a subnet",
+        severity: Severity::Warning,
+        applies: ONE_SUBNET,
+        why: "the strict filter drops every packet that arrives at another port than the answer would leave by: one \
+              of the lanes \
+              never comes up",
+        source: "RFC 3704 §2.2; Linux ip-sysctl, rp_filter",
+        thumbs: &[3],
+        fix: "sysctl -w net.ipv4.conf.{port}.rp_filter=2",
+        undo: "sysctl -w net.ipv4.conf.{port}.rp_filter={old}",
+        check: reverse_path,
+    },
+    Rule {
+        id: "route-source",
+        group: Group::Network,
+        title: "Packets leave by the port whose address they carry",
+        severity: Severity::Warning,
+        applies: "iSCSI connections of this machine",
+        why: "the kernel routes by destination alone: with two ports in one subnet both lanes leave by one card, and its cable \
+              takes both",
+        source: "rule of thumb 3; `ip route get ADDRESS from ADDRESS` shows it",
+        thumbs: &[3],
+        fix: "ip route add {network} dev {port} table {table}; ip rule add from {local} table {table}",
+        undo: "ip rule del from {local} table {table}; ip route flush table {table}",
+        check: route_source,
+    },
+    Rule {
+        id: "route-router",
+        group: Group::Network,
+        title: "There is no router between initiator and storage",
+        severity: Severity::Warning,
+        applies: "iSCSI connections of this machine",
+        why: "a router adds delay to every I/O, and is one more single point of failure",
+        source: "rule of thumb 7",
+        thumbs: &[7],
+        fix: "ip address add ADDRESS/LENGTH dev PORT    # an address in the storage's network, {remote}",
+        undo: "ip address del ADDRESS/LENGTH dev PORT",
+        check: |facts| {
+            peers(facts, |peer, port, route| {
+                let what = match route.1 {
+                    Some(gateway) => format!("{} is reached by the router {gateway}", peer.remote),
+                    None => format!("{} is reached on the link", peer.remote),
+                };
+                let outcome = Outcome::judged(route.1.is_none(), Verdict::Warn, port, what);
+                Some(outcome.with("remote", peer.remote))
+            })
+        },
+    },
+    Rule {
+        id: "port-ipv6",
+        group: Group::Network,
+        title: "Storage ports have addresses of one IP version only",
+        severity: Severity::Note,
+        applies: "storage ports whose connections all use IPv4",
+        why: "an IPv6 address that a router advertised is an unplanned way to reach the target, and discovery \
+              may return it first",
+        source: "rule of thumb 13: nothing but IPv4 bound on storage ports",
+        thumbs: &[13],
+        fix: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=1",
+        undo: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=0",
+        check: ipv6,
+    },
+    Rule {
+        id: "tcp-window",
+        group: Group::Network,
+        title: "TCP's buffers hold the data in flight: rate × round trip, and at least 128 KiB",
+        severity: Severity::Warning,
+        applies: "machines with storage ports",
+        why: "windows under 128 KiB limit throughput and make it unstable even on one gigabit link",
+        source: "published tests of software targets on one gigabit link; rate × 1 ms for faster ports",
+        thumbs: &[],
+        fix: "sysctl -w {name}=\"4096 131072 {new}\"",
+        undo: "sysctl -w {name}=\"{old}\"",
+        check: window,
+    },
+    Rule {
+        id: "tcp-scaling",
+        group: Group::Network,
+        title: "TCP window scaling is on",
+        severity: Severity::Warning,
+        applies: "machines with storage ports",
+        why: "without it no window is larger than 64 KiB, less than the 128 KiB that one gigabit link needs",
+        source: "RFC 7323 §2; published tests of software targets",
+        thumbs: &[],
+        fix: "sysctl -w net.ipv4.tcp_window_scaling=1",
+        undo: "sysctl -w net.ipv4.tcp_window_scaling={old}",
+        check: |facts| switched_on(facts, "net.ipv4.tcp_window_scaling"),
+    },
+    Rule {
+        id: "tcp-sack",
+        group: Group::Network,
+        title: "TCP selective acknowledgements are on",
+        severity: Severity::Warning,
+        applies: "machines with storage ports",
+        why: "without it two losses in one window cost a time-out of 200 ms or more, as long as hundreds of I/Os",
+        source: "RFC 2018; Linux's least retransmission time-out",
+        thumbs: &[],
+        fix: "sysctl -w net.ipv4.tcp_sack=1",
+        undo: "sysctl -w net.ipv4.tcp_sack={old}",
+        check: |facts| switched_on(facts, "net.ipv4.tcp_sack"),
+    },
+];
+
+/// Storage ports with another one in their IPv4 subnet.
+fn in_one_subnet(facts: &Facts) -> Vec<&Port> {
+    let ports = storage(facts);
+    let v4 = |port: &Port| -> Vec<IpNet> {
+        port.networks.iter().filter(|network| network.addr().is_ipv4()).map(IpNet::trunc).collect()
+    };
+    let shares = |port: &&&Port| {
+        let others = ports.iter().filter(|other| other.name != port.name);
+        others.flat_map(|other| v4(other)).any(|network| v4(port).contains(&network))
+    };
+    ports.iter().filter(shares).copied().collect()
+}
+
+fn arp(facts: &Facts, value: fn(&Port) -> &Seen<u32>, name: &str, least: u32) -> Vec<Outcome> {
+    let judge = |port: &Port| match value(port).known() {
+        Err(why) => Outcome::unknown(&port.name, format!("{name} of {}: {why}", port.name)),
+        Ok(value) => {
+            let what = format!("{} shares its subnet and has {name} {value}", port.name);
+            let sound = *value >= least;
+            Outcome::judged(sound, Verdict::Warn, &port.name, what)
+                .with("port", &port.name)
+                .with("old", value)
+        }
+    };
+    let unseen = unseen_ports(facts);
+    if unseen.is_empty() { in_one_subnet(facts).into_iter().map(judge).collect() } else { unseen }
+}
+
+fn reverse_path(facts: &Facts) -> Vec<Outcome> {
+    let judge = |port: &Port| match port.rp_filter.known() {
+        Err(why) => Outcome::unknown(&port.name, format!("rp_filter of {}: {why}", port.name)),
+        Ok(value) => {
+            let what = format!("{} shares its subnet and has rp_filter {value}", port.name);
+            let outcome = Outcome::judged(*value != 1, Verdict::Warn, &port.name, what);
+            outcome.with("port", &port.name).with("old", value)
+        }
+    };
+    let unseen = unseen_ports(facts);
+    if unseen.is_empty() { in_one_subnet(facts).into_iter().map(judge).collect() } else { unseen }
+}
+
+fn overlap(facts: &Facts) -> Vec<Outcome> {
+    let ports = storage(facts);
+    if ports.len() < 2 {
+        return unseen_ports(facts);
+    }
+    let overlaps =
+        |a: &IpNet, b: &IpNet| a.trunc() != b.trunc() && (a.contains(&b.trunc()) || b.contains(&a.trunc()));
+    let judge = |port: &&Port| {
+        let others = ports.iter().filter(|other| other.name != port.name);
+        let hit = others
+            .flat_map(|other| other.networks.iter().map(move |network| (other, network)))
+            .find_map(|(other, theirs)| {
+                let ours = port.networks.iter().find(|ours| overlaps(ours, theirs))?;
+                Some(format!(
+                    "{} of {} overlaps {} of {}",
+                    ours.trunc(),
+                    port.name,
+                    theirs.trunc(),
+                    other.name
+                ))
+            });
+        let what = hit.clone().unwrap_or_else(|| format!("networks of {} overlap no other's", port.name));
+        Outcome::judged(hit.is_none(), Verdict::Warn, &port.name, what).with("port", &port.name)
+    };
+    ports.iter().map(judge).collect()
+}
+
+/// Judges each connection by the port that has its local address and the kernel's route: its port and router.
+fn peers(
+    facts: &Facts,
+    judge: impl Fn(&Peer, &str, (&str, Option<std::net::IpAddr>)) -> Option<Outcome>,
+) -> Vec<Outcome> {
+    let peers = match &facts.peers {
+        None => return Vec::new(),
+        Some(Seen::Unseen { unseen }) => return vec![Outcome::unknown("connections", unseen)],
+        Some(Seen::Value(peers)) => peers,
+    };
+    let Some(Seen::Value(ports)) = &facts.ports else { return unseen_ports(facts) };
+    let judged = |peer: &Peer| {
+        let has = |port: &&Port| port.networks.iter().any(|network| network.addr() == peer.local);
+        // A connection within this machine has no port.
+        let port = ports.iter().find(has)?;
+        if ports.iter().any(|port| port.networks.iter().any(|network| network.addr() == peer.remote)) {
+            return None;
+        }
+        match peer.route.known() {
+            Err(why) => Some(Outcome::unknown(&port.name, format!("the route to {}: {why}", peer.remote))),
+            Ok(route) => judge(peer, &port.name, (&route.port, route.gateway)),
+        }
+    };
+    let mut outcomes: Vec<Outcome> = peers.iter().filter_map(judged).collect();
+    outcomes.dedup();
+    outcomes
+}
+
+fn route_source(facts: &Facts) -> Vec<Outcome> {
+    let network = |peer: &Peer| {
+        let networks = facts.ports.iter().filter_map(Seen::get).flatten().flat_map(|port| &port.networks);
+        networks
+            .filter(|network| network.addr() == peer.local)
+            .map(|network| network.trunc().to_string())
+            .next()
+    };
+    let tables: BTreeMap<String, usize> =
+        storage(facts).iter().enumerate().map(|(n, port)| (port.name.clone(), 101 + n)).collect();
+    peers(facts, |peer, port, route| {
+        let what = match route.0 == port {
+            true => format!("packets of {} leave by {port}", peer.local),
+            false => format!("packets of {}, an address of {port}, leave by {}", peer.local, route.0),
+        };
+        let outcome = Outcome::judged(route.0 == port, Verdict::Warn, port, what)
+            .with("port", port)
+            .with("local", peer.local)
+            .with("network", network(peer).unwrap_or_else(|| "NETWORK".to_owned()))
+            .with("table", tables.get(port).unwrap_or(&101));
+        Some(outcome)
+    })
+}
+
+fn ipv6(facts: &Facts) -> Vec<Outcome> {
+    let Some(Seen::Value(peers)) = &facts.peers else { return Vec::new() };
+    each(facts, |port| {
+        let on_port = |peer: &&Peer| port.networks.iter().any(|network| network.addr() == peer.local);
+        let of_port: Vec<&Peer> = peers.iter().filter(on_port).collect();
+        if of_port.is_empty() || of_port.iter().any(|peer| peer.local.is_ipv6()) {
+            return None;
+        }
+        let six = port.networks.iter().filter(|network| network.addr().is_ipv6());
+        let six: Vec<String> = six.map(|network| network.addr().to_string()).collect();
+        let what = match six.is_empty() {
+            true => format!("{} has no IPv6 address beside its link-local one", port.name),
+            false => format!("{} carries iSCSI by IPv4 and has {} too", port.name, listed(six.clone())),
+        };
+        Some(Outcome::judged(six.is_empty(), Verdict::Warn, &port.name, what))
+    })
+}
+
+/// Whether rules about the kernel's TCP apply.
+fn has_storage_ports(facts: &Facts) -> bool {
+    !storage(facts).is_empty()
+}
+
+/// A kernel setting as a rule finds it; `None`: it was not looked for.
+fn sysctl<'a>(facts: &'a Facts, name: &str) -> Option<Result<&'a str, Outcome>> {
+    let seen = facts.sysctls.get(name)?;
+    let unknown = |why: &str| Outcome::unknown(name, format!("{name}: {why}"));
+    Some(seen.known().map(String::as_str).map_err(unknown))
+}
+
+fn switched_on(facts: &Facts, name: &'static str) -> Vec<Outcome> {
+    if !has_storage_ports(facts) {
+        return Vec::new();
+    }
+    let judge = |value: Result<&str, Outcome>| match value {
+        Err(unknown) => unknown,
+        Ok(value) => {
+            let outcome = Outcome::judged(value != "0", Verdict::Warn, name, format!("{name} is {value}"));
+            outcome.with("old", value)
+        }
+    };
+    sysctl(facts, name).map(judge).into_iter().collect()
+}
+
+fn window(facts: &Facts) -> Vec<Outcome> {
+    if !has_storage_ports(facts) {
+        return Vec::new();
+    }
+    let fastest =
+        storage(facts).iter().filter(|port| port.kind != "veth").filter_map(|port| port.speed.get()).max();
+    let under_way = fastest.map_or(0.0, |speed| f64::from(*speed) * 1e6 / 8.0 * ROUND_TRIP_S) as u64;
+    let least = under_way.max(WINDOW_MIN);
+    let judge = |name: &'static str| {
+        let value = match sysctl(facts, name)? {
+            Err(unknown) => return Some(unknown),
+            Ok(value) => value,
+        };
+        let Some(most) = value.split_whitespace().nth(2).and_then(|most| most.parse::<u64>().ok()) else {
+            return Some(Outcome::unknown(name, format!("{name} is {value:?}, not three numbers")));
+        };
+        let what = format!("{name} allows {} KiB, {} KiB are needed", most >> 10, least.div_ceil(1024));
+        let outcome = Outcome::judged(most >= least, Verdict::Warn, name, what);
+        Some(
+            outcome.with("name", name).with("old", value).with("new", least.next_power_of_two().max(4 << 20)),
+        )
+    };
+    ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"].into_iter().filter_map(judge).collect()
+}

@@ -1,0 +1,169 @@
+//! Rules about the space of the stores behind logical units.
+
+use std::collections::BTreeMap;
+
+use lunway_block::Severity;
+
+use super::disks::{FULL_BAD, FULL_WARN};
+use super::target::{place, target};
+use super::{Group, Rule, listed};
+use crate::facts::{Device, Facts, Target};
+use crate::looks::APART_MIN_S;
+use crate::verdict::{Outcome, Verdict};
+
+/// Hours for which a store should last, and those below which it is a matter of this day.
+const LASTS_H: f64 = 72.0;
+const LASTS_BAD_H: f64 = 12.0;
+
+const TOLD: &str = "LUNs whose store reports its space";
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "store-full",
+        group: Group::Target,
+        title: "Stores of LUNs are under 80 % full",
+        severity: Severity::Warning,
+        applies: TOLD,
+        why: "a store without space fails its initiators' writes, and their file systems turn read-only",
+        source: "rule of thumb 19",
+        thumbs: &[19],
+        fix: "free space beside {target} LUN {lun}, or move it: lunway copy",
+        undo: "",
+        check: store_full,
+    },
+    Rule {
+        id: "store-thin",
+        group: Group::Target,
+        title: "A store is large enough for its LUNs",
+        severity: Severity::Note,
+        applies: TOLD,
+        why: "thin LUNs together may be larger than their store, which is full as soon as their hosts use the \
+              promised space",
+        source: "rule of thumb 19; SBC-3 §4.7",
+        thumbs: &[19],
+        fix: "extend the store, or watch it: lunway lun set {target} {lun} --threshold 80",
+        undo: "",
+        check: thin,
+    },
+    Rule {
+        id: "store-forecast",
+        group: Group::Target,
+        title: "A store lasts for 72 hours or more at the rate at which it fills",
+        severity: Severity::Warning,
+        applies: TOLD,
+        why: "a store that is full fails its initiators' writes: 72 h are a weekend without an administrator, and under 12 h it \
+              is full by the next morning",
+        source: "rule of thumb 19, as a forecast; growth between two checks at least 10 minutes apart, or that \
+                 of a day if known",
+        thumbs: &[19],
+        fix: "free space beside {target} LUN {lun}, or move it: lunway copy",
+        undo: "",
+        check: forecast,
+    },
+];
+
+fn store_full(facts: &Facts) -> Vec<Outcome> {
+    target(facts, |target| {
+        let judge = |device: &Device| {
+            let space = device.space?;
+            let all = space.used.saturating_add(space.available);
+            if all == 0 {
+                return None;
+            }
+            let used = 100.0 * space.used as f64 / all as f64;
+            let here = place(&device.target, device.lun);
+            let verdict = if used >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
+            let what = format!("the store of {here} is {used:.0} % full");
+            let outcome = Outcome::judged(used < FULL_WARN, verdict, here, what);
+            Some(outcome.with("target", &device.target).with("lun", device.lun))
+        };
+        target.devices.iter().filter_map(judge).collect()
+    })
+}
+
+/// LUNs in one file system share what is left in it. Where that is not known, each is judged alone.
+fn by_store(target: &Target) -> BTreeMap<String, Vec<&Device>> {
+    let file_system = |device: &Device| {
+        let mut stores = target.stores.get().into_iter().flatten();
+        let store = stores.find(|store| store.target == device.target && store.lun == device.lun);
+        store.map_or_else(|| place(&device.target, device.lun), |store| store.file_system.clone())
+    };
+    let mut stores: BTreeMap<String, Vec<&Device>> = BTreeMap::new();
+    for device in target.devices.iter().filter(|device| device.space.is_some()) {
+        stores.entry(file_system(device)).or_default().push(device);
+    }
+    stores
+}
+
+/// What has gone since the earlier look goes on at the same rate until nothing is left.
+fn forecast(facts: &Facts) -> Vec<Outcome> {
+    target(facts, |target| {
+        let judge = |devices: Vec<&Device>| {
+            let device = devices.into_iter().next()?;
+            let here = place(&device.target, device.lun);
+            let left = device.space?.available;
+            let earlier = target.earlier.as_ref().and_then(|look| {
+                let same = |then: &&Device| then.target == device.target && then.lun == device.lun;
+                let space = look.devices.iter().find(same)?.space?;
+                let apart = target.looked_at.checked_sub(look.looked_at)?;
+                (apart >= APART_MIN_S).then_some((space, apart))
+            });
+            let Some((then, apart)) = earlier else {
+                let minutes = APART_MIN_S / 60;
+                let what = format!(
+                    "how fast the store of {here} fills: this is the first look at it, look again in {minutes} minutes or more"
+                );
+                return Some(Outcome::unknown(here, what));
+            };
+            let hours = apart as f64 / 3600.0;
+            let gone = then.available.saturating_sub(left) as f64;
+            let rate = gone / hours;
+            let what = if rate > 0.0 {
+                format!(
+                    "the store of {here} is full in {:.0} h: {:.1} GiB are left, {:.1} GiB went in {hours:.1} h",
+                    left as f64 / rate,
+                    gib(left),
+                    gone / gib_bytes()
+                )
+            } else {
+                format!("the store of {here} has not filled in {hours:.1} h")
+            };
+            let lasts = if rate > 0.0 { left as f64 / rate } else { f64::INFINITY };
+            let verdict = if lasts < LASTS_BAD_H { Verdict::Bad } else { Verdict::Warn };
+            let outcome = Outcome::judged(lasts >= LASTS_H, verdict, here, what);
+            Some(outcome.with("target", &device.target).with("lun", device.lun))
+        };
+        by_store(target).into_values().filter_map(judge).collect()
+    })
+}
+
+fn gib_bytes() -> f64 {
+    f64::from(1 << 30)
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / gib_bytes()
+}
+
+fn thin(facts: &Facts) -> Vec<Outcome> {
+    target(facts, |target| {
+        let judge = |devices: Vec<&Device>| {
+            let first = devices.first()?;
+            let promised: u64 = devices
+                .iter()
+                .filter_map(|device| Some(device.size.saturating_sub(device.space?.allocated)))
+                .fold(0, u64::saturating_add);
+            let left = devices.iter().filter_map(|device| device.space).map(|space| space.available).min()?;
+            let names = listed(devices.iter().map(|device| place(&device.target, device.lun)));
+            let what = format!(
+                "{names} may still ask for {:.1} GiB, and {:.1} GiB are left",
+                gib(promised),
+                gib(left)
+            );
+            let outcome =
+                Outcome::judged(promised <= left, Verdict::Warn, place(&first.target, first.lun), what);
+            Some(outcome.with("target", &first.target).with("lun", first.lun))
+        };
+        by_store(target).into_values().filter_map(judge).collect()
+    })
+}

@@ -1,0 +1,362 @@
+//! Rules about a Windows machine, as `contrib/doctor-windows.ps1` collects it.
+
+use std::collections::BTreeSet;
+
+use lunway_block::Severity;
+
+use super::{Group, Rule};
+use crate::facts::{Facts, Windows, WindowsPort};
+use crate::seen::Seen;
+use crate::verdict::{Outcome, Verdict};
+
+const ALL: &str = "facts of a Windows machine (--from)";
+
+const MPIO: &str = "Set-MPIOSetting";
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "windows-verify",
+        group: Group::Windows,
+        title: "MPIO verifies its paths every 30 s or less",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "without verification, the failure of an idle path is detected only by the next I/O",
+        source: "Microsoft: MPIO timers, PathVerifyEnabled (default 0) and PathVerificationPeriod (default 30)",
+        thumbs: &[15],
+        fix: "Set-MPIOSetting -NewPathVerificationState Enabled -NewPathVerificationPeriod 30",
+        undo: "Set-MPIOSetting -NewPathVerificationState Disabled",
+        check: |facts| {
+            mpio(facts, &["PathVerifyEnabled", "PathVerificationPeriod"], |values| {
+                let what = format!("path verification is {}, every {} s", values[0], values[1]);
+                Outcome::judged(values[0] == 1 && values[1] <= 30, Verdict::Warn, MPIO, what)
+            })
+        },
+    },
+    Rule {
+        id: "windows-remove",
+        group: Group::Windows,
+        title: "A disk whose paths are all lost is kept for 20 s or more",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "Windows removes the disk before a path is back, and open files on it are lost",
+        source: "Microsoft: PDORemovePeriod, default 20 s; Ceph's iSCSI guide 120 s",
+        thumbs: &[15],
+        fix: "Set-MPIOSetting -NewPDORemovePeriod 120",
+        undo: "Set-MPIOSetting -NewPDORemovePeriod {old}",
+        check: |facts| {
+            mpio(facts, &["PDORemovePeriod"], |values| {
+                let what = format!("a disk without paths is removed after {} s", values[0]);
+                Outcome::judged(values[0] >= 20, Verdict::Warn, MPIO, what).with("old", values[0])
+            })
+        },
+    },
+    Rule {
+        id: "windows-retry",
+        group: Group::Windows,
+        title: "MPIO sends failed I/O again, three times a second apart, before the disk is removed",
+        severity: Severity::Note,
+        applies: ALL,
+        why: "retries that last longer than PDORemovePeriod are never made",
+        source: "Microsoft: RetryCount 3, RetryInterval 1",
+        thumbs: &[15],
+        fix: "Set-MPIOSetting -NewRetryCount 3 -NewRetryInterval 1",
+        undo: "Set-MPIOSetting -NewRetryCount {count} -NewRetryInterval {interval}",
+        check: |facts| {
+            mpio(facts, &["RetryCount", "RetryInterval", "PDORemovePeriod"], |values| {
+                let (count, interval, remove) = (values[0], values[1], values[2]);
+                let sound = count >= 3 && interval >= 1 && count.saturating_mul(interval) < remove;
+                let what =
+                    format!("{count} retries {interval} s apart, and the disk is removed after {remove} s");
+                Outcome::judged(sound, Verdict::Warn, MPIO, what)
+                    .with("count", count)
+                    .with("interval", interval)
+            })
+        },
+    },
+    Rule {
+        id: "windows-claim",
+        group: Group::Windows,
+        title: "MPIO claims iSCSI disks",
+        severity: Severity::Warning,
+        applies: "Windows machines with two or more sessions to one target",
+        why: "without a claim the disk appears once for each path, and both copies can be written",
+        source: "Microsoft: Enable-MSDSMAutomaticClaim -BusType iSCSI",
+        thumbs: &[2, 15],
+        fix: "Enable-MSDSMAutomaticClaim -BusType iSCSI    # and restart",
+        undo: "Disable-MSDSMAutomaticClaim -BusType iSCSI",
+        check: |facts| {
+            windows(facts, |windows| {
+                let sessions = windows.sessions.get().map_or(&[][..], Vec::as_slice);
+                let targets: BTreeSet<_> = sessions.iter().map(|session| &session.target).collect();
+                if !sessions.is_empty() && targets.len() == sessions.len() {
+                    return Vec::new();
+                }
+                vec![known(&windows.claims_iscsi, "MPIO", |claims| {
+                    let what = if *claims { "claims" } else { "does not claim" };
+                    Outcome::judged(*claims, Verdict::Bad, "MPIO", format!("MPIO {what} iSCSI disks"))
+                })]
+            })
+        },
+    },
+    Rule {
+        id: "windows-policy",
+        group: Group::Windows,
+        title: "MPIO's default policy was chosen: least queue depth, or failover only for a passive path",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "the default can be the worst: a full mesh under round robin lost 90 % of the read and 96 % of the write speed",
+        source: "published tests of multipath topologies, test B",
+        thumbs: &[15],
+        fix: "Set-MSDSMGlobalDefaultLoadBalancePolicy -Policy LQD",
+        undo: "Set-MSDSMGlobalDefaultLoadBalancePolicy -Policy {old}",
+        check: |facts| {
+            windows(facts, |windows| {
+                vec![known(&windows.policy, "MPIO's policy", |policy| {
+                    let sound = matches!(policy.as_str(), "LQD" | "FOO" | "RR" | "LB");
+                    let what = format!("MPIO's default policy is {policy}");
+                    Outcome::judged(sound, Verdict::Warn, "MPIO", what).with("old", policy)
+                })]
+            })
+        },
+    },
+    Rule {
+        id: "windows-disk-timeout",
+        group: Group::Windows,
+        title: "Windows waits 60 s or more for a disk",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "a restart of the storage takes longer than the default of 30 to 60 s, and NTFS reports delayed writes as lost",
+        source: "Microsoft: TimeOutValue below Services\\Disk",
+        thumbs: &[1],
+        fix: "Set-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Disk TimeOutValue 60    # and restart",
+        undo: "Set-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Disk TimeOutValue {old}",
+        check: |facts| {
+            windows(facts, |windows| {
+                vec![known(&windows.disk_timeout, "the disk's time-out", |seconds| {
+                    let what = format!("Windows waits {seconds} s for a disk");
+                    Outcome::judged(*seconds >= 60, Verdict::Warn, "TimeOutValue", what).with("old", seconds)
+                })]
+            })
+        },
+    },
+    Rule {
+        id: "windows-initiator",
+        group: Group::Windows,
+        title: "The initiator gives up a link after 15 s, and holds requests for 60 s",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "LinkDownTime is how long multipath waits before it may use another path; MaxRequestHoldTime how long a disk without multipath \
+              survives",
+        source: "Microsoft: LinkDownTime default 15, MaxRequestHoldTime default 60",
+        thumbs: &[15],
+        fix: "Set-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters \
+              LinkDownTime 15",
+        undo: "Set-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters \
+               LinkDownTime {old}",
+        check: |facts| {
+            windows(facts, |windows| {
+                vec![known(&windows.initiator, "the initiator's parameters", |values| {
+                    let value = |name: &str, default: u64| values.get(name).copied().unwrap_or(default);
+                    let (link, hold) = (value("LinkDownTime", 15), value("MaxRequestHoldTime", 60));
+                    let what = format!("LinkDownTime is {link} s, MaxRequestHoldTime {hold} s");
+                    let sound = link <= 15 && hold >= 60;
+                    Outcome::judged(sound, Verdict::Warn, "iSCSI initiator", what).with("old", link)
+                })]
+            })
+        },
+    },
+    Rule {
+        id: "windows-ack",
+        group: Group::Windows,
+        title: "Storage ports acknowledge at once: TcpAckFrequency 1, TCPNoDelay 1",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "a delayed acknowledgement holds small I/O for 200 ms, so that a queue depth of one makes 5 I/Os a second at worst",
+        source: "Microsoft: TcpAckFrequency; VMware and Dell guides for iSCSI",
+        thumbs: &[14],
+        fix: "New-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\GUID TcpAckFrequency -Value 1; the \
+              same with TCPNoDelay    # and restart",
+        undo: "Remove-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Services\\Tcpip\\Parameters\\Interfaces\\GUID \
+               TcpAckFrequency,TCPNoDelay",
+        check: |facts| {
+            ports(facts, |port| match (port.tcp_ack_frequency.known(), port.tcp_no_delay.known()) {
+                (Ok(frequency), Ok(no_delay)) => {
+                    let what = format!("{}: TcpAckFrequency {frequency}, TCPNoDelay {no_delay}", port.name);
+                    Outcome::judged(*frequency == 1 && *no_delay == 1, Verdict::Warn, &port.name, what)
+                }
+                (Err(why), _) | (_, Err(why)) => {
+                    Outcome::unknown(&port.name, format!("{}: {why}", port.name))
+                }
+            })
+        },
+    },
+    Rule {
+        id: "windows-power",
+        group: Group::Windows,
+        title: "Windows may not switch a storage port off to save power",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "the port is switched off when it is idle, and every session over it is lost",
+        source: "Microsoft: Disable-NetAdapterPowerManagement; Dell's iSCSI guide",
+        thumbs: &[14],
+        fix: "Disable-NetAdapterPowerManagement -Name {port}",
+        undo: "Enable-NetAdapterPowerManagement -Name {port}",
+        check: |facts| {
+            ports(facts, |port| {
+                known_of(port, &port.power_saving, |on| {
+                    let what = if *on { "may be switched off" } else { "stays on" };
+                    Outcome::judged(!*on, Verdict::Warn, &port.name, format!("{} {what}", port.name))
+                })
+            })
+        },
+    },
+    Rule {
+        id: "windows-dns",
+        group: Group::Windows,
+        title: "A storage port does not register in DNS",
+        severity: Severity::Note,
+        applies: ALL,
+        why: "clients find the server by its storage address, and their traffic runs over the storage network or nowhere",
+        source: "rule of thumb 13; Microsoft: Set-DnsClient",
+        thumbs: &[13],
+        fix: "Set-DnsClient -InterfaceAlias {port} -RegisterThisConnectionsAddress $false",
+        undo: "Set-DnsClient -InterfaceAlias {port} -RegisterThisConnectionsAddress $true",
+        check: |facts| {
+            ports(facts, |port| {
+                known_of(port, &port.registers_dns, |on| {
+                    let what = if *on { "registers in DNS" } else { "is not in DNS" };
+                    Outcome::judged(!*on, Verdict::Warn, &port.name, format!("{} {what}", port.name))
+                })
+            })
+        },
+    },
+    Rule {
+        id: "windows-bindings",
+        group: Group::Windows,
+        title: "Nothing but IPv4 is bound to a storage port",
+        severity: Severity::Note,
+        applies: ALL,
+        why: "NetBIOS and IPv6 send broadcasts over the storage network, and offer file shares there",
+        source: "rule of thumb 13",
+        thumbs: &[13],
+        fix: "Disable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6,ms_server,ms_msclient",
+        undo: "Enable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6,ms_server,ms_msclient",
+        check: |facts| {
+            ports(facts, |port| match (port.ipv6.known(), port.netbios.known()) {
+                (Ok(six), Ok(netbios)) => {
+                    let more = [(*six, "IPv6"), (*netbios, "NetBIOS")];
+                    let more: Vec<_> = more.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
+                    let what = match more.is_empty() {
+                        true => format!("{} has IPv4 alone", port.name),
+                        false => format!("{} has {} beside IPv4", port.name, more.join(" and ")),
+                    };
+                    Outcome::judged(more.is_empty(), Verdict::Warn, &port.name, what)
+                }
+                (Err(why), _) | (_, Err(why)) => {
+                    Outcome::unknown(&port.name, format!("{}: {why}", port.name))
+                }
+            })
+        },
+    },
+    Rule {
+        id: "windows-mtu",
+        group: Group::Windows,
+        title: "All storage ports have the same MTU",
+        severity: Severity::Warning,
+        applies: "Windows machines with two or more storage ports",
+        why: "a frame that is too large for a port on its way is lost: small I/O works, large I/O hangs",
+        source: "rule of thumb 11",
+        thumbs: &[11],
+        fix: "Set-NetAdapterAdvancedProperty -Name {port} -RegistryKeyword *JumboPacket -RegistryValue {new}",
+        undo: "Set-NetAdapterAdvancedProperty -Name {port} -RegistryKeyword *JumboPacket -RegistryValue {old}",
+        check: |facts| {
+            let largest = facts.windows.iter().filter_map(|windows| windows.ports.get()).flatten();
+            let largest = largest.filter_map(|port| port.mtu.get().copied()).max().unwrap_or(0);
+            let judged = ports(facts, |port| {
+                known_of(port, &port.mtu, |mtu| {
+                    let what = format!("{} has an MTU of {mtu}", port.name);
+                    let outcome = Outcome::judged(*mtu == largest, Verdict::Warn, &port.name, what);
+                    // The header of Ethernet counts there.
+                    outcome.with("new", largest.saturating_add(14)).with("old", mtu.saturating_add(14))
+                })
+            });
+            if judged.len() > 1 { judged } else { Vec::new() }
+        },
+    },
+    Rule {
+        id: "windows-sessions",
+        group: Group::Windows,
+        title: "Sessions to one target leave by addresses of their own, and come back after a restart",
+        severity: Severity::Warning,
+        applies: ALL,
+        why: "with the address \"default\" all sessions leave by one card, as in a team: 22 % slower reads, 59 % slower writes",
+        source: "published tests of multipath topologies, test A; Microsoft: Connect-IscsiTarget -InitiatorPortalAddress -IsPersistent",
+        thumbs: &[5],
+        fix: "Connect-IscsiTarget -NodeAddress {target} -InitiatorPortalAddress ADDRESS -TargetPortalAddress {portal} -IsPersistent $true \
+              -IsMultipathEnabled $true",
+        undo: "Disconnect-IscsiTarget -NodeAddress {target}",
+        check: sessions,
+    },
+];
+
+fn windows(facts: &Facts, judge: impl FnOnce(&Windows) -> Vec<Outcome>) -> Vec<Outcome> {
+    facts.windows.as_ref().map(judge).unwrap_or_default()
+}
+
+fn known<T>(fact: &Seen<T>, place: &str, judge: impl FnOnce(&T) -> Outcome) -> Outcome {
+    match fact.known() {
+        Ok(value) => judge(value),
+        Err(why) => Outcome::unknown(place, format!("{place}: {why}")),
+    }
+}
+
+fn known_of<T>(port: &WindowsPort, fact: &Seen<T>, judge: impl FnOnce(&T) -> Outcome) -> Outcome {
+    known(fact, &port.name, judge)
+}
+
+/// Judges values of MPIO; one that is missing is not known.
+fn mpio(facts: &Facts, names: &[&str], judge: impl FnOnce(&[u64]) -> Outcome) -> Vec<Outcome> {
+    windows(facts, |windows| {
+        vec![known(&windows.mpio, "MPIO", |values| {
+            let found: Vec<u64> = names.iter().filter_map(|name| values.get(*name).copied()).collect();
+            match found.len() == names.len() {
+                true => judge(&found),
+                false => Outcome::unknown("MPIO", format!("{} is not in the facts", names.join(" or "))),
+            }
+        })]
+    })
+}
+
+fn ports(facts: &Facts, judge: impl Fn(&WindowsPort) -> Outcome) -> Vec<Outcome> {
+    windows(facts, |windows| match windows.ports.known() {
+        Err(why) => vec![Outcome::unknown("storage ports", format!("storage ports: {why}"))],
+        Ok(ports) => ports.iter().map(|port| judge(port).with("port", format!("'{}'", port.name))).collect(),
+    })
+}
+
+fn sessions(facts: &Facts) -> Vec<Outcome> {
+    windows(facts, |windows| match windows.sessions.known() {
+        Err(why) => vec![Outcome::unknown("sessions", format!("sessions: {why}"))],
+        Ok(sessions) => {
+            let judge = |session: &crate::facts::WindowsSession| {
+                let alike = sessions.iter().filter(|other| other.target == session.target);
+                let shared = alike.filter(|other| other.local == session.local).count() > 1;
+                let wrong = [
+                    (!session.bound, "leaves by whatever address Windows chooses"),
+                    (shared, "shares its local address with another one"),
+                    (!session.persistent, "does not come back after a restart"),
+                ];
+                let wrong: Vec<_> = wrong.into_iter().filter(|(is, _)| *is).map(|(_, what)| what).collect();
+                let what = match wrong.is_empty() {
+                    true => "is bound and comes back after a restart".to_owned(),
+                    false => wrong.join(", and "),
+                };
+                let what = format!("the session from {} to {} {what}", session.local, session.portal);
+                Outcome::judged(wrong.is_empty(), Verdict::Warn, &session.target, what)
+                    .with("target", &session.target)
+                    .with("portal", &session.portal)
+            };
+            sessions.iter().map(judge).collect()
+        }
+    })
+}

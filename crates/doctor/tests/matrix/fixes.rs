@@ -1,0 +1,215 @@
+//! Which fixes are run, and why the others are not.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use lunway_doctor::RULES;
+
+/// Where a fix is run: there its rule is broken, told, fixed by the command, and broken again by the undo.
+enum Run {
+    /// In a network namespace: `crates/cli/tests/doctor/main.rs`.
+    Namespace,
+    /// In the virtual machine: `tests/kernel/doctor.test.sh`.
+    Guest,
+    /// Nowhere: the fix …
+    Not(&'static str),
+}
+use Run::{Guest, Namespace, Not};
+
+const CARD: &str = "needs ethtool and a card with this setting, which virtual cards lack";
+const HAND: &str = "is manual work on a cable, a card or a disk";
+const NAMES: &str = "contains placeholders in capitals";
+const SYSTEMD: &str = "needs systemd, which this guest does not run";
+const ELSEWHERE: &str = "is done on another machine";
+const WINDOWS: &str = "runs on Windows";
+const QUESTION: &str =
+    "is a question: the answer turns it, in `a_rule_is_muted_and_a_question_answered_once_is_remembered`";
+const LOOK: &str = "says what to check, because the finding can have several causes";
+const PLAN: &str = "follows the plan of lanes: an address, a portal or a cable";
+
+const FIXES: &[(&str, Run)] = &[
+    ("port-carrier", Namespace),
+    ("port-mtu", Namespace),
+    ("port-speed", Not(CARD)),
+    ("port-duplex", Not(CARD)),
+    ("port-pause", Not(CARD)),
+    ("port-energy", Not(CARD)),
+    ("port-ring", Not(CARD)),
+    ("port-offload", Not(CARD)),
+    ("port-errors", Not(HAND)),
+    ("port-team", Not("needs the kernel's bonding driver")),
+    ("port-shared-card", Not(HAND)),
+    ("subnet-overlap", Not(NAMES)),
+    ("arp-ignore", Namespace),
+    ("arp-announce", Namespace),
+    ("reverse-path", Namespace),
+    (
+        "route-source",
+        Not("needs connections over two ports of one subnet; the lab's networks show only the correct case"),
+    ),
+    ("route-router", Not(NAMES)),
+    ("port-ipv6", Not("needs iSCSI connections over a port that also has an IPv6 address")),
+    ("tcp-window", Namespace),
+    ("tcp-scaling", Namespace),
+    ("tcp-sack", Namespace),
+    (
+        "session-state",
+        Not("needs a session that the kernel has given up; map-paths tests the new login in the guest"),
+    ),
+    ("session-timeout", Guest),
+    ("session-ping", Guest),
+    ("session-record", Guest),
+    ("session-segment", Guest),
+    ("session-port", Not(NAMES)),
+    ("initiator-depth", Guest),
+    ("initiator-startup", Guest),
+    ("initiator-sessions", Guest),
+    ("initiator-name", Guest),
+    ("chap-files", Guest),
+    ("chap-length", Not(NAMES)),
+    ("chap-mutual", Not(NAMES)),
+    ("multipath-running", Not(SYSTEMD)),
+    ("multipath-policy", Guest),
+    ("multipath-fast-fail", Guest),
+    ("multipath-device-loss", Guest),
+    ("multipath-all-lost", Guest),
+    ("multipath-find", Guest),
+    ("map-paths", Guest),
+    ("map-disks", Not("needs a LUN number that was given to another disk while a host used it")),
+    ("map-bare-path", Not(LOOK)),
+    ("disk-scheduler", Guest),
+    ("disk-random", Guest),
+    ("disk-timeout", Guest),
+    ("disk-request", Guest),
+    ("disk-alignment", Not(HAND)),
+    ("disk-smart", Not(HAND)),
+    ("array-sectors", Not(HAND)),
+    ("array-degraded", Not(NAMES)),
+    ("array-busy", Not(HAND)),
+    ("pool-full", Not(NAMES)),
+    ("mount-full", Not(HAND)),
+    ("mount-inodes", Not(HAND)),
+    ("mount-sync", Guest),
+    ("mount-time", Guest),
+    ("mount-read-only", Not("needs a file system that the kernel has made read-only after an error")),
+    ("mount-trim", Not(SYSTEMD)),
+    ("fstab-netdev", Guest),
+    ("fstab-name", Guest),
+    ("swap-iscsi", Guest),
+    ("host-clock", Not(SYSTEMD)),
+    ("host-io-uring", Not("applies to the whole machine; the guest's kernel 6.1 has no such setting")),
+    ("host-open-files", Not(NAMES)),
+    ("host-locked-memory", Not(NAMES)),
+    ("host-stolen", Not(HAND)),
+    ("host-governor", Not("needs a processor whose clock can be set")),
+    ("target-open", Not(NAMES)),
+    ("target-closed", Not(NAMES)),
+    ("target-secret", Not(NAMES)),
+    ("target-name", Not(NAMES)),
+    ("lun-offline", Not(HAND)),
+    ("portal-idle", Not(NAMES)),
+    ("host-name-cloned", Not(ELSEWHERE)),
+    ("host-lanes", Not(ELSEWHERE)),
+    ("writers", Not(NAMES)),
+    ("digest-mixed", Not(ELSEWHERE)),
+    ("lun-serial", Not("takes two LUNs of one serial number, which the daemon refuses")),
+    ("lun-store-twice", Not("takes two LUNs over one file, which the daemon refuses to open")),
+    ("lun-sectors", Not(HAND)),
+    ("store-full", Not(HAND)),
+    ("store-thin", Not(HAND)),
+    ("store-forecast", Not(HAND)),
+    ("lun-unmap", Not(ELSEWHERE)),
+    ("lun-failures", Not(LOOK)),
+    ("lun-flush", Not(LOOK)),
+    ("ends-login", Not(ELSEWHERE)),
+    ("ends-name", Not(ELSEWHERE)),
+    ("ends-writers", Not(ELSEWHERE)),
+    ("ends-digest", Not(ELSEWHERE)),
+    ("ends-timers", Not(ELSEWHERE)),
+    ("ends-lanes", Not(ELSEWHERE)),
+    ("ends-size", Not(ELSEWHERE)),
+    ("lane-subnet", Not(PLAN)),
+    ("lane-balance", Not(PLAN)),
+    ("lane-mesh", Not(PLAN)),
+    ("lane-router", Not(PLAN)),
+    ("lane-speed", Not(PLAN)),
+    ("lane-overlap", Not(PLAN)),
+    ("lane-mtu-ports", Not(PLAN)),
+    ("lane-single", Not(PLAN)),
+    ("lane-one-card", Not(PLAN)),
+    ("lane-one-portal", Not(PLAN)),
+    ("lane-address", Not(PLAN)),
+    ("lane-carrier", Not(PLAN)),
+    ("lane-answers", Not(LOOK)),
+    ("lane-mtu", Not(LOOK)),
+    ("lane-loss", Not(LOOK)),
+    ("lane-alike", Not(LOOK)),
+    ("lane-delayed", Not(LOOK)),
+    ("lane-pull", Not(LOOK)),
+    ("lane-return", Not(LOOK)),
+    ("windows-verify", Not(WINDOWS)),
+    ("windows-remove", Not(WINDOWS)),
+    ("windows-retry", Not(WINDOWS)),
+    ("windows-claim", Not(WINDOWS)),
+    ("windows-policy", Not(WINDOWS)),
+    ("windows-disk-timeout", Not(WINDOWS)),
+    ("windows-initiator", Not(WINDOWS)),
+    ("windows-ack", Not(WINDOWS)),
+    ("windows-power", Not(WINDOWS)),
+    ("windows-dns", Not(WINDOWS)),
+    ("windows-bindings", Not(WINDOWS)),
+    ("windows-mtu", Not(WINDOWS)),
+    ("windows-sessions", Not(WINDOWS)),
+    ("asked-ups", Not(QUESTION)),
+    ("asked-vendor", Not(QUESTION)),
+    ("asked-module", Not(QUESTION)),
+    ("asked-firmware", Not(QUESTION)),
+    ("asked-subnets", Not(QUESTION)),
+    ("asked-edge", Not(QUESTION)),
+    ("asked-pull", Not(QUESTION)),
+    ("asked-blocks", Not(QUESTION)),
+];
+
+fn text(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
+}
+
+#[test]
+fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
+    let listed: BTreeSet<_> = FIXES.iter().map(|(id, _)| *id).collect();
+    let all: BTreeSet<_> = RULES.into_iter().flatten().map(|rule| rule.id).collect();
+    assert_eq!(listed, all);
+    assert_eq!(listed.len(), FIXES.len(), "a rule stands there twice");
+    let namespace = text("crates/cli/tests/doctor/main.rs");
+    let guest = text("tests/kernel/doctor.test.sh");
+    for (id, run) in FIXES {
+        let there = match run {
+            Namespace => namespace.contains(&format!("(\"{id}\", ")),
+            Guest => guest.contains(&format!("\nrule {id} ")),
+            Not(why) => !why.is_empty(),
+        };
+        assert!(there, "{id} is not in the test that the table names");
+    }
+}
+
+#[test]
+fn the_page_of_fixes_is_what_the_table_says() {
+    let mut page = "# Doctor: fixes that tests run\n\nFor each rule, a test breaks it, checks that [`lunway \
+        doctor`](doctor.md) reports it and nothing else, runs the printed fix, checks the verdict, runs the \
+        undo, and checks that the fault is reported again. Written by `LUNWAY_WRITE_DOCS=1 cargo test -p \
+        lunway-doctor`.\n\n| rule | fix is run |\n|---|---|\n"
+        .to_owned();
+    for rule in RULES.into_iter().flatten() {
+        let Some((_, run)) = FIXES.iter().find(|(id, _)| *id == rule.id) else { continue };
+        let how = match run {
+            Namespace => "in a network namespace".to_owned(),
+            Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
+            Not(why) => format!("not by a test: it {why}"),
+        };
+        let file = lunway_doctor::book::file_name(rule.group);
+        let _ = writeln!(page, "| [{id}]({file}#{id}) | {how} |", id = rule.id);
+    }
+    lunway_foreign::written::says("docs/src/doctor-fixes.md", &page, "-p lunway-doctor --test matrix");
+}

@@ -1,0 +1,429 @@
+//! A set-up in which every rule applies and none is broken.
+
+use std::collections::BTreeMap;
+
+use lunway_doctor::facts::*;
+use lunway_doctor::{Facts, Group, RULES, Seen};
+
+pub(crate) fn known<T>(value: T) -> Seen<T> {
+    Seen::Value(value)
+}
+
+fn map<V: Clone>(pairs: &[(&str, V)]) -> BTreeMap<String, V> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+}
+
+/// A storage port with everything as it should be. All are in one subnet, with the settings that this takes.
+fn port(number: u8) -> Port {
+    Port {
+        name: format!("eth{number}"),
+        storage: true,
+        physical: true,
+        networks: vec![format!("10.0.1.{number}/24").parse().unwrap()],
+        carrier: true,
+        mtu: 9000,
+        speed: known(10_000),
+        full_duplex: known(true),
+        rx_pause: known(true),
+        eee: known(false),
+        rx_ring: known(Ring { now: 4096, max: 4096 }),
+        tx_ring: known(Ring { now: 4096, max: 4096 }),
+        offloads_off: known(vec![]),
+        counters: known(Counters { rx_packets: 1_000_000, ..Counters::default() }),
+        arp_ignore: known(1),
+        arp_announce: known(2),
+        rp_filter: known(2),
+        ..Port::default()
+    }
+}
+
+fn peer(number: u8) -> Peer {
+    Peer {
+        local: format!("10.0.1.{number}").parse().unwrap(),
+        remote: format!("10.0.1.{}", 100 + number).parse().unwrap(),
+        role: Role::Initiator,
+        route: known(Route { port: format!("eth{number}"), gateway: None }),
+    }
+}
+
+pub(crate) const IQN: &str = "iqn.2026-11.com.example:disk";
+
+fn session(number: u8) -> Session {
+    Session {
+        name: format!("session{number}"),
+        target: IQN.into(),
+        state: "LOGGED_IN".into(),
+        isid: Seen::unseen("the kernel does not tell"),
+        recovery_tmo: known(15),
+        disks: vec![format!("sd{}", char::from(b'a' + number))],
+        connection: Connection {
+            local: Some(format!("10.0.1.{number}").parse().unwrap()),
+            local_port: Some(50_000),
+            portal: Some(format!("10.0.1.{}", 100 + number).parse().unwrap()),
+            ping_interval: known(5),
+            ping_timeout: known(5),
+            segment_max: known(262_144),
+        },
+    }
+}
+
+fn record(number: u8) -> Record {
+    Record {
+        target: IQN.into(),
+        portal: format!("10.0.1.{},3260,1", 100 + number),
+        settings: map(&[
+            ("node.startup", "automatic".to_owned()),
+            ("node.session.timeo.replacement_timeout", "15".to_owned()),
+        ]),
+    }
+}
+
+/// A path of the map `mpatha`.
+fn iscsi_disk(number: u8) -> Disk {
+    Disk {
+        name: format!("sd{}", char::from(b'a' + number)),
+        session: Some(format!("session{number}")),
+        lun: Some(0),
+        wwid: Some("naa.6".into()),
+        size: 1 << 40,
+        logical_sector: 512,
+        physical_sector: 4096,
+        rotational: known(false),
+        scheduler: known("none".into()),
+        add_random: known(false),
+        max_sectors_kb: known(1280),
+        write_cache: known("write back".into()),
+        timeout: known(30),
+        holders: vec!["dm-0".into()],
+        partitions: vec![],
+        healthy: Seen::unseen("its storage knows it"),
+    }
+}
+
+fn local_disk(name: &str) -> Disk {
+    Disk {
+        name: name.into(),
+        session: None,
+        lun: None,
+        partitions: vec![Partition { name: format!("{name}1"), start: 1 << 20, holders: vec!["md0".into()] }],
+        healthy: known(true),
+        holders: vec![],
+        ..iscsi_disk(7)
+    }
+}
+
+fn mount(device: &str, point: &str, iscsi: bool) -> Mount {
+    Mount {
+        device: device.into(),
+        point: point.into(),
+        kind: "xfs".into(),
+        options: vec!["rw".into(), "relatime".into()],
+        iscsi,
+        used_percent: known(40.0),
+        inodes_percent: known(3.0),
+    }
+}
+
+fn operations(kind: &str, count: u64, microseconds: u64) -> Operations {
+    Operations { operation: kind.into(), operations: count, failed: 0, latency_us_total: microseconds }
+}
+
+pub(crate) fn served_session(tsih: u16, host: &str, portal: &str, writes: u64) -> ServedSession {
+    ServedSession {
+        tsih,
+        initiator: format!("iqn.2026-11.com.example:{host}"),
+        initiator_alias: Some(host.into()),
+        isid: format!("40000000000{tsih}"),
+        target: IQN.into(),
+        peer: format!("10.0.1.{tsih}:50000"),
+        portal: portal.into(),
+        digests: [false, false],
+        since: 1_790_000_000,
+        operations: vec![operations("write", writes, 0)],
+    }
+}
+
+fn target() -> Target {
+    let lun = |id: u16, serial: &str, read_only: bool| ServedLun {
+        id,
+        device: format!("/srv/{id}.img"),
+        size: 10 << 30,
+        sector: 4096,
+        read_only,
+        serial: serial.into(),
+    };
+    let store = |id: u16| LunStore {
+        target: IQN.into(),
+        lun: id,
+        path: format!("/srv/{id}.img"),
+        identity: format!("1 {id}"),
+        file_system: "1".into(),
+        physical_sector: known(4096),
+        write_cache: known("write back".into()),
+    };
+    Target {
+        looked_at: 1_790_086_400,
+        uptime_s: 30 * 86_400,
+        warnings: vec![],
+        portals: vec![PortalState {
+            listen: "10.0.1.101:3260".into(),
+            portals: vec!["10.0.1.101:3260".into()],
+            waiting: None,
+        }],
+        targets: vec![ServedTarget { name: IQN.into(), luns: vec![lun(0, "a", false), lun(1, "b", true)] }],
+        sessions: vec![
+            served_session(1, "one", "10.0.1.101:3260", 9),
+            served_session(2, "one", "10.0.1.102:3260", 9),
+            served_session(3, "two", "10.0.1.101:3260", 9),
+            served_session(4, "two", "10.0.1.102:3260", 9),
+        ],
+        units: vec![UnitActivity {
+            target: IQN.into(),
+            lun: 0,
+            operations: vec![
+                operations("write", 36, 3600),
+                operations("unmap", 4, 400),
+                operations("flush", 1000, 2_000_000),
+            ],
+            failures: vec![],
+        }],
+        devices: vec![Device {
+            target: IQN.into(),
+            lun: 0,
+            size: 10 << 30,
+            space: Some(Space { allocated: 5 << 30, used: 40 << 30, available: 60 << 30 }),
+        }],
+        // A gibibyte has gone in a day: 60 are left.
+        earlier: Some(Look {
+            looked_at: 1_790_000_000,
+            devices: vec![Device {
+                target: IQN.into(),
+                lun: 0,
+                size: 10 << 30,
+                space: Some(Space { allocated: 4 << 30, used: 39 << 30, available: 61 << 30 }),
+            }],
+        }),
+        reservations: vec![UnitReservations {
+            target: IQN.into(),
+            lun: 0,
+            registrations: vec![Registration { initiator: "iqn.2026-11.com.example:one".into() }],
+            reservation: None,
+            reserved_by: None,
+        }],
+        stores: known(vec![store(0), store(1)]),
+    }
+}
+
+/// A host with a session to each of the two portals. Hosts one and two have addresses of their own.
+fn host_end(number: u8) -> HostEnd {
+    let name = ["one", "two"][usize::from(number)];
+    let lane = |lane: u8| HostSession {
+        name: format!("session{lane}"),
+        target: IQN.into(),
+        up: true,
+        isid: format!("40000000000{}", 2 * number + lane),
+        local: Some(format!("10.0.1.{}", 2 * number + lane).parse().unwrap()),
+        portal: Some(format!("10.0.1.{}", 100 + lane).parse().unwrap()),
+        timeout: known(15),
+        ping_interval: known(5),
+        digests: known([false, false]),
+    };
+    HostEnd {
+        name: name.into(),
+        initiator_name: known(format!("iqn.2026-11.com.example:{name}")),
+        sessions: known(vec![lane(1), lane(2)]),
+        units: known(vec![HostUnit {
+            target: IQN.into(),
+            lun: 0,
+            disk: "sdb".into(),
+            size: 10 << 30,
+            written_at: known(if number == 0 { "/data".into() } else { String::new() }),
+        }]),
+        networks: known(vec!["10.0.1.0/24".parse().unwrap()]),
+    }
+}
+
+fn ends() -> Ends {
+    let target = target();
+    Ends {
+        hosts: vec![host_end(0), host_end(1)],
+        target: Some(TargetEnd {
+            names: vec![IQN.into()],
+            sessions: target.sessions,
+            portals: ["10.0.1.101:3260", "10.0.1.102:3260"].map(|portal| portal.parse().unwrap()).into(),
+            luns: vec![(IQN.into(), 0, 10 << 30)],
+        }),
+    }
+}
+
+fn lane(number: u8) -> Lane {
+    Lane {
+        name: format!("lane{number}"),
+        near: Some(format!("10.0.1.{number}").parse().unwrap()),
+        portal: Some(format!("10.0.1.{}:3260", 100 + number).parse().unwrap()),
+        reserve: false,
+        probe: known(LaneProbe {
+            port_mtu: 9000,
+            path_mtu: known(9000),
+            round_trip_us: 300.0,
+            round_trip_max_us: 500.0,
+            segments: 100_000,
+            lost: 1,
+        }),
+        pull: Some(LanePull { pause_ms: 12.0, reads: 100, failed: 0, back_ms: known(30.0) }),
+    }
+}
+
+fn windows_port(name: &str) -> WindowsPort {
+    WindowsPort {
+        name: name.into(),
+        tcp_ack_frequency: known(1),
+        tcp_no_delay: known(1),
+        power_saving: known(false),
+        registers_dns: known(false),
+        netbios: known(false),
+        ipv6: known(false),
+        mtu: known(9000),
+        rss: known(true),
+    }
+}
+
+fn windows_session(number: u8) -> WindowsSession {
+    WindowsSession {
+        target: IQN.into(),
+        local: format!("10.0.1.{number}"),
+        portal: format!("10.0.1.{}", 100 + number),
+        persistent: true,
+        bound: true,
+    }
+}
+
+/// Every rule applies, and is kept.
+pub(crate) fn healthy() -> Facts {
+    let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let asked = RULES.into_iter().flatten().filter(|rule| rule.group == Group::Asked);
+    Facts {
+        schema: lunway_doctor::facts::FACTS_SCHEMA,
+        host: Some(Host {
+            name: "host".into(),
+            kernel: "6.18".into(),
+            root: true,
+            clock_synchronised: known(true),
+            io_uring_disabled: known(0),
+            open_files_max: known(524_288),
+            locked_memory_max: known(u64::MAX),
+            stolen_percent: known(0.1),
+            governor: known("performance".into()),
+            trim_timer: known(true),
+        }),
+        ports: Some(known(vec![port(1), port(2)])),
+        peers: Some(known(vec![peer(1), peer(2)])),
+        sysctls: [
+            ("net.ipv4.tcp_rmem", "4096 131072 6291456"),
+            ("net.ipv4.tcp_wmem", "4096 16384 4194304"),
+            ("net.ipv4.tcp_window_scaling", "1"),
+            ("net.ipv4.tcp_sack", "1"),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), known(value.to_owned())))
+        .collect(),
+        open_iscsi: Some(OpenIscsi {
+            initiator_name: known("iqn.2026-11.com.example:host".into()),
+            settings: known(text(&[
+                ("node.session.cmds_max", "128"),
+                ("node.session.queue_depth", "32"),
+                ("node.session.nr_sessions", "1"),
+            ])),
+            records: known(vec![record(1), record(2)]),
+            chap: known(vec![Chap {
+                place: "/etc/iscsi/iscsid.conf".into(),
+                length: 14,
+                same_both_ways: false,
+            }]),
+            secret_files: known(vec![SecretFile { path: "/etc/iscsi/iscsid.conf".into(), mode: 0o600 }]),
+            sessions: known(vec![session(1), session(2)]),
+        }),
+        multipath: Some(Multipath {
+            running: known(true),
+            defaults: known(BTreeMap::new()),
+            ours: known(text(&[
+                ("path_grouping_policy", "group_by_prio"),
+                ("prio", "alua"),
+                ("path_checker", "tur"),
+                ("path_selector", "service-time 0"),
+                ("failback", "immediate"),
+                ("fast_io_fail_tmo", "5"),
+                ("dev_loss_tmo", "600"),
+                ("no_path_retry", "12"),
+                ("find_multipaths", "strict"),
+            ])),
+            maps: known(vec![MultipathMap {
+                name: "mpatha".into(),
+                device: "dm-0".into(),
+                paths: vec!["sdb".into(), "sdc".into()],
+            }]),
+        }),
+        storage: Some(Storage {
+            disks: known(vec![iscsi_disk(1), iscsi_disk(2), local_disk("nvme0n1"), local_disk("nvme1n1")]),
+            arrays: known(vec![
+                Array {
+                    name: "md0".into(),
+                    kind: ArrayKind::Md,
+                    level: "raid1".into(),
+                    action: "idle".into(),
+                    members: vec!["nvme0n11".into(), "nvme1n11".into()],
+                    ..Array::default()
+                },
+                Array {
+                    name: "tank".into(),
+                    kind: ArrayKind::Zfs,
+                    used_percent: Some(50.0),
+                    ..Array::default()
+                },
+            ]),
+            mounts: known(vec![mount("/dev/md0", "/", false), mount("/dev/mapper/mpatha", "/data", true)]),
+            fstab: known(vec![
+                FstabEntry {
+                    device: "UUID=1".into(),
+                    point: "/".into(),
+                    options: vec!["defaults".into()],
+                    iscsi: false,
+                },
+                FstabEntry {
+                    device: "UUID=2".into(),
+                    point: "/data".into(),
+                    options: vec!["_netdev".into()],
+                    iscsi: true,
+                },
+            ]),
+            swaps: known(vec![Swap { path: "/dev/md1".into(), iscsi: false }]),
+        }),
+        target: Some(target()),
+        ends: Some(ends()),
+        lanes: Some(Lanes {
+            disk: "iscsi://10.0.1.101/d/0".into(),
+            plan: "paired".into(),
+            lanes: vec![lane(1), lane(2)],
+            findings: vec![],
+        }),
+        windows: Some(Windows {
+            name: "win".into(),
+            mpio: known(map(&[
+                ("PathVerifyEnabled", 1),
+                ("PathVerificationPeriod", 30),
+                ("PDORemovePeriod", 120),
+                ("RetryCount", 3),
+                ("RetryInterval", 1),
+            ])),
+            claims_iscsi: known(true),
+            policy: known("LQD".into()),
+            disk_timeout: known(60),
+            initiator: known(map(&[("LinkDownTime", 15), ("MaxRequestHoldTime", 60)])),
+            ports: known(vec![windows_port("A"), windows_port("B")]),
+            sessions: known(vec![windows_session(1), windows_session(2)]),
+        }),
+        answers: Some(asked.map(|rule| (rule.id.to_owned(), true)).collect()),
+    }
+}

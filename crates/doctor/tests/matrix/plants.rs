@@ -1,0 +1,369 @@
+//! A fault for each rule.
+
+use lunway_doctor::facts::*;
+use lunway_doctor::{Facts, Seen};
+
+use crate::healthy::{IQN, known, served_session};
+
+/// What breaks a rule.
+type Plant = fn(&mut Facts);
+
+fn value<T>(seen: &mut Seen<T>) -> &mut T {
+    match seen {
+        Seen::Value(value) => value,
+        Seen::Unseen { unseen } => panic!("{unseen}"),
+    }
+}
+
+fn port(facts: &mut Facts) -> &mut Port {
+    &mut value(facts.ports.as_mut().unwrap())[1]
+}
+
+fn peer(facts: &mut Facts) -> &mut Peer {
+    &mut value(facts.peers.as_mut().unwrap())[1]
+}
+
+fn initiator(facts: &mut Facts) -> &mut OpenIscsi {
+    facts.open_iscsi.as_mut().unwrap()
+}
+
+fn session(facts: &mut Facts) -> &mut Session {
+    &mut value(&mut initiator(facts).sessions)[0]
+}
+
+fn setting(facts: &mut Facts, key: &str, text: &str) {
+    value(&mut initiator(facts).settings).insert(key.to_owned(), text.to_owned());
+}
+
+fn multipath(facts: &mut Facts, key: &str, text: &str) {
+    value(&mut facts.multipath.as_mut().unwrap().ours).insert(key.to_owned(), text.to_owned());
+}
+
+fn storage(facts: &mut Facts) -> &mut Storage {
+    facts.storage.as_mut().unwrap()
+}
+
+fn disk(facts: &mut Facts, number: usize) -> &mut Disk {
+    &mut value(&mut storage(facts).disks)[number]
+}
+
+fn array(facts: &mut Facts, number: usize) -> &mut Array {
+    &mut value(&mut storage(facts).arrays)[number]
+}
+
+fn mount(facts: &mut Facts, number: usize) -> &mut Mount {
+    &mut value(&mut storage(facts).mounts)[number]
+}
+
+fn fstab(facts: &mut Facts) -> &mut FstabEntry {
+    &mut value(&mut storage(facts).fstab)[1]
+}
+
+fn host(facts: &mut Facts) -> &mut Host {
+    facts.host.as_mut().unwrap()
+}
+
+fn target(facts: &mut Facts) -> &mut Target {
+    facts.target.as_mut().unwrap()
+}
+
+fn warn(facts: &mut Facts, kind: &str) {
+    let warning = TargetWarning { kind: kind.to_owned(), text: "A sentence.".to_owned() };
+    target(facts).warnings.push(warning);
+}
+
+fn unit(facts: &mut Facts) -> &mut UnitActivity {
+    &mut target(facts).units[0]
+}
+
+fn ends(facts: &mut Facts) -> &mut Ends {
+    facts.ends.as_mut().unwrap()
+}
+
+fn host_session(facts: &mut Facts) -> &mut HostSession {
+    &mut value(&mut ends(facts).hosts[1].sessions)[0]
+}
+
+fn plan(facts: &mut Facts, id: &str) {
+    facts.lanes.as_mut().unwrap().findings.push(PlanFinding {
+        id: id.to_owned(),
+        what: "something is so".to_owned(),
+        place: "eth1".to_owned(),
+        remedy: "do something".to_owned(),
+    });
+}
+
+fn probe(facts: &mut Facts) -> &mut LaneProbe {
+    value(&mut facts.lanes.as_mut().unwrap().lanes[1].probe)
+}
+
+fn pull(facts: &mut Facts) -> &mut LanePull {
+    facts.lanes.as_mut().unwrap().lanes[1].pull.as_mut().unwrap()
+}
+
+fn windows(facts: &mut Facts) -> &mut Windows {
+    facts.windows.as_mut().unwrap()
+}
+
+fn mpio(facts: &mut Facts, name: &str, number: u64) {
+    value(&mut windows(facts).mpio).insert(name.to_owned(), number);
+}
+
+fn windows_port(facts: &mut Facts) -> &mut WindowsPort {
+    &mut value(&mut windows(facts).ports)[0]
+}
+
+fn answer_no(facts: &mut Facts, id: &str) {
+    facts.answers.as_mut().unwrap().insert(id.to_owned(), false);
+}
+
+pub(crate) const PLANTS: &[(&str, Plant)] = &[
+    ("port-carrier", |facts| port(facts).carrier = false),
+    ("port-mtu", |facts| port(facts).mtu = 1500),
+    ("port-speed", |facts| port(facts).speed = known(1000)),
+    ("port-duplex", |facts| port(facts).full_duplex = known(false)),
+    ("port-pause", |facts| port(facts).rx_pause = known(false)),
+    ("port-energy", |facts| port(facts).eee = known(true)),
+    ("port-ring", |facts| port(facts).rx_ring = known(Ring { now: 256, max: 4096 })),
+    ("port-offload", |facts| port(facts).offloads_off = known(vec!["tso".into()])),
+    ("port-errors", |facts| value(&mut port(facts).counters).rx_errors = 101),
+    ("port-team", |facts| port(facts).kind = "bond".into()),
+    ("port-shared-card", |facts| {
+        for port in value(facts.ports.as_mut().unwrap()) {
+            port.below = Some("eth9".into());
+        }
+    }),
+    ("subnet-overlap", |facts| {
+        port(facts).networks.push("172.16.0.1/16".parse().unwrap());
+        value(facts.ports.as_mut().unwrap())[0].networks.push("172.16.1.1/24".parse().unwrap());
+    }),
+    ("arp-ignore", |facts| port(facts).arp_ignore = known(0)),
+    ("arp-announce", |facts| port(facts).arp_announce = known(0)),
+    ("reverse-path", |facts| port(facts).rp_filter = known(1)),
+    ("route-source", |facts| value(&mut peer(facts).route).port = "eth1".into()),
+    ("route-router", |facts| value(&mut peer(facts).route).gateway = Some("10.0.1.254".parse().unwrap())),
+    ("port-ipv6", |facts| port(facts).networks.push("2001:db8::2/64".parse().unwrap())),
+    ("tcp-window", |facts| {
+        facts.sysctls.insert("net.ipv4.tcp_rmem".into(), known("4096 65536 65536".into()));
+    }),
+    ("tcp-scaling", |facts| {
+        facts.sysctls.insert("net.ipv4.tcp_window_scaling".into(), known("0".into()));
+    }),
+    ("tcp-sack", |facts| {
+        facts.sysctls.insert("net.ipv4.tcp_sack".into(), known("0".into()));
+    }),
+    ("session-state", |facts| session(facts).state = "FAILED".into()),
+    ("session-timeout", |facts| {
+        // The record too: that they differ is another rule's.
+        let key = "node.session.timeo.replacement_timeout";
+        value(&mut initiator(facts).records)[0].settings.insert(key.into(), "120".into());
+        session(facts).recovery_tmo = known(120);
+    }),
+    ("session-ping", |facts| session(facts).connection.ping_interval = known(0)),
+    ("session-record", |facts| session(facts).recovery_tmo = known(20)),
+    ("session-segment", |facts| session(facts).connection.segment_max = known(8192)),
+    ("session-port", |facts| session(facts).connection.local = Some("10.0.1.2".parse().unwrap())),
+    ("initiator-depth", |facts| setting(facts, "node.session.queue_depth", "8")),
+    ("initiator-startup", |facts| {
+        value(&mut initiator(facts).records)[0].settings.insert("node.startup".into(), "manual".into());
+    }),
+    ("initiator-sessions", |facts| setting(facts, "node.session.nr_sessions", "2")),
+    ("initiator-name", |facts| initiator(facts).initiator_name = known("host".into())),
+    ("chap-files", |facts| value(&mut initiator(facts).secret_files)[0].mode = 0o644),
+    ("chap-length", |facts| value(&mut initiator(facts).chap)[0].length = 8),
+    ("chap-mutual", |facts| value(&mut initiator(facts).chap)[0].same_both_ways = true),
+    ("multipath-running", |facts| value(&mut facts.multipath.as_mut().unwrap().maps).clear()),
+    ("multipath-policy", |facts| multipath(facts, "path_selector", "round-robin 0")),
+    ("multipath-fast-fail", |facts| multipath(facts, "fast_io_fail_tmo", "off")),
+    ("multipath-device-loss", |facts| multipath(facts, "dev_loss_tmo", "10")),
+    ("multipath-all-lost", |facts| multipath(facts, "no_path_retry", "queue")),
+    ("multipath-find", |facts| multipath(facts, "find_multipaths", "smart")),
+    ("map-paths", |facts| {
+        // The other path's disk is gone.
+        value(&mut facts.multipath.as_mut().unwrap().maps)[0].paths.pop();
+        value(&mut storage(facts).disks).remove(1);
+    }),
+    ("map-disks", |facts| disk(facts, 1).size = 2 << 40),
+    ("map-bare-path", |facts| disk(facts, 1).holders.push("md7".into())),
+    ("disk-scheduler", |facts| disk(facts, 0).scheduler = known("bfq".into())),
+    ("disk-random", |facts| disk(facts, 0).add_random = known(true)),
+    ("disk-timeout", |facts| disk(facts, 0).timeout = known(5)),
+    ("disk-request", |facts| disk(facts, 0).max_sectors_kb = known(64)),
+    ("disk-alignment", |facts| disk(facts, 2).partitions[0].start = 63 * 512),
+    ("disk-smart", |facts| disk(facts, 2).healthy = known(false)),
+    ("array-sectors", |facts| disk(facts, 3).logical_sector = 4096),
+    ("array-degraded", |facts| array(facts, 0).degraded = true),
+    ("array-busy", |facts| array(facts, 0).action = "check".into()),
+    ("pool-full", |facts| array(facts, 1).used_percent = Some(85.0)),
+    ("mount-full", |facts| mount(facts, 0).used_percent = known(85.0)),
+    ("mount-inodes", |facts| mount(facts, 0).inodes_percent = known(99.0)),
+    ("mount-sync", |facts| mount(facts, 0).options.push("nobarrier".into())),
+    ("mount-time", |facts| mount(facts, 0).options = vec!["rw".into(), "strictatime".into()]),
+    ("mount-read-only", |facts| mount(facts, 1).options = vec!["ro".into()]),
+    ("mount-trim", |facts| host(facts).trim_timer = known(false)),
+    ("fstab-netdev", |facts| fstab(facts).options = vec!["defaults".into()]),
+    ("fstab-name", |facts| fstab(facts).device = "/dev/sdb1".into()),
+    ("swap-iscsi", |facts| value(&mut storage(facts).swaps)[0].iscsi = true),
+    ("host-clock", |facts| host(facts).clock_synchronised = known(false)),
+    ("host-io-uring", |facts| host(facts).io_uring_disabled = known(2)),
+    ("host-open-files", |facts| host(facts).open_files_max = known(1024)),
+    ("host-locked-memory", |facts| host(facts).locked_memory_max = known(64 << 10)),
+    ("host-stolen", |facts| host(facts).stolen_percent = known(12.0)),
+    ("host-governor", |facts| host(facts).governor = known("powersave".into())),
+    ("target-open", |facts| warn(facts, "open_target")),
+    ("target-closed", |facts| warn(facts, "closed_target")),
+    ("target-secret", |facts| warn(facts, "weak_secret")),
+    ("target-name", |facts| warn(facts, "odd_name")),
+    ("lun-offline", |facts| warn(facts, "offline_lun")),
+    ("portal-idle", |facts| target(facts).portals[0].waiting = Some("no such address".into())),
+    ("host-name-cloned", |facts| target(facts).sessions[1].initiator_alias = Some("clone".into())),
+    ("host-lanes", |facts| {
+        target(facts).sessions.remove(3);
+    }),
+    ("writers", |facts| target(facts).reservations.clear()),
+    ("digest-mixed", |facts| target(facts).sessions[1].digests = [false, true]),
+    ("lun-serial", |facts| target(facts).targets[0].luns[1].serial = "a".into()),
+    ("lun-store-twice", |facts| {
+        let target = target(facts);
+        target.targets[0].luns[1].read_only = false;
+        value(&mut target.stores)[1].identity = "1 0".into();
+        value(&mut target.stores)[1].path = "/srv/0.img".into();
+    }),
+    ("lun-sectors", |facts| target(facts).targets[0].luns[0].sector = 512),
+    ("store-full", |facts| {
+        let space = target(facts).devices[0].space.as_mut().unwrap();
+        (space.used, space.available) = (90 << 30, 10 << 30);
+        // It has been so for long.
+        target(facts).earlier.as_mut().unwrap().devices[0].space = target(facts).devices[0].space;
+    }),
+    ("store-thin", |facts| target(facts).devices[0].size = 1 << 40),
+    ("store-forecast", |facts| {
+        // 40 GiB in a day, and 60 are left: 36 h.
+        let look = target(facts).earlier.as_mut().unwrap();
+        look.devices[0].space.as_mut().unwrap().available = 100 << 30;
+    }),
+    ("lun-unmap", |facts| unit(facts).operations[1].operations = 0),
+    ("lun-failures", |facts| unit(facts).failures.push(Failures { cause: "medium".into(), count: 1 })),
+    ("lun-flush", |facts| unit(facts).operations[2].latency_us_total = 1000),
+    ("ends-login", |facts| {
+        // The target has forgotten the host's second session.
+        ends(facts).target.as_mut().unwrap().sessions.remove(1);
+    }),
+    ("ends-name", |facts| {
+        // A clone without sessions: with them it would also take the other's.
+        let ends = ends(facts);
+        let clone = HostEnd { name: "clone".into(), sessions: known(vec![]), ..ends.hosts[1].clone() };
+        ends.hosts.push(clone);
+        ends.target.as_mut().unwrap().sessions.clear();
+        for host in &mut ends.hosts {
+            host.sessions = known(vec![]);
+        }
+    }),
+    ("ends-writers", |facts| value(&mut ends(facts).hosts[1].units)[0].written_at = known("/mnt".into())),
+    ("ends-digest", |facts| host_session(facts).digests = known([false, true])),
+    ("ends-timers", |facts| host_session(facts).timeout = known(120)),
+    ("ends-lanes", |facts| {
+        let ends = ends(facts);
+        value(&mut ends.hosts[1].sessions).pop();
+        ends.target.as_mut().unwrap().sessions.pop();
+    }),
+    ("ends-size", |facts| value(&mut ends(facts).hosts[1].units)[0].size = 5 << 30),
+    ("lane-subnet", |facts| plan(facts, "rule-3")),
+    ("lane-balance", |facts| plan(facts, "rule-5")),
+    ("lane-mesh", |facts| plan(facts, "rule-6")),
+    ("lane-router", |facts| plan(facts, "rule-7")),
+    ("lane-speed", |facts| plan(facts, "rule-8")),
+    ("lane-overlap", |facts| plan(facts, "rule-10")),
+    ("lane-mtu-ports", |facts| plan(facts, "rule-11")),
+    ("lane-single", |facts| plan(facts, "one-lane")),
+    ("lane-one-card", |facts| plan(facts, "one-card")),
+    ("lane-one-portal", |facts| plan(facts, "one-portal")),
+    ("lane-address", |facts| plan(facts, "address-missing")),
+    ("lane-carrier", |facts| plan(facts, "no-carrier")),
+    ("lane-answers", |facts| {
+        facts.lanes.as_mut().unwrap().lanes[1].probe = Seen::unseen("no answer within 2 s");
+    }),
+    ("lane-mtu", |facts| probe(facts).path_mtu = known(1500)),
+    ("lane-loss", |facts| probe(facts).lost = 100),
+    ("lane-alike", |facts| probe(facts).round_trip_us = 900.0),
+    ("lane-delayed", |facts| {
+        for lane in &mut facts.lanes.as_mut().unwrap().lanes {
+            value(&mut lane.probe).round_trip_us = 40_100.0;
+        }
+    }),
+    ("lane-pull", |facts| pull(facts).failed = 1),
+    ("lane-return", |facts| pull(facts).back_ms = Seen::unseen("no answer within 10 s")),
+    ("windows-verify", |facts| mpio(facts, "PathVerifyEnabled", 0)),
+    ("windows-remove", |facts| mpio(facts, "PDORemovePeriod", 10)),
+    ("windows-retry", |facts| mpio(facts, "RetryCount", 0)),
+    ("windows-claim", |facts| windows(facts).claims_iscsi = known(false)),
+    ("windows-policy", |facts| windows(facts).policy = known("None".into())),
+    ("windows-disk-timeout", |facts| windows(facts).disk_timeout = known(30)),
+    ("windows-initiator", |facts| {
+        value(&mut windows(facts).initiator).insert("LinkDownTime".into(), 60);
+    }),
+    ("windows-ack", |facts| windows_port(facts).tcp_ack_frequency = known(2)),
+    ("windows-power", |facts| windows_port(facts).power_saving = known(true)),
+    ("windows-dns", |facts| windows_port(facts).registers_dns = known(true)),
+    ("windows-bindings", |facts| windows_port(facts).netbios = known(true)),
+    ("windows-mtu", |facts| windows_port(facts).mtu = known(1500)),
+    ("windows-sessions", |facts| value(&mut windows(facts).sessions)[0].bound = false),
+    ("asked-ups", |facts| answer_no(facts, "asked-ups")),
+    ("asked-vendor", |facts| answer_no(facts, "asked-vendor")),
+    ("asked-module", |facts| answer_no(facts, "asked-module")),
+    ("asked-firmware", |facts| answer_no(facts, "asked-firmware")),
+    ("asked-subnets", |facts| answer_no(facts, "asked-subnets")),
+    ("asked-edge", |facts| answer_no(facts, "asked-edge")),
+    ("asked-pull", |facts| answer_no(facts, "asked-pull")),
+    ("asked-blocks", |facts| answer_no(facts, "asked-blocks")),
+];
+
+#[test]
+fn a_store_has_a_forecast_in_hours_only_after_two_looks() {
+    use lunway_doctor::Verdict::{Bad, Ok, Unknown, Warn};
+    let judged = |earlier: Option<Look>| {
+        let mut facts = crate::healthy::healthy();
+        target(&mut facts).earlier = earlier;
+        let rule = lunway_doctor::rule("store-forecast").unwrap();
+        let found = rule.diagnoses(&facts).remove(0);
+        (found.verdict, found.finding.what)
+    };
+    let look = |hours: u64, gone: u64| {
+        let mut facts = crate::healthy::healthy();
+        let target = target(&mut facts);
+        let mut device = target.devices[0].clone();
+        device.space.as_mut().unwrap().available += gone << 30;
+        Some(Look { looked_at: target.looked_at - hours * 3600, devices: vec![device] })
+    };
+    assert_eq!(judged(None).0, Unknown);
+    assert_eq!(judged(look(0, 1)).0, Unknown, "too short a time");
+    assert_eq!(judged(Some(Look { devices: vec![], ..look(24, 1).unwrap() })).0, Unknown, "the LUN is new");
+    assert_eq!(judged(look(24, 0)).0, Ok);
+    assert_eq!(judged(look(24, 1)).0, Ok);
+    let (verdict, what) = judged(look(24, 40));
+    assert!(verdict == Warn && what.contains("full in 36 h"), "{what}");
+    let (verdict, what) = judged(look(2, 20));
+    assert!(verdict == Bad && what.contains("full in 6 h"), "{what}");
+}
+
+#[test]
+fn two_hosts_of_one_name_are_told_by_their_aliases_and_one_host_with_several_cards_is_not() {
+    let sessions =
+        |aliases: [Option<&str>; 2], portals: [&str; 2]| -> Vec<(lunway_doctor::Verdict, String)> {
+            let session = |n: usize| ServedSession {
+                initiator_alias: aliases[n].map(str::to_owned),
+                ..served_session(n as u16 + 1, "one", portals[n], 0)
+            };
+            let target = Target { sessions: vec![session(0), session(1)], ..Target::default() };
+            let facts = Facts { target: Some(target), ..Facts::default() };
+            let rule = lunway_doctor::rule("host-name-cloned").unwrap();
+            rule.diagnoses(&facts).into_iter().map(|found| (found.verdict, found.finding.what)).collect()
+        };
+    use lunway_doctor::Verdict::{Bad, Ok, Unknown};
+    let verdict = |aliases, portals| sessions(aliases, portals)[0].0;
+    assert_eq!(verdict([Some("a"), Some("a")], ["p", "p"]), Ok, "one host says who it is");
+    assert_eq!(verdict([Some("a"), Some("b")], ["p", "q"]), Bad);
+    assert_eq!(verdict([None, None], ["p", "q"]), Ok, "a lane to each portal");
+    assert_eq!(verdict([None, None], ["p", "p"]), Unknown, "a mesh, or two hosts");
+    assert!(!IQN.is_empty());
+}

@@ -1,0 +1,333 @@
+//! Logical units whose device could not be opened when the server started: the others are served, and each of these is
+//! as soon as its device can be opened. Initiators see no unit there meanwhile, and are told when there is one.
+//!
+//! ```text
+//!   start ── make ──┬── opened in time ──▶ served
+//!                   └── failed, or late ─▶ offline ── again and again ──▶ served
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinError, JoinHandle};
+use tokio::time::Instant;
+
+use super::change::{self, Transaction};
+use super::error::StartError;
+use super::lun::{Lun, Maker, Serials};
+use super::summary::LunSummary;
+use super::warnings::Warning;
+use super::{Current, Luns};
+use crate::config::{Config, LunConfig, TargetConfig};
+use crate::shared::Shared;
+
+/// How long the start waits for one device before it goes on with the next: 100 that hang take no longer than one.
+const STEP_TIME: Duration = Duration::from_millis(100);
+/// How long it waits for those that came last at least.
+const LAST_TIME: Duration = Duration::from_secs(1);
+/// How long it waits for all of them: less than the 15 s after which an initiator of ours gives up a login.
+const START_TIME: Duration = Duration::from_secs(10);
+/// How long after the first failure a device is opened again: a lock of a process that is ending has gone by then. Each
+/// further time is twice as long, up to [`RETRY_TIME_MAX`].
+const RETRY_TIME: Duration = Duration::from_secs(1);
+/// How long after a failure a device is opened again at most: a mount that comes late is soon served.
+const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
+/// The sector of a disk that does not tell, bytes.
+const SECTOR: u32 = 512;
+
+/// A device being opened, with a logical unit in front of it.
+type Opening = JoinHandle<Result<Lun, StartError>>;
+
+/// The logical units that are configured and not served, with the reason.
+#[derive(Default)]
+pub(super) struct Offline {
+    luns: Mutex<BTreeMap<(String, u16), OfflineLun>>,
+    tasks: Mutex<Vec<AbortHandle>>,
+    keep: Mutex<Option<KeepFormats>>,
+}
+
+/// Keeps the formats in a configuration for good. Blocks.
+pub type KeepFormats = Arc<dyn Fn(&Config) + Send + Sync>;
+
+struct OfflineLun {
+    config: LunConfig,
+    why: String,
+}
+
+/// What has to be opened later.
+pub(super) struct Left {
+    target: TargetConfig,
+    config: LunConfig,
+    /// It has not answered yet.
+    opening: Option<Opening>,
+}
+
+impl Offline {
+    fn luns(&self) -> MutexGuard<'_, BTreeMap<(String, u16), OfflineLun>> {
+        self.luns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a logical unit is configured like this, and offline.
+    pub(super) fn has(&self, target: &str, config: &LunConfig) -> bool {
+        self.luns().get(&(target.to_owned(), config.id)).is_some_and(|lun| lun.config == *config)
+    }
+
+    /// A configuration with the formats of what has been opened. What has not been opened may be anything yet.
+    pub(super) fn with_formats(&self, config: &Config) -> Config {
+        let targets = config.targets.iter().map(|target| self.target_with_formats(target)).collect();
+        Config { targets, ..config.clone() }
+    }
+
+    /// The same of one target.
+    pub(super) fn target_with_formats(&self, target: &TargetConfig) -> TargetConfig {
+        let known = |lun: &LunConfig| match self.has(target.name.as_str(), lun) {
+            true => lun.clone(),
+            false => lun.with_format(),
+        };
+        TargetConfig { luns: target.luns.iter().map(known).collect(), ..target.clone() }
+    }
+
+    /// Forgets those that a change has taken away, or whose device it has opened; those that are configured no longer.
+    pub(super) fn retain(&self, config: &Config, served: &Luns) -> Vec<(String, LunConfig)> {
+        let mut gone = Vec::new();
+        self.luns().retain(|key, lun| {
+            let configured = config.target(&key.0).and_then(|target| target.lun(key.1));
+            if configured.is_none() {
+                gone.push((key.0.clone(), lun.config.clone()));
+            }
+            configured == Some(&lun.config) && !served.contains_key(key)
+        });
+        gone
+    }
+
+    /// Why one is offline.
+    pub(super) fn why(&self, target: &str, id: u16) -> Option<String> {
+        self.luns().get(&(target.to_owned(), id)).map(|lun| lun.why.clone())
+    }
+
+    /// What is called when a device has been opened late, before it is served.
+    pub(super) fn keep_with(&self, keep: KeepFormats) {
+        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(keep);
+    }
+
+    /// Calls it.
+    async fn keep(&self, config: Arc<Config>) {
+        let keep = self.keep.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(keep) = keep {
+            // One that panics has kept nothing, and the LUN is served all the same.
+            let _ = tokio::task::spawn_blocking(move || keep(&config)).await;
+        }
+    }
+
+    /// A warning for each.
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        let luns = self.luns();
+        luns.iter()
+            .map(|((target, lun), OfflineLun { why, .. })| Warning::offline_lun(target, *lun, why))
+            .collect()
+    }
+
+    /// Those of a target.
+    pub(super) fn of(&self, target: &str) -> Vec<LunSummary> {
+        let luns = self.luns();
+        let of_target = luns.iter().filter(|((of, _), _)| of == target);
+        let summary = |((_, id), lun): (&(String, u16), &OfflineLun)| LunSummary {
+            id: *id,
+            device: lun.config.device.to_string(),
+            size: 0,
+            sector: lun.config.sector.unwrap_or(SECTOR),
+            read_only: lun.config.read_only,
+            serial: lun.config.serial.clone().unwrap_or_default(),
+            space: None,
+            offline: Some(lun.why.clone()),
+        };
+        of_target.map(summary).collect()
+    }
+
+    /// Notes why one is offline, unless a change has taken it away or made another of it. Logs what is new.
+    fn note(&self, target: &str, id: u16, why: String) {
+        if let Some(lun) = self.luns().get_mut(&(target.to_owned(), id)).filter(|lun| lun.why != why) {
+            lun.why = why;
+            tracing::warn!("{}", Warning::offline_lun(target, id, &lun.why).text);
+        }
+    }
+
+    fn remove(&self, key: &(String, u16)) -> Option<OfflineLun> {
+        self.luns().remove(key)
+    }
+
+    fn put_back(&self, key: (String, u16), lun: Option<OfflineLun>) {
+        self.luns().extend(lun.map(|lun| (key, lun)));
+    }
+
+    /// The end of the server: nothing is opened any more.
+    pub(super) fn end(&self) {
+        self.luns().clear();
+        *self.keep.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
+    }
+
+    /// Opens all devices of a configuration at once, the first ones first: what is served, and what has to be left for
+    /// later.
+    pub(super) async fn open_all(
+        &self,
+        config: &Config,
+        maker: &Maker,
+    ) -> Result<(Vec<Lun>, Vec<Left>), StartError> {
+        let mut openings = Vec::new();
+        let by = Instant::now() + START_TIME;
+        for target in &config.targets {
+            for lun in &target.luns {
+                let mut opening = begin(maker, target, lun);
+                let opened =
+                    tokio::time::timeout_at(by.min(Instant::now() + STEP_TIME), &mut opening).await.ok();
+                openings.push((target, lun, opening, opened));
+            }
+        }
+        let by = by.max(Instant::now() + LAST_TIME);
+        let (mut served, mut left, mut serials) = (Vec::new(), Vec::new(), Serials::default());
+        for (target, lun, mut opening, opened) in openings {
+            let opened = match opened {
+                None => tokio::time::timeout_at(by, &mut opening).await.ok(),
+                opened => opened,
+            };
+            let (why, opening) = match opened.map(outcome).transpose()? {
+                Some(Ok(opened)) => match serials.add(&opened.target, lun.id, &opened.unit) {
+                    Ok(()) => {
+                        served.push(opened);
+                        continue;
+                    }
+                    Err(error) => {
+                        opened.close().await;
+                        (error.to_string(), None)
+                    }
+                },
+                Some(Err(why)) => (why, None),
+                None => (
+                    format!("{} has not been opened within {} s", lun.device, START_TIME.as_secs()),
+                    Some(opening),
+                ),
+            };
+            let key = (target.name.to_string(), lun.id);
+            self.luns().insert(key, OfflineLun { config: lun.clone(), why });
+            left.push(Left { target: target.clone(), config: lun.clone(), opening });
+        }
+        Ok((served, left))
+    }
+}
+
+fn begin(maker: &Maker, target: &TargetConfig, lun: &LunConfig) -> Opening {
+    let (of, target, lun) = (maker.clone(), target.clone(), lun.clone());
+    maker.runtime.spawn(async move { of.make(&target, &lun).await })
+}
+
+/// A logical unit, or why its device cannot be opened now; what is wrong with more than that is an error.
+fn outcome(opened: Result<Result<Lun, StartError>, JoinError>) -> Result<Result<Lun, String>, StartError> {
+    match opened {
+        Ok(Ok(lun)) => Ok(Ok(lun)),
+        Ok(Err(StartError::Open { device, why, .. })) => Ok(Err(named(&device, &why.to_string()))),
+        Ok(Err(error)) => Err(error),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+/// A sentence about a device, with its name.
+fn named(device: &str, why: &str) -> String {
+    let name = device.rsplit_once(':').map_or(device, |(_, name)| name);
+    if why.contains(name) { why.to_owned() } else { format!("{device}: {why}") }
+}
+
+/// What it takes to serve logical units later. Keeps no server alive.
+#[derive(Clone)]
+pub(super) struct Later {
+    pub(super) maker: Maker,
+    pub(super) offline: Weak<Offline>,
+    pub(super) transaction: Weak<tokio::sync::Mutex<Transaction>>,
+    pub(super) current: Weak<Mutex<Current>>,
+    pub(super) shared: Weak<Shared>,
+}
+
+impl Later {
+    /// Goes on with what was left, beside everything else.
+    pub(super) fn attend(&self, left: Vec<Left>) {
+        let Some(offline) = self.offline.upgrade() else { return };
+        let mut tasks = offline.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        for left in left {
+            tasks.push(self.maker.runtime.spawn(self.clone().open(left)).abort_handle());
+        }
+    }
+
+    /// Opens a device again and again, until it is served or a change has taken its logical unit away.
+    async fn open(self, left: Left) {
+        let Left { target, config, mut opening } = left;
+        let (name, mut pause) = (target.name.as_str(), RETRY_TIME);
+        loop {
+            let opened = match opening.take() {
+                Some(opening) => opening,
+                None => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_TIME_MAX);
+                    if !self.offline.upgrade().is_some_and(|offline| offline.has(name, &config)) {
+                        return;
+                    }
+                    begin(&self.maker, &target, &config)
+                }
+            };
+            let why = match outcome(opened.await) {
+                Ok(Ok(lun)) => match self.serve(&config, lun).await {
+                    Ok(()) => return,
+                    Err(error) => error.to_string(),
+                },
+                Ok(Err(why)) => why,
+                Err(error) => error.to_string(),
+            };
+            let Some(offline) = self.offline.upgrade() else { return };
+            offline.note(name, config.id, why);
+        }
+    }
+
+    /// Serves a logical unit whose device is open now, unless it is not wanted any more.
+    async fn serve(&self, config: &LunConfig, lun: Lun) -> Result<(), StartError> {
+        let parts = (
+            self.offline.upgrade(),
+            self.transaction.upgrade(),
+            self.current.upgrade(),
+            self.shared.upgrade(),
+        );
+        let (Some(offline), Some(transaction), Some(current), Some(shared)) = parts else {
+            lun.close().await;
+            return Ok(());
+        };
+        let mut transaction = transaction.lock().await;
+        let target = shared.serving().targets.get(&lun.target).map(Arc::clone);
+        let Some(target) = target.filter(|_| offline.has(&lun.target, config)) else {
+            lun.close().await;
+            return Ok(());
+        };
+        let mut serials = Serials::default();
+        let added = transaction
+            .luns()
+            .chain([&lun])
+            .try_for_each(|lun| serials.add(&lun.target, lun.config.id, &lun.unit));
+        if let Err(error) = added {
+            lun.close().await;
+            return Err(error);
+        }
+        // Before anybody can write what looks like another format.
+        let known = offline.remove(&lun.key());
+        let present = || current.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = Arc::new(offline.with_formats(&present().config));
+        offline.keep(Arc::clone(&config)).await;
+        if let Err(error) = change::attach(&target.scsi, &lun) {
+            offline.put_back(lun.key(), known);
+            lun.close().await;
+            return Err(error);
+        }
+        lun.log();
+        // Still what it was made of: no change is made in this turn.
+        present().config = config;
+        transaction.add(lun);
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The layer around a device: operations on many threads while epochs are closed, and starts after each kind of end.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use lunway_block::{BlockDevice, Buf, Durability, Io, SharedBuf, Zeroing};
+use lunway_memory::RamDisk;
+use lunway_track::{Backing, Changes, EpochId, GRAIN, Identify, Tracked, Tuning};
+
+const SIZE: u64 = 1 << 30;
+const REGION: u64 = 4 << 20;
+
+fn ram() -> Arc<dyn BlockDevice> {
+    Arc::new(RamDisk::new(SIZE, 512).unwrap())
+}
+
+fn tracked(inner: &Arc<dyn BlockDevice>, path: &Path, mtime: &Arc<AtomicU64>, tuning: Tuning) -> Tracked {
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    let mtime = Arc::clone(mtime);
+    let identify: Identify =
+        Arc::new(move |_| Backing { lasting: vec![1], exact: mtime.load(SeqCst).to_le_bytes().to_vec() });
+    let backing = identify(None);
+    Tracked::open(Arc::clone(inner), Box::new(file), &backing, identify, tuning).unwrap()
+}
+
+fn block(byte: u8) -> SharedBuf {
+    Buf::copy_of(&[byte; 4096]).freeze()
+}
+
+fn grains(changes: &Changes) -> BTreeSet<u64> {
+    let Changes::Known { ranges, .. } = changes else { panic!("{changes:?}") };
+    ranges
+        .iter()
+        .flat_map(|range| range.offset / GRAIN..(range.offset + range.length).div_ceil(GRAIN))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_write_of_many_threads_is_in_the_epochs_of_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    // So few that regions are made cold all the time.
+    let tuning = Tuning { hot_max: 4, ahead: 2, log: 64 << 10 };
+    let device = Arc::new(tracked(&ram(), &folder.path().join("track"), &Arc::default(), tuning));
+    let tracking = device.tracking();
+    tracking.close_epoch(EpochId([1; 16])).await.unwrap();
+    let writers: Vec<_> = (0..8_u64)
+        .map(|writer| {
+            let device = Arc::clone(&device);
+            tokio::spawn(async move {
+                let mut mine = BTreeSet::new();
+                for number in 0..300_u64 {
+                    let grain = (writer * 7919 + number * number * 31) % (SIZE / GRAIN);
+                    mine.insert(grain);
+                    match number % 5 {
+                        0 => device.write_zeroes(grain * GRAIN, GRAIN, Zeroing::MayUnmap).await.unwrap(),
+                        1 => device.unmap(grain * GRAIN, GRAIN).await.unwrap(),
+                        _ => device.write(grain * GRAIN, block(1), Durability::Volatile).await.unwrap(),
+                    }
+                }
+                mine
+            })
+        })
+        .collect();
+    for number in 2..10 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tracking.close_epoch(EpochId([number; 16])).await.unwrap();
+    }
+    let mut all = BTreeSet::new();
+    for writer in writers {
+        all.extend(writer.await.unwrap());
+    }
+    let since_one = tracking.changes(EpochId([1; 16]), None, 0..u64::MAX).await;
+    assert_eq!(grains(&since_one), all);
+    let (epochs, _, lost) = tracking.epochs().await;
+    assert_eq!((epochs.len(), lost), (9, None));
+
+    // The epochs in between are the same when they are merged.
+    for number in 2..10 {
+        tracking.release_epoch(EpochId([number; 16])).await.unwrap();
+    }
+    assert_eq!(tracking.changes(EpochId([1; 16]), None, 0..u64::MAX).await, since_one);
+}
+
+#[tokio::test]
+async fn an_operation_on_a_hot_region_is_answered_at_once_and_what_is_dropped_stays_in_doubt() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, mtime, inner) = (folder.path().join("track"), Arc::default(), ram());
+    let device = tracked(&inner, &path, &mtime, Tuning::default());
+    let one = EpochId([1; 16]);
+    device.tracking().close_epoch(one).await.unwrap();
+    let cold = device.write(0, block(1), Durability::Volatile);
+    assert!(matches!(cold, Io::Pending(_)), "the log comes first");
+    cold.await.unwrap();
+    for offset in [0, GRAIN, REGION - 4096] {
+        assert!(matches!(device.write(offset, block(1), Durability::Volatile), Io::Ready(Ok(()))));
+    }
+    let known = device.tracking().changes(one, None, 0..u64::MAX).await;
+    assert_eq!(grains(&known), [0, 1, 63].into());
+    drop(device);
+    // As after a kill: all of the hot region, and nothing else.
+    let device = tracked(&inner, &path, &mtime, Tuning::default());
+    let known = device.tracking().changes(one, None, 0..u64::MAX).await;
+    assert_eq!(grains(&known), (0..64).collect());
+    // What the log has as written needs no region to be hot.
+    assert!(matches!(device.write(GRAIN * 9, block(1), Durability::Volatile), Io::Ready(Ok(()))));
+    // Left in order, it is exact; changed meanwhile, it says so.
+    device.tracking().close_epoch(EpochId([2; 16])).await.unwrap();
+    device.write(REGION * 5, block(1), Durability::Volatile).await.unwrap();
+    device.close().await.unwrap();
+    assert!(device.write(0, block(1), Durability::Volatile).await.is_err());
+    let device = tracked(&inner, &path, &mtime, Tuning::default());
+    let known = device.tracking().changes(EpochId([2; 16]), None, 0..u64::MAX).await;
+    assert_eq!(grains(&known), [320].into());
+    device.close().await.unwrap();
+    mtime.fetch_add(1, SeqCst);
+    let device = tracked(&inner, &path, &mtime, Tuning::default());
+    let unknown = device.tracking().changes(one, None, 0..u64::MAX).await;
+    assert!(
+        matches!(unknown, Changes::Unknown { why, .. } if why.contains("changed while it was not served"))
+    );
+}
+
+#[tokio::test]
+async fn a_disk_that_grows_and_shrinks_reports_what_is_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = ram();
+    let device = tracked(&inner, &folder.path().join("track"), &Arc::default(), Tuning::default());
+    let one = EpochId([1; 16]);
+    device.tracking().close_epoch(one).await.unwrap();
+    device.resize(SIZE + 10 * GRAIN).await.unwrap();
+    let end = SIZE / GRAIN;
+    let known = device.tracking().changes(one, None, 0..u64::MAX).await;
+    assert_eq!(grains(&known), (end..end + 10).collect());
+    device.resize(SIZE - GRAIN).await.unwrap();
+    assert_eq!(grains(&device.tracking().changes(one, None, 0..u64::MAX).await), BTreeSet::new());
+    // Without a call of ours.
+    inner.resize(SIZE).await.unwrap();
+    assert_eq!(grains(&device.tracking().changes(one, None, 0..u64::MAX).await), [end - 1].into());
+}

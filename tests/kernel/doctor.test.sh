@@ -1,0 +1,155 @@
+# open-iscsi and dm-multipath with one setting wrong at a time: `lunway doctor` tells that one, its fix turns the verdict,
+# its undo brings the fault back. Then both ends of the sessions are judged together.
+. /host/tests/guest.sh
+
+cp /host/lunway /tmp/lunway
+export XDG_STATE_HOME=/tmp/state
+serve <<TOML
+[api]
+socket = "lunway.sock"
+[[target]]
+name = "$IQN"
+open = true
+[[target.lun]]
+id = 0
+device = "ram:64M"
+TOML
+
+# What QEMU's network is like, and this guest without systemd: nothing of it is judged here.
+elsewhere="port-duplex port-pause port-energy port-offload route-router host-clock"
+doctor() { /tmp/lunway doctor $(printf ' --mute %s' $elsewhere "$@") >/tmp/doctor 2>&1 || [[ $? -ge 3 ]]; }
+# The rules that are broken, apart from those that belong to the stage of the test.
+broken() { doctor $stage && awk '$1 == "warn" || $1 == "bad" { print $2 }' /tmp/doctor | sort -u | xargs; }
+tells() { # RULE...
+    local said
+    said=$(broken) || { cat /tmp/doctor && return 1; }
+    [[ $said == "$*" ]] || { echo "told: $said" && cat /tmp/doctor && return 1; }
+}
+# The commands for a rule as doctor has printed them, for each place.
+commands() { # RULE do|undo
+    awk -v rule="$1" -v kind="$2" '$1 == "warn" || $1 == "bad" { of_rule = $2 == rule }
+        of_rule && $1 == kind { sub(/^ *(do|undo) +/, ""); print }' /tmp/doctor
+}
+logged_in_again() { iscsiadm -m node --logout >/dev/null && iscsiadm -m node --login >/dev/null && within 20 disks_are 2; }
+update() { iscsiadm -m node -T "$IQN" -o update -n "$1" -v "$2"; } # SETTING VALUE
+conf() { sed -i "s/^$1 *=.*/$1 = $2/" /etc/iscsi/iscsid.conf; }    # SETTING VALUE
+multipath_told() { # LINE...: besides what it is told already
+    mkdir -p /etc/multipath/conf.d
+    printf '%s\n' "$@" >/etc/multipath/conf.d/a-fault.conf
+    multipathd reconfigure
+}
+
+# One run of doctor for each fault: it also shows that the fix of the one before has turned its verdict. Each fix and undo is
+# kept for `all_undone`. `again` is what a fix's comment asks for besides.
+told=() fixes='' undos=''
+rule() { # RULE FAULT [AGAIN]
+    local again=${3:-true} fix undo
+    must "$1 is planted" eval "$2"$'\n'"$again"
+    check "$1 is told, and nothing else" within 8 tells "$1"
+    fix=$(commands "$1" do) undo=$(commands "$1" undo)
+    eval "$fix"$'\n'"$again" >/tmp/fix 2>&1 || cat /tmp/fix
+    told+=("$1") fixes+=$fix$'\n' undos=$undo$'\n'$undos
+}
+# The last fix has turned its verdict too; all undos bring all faults back, and all fixes take them away.
+all_undone() { # [AGAIN]
+    check "every fix has turned its verdict" within 8 tells
+    eval "$undos${1:-true}" >/dev/null 2>&1
+    check "every undo has brought its fault back" within 8 tells "$(printf '%s\n' "${told[@]}" | sort | xargs)"
+    # That every fix takes it away again is seen by what is told next, and by nothing else being told.
+    eval "$fixes${1:-true}" >/dev/null 2>&1
+    told=() fixes='' undos=''
+}
+
+# The initiator alone: that two sessions have no map, and multipath no settings, are faults of this stage.
+initiator node.startup=automatic node.session.timeo.replacement_timeout=15 'node.conn[0].timeo.noop_out_interval=5' \
+    'node.conn[0].timeo.noop_out_timeout=5' node.session.cmds_max=128 node.session.queue_depth=32 node.session.nr_sessions=1 \
+    node.session.auth.password=fourteen-bytes
+chmod 600 /etc/iscsi/iscsid.conf
+log_in 1
+echo "UUID=none /mnt ext4 _netdev,noauto 0 0" >/etc/fstab
+stage="multipath-running multipath-policy multipath-all-lost"
+must "a sound initiator raises no alarm" tells
+conf node.session.auth.password short
+check "a short secret is told, and no command makes a new one" tells chap-length
+conf node.session.auth.password fourteen-bytes
+rule session-record "update node.session.timeo.replacement_timeout 20"
+all_undone
+update node.session.timeo.replacement_timeout 15
+for session in /sys/class/iscsi_session/session*; do echo 15 >"$session/recovery_tmo"; done
+rule initiator-depth "conf node.session.cmds_max 32"
+rule initiator-sessions "conf node.session.nr_sessions 2"
+rule initiator-startup "update node.startup manual"
+rule chap-files "chmod 644 /etc/iscsi/iscsid.conf"
+all_undone
+rule session-timeout "update node.session.timeo.replacement_timeout 120" logged_in_again
+rule session-ping "update 'node.conn[0].timeo.noop_out_interval' 0; update 'node.conn[0].timeo.noop_out_timeout' 0" logged_in_again
+rule session-segment "update 'node.conn[0].iscsi.MaxRecvDataSegmentLength' 8192" logged_in_again
+all_undone logged_in_again
+disk=$(basename "$(disks | awk '{ print $1 }')")
+rule disk-timeout "echo 5 >/sys/block/$disk/device/timeout"
+rule disk-request "echo 64 >/sys/block/$disk/queue/max_sectors_kb"
+rule disk-random "echo 1 >/sys/block/$disk/queue/add_random"
+rule initiator-name "echo InitiatorName=guest >/etc/iscsi/initiatorname.iscsi"
+all_undone
+echo "InitiatorName=iqn.2026-11.com.example:guest" >/etc/iscsi/initiatorname.iscsi
+
+# The same with a map over both paths, whose I/O waits for ever when both are lost.
+stage=
+multipath_up 2 "path_grouping_policy group_by_prio" "prio alua" "fast_io_fail_tmo 5"
+rule multipath-all-lost true
+rule multipath-policy "multipath_told 'defaults {' 'path_selector \"round-robin 0\"' '}'"
+rule multipath-fast-fail "multipath_told 'defaults {' 'path_selector \"round-robin 0\"' 'fast_io_fail_tmo 60' '}'"
+rule multipath-device-loss "multipath_told 'defaults {' 'path_selector \"round-robin 0\"' 'fast_io_fail_tmo 60' 'dev_loss_tmo 10' '}'"
+rule multipath-find "multipath_told 'defaults {' 'path_selector \"round-robin 0\"' 'fast_io_fail_tmo 60' 'dev_loss_tmo 10' \
+    'find_multipaths smart' '}'"
+all_undone
+multipath_told
+# A path that was logged out comes back by the fix, which has no undo.
+rule map-paths "iscsiadm -m node -p $PORTAL_2 --logout; within 20 map_has 1"
+check "map-paths is fixed by its command" within 20 tells
+
+# A file system on the map, and swap.
+must "a file system is made" mkfs.ext4 -q "$map"
+stage=mount-trim
+echo "$map /mnt ext4 defaults,_netdev 0 0" >/etc/fstab
+must "it is mounted" mount /mnt
+rule mount-time "mount -o remount,strictatime /mnt"
+rule mount-sync "mount -o remount,barrier=0 /mnt"
+rule fstab-netdev "sed -i s/,_netdev// /etc/fstab"
+rule fstab-name "sed -i 's|^$map|/dev/$disk|' /etc/fstab"
+rule disk-scheduler "modprobe bfq; echo bfq >/sys/block/$disk/queue/scheduler"
+check "every fix has turned its verdict" within 8 tells
+umount /mnt
+: >/etc/fstab
+mkswap "$map" >/dev/null 2>&1
+rule swap-iscsi "swapon $map"
+check "swap-iscsi is fixed by its command" within 8 tells
+
+# Both ends.
+ends() { # RULE...: what is told of both ends together
+    local said
+    said=$(/tmp/lunway doctor --facts >/host/guest.json && host lunway doctor --from guest.json --socket lunway.sock --all)
+    said=$(awk '$2 ~ /^ends-/ && ($1 == "warn" || $1 == "bad") { print $2 }' /host/answer | sort -u | xargs)
+    [[ $said == "$*" ]] && grep -q 'ok *ends-login\|bad *ends-login' /host/answer || { cat /host/answer && return 1; }
+}
+check "both ends have the same sessions" ends
+update 'node.conn[0].iscsi.HeaderDigest' CRC32C
+check "a digest that a record asks for and a session lacks is told" ends ends-digest
+update 'node.conn[0].iscsi.HeaderDigest' None
+# The host still takes itself for logged in where the target has forgotten it: another daemon in its place, over a path that
+# is silent for less than a ping waits. The map would notice sooner.
+pkill -x multipathd
+within 10 no pidof multipathd
+dmsetup remove --retry "$map"
+update 'node.conn[0].timeo.noop_out_interval' 30
+update 'node.conn[0].timeo.noop_out_timeout' 30
+must "it logs in again" logged_in_again
+pkill -STOP -x iscsid
+drop_sessions() { nft "add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in iifname eth1 drop;
+    add chain inet cut out { type filter hook output priority 0; }; add rule inet cut out oifname eth1 drop"; }
+modprobe nf_tables
+drop_sessions
+must "it is served anew" host serve
+check "a session that one end alone has is told" ends ends-login
+nft delete table inet cut
+pkill -CONT -x iscsid
