@@ -1,4 +1,4 @@
-//! The asymmetric access state of the port that a session goes to (ALUA, SPC-4 5.16).
+//! The asymmetric access state of the port that a session goes to (ALUA, SPC-4 §5.16).
 
 use lunway_scsi::vpd::DeviceIdentification;
 use lunway_scsi::{AccessState, AdditionalSense, PortGroup, Status, cdb};

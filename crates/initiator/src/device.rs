@@ -198,7 +198,7 @@ impl IscsiDevice {
     }
 
     /// Answers when every command has ended that the unit was given before, over whichever session to whichever port of
-    /// it: with one ORDERED command that asks nothing (SAM-5 8.6.3). What a target gives before the command's turn (a
+    /// it: with one ORDERED command that asks nothing (SAM-5 §8.6.3). What a target gives before the command's turn (a
     /// unit attention, BUSY) makes it sent again, and is an error in the end. A unit with a task set for each nexus
     /// (TST in its Control mode page) would wait for its own session's commands only: there it is an error at once.
     pub fn barrier(&self) -> Io<Result<(), BlockError>> {

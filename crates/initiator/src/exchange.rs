@@ -76,8 +76,8 @@ impl Answer {
 }
 
 /// Whether a status is given by a command that had its turn in the task set, so that the answer to an ORDERED one shows
-/// that all older ones have ended (SAM-5 8.6.3). BUSY, TASK SET FULL and RESERVATION CONFLICT are given instead of a
-/// place in the task set, a unit attention or ACA ACTIVE before the turn, and an abort at any time (SAM-5 5.3).
+/// that all older ones have ended (SAM-5 §8.6.3). BUSY, TASK SET FULL and RESERVATION CONFLICT are given instead of a
+/// place in the task set, a unit attention or ACA ACTIVE before the turn, and an abort at any time (SAM-5 §5.3).
 pub(crate) fn had_its_turn(status: Status, sense: Option<&Sense>) -> bool {
     match status {
         Status::GOOD => true,

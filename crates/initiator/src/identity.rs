@@ -63,7 +63,7 @@ impl Identity {
     }
 }
 
-/// NAA 3h is unique only where its administrator says so (SPC-4 7.8.6.6.4).
+/// NAA 3h is unique only where its administrator says so (SPC-4 §7.8.6.6.4).
 fn is_locally_assigned(designator: &Designator) -> bool {
     designator.kind == DesignatorType::NAA && designator.bytes.first().is_some_and(|byte| byte >> 4 == 3)
 }

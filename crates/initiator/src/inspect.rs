@@ -94,7 +94,7 @@ async fn look(url: &IscsiUrl, nexus: &mut Nexus) -> Result<Inspection, OpenError
     let Some(session) = nexus.logged_in().cloned() else {
         return Err(OpenError::Lost { portal, why: "it is not logged in".to_owned() });
     };
-    // REPORT LUNS is answered by LUN 0 whether or not there is a unit (SPC-4 6.33).
+    // REPORT LUNS is answered by LUN 0 whether or not there is a unit (SPC-4 §6.33).
     nexus.address(Lun::new(0));
     let answer = ask(nexus, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
     let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();

@@ -141,7 +141,7 @@ impl Nexus {
     /// The login alone should be enough: it succeeds when the old session's tasks have ended (RFC 7143 §6.3.5). Not
     /// every target waits for those that its store is carrying out: a write of the old session that took tgt 700 ms
     /// reached the medium half a second after the new login. But the unit's task set is the same one for all nexuses,
-    /// and in it an ORDERED command begins only when all older ones have ended (SAM-5 8.6.3), so one that asks nothing
+    /// and in it an ORDERED command begins only when all older ones have ended (SAM-5 §8.6.3), so one that asks nothing
     /// is answered when nothing is left. Where targets wait at the login it costs a round trip. It is asked again as
     /// long as the answer [does not come from the task set](Answer::is_of_the_task_set).
     ///

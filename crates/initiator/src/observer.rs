@@ -56,7 +56,7 @@ pub enum SessionEvent {
     Heard,
     /// The unit reports that its power was off: what it acknowledged and did not flush may be lost.
     PowerOn,
-    /// A write that was acknowledged earlier has failed behind the cache (a deferred error, SPC-4 4.5.7). Told where
+    /// A write that was acknowledged earlier has failed behind the cache (a deferred error, SPC-4 §4.5.7). Told where
     /// nothing waits for a lost connection; elsewhere the next flush fails.
     Spoiled {
         /// What the unit said.
@@ -66,7 +66,7 @@ pub enum SessionEvent {
     /// this node. Told where nothing waits for a lost connection; a change that the report came instead of fails with
     /// [`Gone`](lunway_block::BlockError::Gone) after that.
     Preempted,
-    /// The asymmetric access state of the port that the session reaches the unit through (SPC-4 5.16).
+    /// The asymmetric access state of the port that the session reaches the unit through (SPC-4 §5.16).
     Access(AccessState),
     /// There will be no further session: the device was closed, or another disk answers at its address.
     Closed {

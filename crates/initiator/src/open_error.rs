@@ -113,7 +113,7 @@ pub enum OpenError {
         portal: String,
         /// Its number.
         lun: u16,
-        /// Peripheral device type (SPC-4 6.6.2).
+        /// Peripheral device type (SPC-4 §6.6.2).
         device_type: u8,
     },
     /// A command that every disk must know failed.
@@ -126,7 +126,7 @@ pub enum OpenError {
         /// The status and sense data.
         why: String,
     },
-    /// The target port is in an asymmetric access state in which the disk tells nothing of its shape (SPC-4 5.16).
+    /// The target port is in an asymmetric access state in which the disk tells nothing of its shape (SPC-4 §5.16).
     #[error(
         "{portal} does not lead to the disk now: {why}; another portal may, and this one when the storage makes it active"
     )]

@@ -206,7 +206,7 @@ impl Handle {
     }
 
     pub(crate) async fn unmap(self, shape: Shape, range: Range<u64>) -> Result<(), BlockError> {
-        // UNMAP is a hint; only WRITE SAME promises zeroes also where nothing could be freed (SBC-3 4.7.3.4).
+        // UNMAP is a hint; only WRITE SAME promises zeroes also where nothing could be freed (SBC-3 §4.7.3.4).
         if shape.geometry.unmap.zeroes() {
             return self.write_same(&shape, range, true).await;
         }
@@ -251,7 +251,7 @@ impl Handle {
             for status in status.descriptors {
                 let start = status.lba.saturating_mul(sector);
                 let end = start.saturating_add(u64::from(status.blocks) * sector).min(range.end);
-                // In order and without gaps (SBC-4 5.6.2); what is not is not believed.
+                // In order and without gaps (SBC-4 §5.6.2); what is not is not believed.
                 if start > at || end <= at {
                     break;
                 }

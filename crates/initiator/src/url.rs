@@ -20,7 +20,7 @@ pub const SECRET_VARIABLE: &str = "LUNWAY_CHAP_SECRET";
 const TIMER_MIN: Duration = Duration::from_millis(100);
 const TIMER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Largest logical unit number of flat space addressing (SAM-5 4.7.7.3).
+/// Largest logical unit number of flat space addressing (SAM-5 §4.7.7.3).
 const LUN_MAX: u16 = 0x3FFF;
 
 /// Address of a logical unit, and the credentials for it.

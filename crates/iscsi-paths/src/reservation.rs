@@ -15,19 +15,19 @@ use tokio::time::{sleep, timeout};
 use crate::lane::IscsiLane;
 use lunway_multipath::SettingError;
 
-/// PERSISTENT RESERVE IN (SPC-4 6.15), and its service actions.
+/// PERSISTENT RESERVE IN (SPC-4 §6.15), and its service actions.
 const RESERVE_IN: u8 = 0x5E;
 const READ_KEYS: u8 = 0x00;
 const READ_RESERVATION: u8 = 0x01;
 const REPORT_CAPABILITIES: u8 = 0x02;
-/// PERSISTENT RESERVE OUT (SPC-4 6.16), and its service actions.
+/// PERSISTENT RESERVE OUT (SPC-4 §6.16), and its service actions.
 const RESERVE_OUT: u8 = 0x5F;
 const REGISTER: u8 = 0x00;
 const REGISTER_AND_IGNORE: u8 = 0x06;
-/// Its parameter list (SPC-4 6.16.3), and the bit APTPL in it.
+/// Its parameter list (SPC-4 §6.16.3), and the bit APTPL in it.
 const LIST_LEN: u8 = 24;
 const APTPL: (usize, u8) = (20, 1);
-/// PTPL_C in the parameter data of REPORT CAPABILITIES (SPC-4 6.15.4).
+/// PTPL_C in the parameter data of REPORT CAPABILITIES (SPC-4 §6.15.4).
 const PTPL_C: (usize, u8) = (2, 1);
 /// Room for 1,000 keys; the ALLOCATION LENGTH of 16 bits takes eight times that.
 const KEYS_LEN: u16 = 8 + 8 * 1000;
@@ -89,7 +89,7 @@ pub(crate) enum Standing {
 ///
 /// # Fencing
 ///
-/// A node that preempts a key removes it from every nexus at once (SPC-4 5.13.11.2), and means that this node shall
+/// A node that preempts a key removes it from every nexus at once (SPC-4 §5.13.11.2), and means that this node shall
 /// write no more. So the key is registered when the disk is opened, and after that **only where it is still there**:
 ///
 /// - A lane that returns registers with the key as the one that it has (REGISTER with its own key as RESERVATION KEY),
@@ -345,7 +345,7 @@ impl Registrar {
     }
 
     /// Sends a registration. The registrations and the reservation are kept over a loss of the target's power where it
-    /// can keep them: the last registration decides that for all (APTPL, SPC-4 5.13.5).
+    /// can keep them: the last registration decides that for all (APTPL, SPC-4 §5.13.5).
     async fn register(&self, device: &IscsiDevice, action: u8, from: u64, to: u64) -> Result<Reply, String> {
         let known = self.lock().keeps;
         let mut keeps = match known {

@@ -101,7 +101,7 @@ pub enum LaneEvent {
     },
 }
 
-/// Asymmetric logical unit access over a lane (SPC-4 5.15.2.4, ALUA).
+/// Asymmetric logical unit access over a lane (SPC-4 §5.15.2.4, ALUA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// Active/optimized: the path to take.

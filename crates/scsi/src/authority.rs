@@ -9,7 +9,7 @@
 /// authority; there is no default.
 ///
 /// An operation that changes blocks and lacks it ends with DATA PROTECT, WRITE PROTECTED, like a write to a protected
-/// medium; one that changes state with ILLEGAL REQUEST, ACCESS DENIED - NO ACCESS RIGHTS (SPC-3 8.3.1), because the
+/// medium; one that changes state with ILLEGAL REQUEST, ACCESS DENIED - NO ACCESS RIGHTS (SPC-3 §8.3.1), because the
 /// protection of a medium does not keep an initiator from, say, reserving it. A task management function ends with
 /// "function authorization failed" (RFC 7143 §11.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

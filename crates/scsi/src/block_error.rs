@@ -40,7 +40,7 @@ impl Step {
     }
 
     /// The block that INFORMATION tells for a failure at this byte: the first that failed of those that the step was
-    /// about (SBC-4 4.18.1). A device that fails in larger pieces may name a byte before them.
+    /// about (SBC-4 §4.18.1). A device that fails in larger pieces may name a byte before them.
     fn failed_block(self, at: u64, sector: u32) -> Option<u64> {
         match self {
             Self::Read { offset, len } | Self::Write { offset, len } => {
@@ -65,7 +65,7 @@ pub fn response_of(error: &BlockError, step: Step, sector: u32) -> Response {
         }
         // The operating system said no; it does not say to which block.
         BlockError::Io { .. } => step.failed().into(),
-        // SBC-3 4.7.3.6: no information about when space will be there again, so it is the permanent form.
+        // SBC-3 §4.7.3.6: no information about when space will be there again, so it is the permanent form.
         BlockError::NoSpace => Sense::new(SenseKey::DATA_PROTECT, Code::SPACE_ALLOCATION_FAILED).into(),
         BlockError::ReadOnly => Sense::new(SenseKey::DATA_PROTECT, Code::WRITE_PROTECTED).into(),
         BlockError::Gone { .. } => {

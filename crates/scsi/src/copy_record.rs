@@ -1,4 +1,4 @@
-//! What is remembered of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 5.16.4).
+//! What is remembered of EXTENDED COPY commands, for RECEIVE COPY RESULTS (SPC-4 §5.16.4).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,7 +81,7 @@ impl CopyRecords {
         self.records().retain(|record| record.list != Some(list) || record.state == CopyState::InProgress);
     }
 
-    /// All copies under way are aborted: they end at their next step, and nothing is remembered (SAM-5 5.6).
+    /// All copies under way are aborted: they end at their next step, and nothing is remembered (SAM-5 §5.6).
     pub(crate) fn cancel(&self) {
         self.cancellations.fetch_add(1, Ordering::AcqRel);
         self.records().retain(|record| record.state == CopyState::InProgress);

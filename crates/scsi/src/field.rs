@@ -27,7 +27,7 @@ pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&field);
 }
 
-/// `text` in a field of fixed width: ASCII, left-aligned, padded with spaces (SPC-4 4.4.1).
+/// `text` in a field of fixed width: ASCII, left-aligned, padded with spaces (SPC-4 §4.4.1).
 pub(crate) fn put_ascii(bytes: &mut [u8], at: usize, width: usize, text: &str) {
     let field = &mut bytes[at..at + width];
     field.fill(b' ');

@@ -24,7 +24,7 @@ impl Identity {
         };
         let (first, second) = (hash(&serial, 0), hash(&serial, 1));
         let [a, b, c] = OUI;
-        // IEEE Registered Extended (SPC-4 7.8.6.6.5): NAA 6, OUI, 36 and 64 bits of our own.
+        // IEEE Registered Extended (SPC-4 §7.8.6.6.5): NAA 6, OUI, 36 and 64 bits of our own.
         let head = 6 << 60 | u64::from(a) << 52 | u64::from(b) << 44 | u64::from(c) << 36 | first >> 28;
         let mut naa = [0; 16];
         naa[..8].copy_from_slice(&head.to_be_bytes());
@@ -49,7 +49,7 @@ impl Identity {
         self.eui64
     }
 
-    /// SCSI name string designator: `naa.` and the NAA designator in hexadecimal (SPC-4 7.8.6.11).
+    /// SCSI name string designator: `naa.` and the NAA designator in hexadecimal (SPC-4 §7.8.6.11).
     pub fn name(&self) -> String {
         let digits: String = self.naa.iter().map(|byte| format!("{byte:02X}")).collect();
         format!("naa.{digits}")

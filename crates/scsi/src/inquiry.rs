@@ -1,4 +1,4 @@
-//! Standard INQUIRY data (SPC-4 6.6.2).
+//! Standard INQUIRY data (SPC-4 §6.6.2).
 
 use crate::field::{ascii, put, put_ascii, u8_at, u16_at};
 use crate::nexus::ItlNexus;
@@ -18,7 +18,7 @@ impl PeripheralType {
     /// A well-known logical unit.
     pub const WELL_KNOWN: Self = Self(0x1E);
 
-    /// That of a logical unit as a nexus finds it (SPC-4 5.16.2.4.5).
+    /// That of a logical unit as a nexus finds it (SPC-4 §5.16.2.4.5).
     pub(crate) fn of(itl: &ItlNexus) -> Self {
         match itl.nexus().group().1 {
             AccessState::Unavailable => Self::UNREACHABLE,

@@ -386,7 +386,7 @@ impl LogicalUnit {
         self.greeted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// I_T nexus loss (SAM-5 6.3.5): what belonged to the nexus alone goes; persistent reservations stay.
+    /// I_T nexus loss (SAM-5 §6.3.5): what belonged to the nexus alone goes; persistent reservations stay.
     pub(crate) fn leave(&self, itl: &ItlNexus) {
         self.nexuses
             .lock()
@@ -426,7 +426,7 @@ impl LogicalUnit {
         self.itl_nexuses().iter().any(|itl| itl.prevents_removal())
     }
 
-    /// Logical unit reset (SAM-5 6.3.3): RESERVE is released, removal allowed, mode parameters back to their defaults,
+    /// Logical unit reset (SAM-5 §6.3.3): RESERVE is released, removal allowed, mode parameters back to their defaults,
     /// and every nexus told.
     pub(crate) fn reset(&self) {
         self.change_reservations(Reservations::release_any);

@@ -1,4 +1,4 @@
-//! Logical unit numbers as eight bytes (SAM-5 4.7), and the parameter data of REPORT LUNS.
+//! Logical unit numbers as eight bytes (SAM-5 §4.7), and the parameter data of REPORT LUNS.
 
 use crate::field::{put, u32_at};
 
@@ -11,7 +11,7 @@ pub struct Lun(pub [u8; 8]);
 pub enum LunAddress {
     /// A logical unit by its number.
     Unit(u16),
-    /// The REPORT LUNS well-known logical unit (SPC-4 8.2).
+    /// The REPORT LUNS well-known logical unit (SPC-4 §8.2).
     ReportLuns,
     /// Another level, another bus, or a format that is not known.
     Other,
@@ -24,7 +24,7 @@ impl Lun {
     /// Largest number with an encoding: 14 bits of flat space.
     pub const NUMBER_MAX: u16 = 0x3FFF;
 
-    /// Number `number` in peripheral device addressing up to 255, in flat space addressing above (SAM-5 4.7.7).
+    /// Number `number` in peripheral device addressing up to 255, in flat space addressing above (SAM-5 §4.7.7).
     pub const fn new(number: u16) -> Self {
         let [high, low] = number.to_be_bytes();
         Self([if number < 256 { 0 } else { 0x40 | (high & 0x3F) }, low, 0, 0, 0, 0, 0, 0])
@@ -44,7 +44,7 @@ impl Lun {
     }
 }
 
-/// Parameter data of REPORT LUNS (SPC-4 6.33).
+/// Parameter data of REPORT LUNS (SPC-4 §6.33).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LunList {
     /// The logical units, in order.

@@ -23,9 +23,9 @@ pub trait Background: fmt::Debug + Send + Sync {
 /// What is done to the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumWork {
-    /// SANITIZE (SBC-4 4.11).
+    /// SANITIZE (SBC-4 §4.11).
     Sanitize,
-    /// FORMAT UNIT (SBC-4 4.34).
+    /// FORMAT UNIT (SBC-4 §4.34).
     Format,
 }
 
@@ -77,7 +77,7 @@ struct State {
 ///
 /// [`begin`](Self::begin) → [`progress`](Self::set_progress) → [`end`](Self::end). There is one at a time. It is the
 /// logical unit's, not its command's: neither a task management function nor the loss of the nexus ends it (SBC-4
-/// 4.11.1); they only let go a command that waits for it.
+/// §4.11.1); they only let go a command that waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct MediumOperation {
     state: Mutex<State>,
@@ -114,7 +114,7 @@ impl MediumOperation {
         true
     }
 
-    /// `done` of `total`: what PROGRESS INDICATION says is their ratio, in parts of 65,536 (SPC-4 4.5.2.4.4).
+    /// `done` of `total`: what PROGRESS INDICATION says is their ratio, in parts of 65,536 (SPC-4 §4.5.2.4.4).
     pub(crate) fn set_progress(&self, done: u64, total: u64) {
         let parts = u128::from(done) * 0x1_0000 / u128::from(total.max(1));
         self.progress.store(u16::try_from(parts).unwrap_or(u16::MAX), Ordering::Release);

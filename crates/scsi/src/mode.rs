@@ -1,4 +1,4 @@
-//! Mode parameters: headers, block descriptors and pages (SPC-4 7.5, SBC-4).
+//! Mode parameters: headers, block descriptors and pages (SPC-4 §7.5, SBC-4).
 
 mod pages;
 
@@ -63,7 +63,7 @@ pub mod page {
 /// The mode parameters of a logical unit that can be changed: one byte of atomic flags, read on the fast path.
 ///
 /// Three sets of values: those in force, those saved by MODE SELECT with SP, and the defaults. A reset brings the saved
-/// ones back, or the defaults where none were saved (SPC-4 5.11.2).
+/// ones back, or the defaults where none were saved (SPC-4 §5.11.2).
 #[derive(Debug)]
 pub(crate) struct ModeParameters {
     current: AtomicU8,
@@ -294,7 +294,7 @@ impl ModeSense {
         Some(u8_at(caching, 2)? & WCE != 0)
     }
 
-    /// TST of the control page: the logical unit has a task set for each I_T nexus (SPC-4 7.5.8). `None` where that
+    /// TST of the control page: the logical unit has a task set for each I_T nexus (SPC-4 §7.5.8). `None` where that
     /// page did not come.
     pub fn separate_task_sets(&self) -> Option<bool> {
         let (_, _, control) =

@@ -36,7 +36,7 @@ pub struct PortPair {
 #[derive(Clone, Copy, Debug)]
 pub struct TaskOptions {
     /// Task attribute ORDERED: it is carried out after all that came before it and before all that come later (SAM-5
-    /// 8.6.3).
+    /// §8.6.3).
     pub ordered: bool,
     /// Bytes of data-in that the transport can deliver. READ reads no more than the blocks that these are in;
     /// [`Response::wanted_in`] still says what the CDB asks for.
@@ -298,7 +298,7 @@ impl Nexus {
     }
 
     /// Executes one command after all that the logical unit was given before it, by whichever nexus, and before all
-    /// that it is given later: a command with the attribute ORDERED (SAM-5 8.6.3).
+    /// that it is given later: a command with the attribute ORDERED (SAM-5 §8.6.3).
     pub fn execute_ordered(&self, lun: [u8; 8], cdb: &[u8], data_out: SharedBuf) -> Io<Response> {
         self.execute_task(lun, cdb, data_out, TaskOptions { ordered: true, ..TaskOptions::default() })
     }
@@ -380,7 +380,7 @@ impl Nexus {
         let _ = self.identity.tasks.set(tasks);
     }
 
-    /// Carries out what a task management function does to logical units and nexuses (SAM-5 7). The commands
+    /// Carries out what a task management function does to logical units and nexuses (SAM-5 §7). The commands
     /// themselves are the transport's: it drops those that the outcome names.
     pub fn task_management(&self, lun: [u8; 8], function: TaskManagementFunction) -> TaskManagementOutcome {
         use TaskManagementFunction as Function;
@@ -580,7 +580,7 @@ impl Nexus {
         }
     }
 
-    /// REPORT LUNS told the nexus what LunsChanged would have (SPC-4 6.33).
+    /// REPORT LUNS told the nexus what LunsChanged would have (SPC-4 §6.33).
     pub(crate) fn luns_reported(&self) {
         self.seen().units.iter().for_each(|itl| itl.pending.clear(UnitAttention::LunsChanged));
     }

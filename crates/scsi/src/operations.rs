@@ -29,14 +29,14 @@ pub(crate) enum Passage {
     Exclusive,
 }
 
-/// What a reservation of another nexus does to a command (SPC-4 5.13.1 and the like table of SBC-4).
+/// What a reservation of another nexus does to a command (SPC-4 §5.13.1 and the like table of SBC-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Never refused.
     Free,
     /// Refused under RESERVE only.
     Query,
-    /// PERSISTENT RESERVE IN and OUT: refused under RESERVE, to its holder as well (SPC-2 5.5.1). What persistent
+    /// PERSISTENT RESERVE IN and OUT: refused under RESERVE, to its holder as well (SPC-2 §5.5.1). What persistent
     /// reservations do to them depends on keys.
     Persistent,
     /// Refused under RESERVE and under exclusive access.
@@ -45,7 +45,7 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Through which target ports a command is carried out (SPC-4 5.16.2.4, 5.16.2.5).
+/// Through which target ports a command is carried out (SPC-4 §5.16.2.4, §5.16.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
     /// Active ones.
@@ -78,9 +78,9 @@ struct Kind {
     medium: bool,
     /// Changes the medium: refused where that is protected.
     writes: bool,
-    /// Runs although a unit attention is pending (SPC-4 5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
+    /// Runs although a unit attention is pending (SPC-4 §5.14: INQUIRY, REPORT LUNS, REQUEST SENSE).
     with_unit_attention: bool,
-    /// Runs beside an operation that has the medium for itself (SBC-4 4.11.2).
+    /// Runs beside an operation that has the medium for itself (SBC-4 §4.11.2).
     beside_medium_operation: bool,
     /// Reaches other logical units than the one it is sent to.
     reaches: bool,
@@ -141,11 +141,11 @@ pub struct Operation {
     pub name: &'static str,
     /// Where the standard defines it.
     pub section: &'static str,
-    /// CDB usage data (SPC-4 6.35.3): its length is the CDB's, its bits are those that are evaluated.
+    /// CDB usage data (SPC-4 §6.35.3): its length is the CDB's, its bits are those that are evaluated.
     pub usage: &'static [u8],
     /// Bits that are refused, by byte: those that ask for something which is not done here. All others that `usage` has
-    /// not are ignored, as SPC-4 4.2.5.2 leaves it open whether reserved ones are checked, and initiators set them: the
-    /// old logical unit number in bits 7 to 5 of byte 1 (SCSI-2), RELADR, FUA_NV.
+    /// not are ignored, as SPC-4 §4.2.5.2 leaves it open whether reserved ones are checked, and initiators set them:
+    /// the old logical unit number in bits 7 to 5 of byte 1 (SCSI-2), RELADR, FUA_NV.
     refused: &'static [(usize, u8)],
     kind: Kind,
     authority: Authority,
@@ -153,7 +153,7 @@ pub struct Operation {
     handler: Handler,
 }
 
-/// Recommended and nominal command timeout, seconds (SPC-4 6.35.4). Of the order of what initiators use for a disk;
+/// Recommended and nominal command timeout, seconds (SPC-4 §6.35.4). Of the order of what initiators use for a disk;
 /// the same for all, because the time is the backing device's.
 pub const RECOMMENDED_TIMEOUT_S: u32 = 30;
 
@@ -298,7 +298,7 @@ impl Operation {
     }
 
     /// First bit of the CDB that asks for something which is not done here: its byte and bit. Of CONTROL that is NACA
-    /// (SAM-5 5.2).
+    /// (SAM-5 §5.2).
     pub(crate) fn refused_bit(&self, cdb: &[u8]) -> Option<(u16, u8)> {
         const NACA: u8 = 0x04;
         let control = (self.usage.len() - 1, NACA);
@@ -350,19 +350,19 @@ use Handler::{Nexus, Unit};
 /// All supported operations, by operation code and service action.
 #[rustfmt::skip]
 pub static OPERATIONS: &[Operation] = &[
-    row("TEST UNIT READY", "SPC-4 6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Observe, Unit(medium::test_unit_ready)),
-    row("REQUEST SENSE", "SPC-4 6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Observe, Unit(identify::request_sense)),
-    row("FORMAT UNIT", "SBC-4 5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Change, Unit(format::format_unit)).refusing(FORMAT),
+    row("TEST UNIT READY", "SPC-4 §6.47", &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0], QUERY_MEDIUM, Observe, Unit(medium::test_unit_ready)),
+    row("REQUEST SENSE", "SPC-4 §6.39", &[op::REQUEST_SENSE, 0x01, 0, 0, 0xFF, 0], IDENTIFY, Observe, Unit(identify::request_sense)),
+    row("FORMAT UNIT", "SBC-4 §5.4", &[op::FORMAT_UNIT, 0x38, 0, 0, 0, 0], OWN_MEDIUM, Change, Unit(format::format_unit)).refusing(FORMAT),
     row("READ (6)", "SBC-3", &[op::READ_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_6)),
     row("WRITE (6)", "SBC-3", &[op::WRITE_6, 0x1F, 0xFF, 0xFF, 0xFF, 0], WRITE, Change, Unit(transfer::write_6)),
-    row("INQUIRY", "SPC-4 6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Unit(identify::inquiry)).refusing(CMDDT),
-    row("MODE SELECT (6)", "SPC-4 6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Change, Unit(mode::select_6)).refusing(RTD),
+    row("INQUIRY", "SPC-4 §6.6", &[op::INQUIRY, 0x01, 0xFF, 0xFF, 0xFF, 0], IDENTIFY, Observe, Unit(identify::inquiry)).refusing(CMDDT),
+    row("MODE SELECT (6)", "SPC-4 §6.11", &[op::MODE_SELECT_6, 0x11, 0, 0, 0xFF, 0], INSPECT, Change, Unit(mode::select_6)).refusing(RTD),
     row("RESERVE (6)", "SPC-2", &[op::RESERVE_6, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)).refusing(THIRD_PARTY_6),
     row("RELEASE (6)", "SPC-2", &[op::RELEASE_6, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)).refusing(THIRD_PARTY_6),
-    row("MODE SENSE (6)", "SPC-4 6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_6)),
+    row("MODE SENSE (6)", "SPC-4 §6.13", &[op::MODE_SENSE_6, 0x08, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_6)),
     row("START STOP UNIT", "SBC-4", &[op::START_STOP_UNIT, 0x01, 0, 0x0F, 0xF7, 0], CONTROL, Change, Unit(medium::start_stop_unit)),
-    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(diagnostic::receive_diagnostic_results)),
-    row("SEND DIAGNOSTIC", "SPC-4 6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Observe, Unit(diagnostic::send_diagnostic)),
+    row("RECEIVE DIAGNOSTIC RESULTS", "SPC-4 §6.25", &[op::RECEIVE_DIAGNOSTIC_RESULTS, 0x01, 0xFF, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(diagnostic::receive_diagnostic_results)),
+    row("SEND DIAGNOSTIC", "SPC-4 §6.42", &[op::SEND_DIAGNOSTIC, 0xF7, 0, 0xFF, 0xFF, 0], DIAGNOSE, Observe, Unit(diagnostic::send_diagnostic)),
     row("PREVENT ALLOW MEDIUM REMOVAL", "SBC-4", &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0x03, 0], CONTROL, Change, Unit(medium::prevent_allow)),
     row("READ CAPACITY (10)", "SBC-4", &[op::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_10)),
     row("READ (10)", "SBC-4", &[op::READ_10, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], READ, Observe, Unit(transfer::read_10)).refusing(PROTECT),
@@ -374,31 +374,31 @@ pub static OPERATIONS: &[Operation] = &[
     row("READ DEFECT DATA (10)", "SBC-4", &[op::READ_DEFECT_DATA_10, 0, 0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0], SURVEY, Observe, Unit(report::read_defect_data_10)),
     row("WRITE SAME (10)", "SBC-4", &[op::WRITE_SAME_10, 0x08, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::write_same_10)).refusing(WRITE_SAME),
     row("UNMAP", "SBC-4", &[op::UNMAP, 0, 0, 0, 0, 0, GROUP, 0xFF, 0xFF, 0], WRITE, Change, Unit(thin::unmap)).offered(Offered::Thin).refusing(ANCHOR),
-    row("SANITIZE: OVERWRITE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::overwrite_all)).acting().refusing(ALL_OF_SANITIZE),
-    row("SANITIZE: BLOCK ERASE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin).refusing(ALL_OF_SANITIZE),
-    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Change, Unit(sanitize::exit_failure_mode)).acting().refusing(ALL_OF_SANITIZE),
-    row("LOG SENSE", "SPC-4 6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Observe, Unit(log::log_sense)).refusing(PPC_SP),
-    row("MODE SELECT (10)", "SPC-4 6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Change, Unit(mode::select_10)).refusing(RTD),
+    row("SANITIZE: OVERWRITE", "SBC-4 §5.30", &[op::SANITIZE, 0xA0 | sa::OVERWRITE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::overwrite_all)).acting().refusing(ALL_OF_SANITIZE),
+    row("SANITIZE: BLOCK ERASE", "SBC-4 §5.30", &[op::SANITIZE, 0xA0 | sa::BLOCK_ERASE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], OWN_MEDIUM, Change, Unit(sanitize::block_erase_all)).acting().offered(Offered::Thin).refusing(ALL_OF_SANITIZE),
+    row("SANITIZE: EXIT FAILURE MODE", "SBC-4 §5.30", &[op::SANITIZE, 0xA0 | sa::EXIT_FAILURE_MODE, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], EXIT, Change, Unit(sanitize::exit_failure_mode)).acting().refusing(ALL_OF_SANITIZE),
+    row("LOG SENSE", "SPC-4 §6.7", &[op::LOG_SENSE, 0, 0xFF, 0xFF, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], COUNTERS, Observe, Unit(log::log_sense)).refusing(PPC_SP),
+    row("MODE SELECT (10)", "SPC-4 §6.12", &[op::MODE_SELECT_10, 0x11, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], INSPECT, Change, Unit(mode::select_10)).refusing(RTD),
     row("RESERVE (10)", "SPC-2", &[op::RESERVE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Change, Unit(access::reserve)).refusing(THIRD_PARTY_10),
     row("RELEASE (10)", "SPC-2", &[op::RELEASE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0], FREE, Observe, Unit(access::release)).refusing(THIRD_PARTY_10),
-    row("MODE SENSE (10)", "SPC-4 6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_10)),
-    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_keys)).acting(),
-    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_reservation)).acting(),
-    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::report_capabilities)).acting(),
-    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_full_status)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
-    row("EXTENDED COPY (LID1)", "SPC-4 6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Observe, Unit(extended_copy::extended_copy)).acting(),
-    row("RECEIVE COPY STATUS (LID1)", "SPC-4 6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::copy_status)).acting(),
-    row("RECEIVE COPY DATA (LID1)", "SPC-4 6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::receive_data)).acting(),
-    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::operating_parameters)).acting(),
-    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::failed_segment_details)).acting(),
+    row("MODE SENSE (10)", "SPC-4 §6.14", &[op::MODE_SENSE_10, 0x18, 0xFF, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0], DESCRIBE, Observe, Unit(mode::sense_10)),
+    row("PERSISTENT RESERVE IN: READ KEYS", "SPC-4 §6.15.2", &[op::PERSISTENT_RESERVE_IN, sa::READ_KEYS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_keys)).acting(),
+    row("PERSISTENT RESERVE IN: READ RESERVATION", "SPC-4 §6.15.3", &[op::PERSISTENT_RESERVE_IN, sa::READ_RESERVATION, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_reservation)).acting(),
+    row("PERSISTENT RESERVE IN: REPORT CAPABILITIES", "SPC-4 §6.15.4", &[op::PERSISTENT_RESERVE_IN, sa::REPORT_CAPABILITIES, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::report_capabilities)).acting(),
+    row("PERSISTENT RESERVE IN: READ FULL STATUS", "SPC-4 §6.15.5", &[op::PERSISTENT_RESERVE_IN, sa::READ_FULL_STATUS, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0], PERSISTENT, Observe, Unit(access::read_full_status)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RESERVE", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RESERVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: RELEASE", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::RELEASE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: CLEAR", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::CLEAR, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: PREEMPT AND ABORT", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::PREEMPT_AND_ABORT, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND IGNORE EXISTING KEY", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_IGNORE_EXISTING_KEY, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("PERSISTENT RESERVE OUT: REGISTER AND MOVE", "SPC-4 §6.16", &[op::PERSISTENT_RESERVE_OUT, sa::REGISTER_AND_MOVE, 0xFF, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0], PERSISTENT, Change, Unit(access::persistent_reserve_out)).acting(),
+    row("EXTENDED COPY (LID1)", "SPC-4 §6.4", &[op::THIRD_PARTY_COPY_OUT, sa::EXTENDED_COPY_LID1, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], COPY, Observe, Unit(extended_copy::extended_copy)).acting(),
+    row("RECEIVE COPY STATUS (LID1)", "SPC-4 §6.24", &[op::THIRD_PARTY_COPY_IN, sa::COPY_STATUS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::copy_status)).acting(),
+    row("RECEIVE COPY DATA (LID1)", "SPC-4 §6.20", &[op::THIRD_PARTY_COPY_IN, sa::RECEIVE_DATA, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::receive_data)).acting(),
+    row("RECEIVE COPY OPERATING PARAMETERS", "SPC-4 §6.22", &[op::THIRD_PARTY_COPY_IN, sa::OPERATING_PARAMETERS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::operating_parameters)).acting(),
+    row("RECEIVE COPY FAILURE DETAILS (LID1)", "SPC-4 §6.21", &[op::THIRD_PARTY_COPY_IN, sa::FAILED_SEGMENT_DETAILS, 0xFF, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], QUERY, Observe, Unit(copy_results::failed_segment_details)).acting(),
     row("READ (16)", "SBC-4", &[op::READ_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_16)).refusing(PROTECT),
     row("COMPARE AND WRITE", "SBC-4", &[op::COMPARE_AND_WRITE, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::compare_and_write)).refusing(PROTECT_AND_LENGTH),
     row("WRITE (16)", "SBC-4", &[op::WRITE_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_16)).refusing(PROTECT),
@@ -411,11 +411,11 @@ pub static OPERATIONS: &[Operation] = &[
     row("WRITE ATOMIC (16)", "SBC-4", &[op::WRITE_ATOMIC_16, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(atomic::write_atomic_16)).offered(Offered::AtomicWrites).refusing(PROTECT_AND_BOUNDARY),
     row("READ CAPACITY (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::READ_CAPACITY_16, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], CAPACITY, Observe, Unit(identify::read_capacity_16)).acting(),
     row("GET LBA STATUS (16)", "SBC-4", &[op::SERVICE_ACTION_IN_16, sa::GET_LBA_STATUS, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SURVEY, Observe, Unit(thin::get_lba_status)).acting().refusing(REPORT_TYPE),
-    row("REPORT LUNS", "SPC-4 6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
-    row("REPORT TARGET PORT GROUPS", "SPC-4 6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
-    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
-    row("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", "SPC-4 6.36", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_task_management_functions)).acting(),
-    row("SET TARGET PORT GROUPS", "SPC-4 6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, ChangeAll, Unit(ports::set_groups)).acting(),
+    row("REPORT LUNS", "SPC-4 §6.33", &[op::REPORT_LUNS, 0, 0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], IDENTIFY, Observe, Nexus(identify::report_luns)),
+    row("REPORT TARGET PORT GROUPS", "SPC-4 §6.37", &[op::MAINTENANCE_IN, 0xE0 | sa::REPORT_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], PATHS, Observe, Unit(ports::report_groups)).acting(),
+    row("REPORT SUPPORTED OPERATION CODES", "SPC-4 §6.35", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_OPERATION_CODES, 0x87, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_operation_codes)).acting(),
+    row("REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS", "SPC-4 §6.36", &[op::MAINTENANCE_IN, sa::REPORT_SUPPORTED_TASK_MANAGEMENT_FUNCTIONS, 0x80, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], DESCRIBE, Observe, Unit(report::supported_task_management_functions)).acting(),
+    row("SET TARGET PORT GROUPS", "SPC-4 §6.45", &[op::MAINTENANCE_OUT, sa::SET_TARGET_PORT_GROUPS, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0], SWITCH, ChangeAll, Unit(ports::set_groups)).acting(),
     row("READ (12)", "SBC-4", &[op::READ_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], READ, Observe, Unit(transfer::read_12)).refusing(PROTECT),
     row("WRITE (12)", "SBC-4", &[op::WRITE_12, DPO_FUA, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], WRITE, Change, Unit(transfer::write_12)).refusing(PROTECT),
     row("WRITE AND VERIFY (12)", "SBC-4", &[op::WRITE_AND_VERIFY_12, DPO | BYTCHK, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, GROUP, 0], ATOMIC, Change, Unit(verify::write_and_verify_12)).refusing(PROTECT),

@@ -1,4 +1,4 @@
-//! Target port groups and their asymmetric access states (SPC-4 5.16).
+//! Target port groups and their asymmetric access states (SPC-4 §5.16).
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::field::{put, u8_at, u16_at, u32_at};
 use crate::operations::Reach;
 use crate::sense::AdditionalSense;
 
-/// ASYMMETRIC ACCESS STATE (SPC-4 6.37, table 247).
+/// ASYMMETRIC ACCESS STATE (SPC-4 §6.37, table 247).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AccessState {
@@ -72,7 +72,7 @@ pub struct PortGroup {
 }
 
 impl PortGroup {
-    /// Reads the parameter data of REPORT TARGET PORT GROUPS (SPC-4 6.37), as many whole descriptors as are there. A
+    /// Reads the parameter data of REPORT TARGET PORT GROUPS (SPC-4 §6.37), as many whole descriptors as are there. A
     /// state that is not known, or that is not one of a whole logical unit, counts as unavailable.
     pub fn parse_list(bytes: &[u8]) -> Option<Vec<Self>> {
         const DESCRIPTOR: usize = 8;

@@ -1,11 +1,11 @@
-//! Sense data: what went wrong, in both formats of SPC-4 4.5.
+//! Sense data: what went wrong, in both formats of SPC-4 §4.5.
 
 use std::fmt;
 use std::ops::Deref;
 
 use crate::field::{put, u8_at, u16_at, u32_at, u64_at};
 
-/// The class of a condition (SPC-4 4.5.6). Open: only the low four bits exist on the wire.
+/// The class of a condition (SPC-4 §4.5.6). Open: only the low four bits exist on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SenseKey(pub u8);
 
@@ -198,7 +198,7 @@ impl Deref for SenseBytes {
     }
 }
 
-/// Response codes 70h–73h (SPC-4 4.5.1).
+/// Response codes 70h–73h (SPC-4 §4.5.1).
 const FIXED_CURRENT: u8 = 0x70;
 const FIXED_DEFERRED: u8 = 0x71;
 const DESCRIPTOR_CURRENT: u8 = 0x72;
@@ -245,7 +245,7 @@ impl Sense {
         Self::new(SenseKey::ILLEGAL_REQUEST, code)
     }
 
-    /// INVALID FIELD IN CDB that points at a field: its byte and its most significant bit (SPC-4 4.5.2.4.2).
+    /// INVALID FIELD IN CDB that points at a field: its byte and its most significant bit (SPC-4 §4.5.2.4.2).
     pub const fn invalid_cdb_field(byte: u16, bit: u8) -> Self {
         Self::illegal(AdditionalSense::INVALID_FIELD_IN_CDB).pointing_at(true, byte, bit)
     }
@@ -276,7 +276,7 @@ impl Sense {
     }
 
     /// Encodes in descriptor format (`d_sense`) or in fixed format, where an INFORMATION beyond 32 bits is left out
-    /// (SPC-4 4.5.3).
+    /// (SPC-4 §4.5.3).
     pub fn to_bytes(&self, d_sense: bool) -> SenseBytes {
         if d_sense { self.to_descriptors() } else { self.to_fixed() }
     }

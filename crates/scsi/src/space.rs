@@ -1,5 +1,5 @@
 //! Thin provisioning as initiators see it: what is left of the backing store, and who is told when it gets little
-//! (SBC-4 4.7.3).
+//! (SBC-4 §4.7.3).
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Task management functions and what they come to (SAM-5 7).
+//! Task management functions and what they come to (SAM-5 §7).
 
 use std::fmt;
 use std::sync::Arc;
@@ -56,10 +56,10 @@ use TaskManagementFunction as Function;
 /// others take away commands and state of other nexuses.
 #[rustfmt::skip]
 pub static FUNCTIONS: &[ManagementFunction] = &[
-    row(Function::AbortTask, "ABORT TASK", "SAM-5 7.2", Observe),
-    row(Function::AbortTaskSet, "ABORT TASK SET", "SAM-5 7.3", Observe),
-    row(Function::ClearTaskSet, "CLEAR TASK SET", "SAM-5 7.5", Change),
-    row(Function::LogicalUnitReset, "LOGICAL UNIT RESET", "SAM-5 7.7", Change),
+    row(Function::AbortTask, "ABORT TASK", "SAM-5 §7.2", Observe),
+    row(Function::AbortTaskSet, "ABORT TASK SET", "SAM-5 §7.3", Observe),
+    row(Function::ClearTaskSet, "CLEAR TASK SET", "SAM-5 §7.5", Change),
+    row(Function::LogicalUnitReset, "LOGICAL UNIT RESET", "SAM-5 §7.7", Change),
     row(Function::TargetWarmReset, "TARGET WARM RESET", "RFC 7143 11.5.1", ChangeAll),
     row(Function::TargetColdReset, "TARGET COLD RESET", "RFC 7143 11.5.1", ChangeAll),
 ];
@@ -83,7 +83,7 @@ pub enum TaskManagementResponse {
 }
 
 /// The commands of a nexus, which its transport keeps: what the device server asks of it when another nexus preempts
-/// this one and aborts (SPC-4 5.13.11.2.6).
+/// this one and aborts (SPC-4 §5.13.11.2.6).
 pub trait NexusTasks: fmt::Debug + Send + Sync {
     /// Drops every command of the nexus on a logical unit without a response, like CLEAR TASK SET of another nexus, and
     /// tells the nexus by [`Nexus::commands_cleared`](crate::Nexus::commands_cleared) if there were any. Answers when

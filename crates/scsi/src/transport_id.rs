@@ -1,4 +1,4 @@
-//! TransportIDs: initiator ports as persistent reservations name them (SPC-4 7.6.4).
+//! TransportIDs: initiator ports as persistent reservations name them (SPC-4 §7.6.4).
 
 use crate::field::{put, u8_at, u16_at};
 use crate::sense::Sense;

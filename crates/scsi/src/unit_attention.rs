@@ -1,4 +1,4 @@
-//! Unit attention conditions: what a nexus must hear before it goes on (SAM-5 5.14).
+//! Unit attention conditions: what a nexus must hear before it goes on (SAM-5 §5.14).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -69,7 +69,7 @@ impl UnitAttention {
 pub(crate) struct Pending(AtomicU32);
 
 impl Pending {
-    /// Establishes a condition. A reset makes earlier ones pointless (SAM-5 5.14.4): they go.
+    /// Establishes a condition. A reset makes earlier ones pointless (SAM-5 §5.14.4): they go.
     pub(crate) fn establish(&self, condition: UnitAttention) {
         let bit = 1 << condition as u8;
         match condition {
@@ -95,7 +95,7 @@ impl Pending {
         self.take_of(u32::MAX)
     }
 
-    /// A reset, or what is like one. Only these are told before a reservation conflict (SAM-5 5.3.3).
+    /// A reset, or what is like one. Only these are told before a reservation conflict (SAM-5 §5.3.3).
     pub(crate) fn take_reset(&self) -> Option<UnitAttention> {
         const RESETS: u32 = 1 << UnitAttention::PowerOn as u8
             | 1 << UnitAttention::Reset as u8

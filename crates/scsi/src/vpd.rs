@@ -1,4 +1,4 @@
-//! Vital product data pages (SPC-4 7.8 and SBC-4): built by the device server, read by the initiator.
+//! Vital product data pages (SPC-4 §7.8 and SBC-4): built by the device server, read by the initiator.
 
 mod block_limits;
 mod designation;
@@ -88,8 +88,8 @@ pub(crate) fn build(code: u8, itl: &ItlNexus) -> Option<Vec<u8>> {
     Some(framed(PeripheralType::of(itl), code, &body))
 }
 
-/// Extended INQUIRY data (SPC-4 7.8.7): simple, ordered and head-of-queue tasks; whether a cache is volatile; I_T nexus
-/// loss clears RESERVE and the like for that nexus alone.
+/// Extended INQUIRY data (SPC-4 §7.8.7): simple, ordered and head-of-queue tasks; whether a cache is volatile; I_T
+/// nexus loss clears RESERVE and the like for that nexus alone.
 fn extended_inquiry(volatile_cache: bool) -> Vec<u8> {
     const HEADSUP_ORDSUP_SIMPSUP: u8 = 0x07;
     const V_SUP: u8 = 0x01;

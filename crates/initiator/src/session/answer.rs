@@ -178,7 +178,7 @@ impl State {
             Status::BUSY | Status::TASK_SET_FULL => later,
             Status::TASK_ABORTED if idempotent && refusals < ABORTED_MAX => later,
             Status::CHECK_CONDITION => match Sense::parse(sense) {
-                // About an earlier write that was acknowledged; this command was not executed (SPC-4 4.5.7).
+                // About an earlier write that was acknowledged; this command was not executed (SPC-4 §4.5.7).
                 Some(sense) if sense.deferred => {
                     let message = format!("an earlier write failed behind the cache: {sense}");
                     if self.leaves_flushes {
@@ -318,12 +318,12 @@ enum Verdict {
     Later(Duration),
 }
 
-/// Another nexus has removed reservations or registrations of others (SPC-4 5.13.11.2).
+/// Another nexus has removed reservations or registrations of others (SPC-4 §5.13.11.2).
 fn is_preemption(code: AdditionalSense) -> bool {
     [AdditionalSense::RESERVATIONS_PREEMPTED, AdditionalSense::REGISTRATIONS_PREEMPTED].contains(&code)
 }
 
-/// The state of a target port that refuses a command for it: 04/0A to 04/0C (SPC-4 5.16.2.4).
+/// The state of a target port that refuses a command for it: 04/0A to 04/0C (SPC-4 §5.16.2.4).
 fn access_told_by(code: AdditionalSense) -> Option<AccessState> {
     match code {
         AdditionalSense::ASYMMETRIC_ACCESS_TRANSITION => Some(AccessState::Transitioning),

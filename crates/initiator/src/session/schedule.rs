@@ -20,7 +20,7 @@ fn what(cdb: &Cdb) -> String {
     let Ok(operation) = operations::find(bytes[0], bytes[1]) else {
         return format!("the command {:#04x}", bytes[0]);
     };
-    // SBC-4 5: CDBs of ten bytes have the operation codes from 20h on, those of sixteen from 80h on.
+    // SBC-4 §5: CDBs of ten bytes have the operation codes from 20h on, those of sixteen from 80h on.
     let (lba, blocks) = match bytes[0] {
         0x28 | 0x2A | 0x35 | 0x41 => {
             let lba = u32::from_be_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);

@@ -34,7 +34,7 @@ pub(super) enum IscsiSense {
     UnexpectedUnsolicitedData,
     IncorrectAmountOfData,
     ProtocolServiceCrcError,
-    /// Not a condition of RFC 7143 but of SPC-4 4.5.6: no command here moves data both ways.
+    /// Not a condition of RFC 7143 but of SPC-4 §4.5.6: no command here moves data both ways.
     InvalidOperationCode,
 }
 

@@ -1,4 +1,4 @@
-//! The order of a session's tasks over all of its connections (SAM-5 8.6.3; RFC 7143 §4.2.2.1).
+//! The order of a session's tasks over all of its connections (SAM-5 §8.6.3; RFC 7143 §4.2.2.1).
 
 use std::collections::VecDeque;
 
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-/// Whether two LUNs are one, by whichever addressing method (SAM-5 4.7.7). Where units are taken for one that are not,
+/// Whether two LUNs are one, by whichever addressing method (SAM-5 §4.7.7). Where units are taken for one that are not,
 /// one task waits for the other in vain.
 pub(super) fn is_same_unit(one: [u8; 8], other: [u8; 8]) -> bool {
     const METHOD: u8 = 0xc0;

@@ -111,7 +111,7 @@ impl Task {
         !matches!(self.state, TaskState::Executing)
     }
 
-    /// The driver must get this older task first: SAM-5 8.6.3, where a task counts from its arrival and not from that
+    /// The driver must get this older task first: SAM-5 §8.6.3, where a task counts from its arrival and not from that
     /// of its data. HEAD OF QUEUE goes past all (8.6.2).
     pub(super) fn comes_after(&self, older: &Self) -> bool {
         (self.barrier || older.barrier)

@@ -61,9 +61,9 @@ impl Boundaries {
         Self { step, first: 0 }
     }
 
-    /// Those of a disk: what it says of its transfers (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 6.6.4), else its
+    /// Those of a disk: what it says of its transfers (OPTIMAL TRANSFER LENGTH GRANULARITY, SBC-4 §6.6.4), else its
     /// physical blocks, and never less than 4 KiB; from the first aligned block on (LOWEST ALIGNED LOGICAL BLOCK
-    /// ADDRESS, SBC-4 5.20.2).
+    /// ADDRESS, SBC-4 §5.20.2).
     pub fn of(geometry: &Geometry) -> Self {
         let least = geometry.physical_sector.max(geometry.logical_sector).max(STEP_MIN);
         let told = geometry.transfer_granularity;

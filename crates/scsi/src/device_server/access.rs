@@ -38,7 +38,7 @@ pub(crate) fn release(command: Command) -> Answer {
     Ok(Io::Ready(Response::good()))
 }
 
-/// PRGENERATION, ADDITIONAL LENGTH and what follows (SPC-4 6.15.2).
+/// PRGENERATION, ADDITIONAL LENGTH and what follows (SPC-4 §6.15.2).
 fn reservation_data(command: &Command, generation: u32, body: &[u8]) -> Answer {
     let mut bytes = vec![0; 8];
     put(&mut bytes, 0, generation.to_be_bytes());
@@ -67,7 +67,7 @@ pub(crate) fn read_reservation(command: Command) -> Answer {
     reservation_data(&command, persistent.generation(), &descriptor)
 }
 
-/// SPC-4 6.15.4: everything but REPLACE LOST RESERVATION, because reservations that are lost are not served; PTPL_C
+/// SPC-4 §6.15.4: everything but REPLACE LOST RESERVATION, because reservations that are lost are not served; PTPL_C
 /// where there is a store to keep them.
 pub(crate) fn report_capabilities(command: Command) -> Answer {
     const CRH: u8 = 0x10;
@@ -88,7 +88,7 @@ pub(crate) fn report_capabilities(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&data, usize::from(command.cdb.u16(7)))))
 }
 
-/// SPC-4 6.15.5. ALL_TG_PT stays 0: a registration through all ports is one for each.
+/// SPC-4 §6.15.5. ALL_TG_PT stays 0: a registration through all ports is one for each.
 pub(crate) fn read_full_status(command: Command) -> Answer {
     const R_HOLDER: u8 = 0x01;
     let reservations = command.unit().reservations();
@@ -110,7 +110,7 @@ pub(crate) fn read_full_status(command: Command) -> Answer {
     reservation_data(&command, persistent.generation(), &body)
 }
 
-/// The basic parameter list (SPC-4 6.16.3), and what REGISTER AND MOVE has before the TransportID (6.16.4).
+/// The basic parameter list (SPC-4 §6.16.3), and what REGISTER AND MOVE has before the TransportID (6.16.4).
 const PARAMETER_LIST: usize = 24;
 /// More than 256 TransportIDs of the longest names.
 const PARAMETER_LIST_MAX: usize = 64 << 10;
@@ -340,7 +340,7 @@ pub(crate) fn persistent_reserve_out(command: Command) -> Answer {
     })
 }
 
-/// What PREEMPT AND ABORT does after PREEMPT (SPC-4 5.13.11.2.6): the preempted nexuses may no longer prevent removal,
+/// What PREEMPT AND ABORT does after PREEMPT (SPC-4 §5.13.11.2.6): the preempted nexuses may no longer prevent removal,
 /// and none of their commands has an effect after this. The transports drop what they have; then all that is inside the
 /// gate has to leave, which also waits for commands whose transport cannot drop them. What comes meanwhile meets the
 /// new reservation.

@@ -1,4 +1,4 @@
-//! RECEIVE COPY RESULTS: the third-party copy commands that ask (SPC-4 6.20–6.24).
+//! RECEIVE COPY RESULTS: the third-party copy commands that ask (SPC-4 §6.20–6.24).
 
 use lunway_block::Io;
 

@@ -1,4 +1,4 @@
-//! EXTENDED COPY (LID1): the copy manager (SPC-4 5.16, 6.4).
+//! EXTENDED COPY (LID1): the copy manager (SPC-4 §5.16, §6.4).
 //!
 //! Copies between any two logical units that the nexus sees, or within one. Every step passes the gates and the checks
 //! of the unit it touches, one after the other: no step holds two gates, so no two copies can wait for each other. What

@@ -1,4 +1,4 @@
-//! FORMAT UNIT (SBC-4 5.4): everything reads as zeroes afterwards, and a thin device gives its space back.
+//! FORMAT UNIT (SBC-4 §5.4): everything reads as zeroes afterwards, and a thin device gives its space back.
 //!
 //! There are no defects to list and no protection information to choose, so the parameter list may only say IMMED and
 //! repeat what is. It is not SANITIZE: what is behind the device may still hold the old data.

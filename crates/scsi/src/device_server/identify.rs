@@ -13,7 +13,7 @@ use crate::vpd::{self, page};
 
 const EVPD: u8 = 0x01;
 
-/// EVPD, page and allocation length; a page without EVPD is a mistake (SPC-4 6.6.1).
+/// EVPD, page and allocation length; a page without EVPD is a mistake (SPC-4 §6.6.1).
 fn inquiry_request(cdb: &Cdb) -> Result<(Option<u8>, usize), Response> {
     let allocation = usize::from(cdb.u16(3));
     match (cdb.has(1, EVPD), cdb.u8(2)) {
@@ -71,7 +71,7 @@ fn sense_data(cdb: &Cdb, sense: &Sense) -> Response {
 }
 
 /// Tells a pending unit attention as data, else that there is nothing: sense data of failed commands travels with their
-/// status (SPC-4 6.39).
+/// status (SPC-4 §6.39).
 pub(crate) fn request_sense(command: Command) -> Answer {
     if PeripheralType::of(&command.itl) != PeripheralType::DISK {
         // What INQUIRY says is not here through this port; unit attentions wait until it is.
@@ -79,7 +79,7 @@ pub(crate) fn request_sense(command: Command) -> Answer {
     }
     let sense = match command.itl.pending().take() {
         Some(condition) => condition.sense(),
-        // PROGRESS INDICATION of an operation that has the medium (SBC-4 4.11.2).
+        // PROGRESS INDICATION of an operation that has the medium (SBC-4 §4.11.2).
         None => match command.unit().medium_operation().sense() {
             Some(sense) => sense,
             None => Sense::new(SenseKey::NO_SENSE, AdditionalSense::NONE),

@@ -1,4 +1,4 @@
-//! LOG SENSE (SPC-4 6.7, 7.3; SBC-4 6.4): what there is to tell about the unit that no other command tells.
+//! LOG SENSE (SPC-4 §6.7, §7.3; SBC-4 §6.4): what there is to tell about the unit that no other command tells.
 
 use lunway_block::Io;
 

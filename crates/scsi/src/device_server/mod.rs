@@ -119,7 +119,7 @@ impl Command {
         if attention || obstacles != 0 || target_wide { self.obstructed(attention, obstacles) } else { None }
     }
 
-    /// In the order of SAM-5 5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the
+    /// In the order of SAM-5 §5.3.3: unit attentions of resets, reservations, other unit attentions; then whether the
     /// nexus has the authority, and whether the port, the medium and its protection let the command through.
     #[cold]
     fn obstructed(&self, attention: bool, obstacles: u8) -> Option<Response> {
@@ -160,7 +160,7 @@ impl Command {
     }
 
     /// The first `len` bytes of data-out, which the CDB promises: a parameter list. Shorter is a mistake of the
-    /// initiator that SPC-4 4.3.3 gives a name.
+    /// initiator that SPC-4 §4.3.3 gives a name.
     pub(crate) fn parameter_list(&self, len: usize) -> Result<SharedBuf, Response> {
         if self.data_out.len() < len {
             return Err(Sense::illegal(AdditionalSense::PARAMETER_LIST_LENGTH_ERROR).into());
@@ -251,7 +251,7 @@ fn in_format(mut response: Response, d_sense: bool) -> Response {
 }
 
 /// Executes a command on a logical unit; an ordered one between all that came before it and all that come after (SAM-5
-/// 8.6.3).
+/// §8.6.3).
 pub(crate) fn execute(
     nexus: &Nexus,
     itl: Arc<ItlNexus>,
@@ -363,7 +363,7 @@ fn find(cdb: &[u8]) -> Result<&'static Operation, Sense> {
     }
 }
 
-/// Executes a command for which there is no logical unit: what SPC-4 6.6 and 6.33 promise for every LUN, and what the
+/// Executes a command for which there is no logical unit: what SPC-4 §6.6 and §6.33 promise for every LUN, and what the
 /// REPORT LUNS well-known logical unit knows.
 pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], well_known: bool) -> Response {
     let operation = match find(cdb) {
@@ -382,7 +382,7 @@ pub(crate) fn execute_without_unit(nexus: &Nexus, cdb: &[u8], well_known: bool) 
     answer.unwrap_or_else(|refusal| refusal)
 }
 
-/// Parameter data cut to the allocation length (SPC-4 4.2.5.6).
+/// Parameter data cut to the allocation length (SPC-4 §4.2.5.6).
 pub(crate) fn parameter_data(data: &[u8], allocation: usize) -> Response {
     Response::data(Buf::copy_of(&data[..data.len().min(allocation)]).freeze())
 }

@@ -1,4 +1,4 @@
-//! REPORT and SET TARGET PORT GROUPS: which ports to use (SPC-4 5.16).
+//! REPORT and SET TARGET PORT GROUPS: which ports to use (SPC-4 §5.16).
 
 use lunway_block::Io;
 
@@ -49,7 +49,7 @@ pub(crate) fn report_groups(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&bytes, cdb.u32(6) as usize)))
 }
 
-/// The parameter list of SET TARGET PORT GROUPS (SPC-4 6.45): groups and states. All of it is read before anything is
+/// The parameter list of SET TARGET PORT GROUPS (SPC-4 §6.45): groups and states. All of it is read before anything is
 /// done.
 fn choices(list: &[u8]) -> Result<Vec<(u16, AccessState)>, Sense> {
     let descriptors = list.get(HEADER..).unwrap_or(&[]).chunks_exact(DESCRIPTOR);

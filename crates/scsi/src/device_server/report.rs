@@ -10,7 +10,7 @@ use crate::operations::{self, OPERATIONS, Operation, RECOMMENDED_TIMEOUT_S};
 use crate::sense::Sense;
 use crate::task_management::{FUNCTIONS, TaskManagementFunction};
 
-/// REPORTING OPTIONS (SPC-4 6.35.1).
+/// REPORTING OPTIONS (SPC-4 §6.35.1).
 mod option {
     pub(super) const ALL: u8 = 0b000;
     pub(super) const OPCODE: u8 = 0b001;
@@ -18,7 +18,7 @@ mod option {
     pub(super) const EITHER: u8 = 0b011;
 }
 
-/// SUPPORT (SPC-4 6.35.3).
+/// SUPPORT (SPC-4 §6.35.3).
 mod support {
     pub(super) const NONE: u8 = 0b001;
     pub(super) const AS_STANDARD: u8 = 0b011;
@@ -49,7 +49,7 @@ pub(crate) fn supported_operation_codes(command: Command) -> Answer {
     Ok(Io::Ready(parameter_data(&one(found, timeouts), allocation)))
 }
 
-/// COMMAND TIMEOUTS descriptor (SPC-4 6.35.4).
+/// COMMAND TIMEOUTS descriptor (SPC-4 §6.35.4).
 const TIMEOUTS: usize = 12;
 
 fn timeouts_descriptor() -> [u8; TIMEOUTS] {
@@ -91,7 +91,7 @@ fn one(row: Option<&Operation>, timeouts: bool) -> Vec<u8> {
     bytes
 }
 
-/// Bits for the functions of [`FUNCTIONS`] (SPC-4 6.36); no timeouts are told (TMFTMOV is 0), as their time is the
+/// Bits for the functions of [`FUNCTIONS`] (SPC-4 §6.36); no timeouts are told (TMFTMOV is 0), as their time is the
 /// device's.
 pub(crate) fn supported_task_management_functions(command: Command) -> Answer {
     const REPD: u8 = 0x80;

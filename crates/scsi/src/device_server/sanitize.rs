@@ -1,4 +1,4 @@
-//! SANITIZE (SBC-4 4.11, 5.30): makes everything that was ever written unreadable.
+//! SANITIZE (SBC-4 §4.11, §5.30): makes everything that was ever written unreadable.
 //!
 //! A sanitize operation belongs to the logical unit. While it runs, commands that need the medium end with NOT READY,
 //! SANITIZE IN PROGRESS and how far it is; REQUEST SENSE tells the same. When it fails, the medium stays closed until
@@ -76,7 +76,7 @@ impl Overwrite {
     }
 
     /// What a pass writes. With INVERT each pass is the inversion of the one before, and the last one leaves the
-    /// pattern itself (SBC-4 5.30.2.2: an even count begins with the inversion).
+    /// pattern itself (SBC-4 §5.30.2.2: an even count begins with the inversion).
     fn of_pass(&self, pass: u8) -> &SharedBuf {
         let from_the_end = self.passes - 1 - pass;
         if self.invert && from_the_end % 2 == 1 { &self.inverted } else { &self.pattern }
@@ -210,7 +210,7 @@ fn begin(command: Command, method: Method) -> Answer {
         let restricted = Phase::Failed { work: MediumWork::Sanitize, unrestricted: false };
         let before = unit.medium_operation().phase();
         if unrestricted && before == restricted {
-            // What failed in the restricted mode ends in it (SBC-4 4.11.3).
+            // What failed in the restricted mode ends in it (SBC-4 §4.11.3).
             return Sense::invalid_cdb_field(1, 5).into();
         }
         let taken = u64::from(command.cdb.u16(7));

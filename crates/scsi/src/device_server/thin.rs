@@ -180,7 +180,7 @@ pub(crate) fn get_lba_status(command: Command) -> Answer {
         .clamp(1, STATUS_DESCRIPTORS_MAX);
     let mut status = LbaStatus::default();
     if !geometry.unmap.is_thin() {
-        // Fully provisioned: every block is mapped (SBC-4 4.7.2), whatever the device leaves out below.
+        // Fully provisioned: every block is mapped (SBC-4 §4.7.2), whatever the device leaves out below.
         status.push(start, geometry.sectors() - start, Provisioning::MAPPED);
         return Ok(Io::Ready(parameter_data(&status.build(descriptors_max), allocation)));
     }

@@ -122,7 +122,7 @@ pub(crate) fn read_16(command: Command) -> Answer {
     read_maybe_stable(command, Blocks::of_16)
 }
 
-/// FUA on a read: what comes back must be on stable storage (SBC-4 4.15), so a volatile cache is flushed first.
+/// FUA on a read: what comes back must be on stable storage (SBC-4 §4.15), so a volatile cache is flushed first.
 fn read_maybe_stable(command: Command, blocks: fn(&Cdb) -> Blocks) -> Answer {
     let blocks = blocks(&command.cdb);
     if !command.cdb.has(1, FUA) || !command.unit().geometry().volatile_cache {

@@ -1,4 +1,4 @@
-//! The mode pages of a disk: where each is, how it looks, what of it can be changed (SPC-4 7.5, SBC-4 6.5).
+//! The mode pages of a disk: where each is, how it looks, what of it can be changed (SPC-4 §7.5, SBC-4 §6.5).
 
 use super::page;
 use crate::field::put;
@@ -94,7 +94,7 @@ fn protocol_specific(_: Facts) -> Vec<u8> {
     vec![0, 0, ISCSI, 0, 0, 0, 0, 0]
 }
 
-/// The soft threshold, as one that is reached by what is left (SBC-4 6.5.9).
+/// The soft threshold, as one that is reached by what is left (SBC-4 §6.5.9).
 fn logical_block_provisioning(facts: Facts) -> Vec<u8> {
     const ENABLED: u8 = 0x80;
     const SOFT: u8 = 0x01 << 3;

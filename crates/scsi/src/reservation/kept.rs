@@ -10,7 +10,7 @@
 //! | 10–11 | 0 |
 //! | 12– | registrations: key (8), relative target port (2), length of the initiator port's name (2), the name; in version 2 principal with length (2) |
 //!
-//! Numbers are big-endian. PRGENERATION is not among them: power on sets it to 0 (SPC-4 6.15.2); nor is the scope,
+//! Numbers are big-endian. PRGENERATION is not among them: power on sets it to 0 (SPC-4 §6.15.2); nor is the scope,
 //! which is always the logical unit. Whether the bytes are those that were written is the store's to know: it has a
 //! checksum. What is checked here is that they mean something; a blob that does not is refused as a whole.
 

@@ -1,4 +1,4 @@
-//! Reservations of a logical unit: RESERVE/RELEASE (SPC-2) and persistent ones (SPC-4 5.13).
+//! Reservations of a logical unit: RESERVE/RELEASE (SPC-2) and persistent ones (SPC-4 §5.13).
 //!
 //! | file | room of |
 //! |---|---|
@@ -106,7 +106,7 @@ impl From<Sense> for Refusal {
 /// Whom a change has to be told.
 ///
 /// A pair of ports without a nexus at the moment hears nothing of it: a unit attention belongs to a nexus and ends with
-/// it (SAM-5 5.14.4), and the one that the pair makes next begins with I_T NEXUS LOSS OCCURRED or POWER ON OCCURRED,
+/// it (SAM-5 §5.14.4), and the one that the pair makes next begins with I_T NEXUS LOSS OCCURRED or POWER ON OCCURRED,
 /// after which a host has to look at its reservations anyway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
@@ -129,9 +129,9 @@ struct Reserved {
 /// RESERVE belongs to a nexus and goes with it. Registrations and the persistent reservation belong to pairs of ports:
 /// they outlive nexuses and resets, and with APTPL the process.
 ///
-/// The two exclude each other (SPC-2 5.5.1): while a nexus has RESERVE, every PERSISTENT RESERVE conflicts; while there
-/// are registrations, RESERVE and RELEASE conflict, but for those who take part in the persistent reservation, who get
-/// GOOD and nothing happens (CRH, SPC-4 5.13.3).
+/// The two exclude each other (SPC-2 §5.5.1): while a nexus has RESERVE, every PERSISTENT RESERVE conflicts; while
+/// there are registrations, RESERVE and RELEASE conflict, but for those who take part in the persistent reservation, who
+/// get GOOD and nothing happens (CRH, SPC-4 §5.13.3).
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     reserved_by: Option<Reserved>,
@@ -193,7 +193,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// RELEASE (6) and (10): of a reservation of another nexus it does nothing, and that is GOOD (SPC-2 7.16).
+    /// RELEASE (6) and (10): of a reservation of another nexus it does nothing, and that is GOOD (SPC-2 §7.16).
     pub(crate) fn release(&mut self, nexus: u64, ports: &PortPair) -> Result<(), Refusal> {
         if !self.persistent.registrations().is_empty() && !self.persistent.takes_part(ports) {
             return Err(Refusal::Conflict);

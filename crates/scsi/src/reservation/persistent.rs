@@ -1,4 +1,4 @@
-//! Persistent reservations: who is registered, who holds, and what each service action does (SPC-4 5.13.5 to 5.13.11).
+//! Persistent reservations: who is registered, who holds, and what each service action does (SPC-4 §5.13.5 to 5.13.11).
 
 use super::{Notice, Outcome, Refusal, Registration, ReservationType};
 use crate::nexus::PortPair;
@@ -19,10 +19,10 @@ pub(super) struct Held {
 /// Registrations and the persistent reservation of a logical unit.
 ///
 /// Each service action either changes all that it should, or is refused and changes nothing; what it returns is whom it
-/// has to be told. Within one, conflicts are found before other mistakes (SAM-5 5.3.3).
+/// has to be told. Within one, conflicts are found before other mistakes (SAM-5 §5.3.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Persistent {
-    /// PRGENERATION: counts changes of registrations since power on; not kept (SPC-4 6.15.2).
+    /// PRGENERATION: counts changes of registrations since power on; not kept (SPC-4 §6.15.2).
     pub(super) generation: u32,
     /// APTPL of the last registration: all this is kept over power loss.
     pub(super) aptpl: bool,
@@ -92,7 +92,7 @@ impl Persistent {
         self.held.as_ref().map(|held| held.kind)
     }
 
-    /// Type of the reservation and the key to report: 0 for all-registrants types (SPC-4 6.15.3.2).
+    /// Type of the reservation and the key to report: 0 for all-registrants types (SPC-4 §6.15.3.2).
     pub(crate) fn reservation(&self) -> Option<(ReservationType, u64)> {
         let held = self.held.as_ref()?;
         let key = if held.kind.all_registrants() { 0 } else { self.key_of(&held.holder).unwrap_or(0) };
@@ -212,7 +212,7 @@ impl Persistent {
         }
     }
 
-    /// Removes a registration; a reservation that it held goes with it (SPC-4 5.13.11.2.3).
+    /// Removes a registration; a reservation that it held goes with it (SPC-4 §5.13.11.2.3).
     fn unregister(&mut self, gone: &PortPair) -> Vec<Notice> {
         self.registrations.retain(|registration| registration.ports != *gone);
         if self.is_orphaned() { self.end_reservation(gone) } else { Vec::new() }

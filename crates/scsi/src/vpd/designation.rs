@@ -1,4 +1,4 @@
-//! Device identification, page 83h (SPC-4 7.8.6): the names by which initiators know one disk over many paths.
+//! Device identification, page 83h (SPC-4 §7.8.6): the names by which initiators know one disk over many paths.
 
 use super::{body, page};
 use crate::field::{ascii, put_ascii, u8_at};
@@ -79,7 +79,7 @@ pub struct DeviceIdentification {
 /// Longest designator: its length field is one byte.
 const DESIGNATOR_MAX: usize = 255;
 
-/// A SCSI name string is null-terminated and padded to a multiple of four (SPC-4 7.8.6.11).
+/// A SCSI name string is null-terminated and padded to a multiple of four (SPC-4 §7.8.6.11).
 fn scsi_name(name: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = name.bytes().take(DESIGNATOR_MAX - 4).collect();
     bytes.resize((bytes.len() / 4 + 1) * 4, 0);

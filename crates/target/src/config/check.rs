@@ -10,7 +10,7 @@ use super::{
 use crate::portal::PortalSpec;
 use crate::secret;
 
-/// Largest LUN that flat addressing can name (SAM-5 4.7.5.4).
+/// Largest LUN that flat addressing can name (SAM-5 §4.7.5.4).
 const LUN_MAX: u16 = 0x3fff;
 /// Longest alias, bytes: as long as the simple values of RFC 7143 §6.1.
 const ALIAS_MAX: usize = 255;

@@ -146,7 +146,7 @@ pub struct Config {
     pub origin: String,
 }
 
-/// Portals that belong together: a target port (RFC 7143 §4.2.5, SPC-4 3.1.182). Its tag is the relative target port
+/// Portals that belong together: a target port (RFC 7143 §4.2.5, SPC-4 §3.1.182). Its tag is the relative target port
 /// identifier and the tag of the ALUA target port group as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

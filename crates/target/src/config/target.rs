@@ -110,7 +110,7 @@ pub struct ChapUser {
     pub secret_file: PathBuf,
 }
 
-/// A portal group as one target offers it: a target port, and its access state (SPC-4 5.15).
+/// A portal group as one target offers it: a target port, and its access state (SPC-4 §5.15).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetPortalGroup {
@@ -125,7 +125,7 @@ pub struct TargetPortalGroup {
     pub preferred: bool,
 }
 
-/// Target port asymmetric access states (SPC-4 5.15.2.4).
+/// Target port asymmetric access states (SPC-4 §5.15.2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AccessState {
@@ -199,7 +199,7 @@ pub struct LunConfig {
     /// name, the LUN and the device's path, and the same after each start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Initiators get a warning when the backing store is fuller than this percentage (soft threshold, SBC-4 4.7.3.7).
+    /// Initiators get a warning when the backing store is fuller than this percentage (soft threshold, SBC-4 §4.7.3.7).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold_percent: Option<u8>,
     /// When the VHDX file of the LUN is compacted automatically, by moving its blocks into its holes: `on-idle`, while

@@ -250,7 +250,7 @@ impl Connection {
     /// complete; those of other units are not, whose devices may hang.
     fn abort_unit(&mut self, lun: u16, before: Before) -> Vec<TaskId> {
         let [high, low] = lun.to_be_bytes();
-        // SAM-5 4.7.7: up to 255, flat space addressing names the same unit.
+        // SAM-5 §4.7.7: up to 255, flat space addressing names the same unit.
         let flat = [0x40 | high, low, 0, 0, 0, 0, 0, 0];
         let usual = Lun::new(lun).0;
         let mut executing = self.core.abort_tasks(Some(usual), before);

@@ -125,7 +125,7 @@ impl SessionCounters {
     }
 
     fn place(&mut self, nexus: &Nexus, lun: [u8; 8]) -> usize {
-        // Up to 255 in peripheral, beyond in flat space addressing (SAM-5 4.7.7): the low 14 bits either way.
+        // Up to 255 in peripheral, beyond in flat space addressing (SAM-5 §4.7.7): the low 14 bits either way.
         let number = u16::from_be_bytes([lun[0], lun[1]]) & 0x3fff;
         match self.luns.iter().position(|(of, _)| *of == number) {
             Some(place) => place,

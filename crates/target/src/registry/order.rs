@@ -39,7 +39,7 @@ pub(crate) enum Order {
 pub(crate) enum AbortScope {
     /// Those of a logical unit that was reset.
     Reset { lun: u16 },
-    /// Those of a logical unit whose task set was cleared, which the initiator is told (SAM-5 5.14).
+    /// Those of a logical unit whose task set was cleared, which the initiator is told (SAM-5 §5.14).
     Cleared { lun: u16 },
     /// All.
     All,

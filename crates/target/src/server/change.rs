@@ -641,7 +641,7 @@ fn withdraw(scsi: &ScsiTarget, lun: u16) {
     drop(scsi.detach(lun));
 }
 
-/// The portal groups of a target as target port groups: one port each, of the same number (SPC-4 5.15.2.1).
+/// The portal groups of a target as target port groups: one port each, of the same number (SPC-4 §5.15.2.1).
 pub(super) fn port_groups(config: &Config, target: &TargetConfig) -> Vec<PortGroup> {
     let group = |tag: u16, state: AccessState, preferred: bool| PortGroup {
         tag,

@@ -172,7 +172,7 @@ struct Shape {
     track: Option<bool>,
 }
 
-/// Largest logical unit number that flat addressing can name (SAM-5 4.7.5.4).
+/// Largest logical unit number that flat addressing can name (SAM-5 §4.7.5.4).
 const NUMBER_MAX: u16 = 0x3fff;
 
 /// A logical unit number.
