@@ -14,9 +14,9 @@ use lunway_scsi::{AccessState, Lun, Sense, Status, cdb};
 use crate::cache::is_power_on;
 use crate::driver::Driver;
 use crate::exchange::had_its_turn;
+use crate::fresh_session::{FreshSession, Purpose};
 use crate::initiator_port::{ClaimedPort, UnitPorts};
 use crate::isid::IsidFamily;
-use crate::nexus::{Nexus, Purpose};
 use crate::operation::{Done, Handle, Single};
 use crate::recovery::Recovery;
 use crate::session::Session;
@@ -71,11 +71,11 @@ impl IscsiDevice {
         }
         let before = before.filter(|before| !before.are_settled());
         let (isid, mut port) = claim(&url, &options)?;
-        let mut nexus = Nexus::dial(&url, &options, isid, Purpose::Normal, None).await?;
-        let unit = match learn(&url, &options, lun, &mut nexus, port.as_mut()).await {
+        let mut fresh = FreshSession::dial(&url, &options, isid, Purpose::Normal, None).await?;
+        let unit = match learn(&url, &options, lun, &mut fresh, port.as_mut()).await {
             Ok(unit) => unit,
             Err(error) => {
-                if nexus.logout().await {
+                if fresh.logout().await {
                     port.into_iter().for_each(ClaimedPort::release);
                 }
                 return Err(error);
@@ -84,7 +84,7 @@ impl IscsiDevice {
         let (volatile, access) = (unit.shape.geometry.volatile_cache, unit.access);
         let power_on = unit.attentions.iter().copied().any(is_power_on);
         let unit = Arc::new(UnitCell::new(unit, lun, options.transfer_max));
-        let (stream, core) = nexus.into_parts();
+        let (stream, core) = fresh.into_parts();
         let session = Session::new(core, url.to_string(), Lun::new(lun), volatile, &options);
         if let Some(access) = access {
             session.lock().note_access(access);
@@ -262,17 +262,17 @@ async fn learn(
     url: &IscsiUrl,
     options: &OpenOptions,
     lun: u16,
-    nexus: &mut Nexus,
+    fresh: &mut FreshSession,
     port: Option<&mut ClaimedPort>,
 ) -> Result<Unit, OpenError> {
     let mut met = Vec::new();
     if let Some(port) = port {
-        nexus.record(port, url)?;
+        fresh.record(port, url)?;
         // It may have taken the place of a session of which no record is left, as after a power-off.
-        nexus.outwait(&mut met).await?;
+        fresh.outwait(&mut met).await?;
     }
     let known = options.known.map(|KnownDisk(shape)| shape);
-    let mut unit = Unit::learn(nexus, lun, options.transfer_max, known).await?;
+    let mut unit = Unit::learn(fresh, lun, options.transfer_max, known).await?;
     unit.attentions.append(&mut met);
     Ok(unit)
 }

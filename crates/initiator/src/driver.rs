@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::SessionEvent;
 use crate::dialling::{close_in_order, keep_off_the_port};
-use crate::nexus::log_tolerated;
+use crate::fresh_session::log_tolerated;
 use crate::probe::Probe;
 use crate::recovery::Recovery;
 use crate::session::{End, Life, Session, State};

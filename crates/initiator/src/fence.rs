@@ -6,7 +6,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use lunway_iscsi::pdu::Isid;
 use lunway_scsi::AdditionalSense;
 
-use crate::nexus::{Nexus, Purpose};
+use crate::fresh_session::{FreshSession, Purpose};
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
 /// After a path without an answer the next one is tried beside it, this much later (as addresses are in RFC 8305, but
@@ -31,7 +31,7 @@ const DETOURS_MAX: usize = 32;
 /// success over any cable proves that nothing of the lost session will ever reach the disk, while that one's own cable
 /// is still dead.
 ///
-/// The unit is then asked for what a target's store may still be doing of it: [`Nexus::outwait`].
+/// The unit is then asked for what a target's store may still be doing of it: [`FreshSession::outwait`].
 ///
 /// A login that reaches another portal group proves nothing, as it makes another session; it is logged out like the
 /// rest.
@@ -49,7 +49,7 @@ pub(crate) struct Fence<'a> {
 impl Fence<'_> {
     /// A session in the place of the lost one, to be logged out, and the unit attentions that it met; none if nothing
     /// is proven.
-    pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<(Nexus, Vec<AdditionalSense>)> {
+    pub(crate) async fn run(&self, detours: Vec<IscsiUrl>) -> Option<(FreshSession, Vec<AdditionalSense>)> {
         let options = OpenOptions {
             connect_timeout: PATIENCE,
             login_timeout: PATIENCE,
@@ -84,7 +84,11 @@ impl Fence<'_> {
         IscsiUrl { host: detour.host, port: detour.port, from: detour.from, ..self.url.clone() }
     }
 
-    async fn log_in(&self, path: IscsiUrl, options: &OpenOptions) -> Option<(Nexus, Vec<AdditionalSense>)> {
+    async fn log_in(
+        &self,
+        path: IscsiUrl,
+        options: &OpenOptions,
+    ) -> Option<(FreshSession, Vec<AdditionalSense>)> {
         match tokio::time::timeout(PATIENCE, self.prove(&path, options)).await {
             Ok(Ok(proof)) => proof,
             Ok(Err(error)) => {
@@ -103,15 +107,15 @@ impl Fence<'_> {
         &self,
         path: &IscsiUrl,
         options: &OpenOptions,
-    ) -> Result<Option<(Nexus, Vec<AdditionalSense>)>, OpenError> {
-        let mut nexus = Nexus::dial(path, options, self.isid, Purpose::Normal, None).await?;
-        if nexus.portal_group() != Some(self.portal_group) {
+    ) -> Result<Option<(FreshSession, Vec<AdditionalSense>)>, OpenError> {
+        let mut fresh = FreshSession::dial(path, options, self.isid, Purpose::Normal, None).await?;
+        if fresh.portal_group() != Some(self.portal_group) {
             tracing::debug!(portal = %path.portal(), "a detour leads to another portal group");
-            nexus.logout().await;
+            fresh.logout().await;
             return Ok(None);
         }
         let mut attentions = Vec::new();
-        nexus.outwait(&mut attentions).await?;
-        Ok(Some((nexus, attentions)))
+        fresh.outwait(&mut attentions).await?;
+        Ok(Some((fresh, attentions)))
     }
 }

@@ -10,8 +10,8 @@ use lunway_scsi::vpd::{
 use lunway_scsi::{AdditionalSense, Inquiry, Lun, LunAddress, LunList, ReadCapacity, Status, cdb};
 
 use crate::exchange::{Exchange, ask};
+use crate::fresh_session::{FreshSession, Purpose};
 use crate::isid::IsidFamily;
-use crate::nexus::{Nexus, Purpose};
 use crate::unit::vpd;
 use crate::{IscsiUrl, OpenError, OpenOptions};
 
@@ -68,11 +68,11 @@ pub struct UnitInspection {
 
 /// Lists the targets of a portal in a discovery session.
 pub async fn discover(url: &IscsiUrl, options: &OpenOptions) -> Result<Vec<TargetRecord>, OpenError> {
-    let mut nexus =
-        Nexus::dial(url, options, IsidFamily::random().member(0), Purpose::Discovery, None).await?;
+    let mut fresh =
+        FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Discovery, None).await?;
     let which = url.target.clone().map_or(SendTargets::All, SendTargets::Named);
-    let targets = nexus.targets(which).await;
-    nexus.logout().await;
+    let targets = fresh.targets(which).await;
+    fresh.logout().await;
     targets
 }
 
@@ -83,20 +83,21 @@ pub async fn inspect(url: &IscsiUrl, options: &OpenOptions) -> Result<Inspection
     if url.target.is_none() {
         return Err(OpenError::NoTarget { portal: url.portal() });
     }
-    let mut nexus = Nexus::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;
-    let inspection = look(url, &mut nexus).await;
-    nexus.logout().await;
+    let mut fresh =
+        FreshSession::dial(url, options, IsidFamily::random().member(0), Purpose::Normal, None).await?;
+    let inspection = look(url, &mut fresh).await;
+    fresh.logout().await;
     inspection
 }
 
-async fn look(url: &IscsiUrl, nexus: &mut Nexus) -> Result<Inspection, OpenError> {
-    let portal = Exchange::portal(nexus);
-    let Some(session) = nexus.logged_in().cloned() else {
+async fn look(url: &IscsiUrl, fresh: &mut FreshSession) -> Result<Inspection, OpenError> {
+    let portal = Exchange::portal(fresh);
+    let Some(session) = fresh.logged_in().cloned() else {
         return Err(OpenError::Lost { portal, why: "it is not logged in".to_owned() });
     };
     // REPORT LUNS is answered by LUN 0 whether or not there is a unit (SPC-4 §6.33).
-    nexus.address(Lun::new(0));
-    let answer = ask(nexus, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
+    fresh.address(Lun::new(0));
+    let answer = ask(fresh, &cdb::report_luns(LUN_LIST_LEN), LUN_LIST_LEN as usize, &mut Vec::new()).await?;
     let list = (answer.status == Status::GOOD).then(|| LunList::parse(&answer.data)).flatten();
     let luns = list.map_or(Vec::new(), |list| list.luns);
     let number = |lun: Lun| match lun.address() {
@@ -106,37 +107,37 @@ async fn look(url: &IscsiUrl, nexus: &mut Nexus) -> Result<Inspection, OpenError
     let luns = luns.into_iter().filter_map(number).collect();
     let unit = match url.lun {
         Some(lun) => {
-            nexus.address(Lun::new(lun));
-            Some(look_at_unit(nexus, lun).await?)
+            fresh.address(Lun::new(lun));
+            Some(look_at_unit(fresh, lun).await?)
         }
         None => None,
     };
     Ok(Inspection { url: url.to_string(), portal, session, luns, unit })
 }
 
-async fn look_at_unit(nexus: &mut Nexus, lun: u16) -> Result<UnitInspection, OpenError> {
+async fn look_at_unit(fresh: &mut FreshSession, lun: u16) -> Result<UnitInspection, OpenError> {
     let mut unit = UnitInspection { lun, ..UnitInspection::default() };
     let mut attentions = Vec::new();
-    let answer = ask(nexus, &cdb::inquiry(false, 0, 255), 255, &mut attentions).await?;
+    let answer = ask(fresh, &cdb::inquiry(false, 0, 255), 255, &mut attentions).await?;
     let is_absent =
         answer.sense.as_ref().map(|sense| sense.code) == Some(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED);
     if answer.status != Status::GOOD && !is_absent {
-        let (portal, why) = (Exchange::portal(nexus), answer.describe());
+        let (portal, why) = (Exchange::portal(fresh), answer.describe());
         return Err(OpenError::Command { portal, command: "INQUIRY", why });
     }
     unit.inquiry = Inquiry::parse(&answer.data).filter(|_| answer.status == Status::GOOD);
     let absent = unit.inquiry.as_ref().is_none_or(|inquiry| inquiry.peripheral.qualifier() != 0);
     if absent {
-        return Err(OpenError::NoSuchLun { portal: Exchange::portal(nexus), lun });
+        return Err(OpenError::NoSuchLun { portal: Exchange::portal(fresh), lun });
     }
-    let answer = ask(nexus, &cdb::test_unit_ready(), 0, &mut attentions).await?;
+    let answer = ask(fresh, &cdb::test_unit_ready(), 0, &mut attentions).await?;
     unit.not_ready = (answer.status != Status::GOOD).then(|| answer.describe());
 
-    if let Some(bytes) = vpd(nexus, page::SUPPORTED, &mut attentions).await? {
+    if let Some(bytes) = vpd(fresh, page::SUPPORTED, &mut attentions).await? {
         unit.vpd_pages = SupportedPages::parse(&bytes).map_or(Vec::new(), |pages| pages.0);
     }
     for code in unit.vpd_pages.clone() {
-        let Some(bytes) = vpd(nexus, code, &mut attentions).await? else { continue };
+        let Some(bytes) = vpd(fresh, code, &mut attentions).await? else { continue };
         match code {
             page::SUPPORTED => {}
             page::UNIT_SERIAL_NUMBER => unit.serial = UnitSerialNumber::parse(&bytes).map(|page| page.0),
@@ -150,19 +151,19 @@ async fn look_at_unit(nexus: &mut Nexus, lun: u16) -> Result<UnitInspection, Ope
         }
     }
 
-    let answer = ask(nexus, &cdb::read_capacity16(32), 32, &mut attentions).await?;
+    let answer = ask(fresh, &cdb::read_capacity16(32), 32, &mut attentions).await?;
     unit.capacity = if answer.status == Status::GOOD {
         ReadCapacity::parse(&answer.data)
     } else {
-        let answer = ask(nexus, &cdb::read_capacity10(), 8, &mut attentions).await?;
+        let answer = ask(fresh, &cdb::read_capacity10(), 8, &mut attentions).await?;
         ReadCapacity::parse_10(&answer.data).filter(|_| answer.status == Status::GOOD)
     };
     let (current, all) = (PageControl::Current, mode::page::ALL);
-    let answer = ask(nexus, &cdb::mode_sense10(current, all, 0, 1024), 1024, &mut attentions).await?;
+    let answer = ask(fresh, &cdb::mode_sense10(current, all, 0, 1024), 1024, &mut attentions).await?;
     unit.mode = if answer.status == Status::GOOD {
         ModeSense::parse_10(&answer.data)
     } else {
-        let answer = ask(nexus, &cdb::mode_sense6(current, all, 0, 255), 255, &mut attentions).await?;
+        let answer = ask(fresh, &cdb::mode_sense6(current, all, 0, 255), 255, &mut attentions).await?;
         ModeSense::parse_6(&answer.data).filter(|_| answer.status == Status::GOOD)
     };
     unit.attentions = attentions.iter().map(ToString::to_string).collect();

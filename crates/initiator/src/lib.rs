@@ -38,7 +38,7 @@
 //! | `recovery` | from a lost connection back to the same disk |
 //! | `fence`, [`Detours`] | proof over other paths that a lost session is dead |
 //! | [`InitiatorPorts`], [`Predecessors`] | ISIDs that are the same on every start; what a killed process has left at the target, ended before the first I/O |
-//! | `dialling`, `nexus`, `exchange` | a connection, a fresh session, one question at a time |
+//! | `dialling`, `fresh_session`, `exchange` | a connection, a fresh session, one question at a time |
 //! | `unit`, `access`, [`Identity`] | shape, limits and names of a logical unit, and the state of its port |
 //!
 //! The crate knows no target: what it is tested against speaks iSCSI over a socket.
@@ -51,11 +51,11 @@ mod dialling;
 mod driver;
 mod exchange;
 mod fence;
+mod fresh_session;
 mod identity;
 mod initiator_port;
 mod inspect;
 mod isid;
-mod nexus;
 mod observer;
 mod open_error;
 mod operation;

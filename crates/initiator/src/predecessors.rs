@@ -159,8 +159,8 @@ async fn reinstate(
         {
             paths.push(IscsiUrl { host, port, from: group.from, ..url.clone() });
         }
-        let Some((nexus, _)) = fence.run(paths).await else { continue };
-        nexus.logout().await;
+        let Some((fresh, _)) = fence.run(paths).await else { continue };
+        fresh.logout().await;
         tracing::info!(portal = group.portal, "the session of a process that was ended has been ended too");
         if let Err(error) = port.settle(group.tag) {
             tracing::warn!(%error, "the record of an initiator port cannot be written");

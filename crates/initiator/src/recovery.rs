@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::cache::is_power_on;
 use crate::fence::Fence;
+use crate::fresh_session::{FreshSession, Purpose};
 use crate::initiator_port::ClaimedPort;
-use crate::nexus::{Nexus, Purpose};
 use crate::session::{BREACHES_MAX, Session};
 use crate::unit::{Unit, UnitCell};
 use crate::{IscsiUrl, OpenError, OpenOptions, SessionEvent};
@@ -177,7 +177,7 @@ impl Recovery {
         let loss = Loss { epoch: session.epoch(), at, settled, portal_group, why, last };
         let last = || loss.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut attempts = Box::pin(self.try_on(session, &loss));
-        let (nexus, unit) = loop {
+        let (fresh, unit) = loop {
             tokio::select! {
                 biased;
                 () = session.closing.notified() => return Err("it was closed".to_owned()),
@@ -189,7 +189,7 @@ impl Recovery {
             }
         };
         drop(attempts);
-        self.resume(session, nexus, unit, loss.at).await
+        self.resume(session, fresh, unit, loss.at).await
     }
 
     fn give_up(&self, session: &Session, last: &str) {
@@ -199,7 +199,7 @@ impl Recovery {
         session.change(|state| state.give_up(&BlockError::gone(why), waited));
     }
 
-    async fn try_on(&self, session: &Session, loss: &Loss) -> (Nexus, Unit) {
+    async fn try_on(&self, session: &Session, loss: &Loss) -> (FreshSession, Unit) {
         // Conditions that an attempt met which failed later: told once to each nexus, so no later session hears of
         // them.
         let mut met = Vec::new();
@@ -234,13 +234,13 @@ impl Recovery {
             return false;
         };
         let fence = Fence { url: &self.url, options: &self.options, isid: self.isid, portal_group };
-        let Some((nexus, attentions)) = fence.run(detours.find()).await else { return false };
+        let Some((fresh, attentions)) = fence.run(detours.find()).await else { return false };
         // Told once to each nexus: the device's next session may not hear of it again.
         if attentions.into_iter().any(is_power_on) {
             session.tell(SessionEvent::PowerOn);
         }
         session.tell(SessionEvent::Settled { epoch: loss.epoch });
-        nexus.logout().await;
+        fresh.logout().await;
         true
     }
 
@@ -250,55 +250,56 @@ impl Recovery {
         loss: &Loss,
         settled: &mut bool,
         met: &mut Vec<AdditionalSense>,
-    ) -> Result<(Nexus, Unit), OpenError> {
+    ) -> Result<(FreshSession, Unit), OpenError> {
         // RFC 7143 [6.3.5-1, 6.3.5-2, 7.14-1, 7.15-1]
         let hope = Some(&session.hope);
-        let mut nexus = Nexus::dial(&self.url, &self.options, self.isid, Purpose::Normal, hope).await?;
+        let mut fresh =
+            FreshSession::dial(&self.url, &self.options, self.isid, Purpose::Normal, hope).await?;
         if let Some(port) = &mut *self.port.lock().unwrap_or_else(PoisonError::into_inner) {
-            nexus.record(port, &self.url)?;
+            fresh.record(port, &self.url)?;
         }
-        let same_port = loss.portal_group.is_none() || nexus.portal_group() == loss.portal_group;
+        let same_port = loss.portal_group.is_none() || fresh.portal_group() == loss.portal_group;
         if self.options.fails_fast() && !*settled && !same_port {
             // Another session beside the lost one, of which it proves nothing.
-            let portal = nexus.portal().to_owned();
-            nexus.logout().await;
+            let portal = fresh.portal().to_owned();
+            fresh.logout().await;
             return Err(OpenError::OtherPort { portal });
         }
         if !*settled {
             let occupied = || OpenError::Occupied { portal: self.portal() };
             loss.note(&occupied());
-            nexus.outwait(met).await.map_err(|error| match error {
+            fresh.outwait(met).await.map_err(|error| match error {
                 OpenError::Command { .. } | OpenError::Timeout { .. } => occupied(),
                 other => other,
             })?;
             *settled = true;
             session.tell(SessionEvent::Settled { epoch: loss.epoch });
         }
-        let mut unit = self.unit.learn(&mut nexus).await?;
+        let mut unit = self.unit.learn(&mut fresh).await?;
         unit.attentions.append(met);
-        Ok((nexus, unit))
+        Ok((fresh, unit))
     }
 
     async fn resume(
         &mut self,
         session: &Arc<Session>,
-        nexus: Nexus,
+        fresh: FreshSession,
         unit: Unit,
         lost: Instant,
     ) -> Result<TcpStream, String> {
         if let Err(why) = self.unit.same_disk(&unit) {
             // The observer says it better.
             match session.is_observed() {
-                true => tracing::debug!(portal = nexus.portal(), "{why}"),
-                false => tracing::error!(portal = nexus.portal(), "{why}"),
+                true => tracing::debug!(portal = fresh.portal(), "{why}"),
+                false => tracing::error!(portal = fresh.portal(), "{why}"),
             }
-            nexus.logout().await;
+            fresh.logout().await;
             return Err(why);
         }
         let volatile = unit.shape.geometry.volatile_cache;
         let power_on = unit.attentions.iter().copied().find(|&code| is_power_on(code));
         self.unit.replace(&unit);
-        let (stream, core) = nexus.into_parts();
+        let (stream, core) = fresh.into_parts();
         session.change(|state| {
             // Before the flushes that wait are sent again: they are the ones to report a loss.
             if let Some(code) = power_on {

@@ -14,7 +14,7 @@ use crate::absent::Absent;
 use crate::event_gate::EventGate;
 use crate::reservation::{Registrar, Standing};
 use lunway_multipath::plan::PlannedLane;
-use lunway_multipath::{Access, Lane, LaneEvent, LaneListener};
+use lunway_multipath::{AluaState, Lane, LaneEvent, LaneListener};
 
 /// Pause before a key that could not be registered is tried again.
 const REGISTER_AGAIN: Duration = Duration::from_secs(1);
@@ -332,12 +332,12 @@ impl Lane for IscsiLane {
     }
 }
 
-fn access(state: AccessState) -> Access {
+fn access(state: AccessState) -> AluaState {
     match state {
-        AccessState::ActiveOptimized => Access::Optimized,
-        AccessState::ActiveNonOptimized => Access::NonOptimized,
-        AccessState::Standby => Access::Standby,
-        AccessState::Unavailable | AccessState::Transitioning => Access::Unavailable,
+        AccessState::ActiveOptimized => AluaState::Optimized,
+        AccessState::ActiveNonOptimized => AluaState::NonOptimized,
+        AccessState::Standby => AluaState::Standby,
+        AccessState::Unavailable | AccessState::Transitioning => AluaState::Unavailable,
     }
 }
 

@@ -83,7 +83,7 @@ pub enum LaneEvent {
         why: String,
     },
     /// The state of access over this lane.
-    Access(Access),
+    Access(AluaState),
     /// Registrations or reservations were preempted, so this node may have been fenced: changes of the disk wait until
     /// it is known.
     Preempted,
@@ -103,7 +103,7 @@ pub enum LaneEvent {
 
 /// Asymmetric logical unit access over a lane (SPC-4 §5.15.2.4, ALUA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
+pub enum AluaState {
     /// Active/optimized: the path to take.
     Optimized,
     /// Active/non-optimized: works, at a cost to the storage.
@@ -114,14 +114,14 @@ pub enum Access {
     Unavailable,
 }
 
-impl Access {
+impl AluaState {
     /// Whether reads and writes may go there.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Optimized | Self::NonOptimized)
     }
 }
 
-impl fmt::Display for Access {
+impl fmt::Display for AluaState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Optimized => "optimized",

@@ -33,7 +33,7 @@ pub use device::{
     SettingError, Unproven, WhenNone,
 };
 pub use health::{Failback, Flap, LaneState};
-pub use lane::{Access, Lane, LaneEvent, LaneListener};
+pub use lane::{AluaState, Lane, LaneEvent, LaneListener};
 pub use scheduler::{
     Boundaries, Direction, LaneFigures, LaneId, LaneShape, NoLane, Piece, Pieces, Policy, Port, Request,
     Scheduler, UnknownPolicy, Use,

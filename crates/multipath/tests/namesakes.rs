@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lunway_block::size::parse_size;
 use lunway_multipath::{
-    Access, Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
+    AluaState, Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
 };
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/policies.md");
@@ -76,7 +76,7 @@ fn play(table: &str) {
                 continue;
             }
             ["non-optimized", name] => {
-                scheduler.set_access(lane(name), Access::NonOptimized);
+                scheduler.set_access(lane(name), AluaState::NonOptimized);
                 continue;
             }
             other => panic!("{other:?}"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lunway_block::Geometry;
 use lunway_multipath::{
-    Access, Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
+    AluaState, Boundaries, Direction, LaneShape, Piece, Pieces, Policy, Port, Request, Scheduler, Use,
 };
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ enum Step {
     Place { direction: Direction, offset: u64, len: u64, divisible: bool, cut: Boundaries },
     Finish { which: usize, ok: bool },
     Use { lane: usize, usage: Use },
-    Access { lane: usize, access: Access },
+    Access { lane: usize, access: AluaState },
     Suspect { lane: usize, suspect: bool },
     Policy(Policy),
     Wait(Duration),
@@ -59,10 +59,10 @@ fn request() -> impl Strategy<Value = Step> {
 fn step(lanes: usize) -> impl Strategy<Value = Step> {
     let usage = prop_oneof![4 => Just(Use::Active), 1 => Just(Use::Reserve), 2 => Just(Use::Out)];
     let access = prop_oneof![
-        3 => Just(Access::Optimized),
-        2 => Just(Access::NonOptimized),
-        1 => Just(Access::Standby),
-        1 => Just(Access::Unavailable)
+        3 => Just(AluaState::Optimized),
+        2 => Just(AluaState::NonOptimized),
+        1 => Just(AluaState::Standby),
+        1 => Just(AluaState::Unavailable)
     ];
     prop_oneof![
         10 => request(),
@@ -124,7 +124,7 @@ proptest! {
         (lanes, policy, steps) in story()
     ) {
         let mut scheduler = Scheduler::new(&lanes, policy);
-        let mut states = vec![(Use::Out, Access::Optimized, false); lanes.len()];
+        let mut states = vec![(Use::Out, AluaState::Optimized, false); lanes.len()];
         let mut now = Duration::ZERO;
         let mut in_flight: Vec<Piece> = Vec::new();
         let mut pieces = Pieces::new();
@@ -280,7 +280,7 @@ fn without_a_lane_nothing_is_placed() {
         Scheduler::new(&[], Policy::RoundRobin).place(&request, Duration::ZERO, &mut Pieces::new()).is_err()
     );
     scheduler.set_use(0, Use::Active, Duration::ZERO);
-    scheduler.set_access(0, Access::Standby);
+    scheduler.set_access(0, AluaState::Standby);
     assert!(scheduler.place(&request, Duration::ZERO, &mut Pieces::new()).is_err());
     assert_eq!(scheduler.figures(0).in_flight, 0);
 }

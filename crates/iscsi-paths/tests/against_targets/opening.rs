@@ -13,7 +13,7 @@ use lunway_initiator::{IscsiDevice, IscsiUrl, OpenOptions};
 use lunway_iscsi_paths::{Address, IscsiMultipath, MultipathUrl, OpenError};
 use lunway_memory::RamDisk;
 use lunway_multipath::plan::PlanKind;
-use lunway_multipath::{Access, LaneState, LaneStatus};
+use lunway_multipath::{AluaState, LaneState, LaneStatus};
 use lunway_target::{AccessState, ChangeOptions, Config, OpenDevice, Server, TargetPortalGroup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -311,7 +311,7 @@ async fn a_lane_to_a_standby_port_is_open_from_the_first_and_used_when_the_stora
     let disk = open(&paired(portals)).await.unwrap();
     let lanes = disk.device().lanes();
     let seen: Vec<_> = lanes.iter().map(|lane| (lane.state.clone(), lane.access)).collect();
-    assert_eq!(seen, [(LaneState::Up, Access::Optimized), (LaneState::Up, Access::Standby)]);
+    assert_eq!(seen, [(LaneState::Up, AluaState::Optimized), (LaneState::Up, AluaState::Standby)]);
     let write = |byte: u8| {
         let data = Buf::copy_of(&[byte; 4096]).freeze();
         disk.device().write(0, data, Durability::Volatile).into_future()
@@ -328,8 +328,9 @@ async fn a_lane_to_a_standby_port_is_open_from_the_first_and_used_when_the_stora
     server.change(edit, ChangeOptions::default()).await.unwrap();
     // Nobody tells the idle lane; the other one hears of its own with this.
     write(2).await.unwrap();
-    let swapped =
-        |lanes: &[LaneStatus]| lanes[0].access == Access::Standby && lanes[1].access == Access::Optimized;
+    let swapped = |lanes: &[LaneStatus]| {
+        lanes[0].access == AluaState::Standby && lanes[1].access == AluaState::Optimized
+    };
     let lanes = until(&disk, swapped).await;
     assert!(lanes[1].path.write_ios > 0, "{lanes:#?}");
     disk.close().await;

@@ -11,7 +11,7 @@ use super::pace::Pace;
 use super::results::Compared;
 use super::run::{Comparing, Run};
 use super::run_error::RunError;
-use super::storage::{FILLS_LINK, Ground, open};
+use super::storage::{FILLS_LINK, ServedNetwork, open};
 use crate::cpu::CpuWatch;
 
 /// How long each run warms up, as a share of its time.
@@ -26,7 +26,7 @@ struct Busy {
     limited: u32,
 }
 
-impl Ground<'_> {
+impl ServedNetwork<'_> {
     /// Compares the two units of a run, row by row. `capacity` is what its cables carry, MB/s.
     pub(super) fn compare(
         &self,

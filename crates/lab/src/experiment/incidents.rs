@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::results::Happened;
 use super::run::{Incident, Storage};
-use super::storage::Ground;
+use super::storage::ServedNetwork;
 use crate::timeline::{self, Timeline};
 
 /// What is to happen in one measurement.
 pub(super) struct Incidents<'a> {
-    ground: &'a Ground<'a>,
+    served: &'a ServedNetwork<'a>,
     cables: Timeline,
     /// The cables that something happens to.
     touched: BTreeSet<String>,
@@ -21,7 +21,7 @@ pub(super) struct Incidents<'a> {
 }
 
 impl<'a> Incidents<'a> {
-    pub(super) fn of(ground: &'a Ground<'a>, storage: &Storage) -> Self {
+    pub(super) fn of(served: &'a ServedNetwork<'a>, storage: &Storage) -> Self {
         let (mut cables, mut targets) = (Vec::new(), Vec::new());
         for event in &storage.events {
             let at = event.at.within(storage.time, storage.time);
@@ -33,8 +33,8 @@ impl<'a> Incidents<'a> {
         }
         let touched = cables.iter().map(|event| event.action.cable().to_owned()).collect();
         // The check of the file has asked the same.
-        let cables = Timeline::new(&cables, ground.network.topology()).unwrap_or_default();
-        Self { ground, cables, touched, targets }
+        let cables = Timeline::new(&cables, served.network.topology()).unwrap_or_default();
+        Self { served, cables, touched, targets }
     }
 
     /// Lets it happen, with times counted from `origin`. After `time` everything is mended: what waits for a cable then
@@ -54,7 +54,7 @@ impl<'a> Incidents<'a> {
         if self.touched.is_empty() && self.targets.is_empty() {
             return Had::default();
         }
-        let Ground { network, targets, program, .. } = *self.ground;
+        let ServedNetwork { network, targets, program, .. } = *self.served;
         let cables = self.cables.start(network, origin);
         let wait_until = |at: Duration| {
             let wait = (origin + at).saturating_duration_since(Instant::now());

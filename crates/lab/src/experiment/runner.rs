@@ -14,7 +14,7 @@ use super::results::{Cell, Link, Results, Row, median};
 use super::run::{Measure, Run, Storage, Wire, rows};
 use super::run_error::RunError;
 use super::stolen::Retakes;
-use super::storage::{FILLS_LINK, Ground, Step};
+use super::storage::{FILLS_LINK, ServedNetwork, Step};
 use super::target::Target;
 use super::team::Team;
 use super::wire::{Answering, shaped};
@@ -124,18 +124,18 @@ impl Runner<'_> {
             self.pace.begin("starting targets", BUILDING);
             let teams = teams(experiment, &network)?;
             let targets = self.targets(&network, &teams)?;
-            let ground = Ground {
+            let served = ServedNetwork {
                 network: &network,
                 teams: &teams,
                 targets: &targets,
                 program: self.program,
                 cancel: self.cancel,
             };
-            self.fill(experiment, &ground)?;
-            let carried = step == STEPS_DOWN || self.carries(experiment, &ground, &links)?;
+            self.fill(experiment, &served)?;
+            let carried = step == STEPS_DOWN || self.carries(experiment, &served, &links)?;
             if carried || self.cancel.is_cancelled() {
-                self.storage(experiment, &ground, &links)?;
-                return self.comparisons(experiment, &ground, &links);
+                self.storage(experiment, &served, &links)?;
+                return self.comparisons(experiment, &served, &links);
             }
             topology = network.topology().scaled(STEP_DOWN);
             self.slowed(&topology);
@@ -197,7 +197,7 @@ impl Runner<'_> {
     }
 
     /// Every unit that is used, as far as it is used.
-    fn fill(&mut self, experiment: &Experiment, ground: &Ground<'_>) -> Result<(), RunError> {
+    fn fill(&mut self, experiment: &Experiment, served: &ServedNetwork<'_>) -> Result<(), RunError> {
         let mut units: Vec<(&Run, u16, u64)> = Vec::new();
         for run in &experiment.runs {
             for (lun, size) in run.units() {
@@ -210,7 +210,7 @@ impl Runner<'_> {
         }
         for (run, lun, size) in units {
             self.pace.begin(format!("filling lun {lun} of {}", run.target), filling(size));
-            ground.fill(run, lun, size, &mut self.pace)?;
+            served.fill(run, lun, size, &mut self.pace)?;
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Runner<'_> {
     fn carries(
         &mut self,
         experiment: &Experiment,
-        ground: &Ground<'_>,
+        served: &ServedNetwork<'_>,
         links: &[Link],
     ) -> Result<bool, RunError> {
         if !self.may_slow_down {
@@ -232,7 +232,7 @@ impl Runner<'_> {
             for &access in &storage.accesses {
                 self.pace.begin(format!("trying {} {}", run.test, access.name()), probe.time + probe.ramp);
                 let step = Step { access, policy: &run.policies[0], repeat: 0, capacity };
-                let samples = ground.measure(run, &probe, &step, &mut self.pace)?;
+                let samples = served.measure(run, &probe, &step, &mut self.pace)?;
                 if samples.iter().any(|(_, sample)| sample.limited) {
                     return Ok(false);
                 }
@@ -245,7 +245,7 @@ impl Runner<'_> {
     fn storage(
         &mut self,
         experiment: &Experiment,
-        ground: &Ground<'_>,
+        served: &ServedNetwork<'_>,
         links: &[Link],
     ) -> Result<(), RunError> {
         let mut steps = Vec::new();
@@ -278,7 +278,7 @@ impl Runner<'_> {
                 self.pace.begin(doing, time);
                 let step = Step { access, policy, repeat, capacity: capacity(run, links) };
                 let samples =
-                    retakes.measure(time, || ground.measure(run, storage, &step, &mut self.pace))?;
+                    retakes.measure(time, || served.measure(run, storage, &step, &mut self.pace))?;
                 for (rw, sample) in samples {
                     let row = self.results.rows.iter_mut().find(|row| row.is_of(run, policy, rw));
                     // A measurement that a cancel ended before it began says nothing.
@@ -296,7 +296,7 @@ impl Runner<'_> {
     fn comparisons(
         &mut self,
         experiment: &Experiment,
-        ground: &Ground<'_>,
+        served: &ServedNetwork<'_>,
         links: &[Link],
     ) -> Result<(), RunError> {
         for run in &experiment.runs {
@@ -304,7 +304,7 @@ impl Runner<'_> {
             if self.cancel.is_cancelled() {
                 return Ok(());
             }
-            let compared = ground.compare(run, comparing, capacity(run, links), &mut self.pace)?;
+            let compared = served.compare(run, comparing, capacity(run, links), &mut self.pace)?;
             self.results.comparisons.push(compared);
         }
         Ok(())

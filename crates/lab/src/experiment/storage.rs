@@ -38,7 +38,7 @@ pub(super) const FILLS_LINK: f64 = 0.93;
 pub(super) type Measured = Vec<(&'static str, Sample)>;
 
 /// A network with its targets, ready for I/O.
-pub(super) struct Ground<'a> {
+pub(super) struct ServedNetwork<'a> {
     pub(super) network: &'a Network,
     pub(super) teams: &'a [Team],
     pub(super) targets: &'a [Target],
@@ -62,7 +62,7 @@ struct Way {
     options: String,
 }
 
-impl Ground<'_> {
+impl ServedNetwork<'_> {
     /// The ways of a run's sessions, each with what charts call it.
     fn ways(&self, run: &Run, policy: &str) -> Result<Vec<Way>, RunError> {
         if let Some(team) = self.teams.iter().find(|team| team.is_of(run)) {

@@ -19,7 +19,7 @@ use super::unflushed::{Cover, Unflushed, Worth};
 use super::{Options, Unproven, WhenNone};
 use crate::health::Health;
 use crate::{
-    Access, Boundaries, Direction, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request,
+    AluaState, Boundaries, Direction, Lane, LaneEvent, LaneId, LaneShape, Piece, Pieces, Policy, Request,
     Scheduler, Use,
 };
 
@@ -55,7 +55,7 @@ pub(super) struct Core {
     changes: Changes,
     pub(super) counts: Vec<Counts>,
     /// What the scheduler was told of each lane.
-    told: Vec<(Use, Access, bool)>,
+    told: Vec<(Use, AluaState, bool)>,
     /// Where the scheduler puts its answer, kept for its memory.
     pieces: Pieces,
     /// Bytes of operations that wait.
@@ -295,7 +295,7 @@ impl Shared {
             late: LateChanges::default(),
             changes: Changes::Allowed,
             counts: vec![Counts::default(); lanes.len()],
-            told: vec![(Use::Out, Access::Optimized, false); lanes.len()],
+            told: vec![(Use::Out, AluaState::Optimized, false); lanes.len()],
             pieces: Pieces::default(),
             waiting: 0,
             volatile: shape.agreed().volatile_cache,

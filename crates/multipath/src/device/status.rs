@@ -6,7 +6,7 @@ use std::time::Duration;
 use lunway_block::{PathSample, PathState};
 
 use super::core::Shared;
-use crate::{Access, Lane, LaneState};
+use crate::{AluaState, Lane, LaneState};
 
 /// A lane as it is now.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct LaneStatus {
     /// What it is good for.
     pub state: LaneState,
     /// Access state that the storage tells of it.
-    pub access: Access,
+    pub access: AluaState,
     /// Its part of the bytes of late, from 0 to 1.
     pub share: f64,
     /// Bytes a second that it can read, as far as it was seen; `None` while it was never busy.

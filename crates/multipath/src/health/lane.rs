@@ -4,12 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use super::flap::Record;
-use crate::Access;
+use crate::AluaState;
 
 /// State of a lane, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneState {
-    /// It carries I/O (or would, if its [`Access`] let it).
+    /// It carries I/O (or would, if its [`AluaState`] let it).
     Up,
     /// It is connected and not used yet: it came and went, or the return to it is to wait.
     HeldBack {
@@ -78,7 +78,7 @@ pub(super) struct LaneHealth {
     pub(super) settled: u64,
     /// The last one that is taken for dead without proof.
     pub(super) presumed: u64,
-    pub(super) access: Access,
+    pub(super) access: AluaState,
     pub(super) silent: bool,
     /// Until then it is suspect for an operation that it did badly.
     pub(super) complaint: Option<Duration>,
@@ -99,7 +99,7 @@ impl LaneHealth {
             lost_at: Duration::ZERO,
             settled: 0,
             presumed: 0,
-            access: Access::Optimized,
+            access: AluaState::Optimized,
             silent: false,
             complaint: None,
             disabled: false,

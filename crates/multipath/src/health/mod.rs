@@ -9,7 +9,7 @@ pub use flap::Flap;
 pub use lane::LaneState;
 use lane::{Hold, LaneHealth, Link};
 
-use crate::{Access, LaneEvent, LaneId, Use};
+use crate::{AluaState, LaneEvent, LaneId, Use};
 
 /// Time for which a lane stays suspect after an operation that it did badly (an answer that never came, or a refusal
 /// while it says that it is up). Long enough that what was under way is tried elsewhere, short enough that a lane is
@@ -170,7 +170,7 @@ impl Health {
     }
 
     /// How good a lane is to have, the least the best.
-    fn rank(&self, id: LaneId) -> (bool, Access, bool) {
+    fn rank(&self, id: LaneId) -> (bool, AluaState, bool) {
         let lane = &self.lanes[id];
         (lane.reserve, lane.access, self.preferred.is_some_and(|preferred| preferred != id))
     }
@@ -256,7 +256,7 @@ impl Health {
         self.lanes[id].is_suspect()
     }
 
-    pub(crate) fn access(&self, id: LaneId) -> Access {
+    pub(crate) fn access(&self, id: LaneId) -> AluaState {
         self.lanes[id].access
     }
 

@@ -190,7 +190,7 @@ fn the_preferred_lane_and_the_optimized_lane_are_failed_back_to() {
     assert_eq!(world.states()[1], HeldBack { left: None });
 
     let mut world = World::new(&[false, false], Failback::Manual);
-    world.tell(1, &LaneEvent::Access(Access::NonOptimized));
+    world.tell(1, &LaneEvent::Access(AluaState::NonOptimized));
     world.lose(0);
     world.up(0);
     assert_eq!(world.states()[0], HeldBack { left: None });
@@ -199,10 +199,10 @@ fn the_preferred_lane_and_the_optimized_lane_are_failed_back_to() {
 #[test]
 fn what_is_not_active_carries_nothing() {
     let mut world = World::new(&[false, false], Failback::Immediate);
-    for access in [Access::Standby, Access::Unavailable] {
+    for access in [AluaState::Standby, AluaState::Unavailable] {
         world.tell(0, &LaneEvent::Access(access));
         assert_eq!(world.uses(), [Out, Active]);
-        world.tell(0, &LaneEvent::Access(Access::NonOptimized));
+        world.tell(0, &LaneEvent::Access(AluaState::NonOptimized));
         assert_eq!(world.uses(), [Active, Active], "which of them is the scheduler's choice");
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 pub use policy::{Policy, UnknownPolicy};
 pub use request::{Boundaries, Direction, Piece, Pieces, Request};
 
-use crate::Access;
+use crate::AluaState;
 use adaptive::Adaptive;
 use load::Load;
 use msdsm::Msdsm;
@@ -185,7 +185,7 @@ impl Scheduler {
     }
 
     /// Sets the access state of a lane (ALUA).
-    pub fn set_access(&mut self, lane: LaneId, access: Access) {
+    pub fn set_access(&mut self, lane: LaneId, access: AluaState) {
         if self.roster.set_access(lane, access) {
             self.service_time.returned(lane);
         }

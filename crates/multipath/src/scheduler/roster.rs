@@ -1,7 +1,7 @@
 //! Roster: the lanes that may be used now.
 
 use super::{LaneId, LaneShape, Use};
-use crate::Access;
+use crate::AluaState;
 
 /// The lanes' states, and the lanes to choose from.
 ///
@@ -24,7 +24,7 @@ pub(super) struct LaneState {
     pub(super) weight: u32,
     reserve: bool,
     usage: Use,
-    access: Access,
+    access: AluaState,
     suspect: bool,
     /// The less, the better; `OUT` for one that cannot be used.
     rank: u8,
@@ -38,7 +38,7 @@ impl LaneState {
             return OUT;
         }
         let reserve = self.reserve || self.usage == Use::Reserve;
-        u8::from(self.suspect) << 2 | u8::from(reserve) << 1 | u8::from(self.access != Access::Optimized)
+        u8::from(self.suspect) << 2 | u8::from(reserve) << 1 | u8::from(self.access != AluaState::Optimized)
     }
 }
 
@@ -51,7 +51,7 @@ impl Roster {
                 weight: shape.weight,
                 reserve: shape.reserve,
                 usage: Use::Out,
-                access: Access::Optimized,
+                access: AluaState::Optimized,
                 suspect: false,
                 rank: OUT,
             })
@@ -71,7 +71,7 @@ impl Roster {
     }
 
     /// Says what the storage thinks of a lane; true if it was closed to I/O and is not.
-    pub(super) fn set_access(&mut self, lane: LaneId, access: Access) -> bool {
+    pub(super) fn set_access(&mut self, lane: LaneId, access: AluaState) -> bool {
         let before = std::mem::replace(&mut self.lanes[lane].access, access);
         self.rank_anew();
         !before.is_active() && access.is_active()

@@ -13,7 +13,7 @@ use lunway_block::{
     BlockDevice, BlockError, Buf, CacheNews, Durability, Fate, Geometry, Io, PathState, SharedBuf, Zeroing,
 };
 use lunway_multipath::{
-    Access, Failback, Lane, LaneEvent, LaneShape, LaneState, MultipathDevice, Options, Policy, Port,
+    AluaState, Failback, Lane, LaneEvent, LaneShape, LaneState, MultipathDevice, Options, Policy, Port,
     Unproven, WhenNone,
 };
 use tokio::task::{JoinHandle, yield_now};
@@ -207,7 +207,7 @@ async fn a_barrier_whose_lane_is_lost_is_sent_over_the_next_one() {
     let write = world.write(0);
     settle_down().await;
     world.lanes[0].lose(1);
-    world.lanes[2].tell(LaneEvent::Access(Access::Standby));
+    world.lanes[2].tell(LaneEvent::Access(AluaState::Standby));
     sleep(10 * SECOND).await;
     let barrier = world.next(1).await.unwrap();
     assert_eq!(barrier.asked, Asked::Barrier);
@@ -714,12 +714,12 @@ async fn lanes_can_be_switched_off_and_the_policy_changed_while_operations_run()
 #[tokio::test(start_paused = true)]
 async fn access_decides_which_lanes_are_used() {
     let world = World::with(2, Options { policy: Policy::RoundRobin, ..Options::default() });
-    world.lanes[0].tell(LaneEvent::Access(Access::Standby));
+    world.lanes[0].tell(LaneEvent::Access(AluaState::Standby));
     let _reads = [world.read(0), world.read(4096)];
     settle_down().await;
     assert_eq!(world.in_flight(), [0, 2]);
-    world.lanes[0].tell(LaneEvent::Access(Access::Optimized));
-    world.lanes[1].tell(LaneEvent::Access(Access::NonOptimized));
+    world.lanes[0].tell(LaneEvent::Access(AluaState::Optimized));
+    world.lanes[1].tell(LaneEvent::Access(AluaState::NonOptimized));
     let _reads = [world.read(0), world.read(4096)];
     settle_down().await;
     assert_eq!(world.in_flight(), [2, 2], "the optimized one takes all that is new");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lunway_block::{
     BlockDevice, BlockError, Buf, Durability, Fate, Geometry, Io, ResizeCallback, SharedBuf, Zeroing,
 };
-use lunway_multipath::{Access, Lane, LaneEvent, LaneListener};
+use lunway_multipath::{AluaState, Lane, LaneEvent, LaneListener};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
@@ -38,7 +38,7 @@ struct Session {
     /// Nothing goes over it any more, and nobody has noticed yet.
     dead: bool,
     settled: u64,
-    access: Access,
+    access: AluaState,
     commands: BTreeMap<u64, Command>,
     next: u64,
     /// How often the storage had been restarted when the session began.
@@ -68,7 +68,7 @@ impl SimLane {
             up: joins_after.is_none(),
             dead: false,
             settled: 0,
-            access: Access::Optimized,
+            access: AluaState::Optimized,
             commands: BTreeMap::new(),
             next: 0,
             restarts: 0,
@@ -111,7 +111,7 @@ impl SimLane {
         }
     }
 
-    pub(crate) fn set_access(&self, access: Access) {
+    pub(crate) fn set_access(&self, access: AluaState) {
         self.lock().access = access;
         self.tell(LaneEvent::Access(access));
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf};
 use lunway_multipath::{
-    Access, Failback, Flap, Lane, LaneShape, MultipathDevice, Options, Policy, Port, QUEUE_BYTES, Unproven,
-    WhenNone,
+    AluaState, Failback, Flap, Lane, LaneShape, MultipathDevice, Options, Policy, Port, QUEUE_BYTES,
+    Unproven, WhenNone,
 };
 use lunway_retain::{RetainingDevice, UNFLUSHED_MAX};
 use tokio::sync::Notify;
@@ -307,13 +307,17 @@ impl World {
                     });
                 }
                 80..88 => {
-                    let accesses =
-                        [Access::Optimized, Access::NonOptimized, Access::Standby, Access::Unavailable];
+                    let accesses = [
+                        AluaState::Optimized,
+                        AluaState::NonOptimized,
+                        AluaState::Standby,
+                        AluaState::Unavailable,
+                    ];
                     let (access, time) = (accesses[random.below(4) as usize], random.micros(500_000));
                     tokio::spawn(async move {
                         lane.set_access(access);
                         sleep(time).await;
-                        lane.set_access(Access::Optimized);
+                        lane.set_access(AluaState::Optimized);
                     });
                 }
                 88..92 => device.set_policy(some_policy(&mut random)),
@@ -374,7 +378,7 @@ impl World {
         // Until lanes are back, trouble under way is over, and what was dropped has ended.
         sleep(3 * PATIENCE).await;
         for lane in self.lanes() {
-            lane.set_access(Access::Optimized);
+            lane.set_access(AluaState::Optimized);
             lane.seem_silent(false);
         }
         // Sessions that died without anybody noticing, because nobody asked them anything.

@@ -43,7 +43,7 @@ pub(crate) enum Purpose {
 ///
 /// Opening, listing and inspecting use nothing else. A device hands `stream` and `core` to its driver once it knows the
 /// logical unit, and comes back to a new one after each lost connection.
-pub(crate) struct Nexus {
+pub(crate) struct FreshSession {
     stream: TcpStream,
     core: InitiatorConnection,
     portal: String,
@@ -57,7 +57,7 @@ pub(crate) struct Nexus {
     heard: Option<Instant>,
 }
 
-impl Nexus {
+impl FreshSession {
     /// Connects and logs in, following redirections. See [`Dialling`] for `hope`.
     pub(crate) async fn dial(
         url: &IscsiUrl,
@@ -103,7 +103,7 @@ impl Nexus {
         let now = Instant::now();
         let watch =
             options.silence.and_then(|silence| Some((Watch::new(silence, now), Probe::of(&stream).ok()?)));
-        let mut nexus = Self {
+        let mut fresh = Self {
             stream,
             watch,
             heard: None,
@@ -118,9 +118,9 @@ impl Nexus {
         // The core has its own limit; this one is for a core that is never asked because bytes trickle.
         let deadline = now + options.login_timeout + Duration::from_secs(1);
         loop {
-            match nexus.event("the login", options.login_timeout, deadline).await? {
-                InitiatorEvent::LoggedIn(_) => return Ok(nexus),
-                InitiatorEvent::Closing(reason) => return Err(nexus.closed(reason)),
+            match fresh.event("the login", options.login_timeout, deadline).await? {
+                InitiatorEvent::LoggedIn(_) => return Ok(fresh),
+                InitiatorEvent::Closing(reason) => return Err(fresh.closed(reason)),
                 _ => {}
             }
         }
@@ -369,7 +369,7 @@ impl Nexus {
     }
 }
 
-impl Exchange for Nexus {
+impl Exchange for FreshSession {
     async fn exchange(&mut self, cdb: &[u8], data_in: usize) -> Result<Answer, OpenError> {
         self.command(cdb, data_in, TaskAttribute::SIMPLE).await
     }
