@@ -39,7 +39,7 @@ impl fmt::Display for Mark {
 pub struct Marks(pub Vec<Mark>);
 
 impl Marks {
-    /// Reads every `.rs` below `root`/`directory`, but for this crate, whose comments explain marks.
+    /// Reads every `.rs` below `root`/`directory`.
     pub fn read(root: &Path, directory: &Path) -> io::Result<Self> {
         let mut marks = Self::default();
         marks.walk(root, directory)?;
@@ -54,9 +54,7 @@ impl Marks {
         for name in entries {
             let path = directory.join(&name);
             if root.join(&path).is_dir() {
-                if path != Path::new("crates/trace") {
-                    self.walk(root, &path)?;
-                }
+                self.walk(root, &path)?;
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 self.take(&path, &fs::read_to_string(root.join(&path))?);
             }
