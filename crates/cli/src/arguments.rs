@@ -146,4 +146,14 @@ mod tests {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
     }
+
+    #[test]
+    fn the_help_and_the_page_of_devices_name_every_kind() {
+        let page = include_str!("../../../docs/src/devices.md");
+        for kind in lunway_block::spec::KINDS.split(", ") {
+            // A file is a path, in the help.
+            assert!(kind == "file:" || DEVICES.contains(kind), "{kind} is missing in the help");
+            assert!(page.contains(&format!("`{kind}")), "{kind} is missing in docs/src/devices.md");
+        }
+    }
 }

@@ -164,7 +164,14 @@ pub async fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Opened, Op
                     return Err(error);
                 }
             },
-            _ => {}
+            // Named one by one, so that a decorator cannot be forgotten.
+            DeviceSpec::Ram { .. }
+            | DeviceSpec::Null { .. }
+            | DeviceSpec::File { .. }
+            | DeviceSpec::Vhdx { .. }
+            | DeviceSpec::Image { .. }
+            | DeviceSpec::Paths { .. }
+            | DeviceSpec::Iscsi { .. } => unreachable!("a back end has nothing inside"),
         }
     }
     if within {

@@ -41,7 +41,8 @@ use crate::size::{ExactSize, SizeError, parse_size};
 /// How many decorators may be stacked: more than anybody needs, and no text can exhaust the stack.
 pub const DEPTH_MAX: usize = 16;
 
-const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, delay:, rate:, fault:, readonly:, stats:";
+/// Every word before a colon that is a kind of device. What is not in this list is not read.
+pub const KINDS: &str = "iscsi://, paths:, ram:, null:, raw:, file:, vhdx:, vhd:, qcow2:, delay:, rate:, fault:, readonly:, stats:";
 
 /// A device as it was named: a tree of decorators around one back end.
 ///
@@ -299,7 +300,13 @@ impl DeviceSpec {
             | Self::ReadOnly { inner }
             | Self::VhdxOn { inner }
             | Self::Stats { inner } => inner.leaf_mut(),
-            leaf => leaf,
+            leaf @ (Self::Ram { .. }
+            | Self::Null { .. }
+            | Self::File { .. }
+            | Self::Vhdx { .. }
+            | Self::Image { .. }
+            | Self::Paths { .. }
+            | Self::Iscsi { .. }) => leaf,
         }
     }
 
@@ -311,6 +318,9 @@ impl DeviceSpec {
             return Err(SpecError::Missing { after: after.to_owned() });
         }
         let Some((kind, rest)) = split_kind(text) else { return Self::of_path(text) };
+        if !is_kind(kind) {
+            return Err(SpecError::UnknownKind { kind: kind.to_owned() });
+        }
         let inner = |text: &str| Self::parse_at(text, kind, depth + 1).map(Box::new);
         // `ARGUMENT:DEVICE`; without the colon there is an argument and no device.
         let split = || rest.split_once(':').unwrap_or((rest, ""));
