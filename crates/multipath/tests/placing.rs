@@ -21,15 +21,9 @@ enum Step {
 
 fn policy() -> impl Strategy<Value = Policy> {
     prop_oneof![
-        6 => Just(Policy::Adaptive),
-        1 => Just(Policy::Failover { preferred: None }),
+        5 => Just(Policy::Adaptive),
         1 => (0_usize..8).prop_map(|lane| Policy::Failover { preferred: Some(lane) }),
-        1 => Just(Policy::RoundRobin),
-        1 => Just(Policy::RoundRobinSubset),
-        1 => Just(Policy::LeastQueueDepth),
-        1 => Just(Policy::Weighted),
-        1 => Just(Policy::LeastBlocks),
-        1 => Just(Policy::ServiceTime),
+        8 => proptest::sample::select(&Policy::ALL[..]),
     ]
 }
 

@@ -156,7 +156,12 @@ impl Scheduler {
             _ if self.roster.candidates.len() == 1 => Some(first),
             Policy::Adaptive => None,
             Policy::ServiceTime => Some(self.service_time.choose(request.len, &self.roster, &self.load)),
-            policy => Some(self.msdsm.choose(policy, request, &self.roster, &self.load)),
+            policy @ (Policy::Failover { .. }
+            | Policy::RoundRobin
+            | Policy::RoundRobinSubset
+            | Policy::LeastQueueDepth
+            | Policy::Weighted
+            | Policy::LeastBlocks) => Some(self.msdsm.choose(policy, request, &self.roster, &self.load)),
         };
         match lane {
             Some(lane) => pieces.push(self.adaptive.put(lane, request.direction, request.len, now)),

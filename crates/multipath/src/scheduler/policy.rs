@@ -34,22 +34,32 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The names, as people write them.
-    pub const NAMES: [&str; 8] = [
-        "adaptive",
-        "failover",
-        "round-robin",
-        "round-robin-subset",
-        "least-queue-depth",
-        "weighted",
-        "least-blocks",
-        "service-time",
+    /// All policies, in the order in which they are listed for people.
+    pub const ALL: [Self; 8] = [
+        Self::Adaptive,
+        Self::Failover { preferred: None },
+        Self::RoundRobin,
+        Self::RoundRobinSubset,
+        Self::LeastQueueDepth,
+        Self::Weighted,
+        Self::LeastBlocks,
+        Self::ServiceTime,
     ];
-}
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+    /// Their names, as people write them.
+    pub const NAMES: [&str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = Self::ALL[index].name();
+            index += 1;
+        }
+        names
+    };
+
+    /// The name, as people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Failover { .. } => "failover",
             Self::RoundRobin => "round-robin",
             Self::RoundRobinSubset => "round-robin-subset",
@@ -58,7 +68,13 @@ impl fmt::Display for Policy {
             Self::LeastBlocks => "least-blocks",
             Self::ServiceTime => "service-time",
             Self::Adaptive => "adaptive",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -71,17 +87,8 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        Ok(match name {
-            "failover" => Self::Failover { preferred: None },
-            "round-robin" => Self::RoundRobin,
-            "round-robin-subset" => Self::RoundRobinSubset,
-            "least-queue-depth" => Self::LeastQueueDepth,
-            "weighted" => Self::Weighted,
-            "least-blocks" => Self::LeastBlocks,
-            "service-time" => Self::ServiceTime,
-            "adaptive" => Self::Adaptive,
-            _ => return Err(UnknownPolicy(name.to_owned())),
-        })
+        let named = Self::ALL.into_iter().find(|policy| policy.name() == name);
+        named.ok_or_else(|| UnknownPolicy(name.to_owned()))
     }
 }
 
