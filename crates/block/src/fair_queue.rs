@@ -1,42 +1,121 @@
-//! A fair queue: owners take turns.
+//! A fair queue: owners and their groups take turns.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-/// Bounded queues of several owners, from which the next item is that of the owner whose turn it is: each has one item
-/// to a turn, those of one in their order. So an owner with thousands of items delays another by one of each turn.
+use crate::owner::OwnerKey;
+
+/// Bounded queues of several owners, from which the next item is that of the owner whose turn it is.
 ///
-/// **Bounds.** An owner may bring more while it has fewer items than there are places left of `2 * max`: one alone has
-/// `max` at most, of several each has less, and who has many brings no more until others had their part (the dynamic
-/// thresholds by which switches share their memory, Choudhury and Hahne 1998).
+/// **Turns** are taken at each level of an [`OwnerKey`]: by the outer groups, in each by its inner groups, and in each of
+/// these by its owners; the items of an owner keep their order. So an owner with thousands of items delays another by one
+/// of each turn, and a host with sixty sessions delays another host by one as well.
+///
+/// **Bounds.** One may bring more while it has fewer items than there are places left where it stands: an owner of the
+/// `2 * max` of its inner group, an inner group of the `4 * max` of its outer one, an outer group of the `8 * max` of all.
+/// One owner alone has `max` at most, of several each has less, and who has many brings no more until others had their
+/// part (the dynamic thresholds by which switches share their memory, Choudhury and Hahne 1998).
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    queues: HashMap<u64, VecDeque<T>>,
-    /// Owners with items, in the order of their turns.
-    next: VecDeque<u64>,
-    len: usize,
+    all: Node<T>,
     max: usize,
 }
 
+/// An owner with its items, or a group with its members.
+#[derive(Debug)]
+struct Node<T> {
+    /// Items of all members.
+    len: usize,
+    /// Of an owner.
+    items: VecDeque<T>,
+    /// Of a group: those that have items, in the order of their turns. Searched from the front: they are the sessions of
+    /// one host that wait for one device, or hosts that do.
+    members: VecDeque<(u64, Node<T>)>,
+}
+
+impl<T> Node<T> {
+    fn new() -> Self {
+        Self { len: 0, items: VecDeque::new(), members: VecDeque::new() }
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        self.members.iter().position(|(member, _)| *member == id)
+    }
+
+    fn push(&mut self, path: &[u64], item: T) {
+        self.len += 1;
+        let Some((id, path)) = path.split_first() else { return self.items.push_back(item) };
+        let index = self.position(*id).unwrap_or_else(|| {
+            self.members.push_back((*id, Self::new()));
+            self.members.len() - 1
+        });
+        self.members[index].1.push(path, item);
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let item = match self.members.pop_front() {
+            Some((id, mut member)) => {
+                let item = member.pop();
+                if member.len > 0 {
+                    self.members.push_back((id, member));
+                }
+                item
+            }
+            None => self.items.pop_front(),
+        }?;
+        self.len -= 1;
+        Some(item)
+    }
+
+    fn remove(&mut self, path: &[u64]) -> VecDeque<T> {
+        let removed = match path.split_first() {
+            None => std::mem::take(&mut self.items),
+            Some((id, path)) => {
+                let Some(index) = self.position(*id) else { return VecDeque::new() };
+                let member = &mut self.members[index].1;
+                let removed = member.remove(path);
+                if member.len == 0 {
+                    self.members.remove(index);
+                }
+                removed
+            }
+        };
+        self.len -= removed.len();
+        removed
+    }
+}
+
 impl<T> FairQueue<T> {
+    /// How much less room each level has than the one around it.
+    const NARROWING: usize = 2;
+
     /// An empty queue with places for `max` items of one owner alone.
     pub fn new(max: usize) -> Self {
-        Self { queues: HashMap::new(), next: VecDeque::new(), len: 0, max }
+        Self { all: Node::new(), max }
     }
 
     /// Items of all owners.
     pub fn len(&self) -> usize {
-        self.len
+        self.all.len
     }
 
     /// Whether no owner has an item.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.all.len == 0
     }
 
     /// Whether an owner may bring one more.
-    pub fn admits(&self, owner: u64) -> bool {
-        let own = self.queues.get(&owner).map_or(0, VecDeque::len);
-        own < self.max.saturating_mul(2).saturating_sub(self.len)
+    pub fn admits(&self, owner: OwnerKey) -> bool {
+        let (mut around, mut room) = (Some(&self.all), self.max);
+        for _ in 0..OwnerKey::LEVELS {
+            room = room.saturating_mul(Self::NARROWING);
+        }
+        owner.0.iter().all(|id| {
+            let taken = around.map_or(0, |node| node.len);
+            around = around.and_then(|node| node.position(*id).map(|index| &node.members[index].1));
+            let free = room.saturating_sub(taken);
+            room /= Self::NARROWING;
+            around.map_or(0, |node| node.len) < free
+        })
     }
 
     /// Appends an item.
@@ -44,39 +123,22 @@ impl<T> FairQueue<T> {
     /// # Errors
     ///
     /// Gives the item back where the owner has no place.
-    pub fn push(&mut self, owner: u64, item: T) -> Result<(), T> {
+    pub fn push(&mut self, owner: OwnerKey, item: T) -> Result<(), T> {
         if !self.admits(owner) {
             return Err(item);
         }
-        let queue = self.queues.entry(owner).or_default();
-        if queue.is_empty() {
-            self.next.push_back(owner);
-        }
-        queue.push_back(item);
-        self.len += 1;
+        self.all.push(&owner.0, item);
         Ok(())
     }
 
     /// Takes the next item.
     pub fn pop(&mut self) -> Option<T> {
-        let owner = self.next.pop_front()?;
-        let queue = self.queues.get_mut(&owner)?;
-        let item = queue.pop_front()?;
-        self.len -= 1;
-        if queue.is_empty() {
-            self.queues.remove(&owner);
-        } else {
-            self.next.push_back(owner);
-        }
-        Some(item)
+        self.all.pop()
     }
 
     /// Takes out everything of an owner.
-    pub fn remove(&mut self, owner: u64) -> VecDeque<T> {
-        let Some(queue) = self.queues.remove(&owner) else { return VecDeque::new() };
-        self.next.retain(|next| *next != owner);
-        self.len -= queue.len();
-        queue
+    pub fn remove(&mut self, owner: OwnerKey) -> VecDeque<T> {
+        self.all.remove(&owner.0)
     }
 
     /// Takes out everything.
@@ -89,39 +151,78 @@ impl<T> FairQueue<T> {
 mod tests {
     use super::*;
 
-    fn filled(max: usize, items: &[(u64, u32)]) -> FairQueue<u32> {
+    /// An owner in a group of its own.
+    fn alone(id: u64) -> OwnerKey {
+        OwnerKey([id; OwnerKey::LEVELS])
+    }
+
+    fn filled(max: usize, items: &[(OwnerKey, u32)]) -> FairQueue<u32> {
         let mut turns = FairQueue::new(max);
         items.iter().for_each(|(owner, item)| turns.push(*owner, *item).unwrap());
         turns
     }
 
-    #[test]
-    fn owners_take_turns_and_keep_the_order_of_their_own() {
-        let mut turns = filled(9, &[(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (3, 31)]);
-        assert_eq!(turns.drain().collect::<Vec<_>>(), [10, 20, 30, 11, 31, 12]);
-        assert!(turns.is_empty() && turns.queues.is_empty() && turns.next.is_empty());
+    fn brought(turns: &mut FairQueue<u32>, owner: OwnerKey, item: u32) -> usize {
+        (0..999).take_while(|_| turns.push(owner, item).is_ok()).count()
     }
 
     #[test]
-    fn an_owner_that_fills_the_queue_keeps_no_other_out() {
-        let mut turns = FairQueue::new(8);
-        let brought =
-            |turns: &mut FairQueue<u32>, owner| (0..99).take_while(|_| turns.push(owner, 0).is_ok()).count();
-        assert_eq!([1, 2, 3, 4].map(|owner| brought(&mut turns, owner)), [8, 4, 2, 1]);
-        for _ in 0..9 {
-            turns.pop();
+    fn owners_take_turns_and_keep_the_order_of_their_own() {
+        let items = [(1, 10), (1, 11), (1, 12), (2, 20), (3, 30), (3, 31)];
+        let mut turns = filled(9, &items.map(|(owner, item)| (alone(owner), item)));
+        assert_eq!(turns.drain().collect::<Vec<_>>(), [10, 20, 30, 11, 31, 12]);
+        assert!(turns.is_empty() && turns.all.members.is_empty());
+    }
+
+    /// A principal with a host of 64 sessions and one of one, beside a principal with one session: items taken of each
+    /// of the three.
+    #[test]
+    fn a_host_with_64_sessions_has_no_more_turns_than_a_neighbour_with_one() {
+        let [many, few, other] = [0, 1, 2];
+        let mut turns = FairQueue::new(256);
+        for session in 100..164 {
+            for _ in 0..4 {
+                turns.push(OwnerKey([1, 10, session]), many).unwrap();
+            }
         }
+        for _ in 0..32 {
+            turns.push(OwnerKey([1, 11, 200]), few).unwrap();
+            turns.push(OwnerKey([2, 20, 300]), other).unwrap();
+        }
+        let mut taken = [0; 3];
+        (0..64).for_each(|_| taken[turns.pop().unwrap() as usize] += 1);
+        assert_eq!(
+            taken,
+            [16, 16, 32],
+            "of 64 turns: 64 sessions, the host beside them, the other principal"
+        );
+    }
+
+    #[test]
+    fn an_owner_or_a_group_that_fills_the_queue_keeps_no_other_out() {
+        let mut turns = FairQueue::new(8);
+        // Sessions of one host, then another host of the principal, then another principal.
+        let of_host: Vec<_> = (1..99).map(|id| brought(&mut turns, OwnerKey([1, 1, id]), 0)).collect();
+        assert_eq!(of_host[..4], [8, 4, 2, 1]);
+        assert_eq!(of_host.iter().sum::<usize>(), 16);
+        assert_eq!(brought(&mut turns, OwnerKey([1, 2, 100]), 0), 8);
+        let of_principal: usize = (3..99).map(|host| brought(&mut turns, OwnerKey([1, host, host]), 0)).sum();
+        assert!(turns.len() <= 32 && of_principal > 0, "{} {of_principal}", turns.len());
+        assert_eq!(brought(&mut turns, alone(2), 0), 8);
+        (3..999).for_each(|id| drop(brought(&mut turns, alone(id), 0)));
+        assert!(turns.len() <= 64, "{}", turns.len());
         // As places become free they go to who has few.
-        assert_eq!([1, 9].map(|owner| brought(&mut turns, owner)), [3, 4]);
-        let all: usize = (10..99).map(|owner| brought(&mut turns, owner)).sum();
-        assert!(turns.len() == 16 && all > 0, "{}", turns.len());
+        (0..9).for_each(|_| drop(turns.pop()));
+        assert!(brought(&mut turns, alone(1000), 0) > 0);
     }
 
     #[test]
     fn what_an_owner_has_is_taken_out_and_others_keep_their_turns() {
-        let mut turns = filled(9, &[(1, 10), (2, 20), (1, 11), (3, 30)]);
-        assert_eq!(turns.remove(1), [10, 11]);
-        assert_eq!(turns.remove(1), []);
+        let items = [(1, 10), (2, 20), (1, 11), (3, 30)];
+        let mut turns = filled(9, &items.map(|(owner, item)| (alone(owner), item)));
+        assert_eq!(turns.remove(alone(1)), [10, 11]);
+        assert_eq!(turns.remove(alone(1)), []);
         assert_eq!((turns.pop(), turns.pop(), turns.pop(), turns.len()), (Some(20), Some(30), None, 0));
+        assert!(turns.all.members.is_empty());
     }
 }

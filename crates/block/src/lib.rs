@@ -83,6 +83,6 @@ pub use geometry::{Geometry, Unmap};
 pub use identity::Identity;
 pub use io::{Io, IoFuture};
 pub use layer::Layer;
-pub use owner::{Entered, Owner};
+pub use owner::{Entered, Owner, OwnerKey, beyond_owner};
 pub use path::{PathSample, PathState};
 pub use time_slice::{TimeSlices, hand_out_time_slices, in_time_slices};

@@ -122,9 +122,8 @@ impl State {
         }
         self.last_ticket += 1;
         if self.handed_out {
-            let owner = Owner::current().map_or(Owner::NONE, |owner| owner.id());
             // There is a place for every ticket of 64 bits.
-            let _ = self.waiting.push(owner, self.last_ticket);
+            let _ = self.waiting.push(Owner::current_key(), self.last_ticket);
             self.wakers.insert(self.last_ticket, waker.clone());
         } else {
             waker.wake_by_ref();

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
-use lunway_block::{BlockError, Buf, Durability, FairQueue, Owner, SharedBuf};
+use lunway_block::{BlockError, Buf, Durability, FairQueue, Owner, OwnerKey, SharedBuf};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -224,7 +224,7 @@ impl Ring {
         let (owner, device) = (Owner::current(), transfer.device);
         match owner.as_ref() {
             Some(owner) if owner.is_gone() => transfer.finish(Err(BlockError::Busy)),
-            owner => self.start(owner.map_or(Owner::NONE, Owner::id), transfer),
+            owner => self.start(owner.map_or(OwnerKey::NONE, Owner::key), transfer),
         }
         let ring = Arc::downgrade(self);
         unless_gone(owner, answer, move |owner| {
@@ -239,13 +239,13 @@ impl Ring {
     }
 
     /// Drops what waits of an owner, which answers it.
-    fn forget(&self, device: u64, owner: u64) {
+    fn forget(&self, device: u64, owner: OwnerKey) {
         let dropped = self.lock().devices.get_mut(&device).map(|turn| turn.waiting.remove(owner));
         let dropped = dropped.into_iter().flatten();
         dropped.for_each(|transfer| transfer.finish(Err(BlockError::lost())));
     }
 
-    fn start(self: &Arc<Self>, owner: u64, transfer: Transfer) {
+    fn start(self: &Arc<Self>, owner: OwnerKey, transfer: Transfer) {
         let (collected, refused) = {
             let mut state = self.lock();
             let turn = state.devices.entry(transfer.device).or_default();

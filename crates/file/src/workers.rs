@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use lunway_block::{BlockError, FairQueue, Io, Owner};
+use lunway_block::{BlockError, FairQueue, Io, Owner, OwnerKey};
 
 use crate::answer::{Answer, pair};
 
@@ -186,9 +186,9 @@ impl Lane {
     }
 
     fn push(&self, owner: Option<&Owner>, job: Job) -> Result<(), Refused> {
-        let id = owner.map_or(Owner::NONE, Owner::id);
+        let key = owner.map_or(OwnerKey::NONE, Owner::key);
         let mut queue = self.shared.lock();
-        if owner.is_some_and(Owner::is_gone) || !queue.jobs.admits(id) {
+        if owner.is_some_and(Owner::is_gone) || !queue.jobs.admits(key) {
             return Err(Refused);
         }
         // An idle thread counts once for each job that waits for it.
@@ -202,7 +202,7 @@ impl Lane {
                 Err(_) => return Err(Refused),
             }
         }
-        queue.jobs.push(id, job).map_err(|_| Refused)?;
+        queue.jobs.push(key, job).map_err(|_| Refused)?;
         self.shared.pending.fetch_add(1, Ordering::Relaxed);
         self.shared.call(queue);
         Ok(())
@@ -222,7 +222,7 @@ impl Shared {
     }
 
     /// Drops what has not begun of an owner, which answers it.
-    fn forget(&self, owner: u64) {
+    fn forget(&self, owner: OwnerKey) {
         let jobs = self.lock().jobs.remove(owner);
         self.pending.fetch_sub(jobs.len(), Ordering::Relaxed);
     }
@@ -268,14 +268,14 @@ impl Shared {
 pub(crate) fn unless_gone<T>(
     owner: Option<Owner>,
     mut answer: Answer<T>,
-    forget: impl Fn(u64) + Send,
+    forget: impl Fn(OwnerKey) + Send,
 ) -> impl Future<Output = Option<T>> + Send
 where
     T: Send,
 {
     poll_fn(move |cx| {
         if let Some(owner) = owner.as_ref().filter(|owner| owner.is_gone()) {
-            forget(owner.id());
+            forget(owner.key());
         }
         Pin::new(&mut answer).poll(cx)
     })
@@ -383,6 +383,25 @@ mod tests {
             job.await.unwrap();
         }
         assert_eq!(notes.lock().unwrap()[..6], [0, 1000, 1, 1001, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_host_with_64_sessions_delays_a_neighbour_by_one_job_to_a_turn() {
+        let (lane, go, notes) = held(Lane::new("file-test", Bound::One));
+        let job = |owner: &Owner, number| {
+            let _entered = owner.enter();
+            note(&lane, &notes, number)
+        };
+        let sessions = (0..64).map(|_| Owner::in_groups(["", "host"]));
+        let mut jobs: Vec<_> =
+            sessions.flat_map(|session| [0, 1, 2, 3].map(|number| job(&session, number))).collect();
+        let neighbour = Owner::in_groups(["", "neighbour"]);
+        jobs.extend([1000, 1001, 1002].map(|number| job(&neighbour, number)));
+        drop(go);
+        for job in jobs {
+            job.await.unwrap();
+        }
+        assert_eq!(notes.lock().unwrap()[..6], [0, 1000, 0, 1001, 0, 1002]);
     }
 
     #[tokio::test]

@@ -32,6 +32,14 @@ pub struct PortPair {
     pub principal: String,
 }
 
+impl PortPair {
+    /// An owner of operations in the group of the host, which is one of the principal's: see [`Owner::in_groups`].
+    fn owner(&self) -> Owner {
+        let host = self.initiator_port.rsplit_once(",i,").map_or(&*self.initiator_port, |(name, _)| name);
+        Owner::in_groups([&self.principal, host])
+    }
+}
+
 /// What a transport says of a command beside its CDB and data.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskOptions {
@@ -274,11 +282,12 @@ impl Nexus {
         let identity =
             NexusIdentity { id, ports, target, tasks: OnceLock::new(), group: AtomicU32::default() };
         identity.set_group(group);
+        let owner = identity.ports.owner();
         Self {
             identity: Arc::new(identity),
             seen: RwLock::new(Seen { view, units: Vec::new(), former: BTreeMap::new() }),
             closed: AtomicBool::new(false),
-            owner: Owner::new(),
+            owner,
         }
     }
 
