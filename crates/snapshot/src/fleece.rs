@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, Extent, ExtentKind, Geometry, Io};
 
 /// The unit of copies, bytes: the grain of change tracking and the leaf of backups, so that what a backup has to read
 /// is what is kept for it. A random write of 4 KiB costs a copy of this, once.
@@ -19,7 +19,7 @@ pub const GRAIN: u64 = 64 << 10;
 /// How long a change waits for a copy at most; the snapshot breaks then. A local disk that is in order answers within
 /// 100 ms; initiators give a command up after 30 s.
 pub const COPY_TIME: Duration = Duration::from_secs(2);
-/// How often it is seen whether one waits longer.
+/// How often it is seen whether one waits longer, and a disk is asked again that was too busy for a copy.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// Grains that are copied at a time: 1 MiB.
 const COPY_GRAINS: u64 = 16;
@@ -72,7 +72,7 @@ pub struct Usage {
 /// it was kept meanwhile.
 ///
 /// It [ends](Self::end) once: deleted, or broken by an area that is full, fails, or does not answer within
-/// [`COPY_TIME`]. Changes that wait go on at that moment, and readers get the reason as an error.
+/// [`COPY_TIME`]; a disk that is busy is asked again as long. Changes that wait go on at that moment, and readers get the reason as an error.
 pub struct Fleece {
     geometry: Geometry,
     area_bytes: u64,
@@ -93,6 +93,9 @@ struct State {
     changes: BTreeMap<u64, Instant>,
     last_change: u64,
     wakers: Vec<Waker>,
+    /// Rounds of the watching thread, and copies that wait for the next one.
+    round: u64,
+    pausing: Vec<Waker>,
 }
 
 /// The device, and the place for what is copied.
@@ -170,7 +173,9 @@ impl Fleece {
             // Before any change goes on that was not copied.
             self.over.store(true, SeqCst);
             state.grains.clear();
-            (std::mem::take(&mut state.wakers), state.disks.take())
+            let mut wakers = std::mem::take(&mut state.wakers);
+            wakers.append(&mut state.pausing);
+            (wakers, state.disks.take())
         };
         self.watched.notify_all();
         drop(disks);
@@ -229,8 +234,8 @@ impl Fleece {
     async fn data(&self, grains: Range<u64>) -> Vec<Range<u64>> {
         let range = self.bytes(grains.clone());
         let Some(Disks { origin, .. }) = self.state().disks.clone() else { return Vec::new() };
-        let extents = origin.extents(range.start, range.end - range.start);
-        let Some(Ok(extents)) = self.unless_ended(extents.into_future()).await else { return vec![grains] };
+        let extents = self.for_copy(|| origin.extents(range.start, range.end - range.start));
+        let Some(Ok(extents)) = extents.await else { return vec![grains] };
         let mut pieces: Vec<Range<u64>> = Vec::new();
         let holes = self.geometry.unmap.zeroes();
         let is_data = |extent: &&Extent| match extent.kind {
@@ -280,7 +285,7 @@ impl Fleece {
             if !state.grains.range(grains.clone()).any(|(_, place)| *place == Place::Copying) {
                 return Poll::Ready(());
             }
-            state.wake_later(context);
+            wake_later(&mut state.wakers, context);
             Poll::Pending
         })
         .await;
@@ -291,8 +296,9 @@ impl Fleece {
         let Disks { origin, area } = self.state().disks.clone()?;
         for run in grains.chunk_by(|one, other| one + 1 == *other) {
             let range = self.bytes(run[0]..run[run.len() - 1] + 1);
-            let buf = Buf::for_overwrite((range.end - range.start) as usize);
-            let data = match self.unless_ended(origin.read(range.start, buf).into_future()).await? {
+            let length = (range.end - range.start) as usize;
+            let read = self.for_copy(|| origin.read(range.start, Buf::for_overwrite(length)));
+            let data = match read.await? {
                 Ok(data) => data.freeze(),
                 Err(error) => return Some(Err(format!("the disk could not be read for a copy: {error}"))),
             };
@@ -319,8 +325,8 @@ impl Fleece {
                     }
                 };
                 let at = u64::from(place) * GRAIN;
-                let write = area.write(at, piece, Durability::Volatile).into_future();
-                if let Err(error) = self.unless_ended(write).await? {
+                let write = self.for_copy(|| area.write(at, piece.clone(), Durability::Volatile));
+                if let Err(error) = write.await? {
                     return Some(Err(match error {
                         BlockError::NoSpace => "the file system of the area is full".to_owned(),
                         error => format!("the copy-on-write area failed: {error}"),
@@ -367,6 +373,37 @@ impl Fleece {
         }
     }
 
+    /// A disk's answer to what a copy needs; one that is busy is asked again, until the change has waited for
+    /// [`COPY_TIME`]. `None`: this has ended.
+    async fn for_copy<T: Unpin>(
+        &self,
+        ask: impl Fn() -> Io<Result<T, BlockError>>,
+    ) -> Option<Result<T, BlockError>> {
+        loop {
+            match self.unless_ended(ask().into_future()).await? {
+                Err(BlockError::Busy) => self.pause().await?,
+                answer => return Some(answer),
+            }
+        }
+    }
+
+    /// Waits for the next round of the thread that watches. `None`: this has ended.
+    async fn pause(&self) -> Option<()> {
+        let begun = self.state().round;
+        poll_fn(|context| {
+            let mut state = self.state();
+            if state.ended.is_some() {
+                return Poll::Ready(None);
+            }
+            if state.round != begun {
+                return Poll::Ready(Some(()));
+            }
+            wake_later(&mut state.pausing, context);
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Waits for something, or until this has ended: `None`.
     async fn unless_ended<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
@@ -378,7 +415,7 @@ impl Fleece {
             if state.ended.is_some() {
                 return Poll::Ready(None);
             }
-            state.wake_later(context);
+            wake_later(&mut state.wakers, context);
             Poll::Pending
         })
         .await
@@ -473,11 +510,9 @@ fn ended(why: Option<&str>) -> BlockError {
     BlockError::gone(format!("the snapshot has ended: {}", why.unwrap_or_default()))
 }
 
-impl State {
-    fn wake_later(&mut self, context: &Context<'_>) {
-        if !self.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-            self.wakers.push(context.waker().clone());
-        }
+fn wake_later(wakers: &mut Vec<Waker>, context: &Context<'_>) {
+    if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+        wakers.push(context.waker().clone());
     }
 }
 
@@ -529,16 +564,18 @@ impl Drop for Waiting<'_> {
 fn watch(fleece: &Weak<Fleece>) {
     loop {
         let Some(fleece) = fleece.upgrade() else { return };
-        let oldest = {
+        let (oldest, pausing) = {
             let state = fleece.state();
             if state.ended.is_some() {
                 return;
             }
-            let (state, _) =
+            let (mut state, _) =
                 fleece.watched.wait_timeout(state, WATCH_PERIOD).unwrap_or_else(PoisonError::into_inner);
             // Numbers count up, and so do times.
-            state.changes.values().next().copied()
+            state.round += 1;
+            (state.changes.values().next().copied(), std::mem::take(&mut state.pausing))
         };
+        pausing.into_iter().for_each(Waker::wake);
         if oldest.is_some_and(|began| began.elapsed() > COPY_TIME) {
             let why = format!("a write had to wait for a copy for more than {} s", COPY_TIME.as_secs());
             fleece.end(&why);

@@ -10,7 +10,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use lunway_block::{
-    BlockDevice, BlockError, Compaction, Durability, FileRange, Io, Layer, SharedBuf, SnapshotCommit, Zeroing,
+    BlockDevice, BlockError, Compaction, Durability, FileRange, Io, Layer, SharedBuf, SnapshotCommit,
+    Zeroing, beyond_owner,
 };
 
 use crate::fleece::{Effect, Fleece};
@@ -142,7 +143,8 @@ impl SnapshotLayer {
                 None => Gate::wait(&layer.gate).await,
             };
             for fleece in layer.fleeces.list().iter() {
-                fleece.keep(offset, length, effect).await;
+                // The snapshot is others', whatever becomes of the session whose change this is.
+                beyond_owner(fleece.keep(offset, length, effect)).await;
             }
             let answer = match issue(&*layer.inner) {
                 Io::Ready(answer) => answer,

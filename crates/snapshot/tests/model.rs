@@ -2,12 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, RwLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use lunway_block::decorate::{Delay, Fault};
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, SharedBuf, Space, Zeroing};
+use lunway_block::{
+    BlockDevice, BlockError, Buf, Durability, ExtentKind, Io, Owner, SharedBuf, Space, Zeroing,
+};
+use lunway_file::Workers;
 use lunway_memory::RamDisk;
 use lunway_snapshot::{COPY_TIME, Fleece, GRAIN, HoldError, SnapshotDevice, SnapshotLayer};
 
@@ -278,4 +283,102 @@ async fn what_a_smaller_disk_cuts_off_ends_its_snapshots() {
     assert_eq!(SnapshotDevice::new(Arc::clone(&fleece)).geometry().size, SIZE);
     layer.resize(GRAIN).await.unwrap();
     assert!(fleece.usage().ended.is_some_and(|why| why.contains("smaller")));
+}
+
+/// A disk whose reads are made by the threads of a file, when they are not held.
+struct OnThreads {
+    disk: Arc<RamDisk>,
+    workers: Workers,
+    held: Arc<RwLock<()>>,
+}
+
+impl lunway_block::Layer for OnThreads {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.disk
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+        let (disk, held) = (Arc::clone(&self.disk), Arc::clone(&self.held));
+        let runtime = tokio::runtime::Handle::current();
+        self.workers.reads.io(move || {
+            drop(held.read().unwrap());
+            runtime.block_on(async { disk.read(offset, buf).await })
+        })
+    }
+}
+
+/// Lost was: a snapshot of a LUN ended for everybody when one host disconnected in the middle of a large write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_in_the_middle_of_a_write_takes_no_snapshot_with_it() {
+    const LENGTH: u64 = 4 << 20;
+    let held = Arc::<RwLock<()>>::default();
+    let disk = OnThreads { disk: ram(LENGTH), workers: Workers::new(), held: Arc::clone(&held) };
+    let layer = SnapshotLayer::new(Arc::new(disk));
+    layer.write(0, filled(9, LENGTH), Durability::Volatile).await.unwrap();
+    let (fleece, _) = snapshot(&layer, ram(LENGTH)).await;
+    let session = Owner::new();
+    let mut write = {
+        let holding = held.write().unwrap();
+        let mut write = Box::pin({
+            let _entered = session.enter();
+            layer.write(0, filled(1, LENGTH), Durability::Volatile).into_future()
+        });
+        let is_pending = poll_fn(|context| {
+            let _entered = session.enter();
+            Poll::Ready(write.as_mut().poll(context).is_pending())
+        });
+        assert!(is_pending.await, "the first copy is held");
+        session.leave();
+        drop(holding);
+        write
+    };
+    poll_fn(|context| {
+        let _entered = session.enter();
+        write.as_mut().poll(context)
+    })
+    .await
+    .unwrap();
+    assert_eq!(fleece.usage().ended, None);
+    assert!(content(&SnapshotDevice::new(fleece)).await.iter().all(|byte| *byte == 9));
+    assert!(content(&layer).await.iter().all(|byte| *byte == 1));
+}
+
+/// A disk that is busy for so many reads and writes.
+struct BusyDisk(Arc<RamDisk>, AtomicU32);
+
+impl BusyDisk {
+    fn is_busy(&self) -> bool {
+        self.1.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+impl lunway_block::Layer for BusyDisk {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Result<Buf, BlockError>> {
+        if self.is_busy() { Io::err(BlockError::Busy) } else { self.0.read(offset, buf) }
+    }
+
+    fn write(&self, offset: u64, data: SharedBuf, durability: Durability) -> Io<Result<(), BlockError>> {
+        if self.is_busy() { Io::err(BlockError::Busy) } else { self.0.write(offset, data, durability) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_and_an_area_that_are_busy_for_a_moment_are_asked_again_and_for_ever_end_the_snapshot() {
+    let disk = ram(SIZE);
+    disk.write(0, filled(9, SIZE), Durability::Volatile).await.unwrap();
+    let origin = Arc::new(BusyDisk(disk, AtomicU32::new(0)));
+    let layer = SnapshotLayer::new(Arc::clone(&origin) as Arc<dyn BlockDevice>);
+    let (fleece, _) = snapshot(&layer, Arc::new(BusyDisk(ram(SIZE), AtomicU32::new(3)))).await;
+    origin.1.store(3, SeqCst);
+    layer.write(0, filled(1, 4096), Durability::Volatile).await.unwrap();
+    assert_eq!(fleece.usage().ended, None);
+    let old = SnapshotDevice::new(fleece).read(0, Buf::for_overwrite(512)).await.unwrap();
+    assert!(old.iter().all(|byte| *byte == 9));
+
+    let (why, _) = broken_by(Arc::new(BusyDisk(ram(SIZE), AtomicU32::new(u32::MAX)))).await;
+    assert!(why.contains("had to wait for a copy"), "{why}");
 }
