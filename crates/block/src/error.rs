@@ -140,12 +140,35 @@ impl BlockError {
         Self::Timeout { millis: waited.as_millis() as u64, fate: Fate::Unknown }
     }
 
+    /// The same of an operation of which a part may have been carried out before.
+    #[must_use]
+    pub fn after_a_part(self) -> Self {
+        match self {
+            Self::Gone { why, fate: Fate::NotDone } => Self::Gone { why, fate: Fate::Over },
+            Self::Timeout { millis, fate: Fate::NotDone } => Self::Timeout { millis, fate: Fate::Over },
+            Self::Busy | Self::Aborted { fate: Fate::NotDone } => Self::Aborted { fate: Fate::Over },
+            error => error,
+        }
+    }
+
     /// What became of the operation.
     pub fn fate(&self) -> Fate {
         match self {
             Self::Gone { fate, .. } | Self::Timeout { fate, .. } | Self::Aborted { fate } => *fate,
             Self::Busy => Fate::NotDone,
-            _ => Fate::Answered,
+            // Each by name, so that a new kind has to say it.
+            Self::OutOfRange { .. }
+            | Self::Misaligned { .. }
+            | Self::Medium { .. }
+            | Self::NoSpace
+            | Self::Size { .. }
+            | Self::Snapshot { .. }
+            | Self::Compaction { .. }
+            | Self::ReadOnly
+            | Self::ReservationConflict
+            | Self::UnflushedLost { .. }
+            | Self::Unsupported
+            | Self::Io { .. } => Fate::Answered,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
-use crate::ring::{Completions, Ring};
+use crate::ring::{Completions, PAUSE, Ring};
 
 /// Starts a collector for `ring`, which has operations under way and nobody who waits for them.
 ///
@@ -25,6 +25,27 @@ pub(crate) fn start(ring: &Arc<Ring>) {
     }
 }
 
+/// Sees to it that the kernel takes what it had no memory for: a thread offers it again until it does. Without a thread
+/// to be had, the caller's runtime does, or the caller waits.
+pub(crate) fn offer_later(ring: &Arc<Ring>) {
+    let again = Arc::clone(ring);
+    let offering = move || {
+        while !again.offer_again() {
+            thread::sleep(PAUSE);
+        }
+    };
+    if thread::Builder::new().name("file-ring".to_owned()).spawn(offering.clone()).is_ok() {
+        return;
+    }
+    let Ok(runtime) = Handle::try_current() else { return offering() };
+    let ring = Arc::clone(ring);
+    runtime.spawn(async move {
+        while !ring.offer_again() {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
 /// Without a thread to be had, the caller waits.
 fn on_thread(ring: Arc<Ring>) {
     let work = {
@@ -36,7 +57,7 @@ fn on_thread(ring: Arc<Ring>) {
     }
 }
 
-fn collect_all(ring: &Ring) {
+fn collect_all(ring: &Arc<Ring>) {
     while ring.is_needed() {
         ring.wait();
         ring.collect();

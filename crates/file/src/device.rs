@@ -192,7 +192,7 @@ impl FileDevice {
         )
     }
 
-    /// Writes what is missing behind the first `done` bytes.
+    /// Writes what is missing behind the first `done` bytes. Where that is refused, the device has those bytes.
     fn write_rest(
         &self,
         offset: u64,
@@ -231,7 +231,10 @@ impl FileDevice {
                 inner.written_here(offset, len, durability, result).map(|()| data)
             },
         )
-        .map(|written| written.map(drop))
+        .map(move |written| match written {
+            Err(error) if done > 0 => Err(error.after_a_part()),
+            written => written.map(drop),
+        })
     }
 
     fn zero(&self, offset: u64, len: u64, zeroing: Zeroing) -> Io<Result<(), BlockError>> {
@@ -245,7 +248,12 @@ impl FileDevice {
                     inner.wait_for_room(Durability::Volatile);
                     inner.dirtied(bytes);
                 });
-                inner.written_here(offset, len, Durability::Volatile, result)
+                inner.written_here(
+                    offset,
+                    len,
+                    Durability::Volatile,
+                    result.map_err(BlockError::after_a_part),
+                )
             },
         )
     }
@@ -572,8 +580,16 @@ impl BlockDevice for FileDevice {
                     if let Some(error) = inner.lost(offset, from.len) {
                         return Err(error);
                     }
+                    inner.wait_for_room(Durability::Volatile);
                     let to = inner.fd().try_clone_to_owned()?.into();
-                    Ok(from.share_with(&to, offset)?)
+                    let result = match from.share_with(&to, offset) {
+                        Ok(false) => return Ok(false),
+                        Ok(true) => Ok(()),
+                        Err(error) => Err(BlockError::from(error).after_a_part()),
+                    };
+                    // What cannot be shared is copied through the page cache.
+                    inner.dirtied(from.len);
+                    inner.written_here(offset, from.len, Durability::Volatile, result).map(|()| true)
                 },
             ),
             checked => Io::Ready(checked.map(|()| false)),
@@ -602,5 +618,26 @@ impl BlockDevice for FileDevice {
 
     fn on_resize(&self, callback: ResizeCallback) {
         self.inner.size.on_change(callback);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunway_block::{Fate, Owner};
+
+    #[tokio::test]
+    async fn a_write_that_is_refused_after_its_first_part_does_not_say_that_nothing_was_written() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let device = FileDevice::open(file.path(), &FileOptions::default()).unwrap();
+        let gone = Owner::new();
+        gone.leave();
+        let _entered = gone.enter();
+        for (done, fate) in [(0, Fate::NotDone), (512, Fate::Over)] {
+            let data = Buf::zeroed(4096).freeze();
+            let refused = device.write_rest(0, data, done, Durability::Volatile).await.unwrap_err();
+            assert_eq!(refused.fate(), fate, "{refused}");
+        }
     }
 }

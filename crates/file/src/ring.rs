@@ -38,9 +38,10 @@ const KERNEL_THREADS: u32 = 8 * DEPTH as u32;
 const LEN_MAX: usize = 1 << 30;
 /// How often one operation is started again after a transient answer, before that becomes its answer.
 const RETRIES_MAX: u32 = 100;
-/// Waits after the kernel had no memory for an operation: up to 100 times this, then the next submission
-/// takes it along.
-const PAUSE: Duration = Duration::from_millis(1);
+/// How often the kernel is offered operations at a time: signals interrupt it, and it has no memory for a moment.
+const OFFERS: u32 = 4;
+/// How long a thread waits after the kernel had no memory for an operation, before it offers it again.
+pub(crate) const PAUSE: Duration = Duration::from_millis(1);
 
 /// A thread's ring: made at its first use, gone when the thread is and nothing is under way.
 ///
@@ -53,12 +54,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// that queue the device's owners take turns, and what waits of an owner who is gone is dropped.
 ///
 /// **Invariants.** An operation with the kernel has a slot; slots are made as they are needed. The submission queue is
-/// emptied by each submission, and when it is full; completions that find no room the kernel keeps until they are asked
+/// emptied by each submission, and when it is full; what the kernel has no memory for stays in it, and a thread sees to
+/// it that it is offered again, so that no caller waits for that. Completions that find no room the kernel keeps until they are asked
 /// for. Only who holds `state` looks at either queue. What is in a slot stays there until its completion has come, and
 /// while a slot is taken there is a collector, which keeps the ring alive.
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,
+    /// The kernel takes nothing.
+    #[cfg(test)]
+    refuses: std::sync::atomic::AtomicBool,
 }
 
 struct State {
@@ -68,6 +73,8 @@ struct State {
     devices: HashMap<u64, Turn>,
     /// Somebody collects.
     collected: bool,
+    /// The kernel has not taken what is in the submission queue, and a thread offers it again.
+    offered_later: bool,
     /// What is over, between two collections: kept for its memory.
     over: Vec<(Transfer, Result<(), BlockError>)>,
 }
@@ -181,9 +188,15 @@ impl Ring {
             free: Vec::new(),
             devices: HashMap::new(),
             collected: false,
+            offered_later: false,
             over: Vec::new(),
         };
-        Ok(Self { ring, state: Mutex::new(state) })
+        Ok(Self {
+            ring,
+            state: Mutex::new(state),
+            #[cfg(test)]
+            refuses: std::sync::atomic::AtomicBool::new(false),
+        })
     }
 
     /// Reads into `buf` behind its first `done` bytes, from `offset` + `done` of the file of `device`.
@@ -246,23 +259,27 @@ impl Ring {
     }
 
     fn start(self: &Arc<Self>, owner: OwnerKey, transfer: Transfer) {
-        let (collected, refused) = {
+        let (collected, refused, later) = {
             let mut state = self.lock();
+            let mut later = false;
             let turn = state.devices.entry(transfer.device).or_default();
             if turn.under_way < DEPTH {
                 turn.under_way += 1;
                 self.take(&mut state, transfer);
-                self.submit(&mut state);
+                later = self.submit(&mut state);
             } else if let Err(transfer) = turn.waiting.push(owner, transfer) {
                 drop(state);
                 return transfer.finish(Err(BlockError::Busy));
             }
             let refused = if state.over.is_empty() { Vec::new() } else { mem::take(&mut state.over) };
-            (mem::replace(&mut state.collected, true), refused)
+            (mem::replace(&mut state.collected, true), refused, later)
         };
         refused.into_iter().for_each(|(transfer, result)| transfer.finish(result));
         if !collected {
             collector::start(self);
+        }
+        if later {
+            collector::offer_later(self);
         }
     }
 
@@ -304,7 +321,7 @@ impl Ring {
         let mut pushed = unsafe { self.ring.submission_shared().push(&entry) };
         if pushed.is_err() {
             // Full: the kernel takes what is there.
-            self.submit(state);
+            self.offer();
             // SAFETY: as above.
             pushed = unsafe { self.ring.submission_shared().push(&entry) };
         }
@@ -315,19 +332,30 @@ impl Ring {
         }
     }
 
-    /// Tells the kernel. The lock is held so that nobody adds entries meanwhile.
-    fn submit(&self, _state: &mut State) {
-        for _ in 0..RETRIES_MAX {
-            // SAFETY: as in `push`; a fresh view sees what the kernel has taken.
-            if unsafe { self.ring.submission_shared().is_empty() } {
-                return;
-            }
-            if let Err(error) = self.ring.submit()
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                thread::sleep(PAUSE);
-            }
+    /// Tells the kernel. True: it has not taken everything, and the caller has a thread [offer](Self::offer_again) it
+    /// later, when the lock is free.
+    fn submit(&self, state: &mut State) -> bool {
+        !self.offer() && !mem::replace(&mut state.offered_later, true)
+    }
+
+    /// Offers again what the kernel has not taken. False: it still has not.
+    pub(crate) fn offer_again(&self) -> bool {
+        let mut state = self.lock();
+        let taken = self.offer();
+        state.offered_later = !taken;
+        taken
+    }
+
+    /// Offers what is in the submission queue to the kernel, and says whether it has taken that. The lock on `state` is
+    /// held so that nobody adds entries meanwhile.
+    fn offer(&self) -> bool {
+        // SAFETY: as in `push`; a fresh view sees what the kernel has taken.
+        let is_taken = || unsafe { self.ring.submission_shared().is_empty() };
+        #[cfg(test)]
+        if self.refuses.load(std::sync::atomic::Ordering::SeqCst) {
+            return is_taken();
         }
+        (0..OFFERS).any(|_| is_taken() || self.ring.submit().is_ok() && is_taken())
     }
 
     /// Waits until something is done.
@@ -350,7 +378,7 @@ impl Ring {
     }
 
     /// Takes what is done, and goes on with what waits.
-    pub(crate) fn collect(&self) {
+    pub(crate) fn collect(self: &Arc<Self>) {
         let mut state = self.lock();
         // SAFETY: the lock on `state` is held, so this is the only view of the submission queue.
         if unsafe { self.ring.submission_shared().cq_overflow() } {
@@ -371,9 +399,12 @@ impl Ring {
                 }
             }
         }
-        self.submit(&mut state);
+        let later = self.submit(&mut state);
         let mut over = mem::take(&mut state.over);
         drop(state);
+        if later {
+            collector::offer_later(self);
+        }
         // Without the lock: who is woken may come back at once.
         over.drain(..).for_each(|(transfer, result)| transfer.finish(result));
         let mut state = self.lock();
@@ -465,7 +496,7 @@ impl Transfer {
             Memory::Read(buf, sender) => sender.send(result.map(|()| buf)),
             Memory::Write(data, _, sender) => {
                 drop(data);
-                sender.send(result);
+                sender.send(if self.done > 0 { result.map_err(BlockError::after_a_part) } else { result });
             }
         }
     }
@@ -508,6 +539,32 @@ mod tests {
             for answer in hanging {
                 assert_eq!(answer.await.unwrap().unwrap()[0], 7);
             }
+        });
+    }
+
+    #[test]
+    fn what_the_kernel_has_no_memory_for_waits_without_its_caller_and_is_done_later() {
+        if Ring::allowed().is_err() {
+            return;
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(512).unwrap();
+        let file = handle(file);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ring = Ring::here().unwrap();
+            let refuses = |refuses| ring.refuses.store(refuses, std::sync::atomic::Ordering::SeqCst);
+            refuses(true);
+            let reads: Vec<_> =
+                (0..2 * DEPTH).map(|_| ring.read(1, Arc::clone(&file), 0, Buf::zeroed(512), 0)).collect();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            refuses(false);
+            // Nothing else is asked of the ring.
+            for read in reads {
+                let answer = tokio::time::timeout(Duration::from_secs(20), read).await;
+                answer.expect("it was forgotten").unwrap().unwrap();
+            }
+            assert!(!ring.lock().offered_later);
         });
     }
 }

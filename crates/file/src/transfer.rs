@@ -82,6 +82,7 @@ pub(crate) fn write_fully(
     mut offset: u64,
     durability: Durability,
 ) -> Result<(), BlockError> {
+    let begin = offset;
     while !data.is_empty() {
         let result = match durability {
             Durability::Volatile => rustix::io::pwrite(file, data, offset),
@@ -94,6 +95,7 @@ pub(crate) fn write_fully(
                 offset += count as u64;
             }
             Err(Errno::INTR) => {}
+            Err(errno) if offset > begin => return Err(meaning(errno, offset).after_a_part()),
             Err(errno) => return Err(meaning(errno, offset)),
         }
     }
