@@ -112,9 +112,9 @@ impl Transmitter {
         self.queued - self.unsent as u64
     }
 
-    /// Appends what must be sent next, up to `max` slices in all.
-    pub(crate) fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize) {
-        let mut skip = self.first_sent;
+    /// Appends what must be sent next, up to `max` slices in all and `bytes_max` bytes more.
+    pub(crate) fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize, bytes_max: usize) {
+        let (mut skip, mut room) = (self.first_sent, bytes_max);
         for entry in &self.queue {
             for part in entry.parts() {
                 let gone = skip.min(part.len());
@@ -122,10 +122,13 @@ impl Transmitter {
                 if gone == part.len() {
                     continue;
                 }
-                if slices.len() == max {
+                if slices.len() == max || room == 0 {
                     return;
                 }
-                slices.push(IoSlice::new(&part[gone..]));
+                let rest = &part[gone..];
+                let taken = rest.len().min(room);
+                room -= taken;
+                slices.push(IoSlice::new(&rest[..taken]));
             }
         }
     }
@@ -165,18 +168,19 @@ mod tests {
         fill(&mut transmitter);
         let total = transmitter.unsent();
         let mut slices = Vec::new();
-        transmitter.gather(&mut slices, usize::MAX);
+        transmitter.gather(&mut slices, usize::MAX, usize::MAX);
         slices.iter().for_each(|slice| whole.extend_from_slice(slice));
         assert_eq!(whole.len(), total);
 
-        for step in [1, 3, 47, 48, 49, 1000] {
+        for (step, bytes_max) in [(1, 1), (3, 9), (47, 40), (48, 99), (49, 600), (1000, usize::MAX)] {
             let mut transmitter = Transmitter::new();
             fill(&mut transmitter);
             let mut got = Vec::new();
             while transmitter.unsent() > 0 {
                 let mut slices = Vec::new();
-                transmitter.gather(&mut slices, 2);
+                transmitter.gather(&mut slices, 2, bytes_max);
                 assert!(!slices.is_empty() && slices.len() <= 2);
+                assert!(slices.iter().map(|slice| slice.len()).sum::<usize>() <= bytes_max);
                 let flat: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).take(step).collect();
                 got.extend_from_slice(&flat);
                 transmitter.sent(flat.len());

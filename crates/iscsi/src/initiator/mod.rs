@@ -230,7 +230,7 @@ impl InitiatorConnection {
 
     /// Appends slices of what must be sent next, as long as there are less than `max` in all.
     pub fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize) {
-        self.transmitter.gather(slices, max);
+        self.transmitter.gather(slices, max, usize::MAX);
     }
 
     /// Announces that the socket took `bytes` of what [`gather`](Self::gather) gave.

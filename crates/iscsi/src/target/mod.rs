@@ -340,7 +340,12 @@ impl TargetConnection {
 
     /// Appends slices of what must be sent next, as long as there are less than `max` in all.
     pub fn gather<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize) {
-        self.transmitter.gather(slices, max);
+        self.gather_bytes(slices, max, usize::MAX);
+    }
+
+    /// The same, and no more than `bytes_max` bytes.
+    pub fn gather_bytes<'a>(&'a self, slices: &mut Vec<IoSlice<'a>>, max: usize, bytes_max: usize) {
+        self.transmitter.gather(slices, max, bytes_max);
     }
 
     /// Announces that the socket took `bytes` of what [`gather`](Self::gather) gave.

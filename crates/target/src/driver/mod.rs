@@ -53,8 +53,9 @@ const SLICES_MAX: usize = 256;
 /// does not take its answers must not fill our memory. Large enough for a full write of the socket, small enough to
 /// stay in the cache of a core between the copy from the device and the copy to the socket.
 const UNSENT_MAX: usize = 512 << 10;
-/// Bytes that commands move on the core before the other connections of the core have their turn: a tenth of a
-/// millisecond of copying, so that the connections of a core wait for each other no longer than a network takes.
+/// Bytes that commands move on the core, and bytes that go through the socket either way, before the other connections of
+/// the core have their turn: each a tenth of a millisecond of copying, so that the connections of a core wait for each
+/// other no longer than a network takes.
 const TURN_BYTES: usize = 1 << 20;
 /// What a command counts at least: 256 short ones, at 1 µs to 2 µs each, are as long as [`TURN_BYTES`].
 const COMMAND_BYTES: usize = 4 << 10;
@@ -106,6 +107,8 @@ pub(crate) struct Connection {
     bytes_executing_max: usize,
     /// Bytes that commands have moved since the other connections of the core had their turn.
     turn_bytes: usize,
+    /// Bytes that have gone through the socket since then.
+    turn_socket_bytes: usize,
     /// The connections whose place this one takes.
     predecessors: Vec<Arc<Handle>>,
     /// The logical units that are held because devices still have commands of the predecessors.
@@ -168,6 +171,7 @@ impl Connection {
             bytes_executing: 0,
             bytes_executing_max: serving.bytes_executing_max,
             turn_bytes: 0,
+            turn_socket_bytes: 0,
             predecessors: Vec::new(),
             held: BTreeSet::new(),
             mute: false,
@@ -210,7 +214,7 @@ impl Connection {
                 return end;
             }
             if self.turn_is_over() {
-                (self.turn_bytes, rounds) = (0, 0);
+                (self.turn_bytes, self.turn_socket_bytes, rounds) = (0, 0, 0);
                 tokio::task::yield_now().await;
                 self.glance().await;
                 continue;
@@ -239,7 +243,7 @@ impl Connection {
     /// Whether it is the turn of the core's other connections. Counted over rounds, as one that finds work ready does
     /// not wait.
     fn turn_is_over(&self) -> bool {
-        self.turn_bytes >= TURN_BYTES
+        self.turn_bytes >= TURN_BYTES || self.turn_socket_bytes >= TURN_BYTES
     }
 
     /// Whether the next event may be taken.
@@ -273,6 +277,7 @@ impl Connection {
             (Some(0), _) => return Err(End::Closed),
             (Some(bytes), result) => {
                 self.readable = result.is_ok();
+                self.turn_socket_bytes += bytes;
                 self.core.received(bytes);
                 self.eventful = true;
             }
@@ -428,11 +433,16 @@ impl Connection {
         self.work.push(work);
     }
 
-    /// Writes answers until there are none or the socket is full.
+    /// Writes answers until there are none, the socket is full, or the turn is over: a socket may take megabytes at a
+    /// time.
     fn transmit(&mut self) -> io::Result<()> {
         while self.writable && self.core.unsent() > 0 && !self.mute {
+            let room = TURN_BYTES.saturating_sub(self.turn_socket_bytes);
+            if room == 0 {
+                break;
+            }
             let mut slices = recycle(std::mem::take(&mut self.slices));
-            self.core.gather(&mut slices, SLICES_MAX);
+            self.core.gather_bytes(&mut slices, SLICES_MAX, room);
             let total: usize = slices.iter().map(|slice| slice.len()).sum();
             let mut taken = 0;
             let result = self.stream.try_io(Interest::WRITABLE, || {
@@ -440,6 +450,7 @@ impl Connection {
                 if taken < total { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
             });
             self.slices = recycle(slices);
+            self.turn_socket_bytes += taken;
             self.core.sent(taken);
             match result {
                 Ok(()) => {}

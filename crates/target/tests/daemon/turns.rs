@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::*;
 
@@ -90,4 +91,70 @@ fn a_read_waits_for_one_slice_of_the_long_work_of_many_sessions() {
     before.sort_unstable();
     // A slice is a sixteenth of a VERIFY.
     assert!(before[before.len() / 4] <= 2, "commands that went first: {before:?}");
+}
+
+/// Not as above: these move their data, so that the socket of each session takes megabytes at a time.
+#[test]
+fn a_read_waits_for_a_turn_of_each_session_that_moves_megabytes() {
+    const SESSIONS: u8 = 12;
+    const BLOCKS: u16 = 16384;
+    const TRANSFER: usize = BLOCKS as usize * 512;
+    let daemon = Daemon::start("");
+    let mut neighbour = daemon.log_in_as(100).ready();
+    let alone: Vec<Duration> = (0..60).map(|block| timed(|| drop(neighbour.read(0, block, 8)))).collect();
+    let floods: Vec<Client> = (1..=SESSIONS).map(|isid| daemon.log_in_as(isid).ready()).collect();
+    let (moved, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut before = Vec::new();
+    std::thread::scope(|scope| {
+        for (number, mut client) in floods.into_iter().enumerate() {
+            let (moved, over) = (&moved, &over);
+            scope.spawn(move || {
+                let data = vec![7; TRANSFER];
+                let mut sent = VecDeque::new();
+                loop {
+                    while sent.len() < 3 && !over.load(Ordering::Relaxed) {
+                        sent.push_back(match number % 2 {
+                            0 => client.submit_read(0, 0, BLOCKS),
+                            _ => client.submit_write(0, 0, &data),
+                        });
+                        client.flush();
+                    }
+                    let Some(token) = sent.pop_front() else { return };
+                    assert_eq!(client.wait(token).status, 0);
+                    moved.fetch_add(TRANSFER, Ordering::Relaxed);
+                }
+            });
+        }
+        until("the flood", || moved.load(Ordering::Relaxed) > usize::from(SESSIONS) * TRANSFER);
+        for block in 0..60 {
+            let earlier = moved.load(Ordering::Relaxed);
+            let took = timed(|| drop(neighbour.read(0, block, 8)));
+            before.push((moved.load(Ordering::Relaxed) - earlier, took));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    before.sort_unstable();
+    let mut times: Vec<Duration> = before.iter().map(|(_, took)| *took).collect();
+    times.sort_unstable();
+    let median = |times: &[Duration]| times[times.len() / 2];
+    println!(
+        "4 KiB reads beside {SESSIONS} sessions of 8 MiB transfers: {} MiB moved meanwhile at the lower quartile, {} at the \
+         median; {:?} at the median, {:?} at most; alone {:?}",
+        before[before.len() / 4].0 >> 20,
+        before[before.len() / 2].0 >> 20,
+        median(&times),
+        times[times.len() - 1],
+        median(&alone),
+    );
+    // A turn is a mebibyte either way: of all sessions, a transfer and a half.
+    assert!(
+        before[before.len() / 4].0 <= 2 * usize::from(SESSIONS) << 20,
+        "bytes that went first: {before:?}"
+    );
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let begun = Instant::now();
+    work();
+    begun.elapsed()
 }
