@@ -180,8 +180,9 @@ impl Server {
         let mut targets = BTreeMap::new();
         for target in &config.targets {
             let scsi = maker.target(target.name.as_str())?;
-            let mut of_target = luns.values().filter(|lun| lun.target == target.name.as_str());
-            of_target.try_for_each(|lun| change::attach(&scsi, lun))?;
+            let name = target.name.as_str();
+            let mut of_target = luns.range((name.to_owned(), 0)..=(name.to_owned(), u16::MAX));
+            of_target.try_for_each(|(_, lun)| change::attach(&scsi, lun))?;
             scsi.set_port_groups(change::port_groups(&config, target));
             let auth = settings::auth(&config, target)?;
             let target = Target { config: offline.target_with_formats(target), auth, scsi };

@@ -57,7 +57,7 @@ struct OfflineLun {
 
 /// What has to be opened later.
 pub(super) struct Left {
-    target: TargetConfig,
+    target: Arc<TargetConfig>,
     config: LunConfig,
     /// It has not answered yet.
     opening: Option<Opening>,
@@ -178,11 +178,13 @@ impl Offline {
         let mut openings = Vec::new();
         let by = Instant::now() + START_TIME;
         for target in &config.targets {
+            // Shared by the openings: it has the configurations of all its logical units.
+            let target = Arc::new(target.clone());
             for lun in &target.luns {
-                let mut opening = begin(maker, target, lun);
+                let mut opening = begin(maker, &target, lun);
                 let opened =
                     tokio::time::timeout_at(by.min(Instant::now() + STEP_TIME), &mut opening).await.ok();
-                openings.push((target, lun, opening, opened));
+                openings.push((Arc::clone(&target), lun.clone(), opening, opened));
             }
         }
         let by = by.max(Instant::now() + LAST_TIME);
@@ -211,14 +213,14 @@ impl Offline {
             };
             let key = (target.name.to_string(), lun.id);
             self.luns().insert(key, OfflineLun { config: lun.clone(), why });
-            left.push(Left { target: target.clone(), config: lun.clone(), opening });
+            left.push(Left { target, config: lun, opening });
         }
         Ok((served, left))
     }
 }
 
-fn begin(maker: &Maker, target: &TargetConfig, lun: &LunConfig) -> Opening {
-    let (of, target, lun) = (maker.clone(), target.clone(), lun.clone());
+fn begin(maker: &Maker, target: &Arc<TargetConfig>, lun: &LunConfig) -> Opening {
+    let (of, target, lun) = (maker.clone(), Arc::clone(target), lun.clone());
     maker.runtime.spawn(async move { of.make(&target, &lun).await })
 }
 

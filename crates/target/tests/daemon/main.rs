@@ -12,6 +12,7 @@ mod isns;
 mod isolation;
 mod kept;
 mod login;
+mod many_luns;
 mod multiple_connections;
 mod namespace;
 mod portals;
