@@ -11,8 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use lunway_iscsi::login::InitiatorLoginConfig;
+use lunway_iscsi::negotiation::Parameters;
 use lunway_iscsi::pdu::{self, DataOut, HEADER_LEN, NopOut, ScsiCommand, TaskManagementRequest};
-use support::{Client, Daemon, cdb10};
+use support::{Client, Daemon, cdb10, login};
 
 /// `session_memory_mib` unless set otherwise, and what the allocator, sockets and the test itself take.
 const PROMISED: usize = 64 << 20;
@@ -55,6 +57,14 @@ impl Attacker {
             Self { client: daemon.log_in_as(isid).ready(), cmd_sn: 0, tag: 0x4000_0000, ended: 0 };
         attacker.cmd_sn = attacker.ping();
         attacker
+    }
+
+    /// Another connection of the session, and its number.
+    fn join(&self, daemon: &Daemon, cid: u16) -> Self {
+        let leading = self.client.core.logged_in().unwrap();
+        let joining = several(InitiatorLoginConfig { tsih: leading.tsih, cid, ..login(leading.isid[5]) });
+        let client = Client::log_in(daemon.address, joining).unwrap();
+        Self { client, cmd_sn: self.cmd_sn, tag: self.tag + (u32::from(cid) << 16), ended: 0 }
     }
 
     fn send(&mut self, header: &[u8; HEADER_LEN], data: &[u8]) {
@@ -112,6 +122,12 @@ impl Attacker {
             }
         }
     }
+}
+
+/// A login that offers two connections.
+fn several(login: InitiatorLoginConfig) -> InitiatorLoginConfig {
+    let parameters = Parameters { max_connections: 2, ..login.parameters.clone() };
+    InitiatorLoginConfig { parameters, ..login }
 }
 
 /// What the process grows by while a session does something to a device that hangs, and that it is given back once the
@@ -193,6 +209,60 @@ fn floods_of_the_longest_reads_do_not_add_up() {
     }
     println!("{} MiB at most, {} MiB afterwards", most >> 20, kept >> 20);
     assert!(most < PROMISED + OTHERS, "{} MiB", most >> 20);
+}
+
+/// What is promised is the session's, over all its connections.
+#[test]
+fn a_session_of_two_connections_takes_no_more_memory_than_one() {
+    let _alone = ALONE.lock();
+    let daemon = Daemon::start("[limits]\nconnections_per_session = 2");
+    let (read, write) = (cdb10(0x28, 0, BLOCKS), cdb10(0x2a, 0, BLOCKS));
+    let before = resident();
+    for (isid, what) in
+        [(1, "reads"), (2, "reads without room for their data"), (3, "writes that go on"), (4, "reads")]
+    {
+        let leading = Client::log_in(daemon.address, several(login(isid))).unwrap().ready();
+        assert_eq!(leading.core.logged_in().unwrap().negotiated.max_connections, 2);
+        let mut one = Attacker { client: leading, cmd_sn: 0, tag: 0x4000_0000, ended: 0 };
+        one.cmd_sn = one.ping();
+        let other = one.join(&daemon, 1);
+        let mut both = [one, other];
+        daemon.slow.hold();
+        let mut cmd_sn = both[0].cmd_sn;
+        for number in 0..120 {
+            let connection = &mut both[number % 2];
+            connection.cmd_sn = cmd_sn;
+            match what {
+                "reads" => drop(connection.command(FINAL_READ, &read, TRANSFER, &[])),
+                "writes that go on" => {
+                    let tag = connection.command(WRITE, &write, TRANSFER, &[]);
+                    let mut data = DataOut::new();
+                    data.initiator_task_tag = tag.into();
+                    connection.send(&pdu::to_bytes(&data), &[7; 512]);
+                }
+                _ => drop(connection.command(FINAL_READ, &read, 0, &[])),
+            }
+            cmd_sn = connection.cmd_sn;
+        }
+        for connection in &mut both {
+            connection.cmd_sn = cmd_sn;
+            connection.ping();
+        }
+        let (mut most, start) = (0, Instant::now());
+        while start.elapsed() < Duration::from_millis(300) {
+            most = most.max(resident().saturating_sub(before));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let waiting = daemon.slow.waiting.load(Ordering::SeqCst);
+        daemon.slow.release();
+        // What the devices have at a time is a quarter of the session's memory, however many connections it has.
+        let fit = if what == "reads" { (PROMISED / 4) / TRANSFER as usize } else { usize::MAX };
+        assert!(waiting <= fit, "{what}: the device has {waiting}, where {fit} are allowed");
+        println!("{what} over two connections: {} MiB at most", most >> 20);
+        assert!(most < PROMISED + OTHERS, "{what}: {} MiB", most >> 20);
+        both.iter_mut().for_each(cut);
+        given_back(what, before, most);
+    }
 }
 
 #[test]
