@@ -1,7 +1,7 @@
 //! Every back end and every decorator through its name.
 
 use lunway_block::spec::DeviceSpec;
-use lunway_block::{BlockError, Buf, Durability};
+use lunway_block::{BlockError, Buf, Caching, Durability};
 use lunway_device::{OpenError, OpenOptions, Opened, create_file, open};
 
 async fn opened(text: &str, options: &OpenOptions) -> Result<Opened, OpenError> {
@@ -21,6 +21,24 @@ async fn memory_has_the_size_of_its_name_and_the_sector_that_was_asked_for() {
     for text in ["ram:1M", "null:1M", "stats:delay:1us:rate:1G:ram:1M", "fault:read=0.5:null:1M"] {
         let geometry = opened(text, &options).await.unwrap().device.geometry();
         assert_eq!((geometry.size, geometry.logical_sector), (1 << 20, 4096), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn cache_none_in_a_name_opens_the_file_past_the_page_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    create_file(&path, 1 << 20).unwrap();
+    let options = OpenOptions { sector: Some(4096), ..OpenOptions::default() };
+    for (cache, is_past) in [("", false), ("?cache=none", true)] {
+        match opened(&format!("raw:{}{cache}", path.display()), &options).await {
+            Ok(disk) => {
+                assert_eq!(disk.device.caching() == Caching::PastPageCache, is_past);
+                disk.close().await.unwrap();
+            }
+            Err(error) if cache.is_empty() => panic!("{error}"),
+            Err(error) => lunway_foreign::machine_lacks(&format!("O_DIRECT here: {error}")),
+        }
     }
 }
 
