@@ -13,6 +13,16 @@ const SPACE_LOGIN: usize = 8 << 10;
 /// data segments do not pass through it, see [`Receiver`].
 const SPACE_FULL_FEATURE: usize = 128 << 10;
 
+/// Data segments from this length on, bytes, do not pass through the space: copying more costs more than the system call
+/// (1 µs) that a full space would save.
+const LARGE: usize = 32 << 10;
+/// The space that is offered while segments are large: the trailer of one, the header of the next with its digest, and
+/// hardly any of its data.
+const SPACE_BETWEEN_LARGE: usize = (3 + DIGEST_LEN + HEADER_LEN + DIGEST_LEN).next_multiple_of(64);
+/// PDUs without a large segment after which many at a time are taken again: between two there may be a status, an R2T, a
+/// ping.
+const OTHERS_BETWEEN_LARGE: u8 = 4;
+
 /// Why the byte stream cannot be followed any further: the connection must end (RFC 7143 §7.7, §7.8).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
@@ -64,12 +74,17 @@ struct Filling {
 /// [`poll_data`](Self::poll_data) give one PDU after another until they return `None`.
 ///
 /// Headers and small data pass through one buffer, so that one read takes many PDUs. What is missing of a data segment
-/// when its header is parsed is read straight to where it belongs: a 256 KiB segment is copied once, by the kernel.
+/// when its header is parsed is read straight to where it belongs, and where large segments follow each other no more of
+/// the next one than its header is taken: a 256 KiB segment is copied once, by the kernel.
 pub(crate) struct Receiver {
     space: Vec<u8>,
     start: usize,
     end: usize,
     filling: Option<Filling>,
+    /// For so many more PDUs segments count as large.
+    large: u8,
+    #[cfg(test)]
+    copied: usize,
     data_max: usize,
     header_digest: bool,
     data_digest: bool,
@@ -83,6 +98,9 @@ impl Receiver {
             start: 0,
             end: 0,
             filling: None,
+            large: 0,
+            #[cfg(test)]
+            copied: 0,
             data_max,
             header_digest: false,
             data_digest: false,
@@ -113,7 +131,10 @@ impl Receiver {
             self.end -= self.start;
             self.start = 0;
         }
-        let spare = &mut self.space[self.end..];
+        let mut spare = &mut self.space[self.end..];
+        if self.large > 0 && spare.len() > SPACE_BETWEEN_LARGE {
+            spare = &mut spare[..SPACE_BETWEEN_LARGE];
+        }
         match &mut self.filling {
             Some(filling) if filling.at < filling.end => {
                 [IoSliceMut::new(&mut filling.buf[filling.at..filling.end]), IoSliceMut::new(spare)]
@@ -154,6 +175,7 @@ impl Receiver {
         }
         let head = Head { bhs: *bhs, ahs: bytes[HEADER_LEN..segments].to_vec(), data_len };
         self.start += total;
+        self.large = if data_len >= LARGE { OTHERS_BETWEEN_LARGE } else { self.large.saturating_sub(1) };
         Ok(Some(head))
     }
 
@@ -162,6 +184,10 @@ impl Receiver {
         let here = len.min(self.end - self.start);
         buf[start..start + here].copy_from_slice(&self.space[self.start..self.start + here]);
         self.start += here;
+        #[cfg(test)]
+        {
+            self.copied += here;
+        }
         let padding = pdu::padding(len);
         self.filling = Some(Filling { buf, start, at: start + here, end: start + len, padding });
     }
@@ -255,5 +281,47 @@ mod tests {
         bytes.splice(HEADER_LEN..HEADER_LEN, [1, 2, 3, 4]);
         put(&mut receiver, &bytes);
         assert_eq!(receiver.next_head().unwrap_err(), ReceiveError::HeaderDigest);
+    }
+
+    /// Takes all PDUs of a stream of which everything has arrived; how often it was read.
+    fn take_all(receiver: &mut Receiver, mut bytes: &[u8]) -> usize {
+        let mut reads = 0;
+        while !bytes.is_empty() {
+            reads += 1;
+            let mut given = 0;
+            for mut slice in receiver.space() {
+                let n = slice.len().min(bytes.len());
+                slice[..n].copy_from_slice(&bytes[..n]);
+                bytes = &bytes[n..];
+                given += n;
+            }
+            receiver.received(given);
+            loop {
+                if receiver.filling.is_some() {
+                    let Some(data) = receiver.poll_data() else { break };
+                    assert!(data.buf.iter().all(|byte| *byte == 9));
+                }
+                let Some(head) = receiver.next_head().expect("valid") else { break };
+                if head.data_len > 0 {
+                    receiver.receive_data(Buf::zeroed(head.data_len), 0, head.data_len);
+                }
+            }
+        }
+        assert!(receiver.filling.is_none() && receiver.start == receiver.end);
+        reads
+    }
+
+    #[test]
+    fn large_segments_one_after_another_are_not_copied_and_small_ones_come_many_at_a_time() {
+        const LEN: usize = 256 << 10;
+        let mut receiver = Receiver::new(LEN);
+        receiver.enter_full_feature_phase(LEN, false, false);
+        // A status between two of them.
+        let large = [pdu(&[9; LEN]), pdu(&[])].concat().repeat(20);
+        take_all(&mut receiver, &large);
+        // Before it was known that they are large, one may have filled the space.
+        assert!(receiver.copied < SPACE_FULL_FEATURE + 40 * SPACE_BETWEEN_LARGE, "{}", receiver.copied);
+        let reads = take_all(&mut receiver, &pdu(&[9; 4096]).repeat(320));
+        assert!(reads < 40, "{reads}");
     }
 }
