@@ -126,7 +126,7 @@ impl Attacker {
 
 /// A login that offers two connections.
 fn several(login: InitiatorLoginConfig) -> InitiatorLoginConfig {
-    let parameters = Parameters { max_connections: 2, ..login.parameters.clone() };
+    let parameters = Parameters { max_connections: 2, ..login.parameters };
     InitiatorLoginConfig { parameters, ..login }
 }
 

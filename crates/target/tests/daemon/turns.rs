@@ -148,7 +148,7 @@ fn a_read_waits_for_a_turn_of_each_session_that_moves_megabytes() {
     );
     // A turn is a mebibyte either way: of all sessions, a transfer and a half.
     assert!(
-        before[before.len() / 4].0 <= 2 * usize::from(SESSIONS) << 20,
+        before[before.len() / 4].0 <= (2 * usize::from(SESSIONS)) << 20,
         "bytes that went first: {before:?}"
     );
 }
