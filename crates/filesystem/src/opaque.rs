@@ -54,16 +54,25 @@ const UFS1_MAGIC: u32 = 0x0001_1954;
 const UFS2_MAGIC: u32 = 0x1954_0119;
 const UFS_MAGIC_AT: u64 = 1372;
 
+/// What the second header of LUKS2 begins with.
+const LUKS2_SECOND: &[u8] = b"SKUL\xBA\xBE";
+
 /// md's magic, little-endian (struct mdp_superblock_1, and mdp_super_t on little-endian machines).
 const MD_MAGIC: [u8; 4] = 0xA92B_4EFCu32.to_le_bytes();
 
 /// The marks at fixed places, as libblkid of util-linux looks for them.
-const MARKS: [Mark; 45] = [
+const MARKS: [Mark; 50] = [
     Mark { at: 0, bytes: b"LUKS\xBA\xBE", of: &LUKS },
-    Mark { at: 16 << 10, bytes: b"SKUL\xBA\xBE", of: &LUKS },
-    Mark { at: 32 << 10, bytes: b"SKUL\xBA\xBE", of: &LUKS },
-    Mark { at: 64 << 10, bytes: b"SKUL\xBA\xBE", of: &LUKS },
-    Mark { at: 4 << 20, bytes: b"SKUL\xBA\xBE", of: &LUKS },
+    // The second header of LUKS2, behind a first of any size that there is (LUKS2_HDR2_OFFSETS of cryptsetup).
+    Mark { at: 16 << 10, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 32 << 10, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 64 << 10, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 128 << 10, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 256 << 10, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 512 << 10, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 1 << 20, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 2 << 20, bytes: LUKS2_SECOND, of: &LUKS },
+    Mark { at: 4 << 20, bytes: LUKS2_SECOND, of: &LUKS },
     Mark { at: 3, bytes: b"-FVE-FS-", of: &BITLOCKER },
     Mark { at: 0, bytes: &MD_MAGIC, of: &MD },
     Mark { at: 4096, bytes: &MD_MAGIC, of: &MD },
