@@ -314,6 +314,25 @@ fn the_newer_restart_page_of_the_log_decides() {
 }
 
 #[test]
+fn a_torn_block_of_the_root_directory_that_is_not_in_use_is_no_damage() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fill = |root: &Path| {
+        (0..500).for_each(|number| drop(File::create(root.join(format!("{number:0100}"))).expect("a file")));
+    };
+    let Some(image) = small(folder.path(), fill) else { return };
+    assert!(proven(&image).1.verdict.is_ok());
+    let patch = Patch::new(&image);
+    let (block, bitmap) = (patch.first_run(5, 0xA0), patch.attribute(5, 0xB0));
+    assert_eq!(patch.bytes(block, 4), b"INDX");
+    // Half of it is of another write.
+    patch.write(block + 2046, &[0x77]);
+    assert_eq!(reason(&image), "its root directory is damaged");
+    let value = bitmap + u64::from(patch.bytes(bitmap + 20, 1)[0]);
+    patch.write(value, &[patch.bytes(value, 1)[0] & !1]);
+    assert!(proven(&image).1.verdict.is_ok());
+}
+
+#[test]
 fn a_hibernated_windows_keeps_the_whole_volume() {
     let hibernated = "Windows is hibernated in it (hiberfil.sys), as after a shutdown with Fast Startup";
     // In the root of the index, and in one of its blocks.

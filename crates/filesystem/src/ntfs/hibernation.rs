@@ -2,13 +2,16 @@
 //! it.
 //!
 //! Fast Startup hibernates the kernel at every shutdown, and the volume is not marked dirty. All blocks of the root
-//! directory's index are read instead of descending by the order of names: it costs little, and needs no case table.
+//! directory's index that are in use by its bitmap are read instead of descending by the order of names: it costs
+//! little, and needs no case table. Blocks that are not in use keep what was in them, and may be torn.
 
 use crate::fields::{le16, le32, le64};
 use crate::source::{Source, View};
 use crate::volume::Doubt;
 
-use super::record::{CHKDSK, DATA, INDEX_ALLOCATION, INDEX_ROOT, Mft, RECORD_NUMBER, Stream, fix_up};
+use super::record::{
+    CHKDSK, DATA, INDEX_ALLOCATION, INDEX_BITMAP, INDEX_ROOT, Mft, RECORD_NUMBER, Stream, fix_up,
+};
 
 /// The record of the root directory, and the name of a directory's index.
 const ROOT: u64 = 5;
@@ -41,8 +44,21 @@ pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
         if view.len() > INDEX_MAX {
             return Err(Doubt::new("its root directory is too large to look for hiberfil.sys in it"));
         }
-        for at in (0..view.len() / u64::from(block_len)).map(|block| block * u64::from(block_len)) {
-            let mut block = (&view as &dyn Source).bytes(at, block_len as usize)?;
+        let in_use = match mft.stream(source, ROOT, INDEX_BITMAP, INDEX)?.ok_or_else(damaged)? {
+            Stream::Resident(bytes) => bytes,
+            stream => {
+                let view = View::new(source, stream.segments(mft.cluster)?)?;
+                let needed = (INDEX_MAX / u64::from(block_len)).div_ceil(8);
+                (&view as &dyn Source).bytes(0, view.len().min(needed) as usize)?
+            }
+        };
+        for number in 0..view.len() / u64::from(block_len) {
+            // One that the bitmap has no bit for is looked at as well.
+            if in_use.get(number as usize / 8).is_some_and(|byte| byte >> (number % 8) & 1 == 0) {
+                continue;
+            }
+            let mut block =
+                (&view as &dyn Source).bytes(number * u64::from(block_len), block_len as usize)?;
             // One that was never used.
             if !block.starts_with(b"INDX") {
                 continue;

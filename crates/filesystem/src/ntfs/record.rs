@@ -13,6 +13,8 @@ pub(super) const VOLUME_INFORMATION: u32 = 0x70;
 pub(super) const DATA: u32 = 0x80;
 pub(super) const INDEX_ROOT: u32 = 0x90;
 pub(super) const INDEX_ALLOCATION: u32 = 0xA0;
+/// Which blocks of an index are in use.
+pub(super) const INDEX_BITMAP: u32 = 0xB0;
 const END_OF_ATTRIBUTES: u32 = 0xFFFF_FFFF;
 
 /// Records whose clusters are the file system's own: $MFT to $Extend.
