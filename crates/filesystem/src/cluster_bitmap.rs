@@ -58,26 +58,101 @@ impl ClusterBitmap {
     ) -> Result<(), Doubt> {
         let end = range.end.min(self.bits);
         let mut at = range.start / 8;
-        let views = self
-            .copies
-            .iter()
-            .map(|copy| View::new(source, copy.iter().copied()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (mut bytes, mut other) = (Vec::new(), Vec::new());
+        let (views, mut bytes) = (self.views(source)?, Vec::new());
         while at * 8 < end {
             let len = (end.div_ceil(8) - at).min(LARGEST as u64) as usize;
-            for (copy, view) in views.iter().enumerate() {
-                let into = if copy == 0 { &mut bytes } else { &mut other };
-                into.resize(len, 0);
-                view.read(at, into)?;
-                if copy > 0 {
-                    bytes.iter_mut().zip(&other).for_each(|(byte, other)| *byte |= other);
-                }
-            }
+            bytes.resize(len, 0);
+            Self::read(&views, at, &mut bytes)?;
             let bits = (self.bits - at * 8).min(len as u64 * 8);
             zero_bits(&bytes, bits, |zeros| sink(at * 8 + zeros.start..at * 8 + zeros.end));
             at += len as u64;
         }
+        Ok(())
+    }
+
+    /// The copies as sources of bytes.
+    fn views<'a>(&self, source: &'a dyn Source) -> Result<Vec<View<'a>>, Doubt> {
+        let copies = self.copies.iter().map(|copy| View::new(source, copy.iter().copied()));
+        Ok(copies.collect::<Result<_, _>>()?)
+    }
+
+    /// Fills `bytes` from byte `at` of the bitmap with what is allocated in any copy.
+    fn read(views: &[View<'_>], at: u64, bytes: &mut [u8]) -> Result<(), Doubt> {
+        let mut other = Vec::new();
+        for (copy, view) in views.iter().enumerate() {
+            if copy == 0 {
+                view.read(at, bytes)?;
+                continue;
+            }
+            other.resize(bytes.len(), 0);
+            view.read(at, &mut other)?;
+            bytes.iter_mut().zip(&other).for_each(|(byte, other)| *byte |= other);
+        }
+        Ok(())
+    }
+}
+
+/// How many claims are looked up together: 3 MiB of memory, and the bitmap is read once for so many runs.
+const CLAIMS: usize = 1 << 17;
+/// How much of the bitmap is held while they are, bytes.
+const HELD: u64 = 64 << 10;
+
+/// Clusters that files have, gathered and looked up in the order of the bitmap: a fragmented volume has millions of
+/// runs all over the disk.
+pub(crate) struct Claims<'a> {
+    bitmap: &'a ClusterBitmap,
+    source: &'a dyn Source,
+    held: Vec<Claim>,
+}
+
+/// A run of a file.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Claim {
+    /// First cluster, 0 being the bitmap's first bit.
+    pub(crate) first: u64,
+    /// The one behind the last.
+    pub(crate) end: u64,
+    /// The file's number.
+    pub(crate) owner: u64,
+}
+
+impl<'a> Claims<'a> {
+    pub(crate) fn new(bitmap: &'a ClusterBitmap, source: &'a dyn Source) -> Self {
+        Self { bitmap, source, held: Vec::new() }
+    }
+
+    /// Adds a run. `false_claim` makes the doubt of one that was found not to be allocated: this one or an earlier one.
+    pub(crate) fn push(&mut self, claim: Claim, false_claim: impl Fn(&Claim) -> Doubt) -> Result<(), Doubt> {
+        self.held.push(claim);
+        if self.held.len() < CLAIMS { Ok(()) } else { self.check(false_claim) }
+    }
+
+    /// Looks up what was added and not yet looked up.
+    pub(crate) fn check(&mut self, false_claim: impl Fn(&Claim) -> Doubt) -> Result<(), Doubt> {
+        self.held.sort_unstable();
+        let views = self.bitmap.views(self.source)?;
+        // What is held of the bitmap: from which byte on.
+        let (mut from, mut bytes) = (0, Vec::new());
+        for claim in &self.held {
+            let mut at = claim.first;
+            while at < claim.end.min(self.bitmap.bits) {
+                let byte = at / 8;
+                if !(from..from + bytes.len() as u64).contains(&byte) {
+                    from = byte;
+                    bytes.resize((self.bitmap.bits.div_ceil(8) - from).min(HELD) as usize, 0);
+                    ClusterBitmap::read(&views, from, &mut bytes)?;
+                }
+                let end = claim.end.min(self.bitmap.bits).min((from + bytes.len() as u64) * 8);
+                let inside = &bytes[(byte - from) as usize..(end.div_ceil(8) - from) as usize];
+                let (mut is_free, skipped) = (false, at % 8);
+                zero_bits(inside, skipped + end - at, |zeros| is_free |= zeros.end > skipped);
+                if is_free {
+                    return Err(false_claim(claim));
+                }
+                at = end;
+            }
+        }
+        self.held.clear();
         Ok(())
     }
 }

@@ -91,8 +91,7 @@ impl Disk {
     /// Examines a disk with logical sectors of `sector` bytes. Never an error: what cannot be read, proven or
     /// understood is unknown, with the reason in its place.
     pub fn examine(source: &dyn Source, sector: u32) -> Self {
-        let cached = Cached::new(source);
-        let mut root = Node::examine(&cached, sector, 0, None);
+        let mut root = Node::examine(source, sector, 0, None);
         if root.has_suspended() {
             root.leave_alone();
         }
@@ -230,6 +229,7 @@ impl Node {
         if depth > DEPTH {
             return node.refused(Doubt::new(format!("it lies more than {DEPTH} containers deep")));
         }
+        // Only while this node is looked at: what lies in it has a cache and a budget of its own.
         let budget = Budget::for_examination(source);
         // A stale signature, or an array's around it, makes the suspended system no less alive.
         node.suspended = swap::is_suspended(&budget).unwrap_or(false);
@@ -248,20 +248,28 @@ impl Node {
                 )
             }
             Ok(Found::Volume(format)) => node.volume(&budget, format),
-            Ok(Found::PhysicalVolume) => match lvm::read(&budget) {
-                Ok(volume) => node.physical_volume(source, sector, depth, volume),
-                Err(doubt) => {
-                    node.kind = Some(LVM2);
-                    node.refused(doubt)
+            Ok(Found::PhysicalVolume) => {
+                let read = lvm::read(&budget);
+                drop(budget);
+                match read {
+                    Ok(volume) => node.physical_volume(source, sector, depth, volume),
+                    Err(doubt) => {
+                        node.kind = Some(LVM2);
+                        node.refused(doubt)
+                    }
                 }
-            },
-            Ok(Found::Table) => match layout::read(&budget, sector) {
-                Ok(layout) => node.table(source, sector, depth, layout),
-                Err(doubt) => {
-                    node.kind = Some("partition table");
-                    node.refused(doubt)
+            }
+            Ok(Found::Table) => {
+                let read = layout::read(&budget, sector);
+                drop(budget);
+                match read {
+                    Ok(layout) => node.table(source, sector, depth, layout),
+                    Err(doubt) => {
+                        node.kind = Some("partition table");
+                        node.refused(doubt)
+                    }
                 }
-            },
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use lunway_filesystem::tree::Disk;
 use lunway_filesystem::{Examined, exfat};
 use support::fuse::Fuse;
 use support::*;
@@ -29,28 +30,9 @@ fn format(folder: &Path, (cluster, align, size): (&str, &str, u64)) -> PathBuf {
     image
 }
 
-/// A loop device, which exfat-fuse wants.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn new(image: &Path) -> Option<Self> {
-        let (said, code) = exit("losetup", &["--find", "--show", text(image)]);
-        if code != 0 {
-            lunway_foreign::machine_lacks(&format!("loop devices: {}", said.trim()));
-            return None;
-        }
-        Some(Self(said.trim().into()))
-    }
-
-    fn mount(&self) -> Option<Fuse> {
-        Fuse::mount("mount.exfat-fuse", &["-d"], &self.0)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = exit("losetup", &["-d", text(&self.0)]);
-    }
+/// Mounts a volume by exfat-fuse, which wants a loop device.
+fn mount(device: &Loop) -> Option<Fuse> {
+    Fuse::mount("mount.exfat-fuse", &["-d"], &device.0)
 }
 
 fn proven(path: &Path) -> (Image, Examined) {
@@ -75,17 +57,17 @@ fn free_is_what_the_bitmap_says_and_may_be_overwritten() {
         let folder = tempfile::tempdir().expect("a folder");
         let image = format(folder.path(), variant);
         let Some(device) = Loop::new(&image) else { return };
-        let Some(mount) = device.mount() else { return };
+        let Some(mounted) = mount(&device) else { return };
         let bytes = (variant.2 / 16).min(3 << 20) / if variant.0 == "4M" { 8 } else { 1 };
-        tree(mount.at(), at as u64, bytes);
-        let files = sums(mount.at());
+        tree(mounted.at(), at as u64, bytes);
+        let files = sums(mounted.at());
         files.keys().step_by(3).for_each(|file| std::fs::remove_file(file).expect("removed"));
-        std::fs::create_dir(mount.at().join("again")).expect("a folder");
-        tree(&mount.at().join("again"), at as u64 + 100, bytes);
-        let files = sums(mount.at());
+        std::fs::create_dir(mounted.at().join("again")).expect("a folder");
+        tree(&mounted.at().join("again"), at as u64 + 100, bytes);
+        let files = sums(mounted.at());
         files.keys().step_by(5).for_each(|file| std::fs::remove_file(file).expect("removed"));
-        let before = mount.contents();
-        mount.close();
+        let before = mounted.contents();
+        mounted.close();
         drop(device);
 
         let (source, found) = proven(&image);
@@ -105,9 +87,9 @@ fn free_is_what_the_bitmap_says_and_may_be_overwritten() {
         poison(&image, &free);
         run("fsck.exfat", &["-n", text(&image)]);
         let Some(device) = Loop::new(&image) else { return };
-        let Some(mount) = device.mount() else { return };
-        assert_eq!(mount.contents(), before, "{variant:?}");
-        mount.close();
+        let Some(mounted) = mount(&device) else { return };
+        assert_eq!(mounted.contents(), before, "{variant:?}");
+        mounted.close();
     }
 }
 
@@ -299,6 +281,48 @@ fn files_that_the_bitmap_does_not_have_whole_are_a_doubt() {
 }
 
 #[test]
+fn a_volume_in_hundreds_of_thousands_of_runs_is_not_refused_for_what_it_costs() {
+    // 16 files, each in 25,000 runs of one cluster all over the volume.
+    const FILES: u64 = 16;
+    const RUNS: u64 = 25_000;
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = format(folder.path(), ("4K", "1M", 4 << 30));
+    let patch = Patch::new(&image);
+    let (table, root) = (patch.u32(80) * 512, patch.cluster(patch.u32(96)));
+    let entry =
+        |kind: u8| (0..).map(|at| root + at * 32).find(|at| patch.bytes(*at, 1) == [kind]).expect("an entry");
+    let (bitmap, end) = (patch.cluster(patch.u32(entry(0x81) + 20)), entry(0));
+    let (start, mut fat) = (1000, vec![0; (2 * FILES * RUNS * 4) as usize]);
+    let mut set = Vec::new();
+    for file in 0..FILES {
+        // Every second cluster is used, and the files take them in turn, from the end to the beginning.
+        let cluster = |run: u64| start + 2 * (FILES * (RUNS - 1 - run) + file);
+        for run in 0..RUNS {
+            let next = if run + 1 < RUNS { cluster(run + 1) as u32 } else { u32::MAX };
+            let at = ((cluster(run) - start) * 4) as usize;
+            fat[at..at + 4].copy_from_slice(&next.to_le_bytes());
+        }
+        set.extend(entries(0x20, 1, cluster(0) as u32, RUNS * 4096));
+    }
+    patch.write(table + start * 4, &fat);
+    patch.write(end, &set);
+    // Cluster 1000 is bit 998: the byte before the one that the pattern is whole in has 6 bits of others.
+    let bits = FILES * RUNS * 2;
+    patch.write(bitmap + (start - 2) / 8, &[0x40 | patch.bytes(bitmap + (start - 2) / 8, 1)[0]]);
+    patch.write(bitmap + (start - 2) / 8 + 1, &vec![0x55; (bits / 8) as usize]);
+    let tree = Disk::examine(&Image::open(&image), 512);
+    assert_eq!(tree.root().reason, None);
+    let lost = start + 2 * 12_345;
+    patch.write(bitmap + (lost - 2) / 8, &[0x55 & !(1 << ((lost - 2) % 8))]);
+    let said = Disk::examine(&Image::open(&image), 512).root().reason.clone().unwrap_or_default();
+    let expected = format!("its allocation bitmap has clusters of a file as free, from {lost} to {lost}");
+    assert_eq!(said, expected);
+}
+
+#[test]
 fn each_cluster_that_files_have_is_missed_in_the_bitmap() {
     if !have(&TOOLS) {
         return;
@@ -306,11 +330,11 @@ fn each_cluster_that_files_have_is_missed_in_the_bitmap() {
     let folder = tempfile::tempdir().expect("a folder");
     let image = format(folder.path(), ("4K", "1M", 32 << 20));
     let Some(device) = Loop::new(&image) else { return };
-    let Some(mount) = device.mount() else { return };
-    tree(mount.at(), 5, 3 << 20);
-    sums(mount.at()).keys().step_by(3).for_each(|file| std::fs::remove_file(file).expect("removed"));
-    tree(&mount.at().join("again"), 6, 3 << 20);
-    mount.close();
+    let Some(mounted) = mount(&device) else { return };
+    tree(mounted.at(), 5, 3 << 20);
+    sums(mounted.at()).keys().step_by(3).for_each(|file| std::fs::remove_file(file).expect("removed"));
+    tree(&mounted.at().join("again"), 6, 3 << 20);
+    mounted.close();
     drop(device);
     assert!(proven(&image).1.verdict.is_ok());
     let patch = Patch::new(&image);

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use lunway_filesystem::Examined;
+use lunway_filesystem::tree::Disk;
 use support::fuse::Fuse;
 use support::*;
 
@@ -330,6 +331,93 @@ fn a_torn_block_of_the_root_directory_that_is_not_in_use_is_no_damage() {
     let value = bitmap + u64::from(patch.bytes(bitmap + 20, 1)[0]);
     patch.write(value, &[patch.bytes(value, 1)[0] & !1]);
     assert!(proven(&image).1.verdict.is_ok());
+}
+
+/// A record of a file whose data are `clusters` in runs of one cluster, every second one from `first` on.
+fn record_of_runs(number: u32, first: u64, clusters: u64) -> Vec<u8> {
+    let mut record = vec![0; 1024];
+    record[..4].copy_from_slice(b"FILE");
+    // Fix-ups at 30h, sequence 1, a link, the attribute behind them; in use.
+    for (at, word) in [(4, 0x30), (6, 3), (0x10, 1), (0x12, 1), (0x14, 0x38), (0x16, 1), (0x30, 0x1111)] {
+        record[at..at + 2].copy_from_slice(&u16::to_le_bytes(word));
+    }
+    record[0x1C..0x20].copy_from_slice(&1024u32.to_le_bytes());
+    record[0x2C..0x30].copy_from_slice(&number.to_le_bytes());
+    let mut runs = vec![0x41, 1];
+    runs.extend((first as u32).to_le_bytes());
+    runs.extend([0x11, 1, 2].repeat(clusters as usize - 1));
+    runs.push(0);
+    let len = (64 + runs.len()).next_multiple_of(8);
+    let at = 0x38;
+    record[at..at + 4].copy_from_slice(&0x80u32.to_le_bytes());
+    record[at + 4..at + 8].copy_from_slice(&(len as u32).to_le_bytes());
+    record[at + 8] = 1;
+    record[at + 24..at + 32].copy_from_slice(&(clusters - 1).to_le_bytes());
+    record[at + 32] = 64;
+    for field in [40, 48, 56] {
+        record[at + field..at + field + 8].copy_from_slice(&(clusters * 4096).to_le_bytes());
+    }
+    record[at + 64..at + 64 + runs.len()].copy_from_slice(&runs);
+    record[at + len..at + len + 4].fill(0xFF);
+    record[0x18..0x1C].copy_from_slice(&((at + len + 8) as u32).to_le_bytes());
+    // The words that the fix-ups replace.
+    for stride in 1..=2 {
+        let end = stride * 512 - 2;
+        let word = [record[end], record[end + 1]];
+        record[0x30 + 2 * stride..0x32 + 2 * stride].copy_from_slice(&word);
+        record[end..end + 2].copy_from_slice(&[0x11, 0x11]);
+    }
+    record
+}
+
+#[test]
+fn a_volume_in_hundreds_of_thousands_of_runs_is_not_refused_for_what_it_costs() {
+    const FILES: u64 = 1600;
+    const RUNS: u64 = 256;
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    // Without writing zeroes to all of it.
+    let image = sparse(folder.path(), "ntfs", 8 << 30);
+    run("mkntfs", &["-F", "-q", "-Q", "-s", "512", "-c", "4096", text(&image)]);
+    let Some(mount) = Fuse::mount("ntfs-3g", &FOREGROUND, &image) else { return };
+    // The table grows to as many records.
+    (0..FILES).for_each(|number| drop(File::create(mount.at().join(format!("{number}"))).expect("a file")));
+    let first = std::fs::metadata(mount.at().join("0")).expect("metadata").ino();
+    mount.close();
+    let patch = Patch::new(&image);
+    let (bitmap, start) = (patch.first_run(6, 0x80), 1_100_000);
+    // In the second half, behind the copy of the table's first records.
+    let mut random = Random::new(7);
+    let mut order: Vec<u64> = (0..FILES).collect();
+    (1..order.len()).for_each(|at| order.swap(at, random.below(at as u64 + 1) as usize));
+    for (file, place) in order.into_iter().enumerate() {
+        let (number, at) = (first + file as u64, start + place * 2 * RUNS);
+        let runs = record_of_runs(number as u32, at, RUNS);
+        assert_eq!(patch.bytes(patch.record(number), 4), b"FILE");
+        patch.write(patch.record(number), &runs);
+        patch.write(bitmap + at / 8, &[0x55; (2 * RUNS / 8) as usize]);
+    }
+    let tree = Disk::examine(&Image::open(&image), 512);
+    assert_eq!(tree.root().reason, None);
+    // Every second cluster between the first and the last of them is free.
+    let mut alternate = 0;
+    tree.for_each_free(&Image::open(&image), &mut |range| {
+        alternate += u64::from(range.end - range.start == 4096);
+    })
+    .expect("a proven map");
+    assert!(alternate > FILES * RUNS - 10, "{alternate}");
+    // One of them that is not allocated is still found.
+    let (file, run) = (FILES / 3, 77);
+    let mut runs = patch.bytes(patch.record(first + file), 1024);
+    let cluster = u64::from(u32::from_le_bytes(runs[0x38 + 66..0x38 + 70].try_into().expect("4 bytes")));
+    let lost = cluster + 2 * run;
+    patch.write(bitmap + lost / 8, &[0x55 & !(1 << (lost % 8))]);
+    runs.clear();
+    let said = Disk::examine(&Image::open(&image), 512).root().reason.clone().unwrap_or_default();
+    let expected = format!("$Bitmap has clusters of file {} as free, from {lost} to {lost}", first + file);
+    assert_eq!(said, expected);
 }
 
 #[test]

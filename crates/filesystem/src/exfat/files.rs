@@ -6,7 +6,7 @@
 use super::{
     ALLOCATION_BITMAP, END_OF_CHAIN, END_OF_DIRECTORY, ENTRY, Geometry, UP_CASE_TABLE, VOLUME_LABEL, damaged,
 };
-use crate::cluster_bitmap::ClusterBitmap;
+use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap};
 use crate::fields::{le16, le32, le64};
 use crate::source::{Segment, Source};
 use crate::volume::Doubt;
@@ -32,6 +32,9 @@ const PIECE: u64 = 4096;
 /// The most runs that one file may be in, 16 MiB of memory: a file of 4 GiB whose clusters of 4 KiB all lie apart.
 const MOST_RUNS: usize = 1 << 20;
 
+/// The most directories that are known and not yet read, 24 MiB of memory: siblings of those on one way down.
+const MOST_DIRECTORIES: usize = 1 << 20;
+
 /// Where a file or directory lies.
 #[derive(Clone, Copy)]
 struct Extent {
@@ -44,7 +47,7 @@ struct Extent {
 struct Walk<'a> {
     source: &'a dyn Source,
     geometry: &'a Geometry,
-    bitmap: &'a ClusterBitmap,
+    claims: Claims<'a>,
     /// A piece of the active table, and the byte at which it begins.
     piece: (u64, Vec<u8>),
     /// Clusters that no file has had yet.
@@ -63,7 +66,7 @@ pub(super) fn check(
     let mut walk = Walk {
         source,
         geometry,
-        bitmap,
+        claims: Claims::new(bitmap, source),
         piece: (u64::MAX, Vec::new()),
         left: geometry.clusters,
         directories: Vec::new(),
@@ -73,7 +76,14 @@ pub(super) fn check(
         let runs = walk.runs(extent)?;
         walk.directory(&runs)?;
     }
-    Ok(())
+    walk.claims.check(false_claim)
+}
+
+/// What is wrong where the bitmap does not have a run of a file.
+fn false_claim(claim: &Claim) -> Doubt {
+    // Clusters count from 2.
+    let (first, last) = (claim.first + 2, claim.end + 1);
+    damaged(format!("its allocation bitmap has clusters of a file as free, from {first} to {last}"))
 }
 
 impl Walk<'_> {
@@ -143,15 +153,12 @@ impl Walk<'_> {
         for run in self.runs(extent)? {
             let first = (run.at - self.geometry.heap) / self.geometry.cluster;
             let end = first + run.len / self.geometry.cluster;
-            if !self.bitmap.allocated(self.source, first..end)? {
-                return Err(damaged(format!(
-                    "its allocation bitmap has clusters of a file as free, from {} to {}",
-                    first + 2,
-                    end + 1
-                )));
-            }
+            self.claims.push(Claim { first, end, owner: 0 }, false_claim)?;
         }
         if is_directory {
+            if self.directories.len() == MOST_DIRECTORIES {
+                return Err(Doubt::new("it has too many directories"));
+            }
             self.directories.push(extent);
         }
         Ok(())

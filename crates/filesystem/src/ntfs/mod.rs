@@ -23,7 +23,7 @@ mod hibernation;
 mod journal;
 mod record;
 
-use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
+use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap, ClusterMap};
 use crate::fields::{label, le16, le64};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
@@ -182,33 +182,38 @@ fn prove(
         return Err(damaged("$Bitmap has clusters behind the volume's end as free".into()));
     }
     let bitmap = ClusterBitmap::new(vec![segments], geometry.clusters, 0, geometry.cluster);
-    let check = |number: u64, record: &Record| {
+    let mut claims = Claims::new(&bitmap, source);
+    let false_claim = |claim: &Claim| {
+        damaged(format!(
+            "$Bitmap has clusters of file {} as free, from {} to {}",
+            claim.owner,
+            claim.first,
+            claim.end - 1
+        ))
+    };
+    let mut claim = |owner: u64, record: &Record| {
         for attribute in record.attributes().filter(|attribute| !attribute.is_resident()) {
             for run in attribute.runs(geometry.clusters)? {
-                let Some(lcn) = run.lcn else { continue };
-                if !bitmap.allocated(source, lcn..lcn + run.len)? {
-                    return Err(damaged(format!(
-                        "$Bitmap has clusters of file {number} as free, from {lcn} to {}",
-                        lcn + run.len - 1
-                    )));
-                }
+                let Some(first) = run.lcn else { continue };
+                claims.push(Claim { first, end: first + run.len, owner }, false_claim)?;
             }
         }
         Ok(())
     };
     for number in SYSTEM_RECORDS {
         for record in mft.file(source, number)? {
-            check(number, &record)?;
+            claim(number, &record)?;
         }
     }
     let files = mft.written(source)?;
     if files <= FILES_MAX {
-        mft.for_each(source, files, &mut |number, record| check(number, record))?;
+        mft.for_each(source, files, &mut claim)?;
     } else {
         notes.push(format!(
             "it has {files} records: whether all their clusters are in its bitmap was not looked at"
         ));
     }
+    claims.check(false_claim)?;
     // $Boot has so much since there is NTFS; all else has just been found in the map.
     let metadata = Ranges::union(std::iter::once(0..8192.min(geometry.size)));
     ClusterMap::new(bitmap, geometry.size, metadata, source)

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use lunway_filesystem::source::{Budget, Cached};
+use lunway_filesystem::source::Budget;
 use lunway_filesystem::volume::free_in;
 use lunway_filesystem::{Doubt, Examined, Source, Unreadable};
 
@@ -282,8 +282,7 @@ pub(crate) fn run(format: &Format, input: &[u8]) {
         (format.seal)(&mut volume);
     }
 
-    let budget = Budget::for_examination(&volume);
-    let cached = Cached::new(&budget);
+    let cached = Budget::for_examination(&volume);
     let Ok(examined) = (format.examine)(&cached) else { return };
     let Ok(map) = examined.verdict else { return };
     let (mut total, mut end, mut first) = (0, None, true);

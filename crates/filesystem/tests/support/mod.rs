@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lunway_filesystem::probe::{Found, probe};
-use lunway_filesystem::source::{Budget, Cached};
+use lunway_filesystem::source::Budget;
 use lunway_filesystem::volume::free_in;
 use lunway_filesystem::{Doubt, Examined, Source, Unreadable, Volume};
 pub(crate) use random::Random;
@@ -84,8 +84,7 @@ pub fn examined(
     image: &Image,
     examine: fn(&dyn Source) -> Result<Examined, Doubt>,
 ) -> Result<Examined, Doubt> {
-    let budget = Budget::for_examination(image);
-    examine(&Cached::new(&budget))
+    examine(&Budget::for_examination(image))
 }
 
 /// Examines an image that has to be recognised as this format, and no other.
@@ -197,6 +196,27 @@ pub fn sums(folder: &Path) -> BTreeMap<PathBuf, (u64, u32)> {
         }
     }
     all
+}
+
+/// A loop device, for programs that want a block device.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    /// `None`, noted, where there are none.
+    pub fn new(image: &Path) -> Option<Self> {
+        let (said, code) = exit("losetup", &["--find", "--show", text(image)]);
+        if code != 0 {
+            lunway_foreign::machine_lacks(&format!("loop devices: {}", said.trim()));
+            return None;
+        }
+        Some(Self(said.trim().into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = exit("losetup", &["-d", text(&self.0)]);
+    }
 }
 
 /// An image that the kernel of this machine has mounted.
