@@ -7,6 +7,7 @@ mod guest;
 mod support;
 
 use std::fs;
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -153,6 +154,33 @@ fn a_lun_gives_back_what_is_free_on_it_over_one_path_and_over_two() {
     assert!(served.terminate().success());
     guest.assert_files(&raw);
     guest.assert_whole(&vhdx);
+}
+
+#[test]
+fn a_lun_with_a_volume_that_was_not_unmounted_is_not_trimmed() {
+    let Some(guest) = Guest::new() else { return };
+    let Some(debugfs) = program("debugfs") else { return };
+    let disk = guest.text("disk.img");
+    // What a mount sets, and unmounting and freezing clear. (debugfs takes the partition out of the disk.)
+    let volume = guest.text("volume.img");
+    run(Command::new(debugfs).args(["-w", "-R", "feature needs_recovery", &volume]));
+    let mut file = fs::File::options().write(true).open(&disk).unwrap();
+    file.seek(SeekFrom::Start(guest::START)).unwrap();
+    file.write_all(&fs::read(&volume).unwrap()).unwrap();
+    drop(file);
+    let before = fs::read(&disk).unwrap();
+    let served = Served::start(&["--lun", &format!("0={disk}")]);
+    let url = served.url(0);
+    let said = refused(&["disk", "trim", &url, "--discard"]);
+    for part in ["may be in use by another machine", "ext4 at 1 MiB: it is mounted and not frozen"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(json(&["disk", "trim", &url, "--estimate", "--json"])["dead_bytes"], 0);
+    assert_eq!(json(&["disk", "trim", &url, "--discard", "--keep", "1", "--json"])["dead_bytes"], 0);
+    assert!(served.terminate().success());
+    assert!(fs::read(&disk).unwrap() == before);
+    // A file that nobody has open is nobody's.
+    assert!(json(&["disk", "trim", &disk, "--discard", "--json"])["dead_bytes"].as_u64().unwrap() > 95 * MIB);
 }
 
 #[test]

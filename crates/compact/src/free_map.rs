@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use lunway_filesystem::tree;
+use lunway_filesystem::Mounted;
+use lunway_filesystem::tree::{self, Node};
 use lunway_vhdx::{Chain, Storage};
 
 use crate::{Bytes, Error};
@@ -16,10 +17,16 @@ const UNITS_MAX: u64 = 1 << 27;
 ///
 /// A disk that is used goes on changing. Its file systems are frozen while the map is [taken](Self::take); after that
 /// every write [marks](Self::written) its range, and what is still free may be given up, if no write comes in between.
+///
+/// That they are frozen is not taken on trust. Of one that is not, data may lie in a block before its allocation is on
+/// the disk, and no write comes after the map that would mark it. So only volumes count whose own marks say that nobody
+/// is changing them: ext2, ext3 and ext4, which freezing marks as unmounting does; FAT and exFAT, which are marked
+/// before the first change. What is left alone otherwise, and why, is in [`kept`](Self::kept).
 pub struct FreeMap {
     unit: u64,
     size: u64,
     words: Vec<u64>,
+    kept: Vec<String>,
 }
 
 impl FreeMap {
@@ -31,8 +38,10 @@ impl FreeMap {
     pub fn take<S: Storage>(chain: &Chain<S>) -> Result<Self, Error> {
         let sector = chain.disks().first().map_or(512, |disk| disk.parameters().logical_sector);
         let bytes = Bytes(chain);
-        let tree = tree::Disk::examine(&bytes, sector);
+        let mut tree = tree::Disk::examine(&bytes, sector);
+        tree.distrust(Mounted::Untold);
         let mut map = Self::new(chain.size());
+        map.keep(tree.root());
         let ended = tree.for_each_free(&bytes, &mut |range| map.free(&range));
         ended.map_err(|doubt| Error::Changed(doubt.reason))?;
         Ok(map)
@@ -41,7 +50,26 @@ impl FreeMap {
     /// Nothing is free.
     fn new(size: u64) -> Self {
         let unit = size.div_ceil(UNITS_MAX).next_power_of_two().max(UNIT_MIN);
-        Self { unit, size, words: vec![0; size.div_ceil(unit).div_ceil(64) as usize] }
+        Self { unit, size, words: vec![0; size.div_ceil(unit).div_ceil(64) as usize], kept: Vec::new() }
+    }
+
+    /// Notes why nothing of a part of the disk is free, and of the parts in it.
+    fn keep(&mut self, node: &Node) {
+        if let (Some(kind), Some(reason)) = (node.kind, &node.reason) {
+            let remedy = node.remedy.map(|remedy| format!(" ({remedy})")).unwrap_or_default();
+            self.kept.push(format!("{kind} at byte {}: {reason}{remedy}", node.offset));
+        }
+        node.children.iter().for_each(|child| self.keep(child));
+    }
+
+    /// Volumes of which nothing counts as free: what and where each is, why, and what would help. No full stops.
+    pub fn kept(&self) -> &[String] {
+        &self.kept
+    }
+
+    /// Whether nothing is free.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
     }
 
     /// The units that lie in a range as a whole are free.

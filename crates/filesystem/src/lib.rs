@@ -29,7 +29,9 @@
 //!    There is never more than a bit for each cluster, and that only for FAT, while the volume is examined.
 //!
 //! The map is of the bytes as they lie there. On a disk that a guest is writing, a free block may have its data in the
-//! guest's memory already: such a map is good for a backup, and deadly for discarding.
+//! guest's memory already: such a map is good for a backup, and deadly for discarding. Who discards on a disk that may be
+//! in use calls [`Disk::distrust`](tree::Disk::distrust) first, which believes only volumes whose own marks say that
+//! nobody is changing them ([`Mounted`]).
 //!
 //! # Two steps
 //!
@@ -72,7 +74,7 @@ pub mod xfs;
 
 pub use map::{Ranges, Use};
 pub use source::{Source, Unreadable};
-pub use volume::{Doubt, Examined, Identity, Volume};
+pub use volume::{Doubt, Examined, Identity, Mounted, Volume};
 
 /// How deep containers nest: disk, partition table, physical volume, logical volume.
 pub const DEPTH: usize = 4;

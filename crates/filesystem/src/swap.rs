@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::fields::{label, le32, uuid};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume};
+use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
 
 const SIGNATURE: [u8; 10] = *b"SWAPSPACE2";
 /// What a suspended system puts in its place, by the means that suspended it.
@@ -71,7 +71,9 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
         None
     };
     let map = || Box::new(Map { size, header: Ranges::union(std::iter::once(0..page)) }) as Box<dyn Volume>;
-    Ok(Examined { identity, notes: Vec::new(), verdict: doubt.map_or_else(|| Ok(map()), Err) })
+    // swapon leaves no mark.
+    let verdict = doubt.map_or_else(|| Ok(map()), Err);
+    Ok(Examined { identity, notes: Vec::new(), mounted: Mounted::Untold, verdict })
 }
 
 struct Map {

@@ -11,7 +11,7 @@ use crate::partition::types::Declared;
 use crate::probe::{Format, Found, probe};
 use crate::source::{Budget, Cached, Segment, Source, View};
 use crate::swap;
-use crate::volume::{Doubt, Volume, free_in};
+use crate::volume::{Doubt, Mounted, Volume, free_in};
 
 const LVM2: &str = "LVM2";
 
@@ -48,6 +48,8 @@ pub struct Node {
     pub remedy: Option<&'static str>,
     /// What people should know, in sentences.
     pub notes: Vec<String>,
+    /// Whether a system may be changing the volume in it. Of what is no volume with a free map, nothing is known.
+    pub mounted: Mounted,
     /// What lies in it.
     pub children: Vec<Self>,
     content: Content,
@@ -101,6 +103,14 @@ impl Disk {
     /// The whole disk.
     pub fn root(&self) -> &Node {
         &self.root
+    }
+
+    /// Calls nothing free of volumes that may be mounted by as much as this says: for whoever discards on a disk that
+    /// may be in use. With [`Mounted::Yes`] they are those that were not unmounted; with [`Mounted::Untold`] all but
+    /// those whose marks say that nobody changes them. Extents of LVM2 stay free: a group says on its disks which it
+    /// gives away before anything is written to them.
+    pub fn distrust(&mut self, least: Mounted) {
+        self.root.distrust(least);
     }
 
     /// Gives all bytes of `window` as sorted, disjoint ranges. Neighbours differ in use or node. Where the disk does
@@ -166,6 +176,7 @@ impl Node {
             reason: None,
             remedy: None,
             notes: Vec::new(),
+            mounted: Mounted::Untold,
             children: Vec::new(),
             content: Content::Whole(Use::Unknown),
             suspended: false,
@@ -175,7 +186,38 @@ impl Node {
     fn refused(mut self, doubt: Doubt) -> Self {
         (self.reason, self.remedy) = (Some(doubt.reason), doubt.remedy);
         self.suspended |= doubt.suspended;
+        if doubt.mounted {
+            self.mounted = Mounted::Yes;
+        }
         self
+    }
+
+    /// See [`Disk::distrust`].
+    fn distrust(&mut self, least: Mounted) {
+        match self.content {
+            Content::Volume(_) if self.mounted >= least => {
+                self.content = Content::Whole(Use::Unknown);
+                (self.used, self.free, self.unknown) = (0, 0, self.len);
+                let (reason, remedy) = match self.mounted {
+                    Mounted::Yes => (
+                        "it is mounted and not frozen, or was when its system stopped: new data may lie in blocks \
+                         that are still free by its map",
+                        "freeze or unmount it there; if nobody has it mounted, mount and unmount it once",
+                    ),
+                    Mounted::Untold | Mounted::No => (
+                        "nothing on it tells whether it is mounted, or frozen: new data may lie in blocks that are \
+                         still free by its map",
+                        "let the system that has it mounted trim it (fstrim, Optimize-Volume -ReTrim)",
+                    ),
+                };
+                (self.reason, self.remedy) = (Some(reason.to_owned()), Some(remedy));
+            }
+            Content::Volume(_) | Content::Whole(_) => {}
+            Content::Pieces(_) => {
+                self.children.iter_mut().for_each(|child| child.distrust(least));
+                self.count();
+            }
+        }
     }
 
     /// Whether a suspended system lies in it, or in what lies in it.
@@ -284,6 +326,7 @@ impl Node {
         self.kind = Some(found.identity.kind);
         self.volume_bytes = Some(found.identity.size);
         (self.label, self.uuid, self.notes) = (found.identity.label, found.identity.uuid, found.notes);
+        self.mounted = found.mounted;
         match found.verdict {
             Err(doubt) => self.refused(doubt),
             Ok(volume) => {

@@ -18,6 +18,21 @@ pub struct Identity {
     pub size: u64,
 }
 
+/// Whether a system has a volume mounted and may be changing it, as far as the volume's own marks tell.
+///
+/// A system that is changing a volume has changes in its memory: data may lie in a block already whose allocation is not
+/// on the disk yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mounted {
+    /// No: who mounts it marks it before the first change, and the mark is not there. It is unmounted, mounted
+    /// read-only, or frozen.
+    No,
+    /// The format has no mark, or not every driver sets it.
+    Untold,
+    /// It was not unmounted, and is not frozen: it is mounted, or was when its system stopped.
+    Yes,
+}
+
 /// Why nothing of a volume may be dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doubt {
@@ -27,12 +42,19 @@ pub struct Doubt {
     pub remedy: Option<&'static str>,
     /// Whether a suspended system lies in the volume: it has other volumes of the disk mounted, in its memory.
     pub suspended: bool,
+    /// Whether the volume was not unmounted: [`Mounted::Yes`].
+    pub mounted: bool,
 }
 
 impl Doubt {
     /// A doubt for this reason.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), remedy: None, suspended: false }
+        Self { reason: reason.into(), remedy: None, suspended: false, mounted: false }
+    }
+
+    /// A doubt because the volume was not unmounted.
+    pub fn mounted(reason: impl Into<String>) -> Self {
+        Self { mounted: true, ..Self::new(reason) }
     }
 
     /// A doubt because of a suspended system.
@@ -59,6 +81,8 @@ pub struct Examined {
     pub identity: Identity,
     /// What people should know before they drop its free ranges, in sentences.
     pub notes: Vec<String>,
+    /// Whether it may be changing; what a doubt says of that is in [`Doubt::mounted`].
+    pub mounted: Mounted,
     /// The volume with its free map proven, or why it is not.
     pub verdict: Result<Box<dyn Volume>, Doubt>,
 }
@@ -74,7 +98,7 @@ pub struct Examined {
 ///   the identity could be read; a doubt about the map is in [`Examined::verdict`].
 ///
 /// `source` is always the volume itself, from byte 0 to its container's end for it; it comes behind a cache and within
-/// a budget, so that reading field by field is cheap and loops end.
+/// a budget ([`Budget`](crate::source::Budget)), so that reading field by field is cheap and loops end.
 pub trait Volume {
     /// How many bytes [`free_in`] gives for the whole volume, exactly.
     fn free_bytes(&self) -> u64;

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use lunway_filesystem::tree::Disk;
 use lunway_filesystem::{Examined, Ranges, ext};
 use support::*;
 
@@ -189,6 +190,64 @@ fn a_log_is_replayed_as_the_kernel_does() {
     }
     assert!(dirty > 0, "no image had a log");
     assert!(equal * 4 >= images * 3, "{equal} of {images} are the kernel's to the block");
+}
+
+/// What of an image is free to somebody who discards while it may be in use, and the reason where nothing is.
+fn free_in_use(image: &Path) -> (u64, Option<String>) {
+    let mut tree = Disk::examine(&Image::open(image), 512);
+    tree.distrust(lunway_filesystem::Mounted::Untold);
+    let mut free = 0;
+    let given = tree.for_each_free(&Image::open(image), &mut |range| free += range.end - range.start);
+    given.expect("the same disk");
+    assert_eq!(free, tree.root().free);
+    assert_eq!(tree.root().used + free + tree.root().unknown, tree.root().len);
+    (free, tree.root().reason.clone())
+}
+
+#[test]
+fn a_mounted_volume_is_told_from_one_that_is_frozen_or_unmounted() {
+    if !have(&["mke2fs", "mount", "fsfreeze", "sync", "xfs_io"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for options in [
+        "-t ext4",
+        "-t ext4 -O ^orphan_file",
+        "-t ext3 -b 1024",
+        "-t ext2",
+        "-t ext4 -O ^has_journal",
+        "-t ext4 -O fast_commit",
+    ] {
+        let image = sparse(folder.path(), "image", 96 << 20);
+        let mut args: Vec<&str> = options.split(' ').collect();
+        args.extend(["-q", "-F", text(&image)]);
+        run("mke2fs", &args);
+        let unmounted = free_in_use(&image);
+        assert!(unmounted.0 > 60 << 20 && unmounted.1.is_none(), "{options}: {unmounted:?}");
+        let Some(mounted) = Mounted::new(&image, "rw") else { return };
+        let idle = free_in_use(&image);
+        tree(&mounted.at, 3, 2 << 20);
+        run("sync", &["-f", text(&mounted.at)]);
+        for found in [idle, free_in_use(&image)] {
+            assert!(found.0 == 0 && found.1.is_some(), "{options}: {found:?}");
+        }
+        if run("fsfreeze", &["--freeze", text(&mounted.at)]).is_empty() {
+            let frozen = free_in_use(&image);
+            run("fsfreeze", &["--unfreeze", text(&mounted.at)]);
+            // Without a journal ext4 has no mark that freezing would clear.
+            let tells = options != "-t ext4 -O ^has_journal" && options != "-t ext2";
+            assert!(!tells || frozen.0 > 60 << 20, "{options}: {frozen:?}");
+        }
+        assert_eq!(free_in_use(&image).0, 0, "{options}: thawed");
+        drop(mounted);
+        assert!(free_in_use(&image).0 > 60 << 20, "{options}");
+    }
+    // For a detached disk the log is replayed, and what is free then is free; a disk in use may go on.
+    let Some(image) = crashed(folder.path(), 1, "-t ext4", "rw") else { return };
+    assert!(volume(&proven(&image).1).free_bytes() > 0);
+    let (free, reason) = free_in_use(&image);
+    assert_eq!(free, 0);
+    assert!(reason.is_some_and(|reason| reason.contains("mounted and not frozen")));
 }
 
 /// Makes files of `mounted` durable by fast commits (fsync alone), after a full commit.

@@ -184,6 +184,12 @@ fn drop_free(inner: &Arc<Inner>, task: &Compaction, pace: &mut Pace<'_>) -> Resu
         inner.watch.on.store(true, Ordering::Relaxed);
     }
     let map = inner.look(|chain| FreeMap::take(chain).map_err(|error| refused(error.to_string())))??;
+    if map.is_empty() && !map.kept().is_empty() {
+        return Err(refused(format!("nothing was dropped: {}", map.kept().join("; "))));
+    }
+    for kept in map.kept() {
+        tracing::warn!("a compaction drops nothing of a volume: {kept}");
+    }
     {
         let mut seen = inner.watch.seen();
         if seen.disturbed {

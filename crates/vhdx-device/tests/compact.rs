@@ -230,3 +230,49 @@ async fn frozen_file_systems_say_what_is_free_and_what_is_written_later_stays() 
     let read = run("debugfs", &["-R", "cat /file", image_name]).unwrap();
     assert!(read.stdout == vec![0xAB; 3 << 20], "{} bytes", read.stdout.len());
 }
+
+#[tokio::test]
+async fn a_volume_that_does_not_say_that_it_is_frozen_gives_up_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("volume.img");
+    let name = image.to_str().unwrap();
+    // A mount sets needs_recovery, and freezing clears it. Nothing tells whether swap space is in use.
+    let mke2fs = ["mke2fs", "-q", "-F", "-t", "ext4", name];
+    let mounted = ["debugfs", "-w", "-R", "feature needs_recovery", name];
+    for (commands, expected) in [
+        (&[&mke2fs[..], &mounted][..], Some("ext4 at byte 0: it is mounted and not frozen")),
+        (&[&["mkswap", "-q", "-p", "4096", name][..]], Some("swap at byte 0: nothing on it tells")),
+        (&[&mke2fs[..]], None),
+    ] {
+        File::create(&image).unwrap().set_len(64 * MIB).unwrap();
+        for command in commands {
+            let Some(made) = run(command[0], &command[1..]) else { return };
+            assert!(made.status.success(), "{made:?}");
+        }
+        let mut bytes = fs::read(&image).unwrap();
+        // What the guest has written where its map, as far as it is on the disk, says that nothing is.
+        bytes[44 << 20..45 << 20].fill(0x77);
+        let path = new(folder.path(), 64 * MIB);
+        let device = Arc::new(VhdxDevice::open(&path, false).unwrap());
+        for (at, piece) in (0..).step_by(MIB as usize).zip(bytes.chunks(MIB as usize)) {
+            device.write(at, Buf::copy_of(piece).freeze(), Durability::Volatile).await.unwrap();
+        }
+        let task = Arc::new(Compaction::new(u64::MAX).of_frozen());
+        let ended = device.compact(Arc::clone(&task)).await;
+        let data = read(&device, 44 * MIB, MIB).await;
+        match expected {
+            Some(expected) => {
+                let said = ended.unwrap_err().to_string();
+                assert!(said.contains(expected), "{said}");
+                assert_eq!(task.progress().dropped, 0);
+                assert!(data.iter().all(|byte| *byte == 0x77), "{expected}");
+            }
+            None => {
+                ended.unwrap();
+                assert!(task.progress().dropped > 40 * MIB && data.iter().all(|byte| *byte == 0));
+            }
+        }
+        device.close(CLOSE_TIME).await.unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+}

@@ -26,7 +26,7 @@ use std::ops::Range;
 use crate::fields::{label, le16, le32, le64, uuid};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume, count_free};
+use crate::volume::{Doubt, Examined, Identity, Mounted, Volume, count_free};
 use chunk::{CHUNK_ITEM, CHUNKS_OBJECT, Chunks, Stripe, check_device};
 use node::{CHECK, Checksum, ChunkItem, Format, Key, LEVELS, Pointer, Trees};
 use space::Space;
@@ -218,7 +218,7 @@ impl Superblock {
             return Err(Doubt::new("its superblock makes no sense: the levels of its trees"));
         }
         if self.u64(field::LOG_ROOT) != 0 {
-            return Err(Doubt::new("it has a log of fsynced data from before a crash")
+            return Err(Doubt::mounted("it has a log of fsynced data from before a crash")
                 .helped_by("mount and unmount it once"));
         }
         Ok(())
@@ -304,7 +304,8 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let notes =
         vec!["free blocks may be needed by older roots of its trees, from which usebackuproot mounts".into()];
     let verdict = prove(source, &superblock).map(|map| -> Box<dyn Volume> { Box::new(map) });
-    Ok(Examined { identity, notes, verdict })
+    // Between two commits a mounted one looks like any other, and a frozen one as well.
+    Ok(Examined { identity, notes, mounted: Mounted::Untold, verdict })
 }
 
 fn prove(source: &dyn Source, superblock: &Superblock) -> Result<BtrfsMap, Doubt> {

@@ -13,7 +13,7 @@ use crate::cluster_bitmap::{ClusterBitmap, ClusterMap};
 use crate::fields::{le16, le32, le64};
 use crate::map::Ranges;
 use crate::source::{Segment, Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume};
+use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
 
 /// Fields of the boot sector (§3.1): offset.
 mod field {
@@ -266,7 +266,8 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let verdict = root
         .and_then(|root| prove(source, &boot, &geometry, &root))
         .map(|map| -> Box<dyn Volume> { Box::new(map) });
-    Ok(Examined { identity, notes: Vec::new(), verdict })
+    // VolumeDirty is written before the first change (§3.1.13.2).
+    Ok(Examined { identity, notes: Vec::new(), mounted: Mounted::No, verdict })
 }
 
 fn prove(
@@ -285,7 +286,7 @@ fn prove(
     geometry.check_boot_region(source)?;
     let flags = le16(boot, field::FLAGS);
     if flags & VOLUME_DIRTY != 0 {
-        return Err(Doubt::new("it was not unmounted (it is marked dirty)")
+        return Err(Doubt::mounted("it was not unmounted (it is marked dirty)")
             .helped_by("unmount it in the guest, or run fsck.exfat, or chkdsk on Windows"));
     }
     if flags & MEDIA_FAILURE != 0 {

@@ -48,7 +48,7 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     };
     let mut notes = Vec::new();
     let verdict = prove(source, &superblock, &mut notes).map(|map| Box::new(map) as Box<dyn Volume>);
-    Ok(Examined { identity, notes, verdict })
+    Ok(Examined { identity, notes, mounted: superblock.mounted(), verdict })
 }
 
 /// What helps a volume that contradicts itself.

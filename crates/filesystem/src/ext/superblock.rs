@@ -4,7 +4,7 @@ use super::FSCK;
 use super::checksum::{START, crc32c};
 use crate::fields::{label, le16, le32, uuid};
 use crate::source::{Source, Unreadable};
-use crate::volume::Doubt;
+use crate::volume::{Doubt, Mounted};
 
 /// Where the superblock lies, and how long it is.
 const AT: u64 = 1024;
@@ -354,6 +354,13 @@ impl Superblock {
         Ok(())
     }
 
+    /// Whether it is mounted: a mount for writing sets RECOVER, or without a journal clears VALID, and freezing undoes
+    /// that, as unmounting does.
+    pub(super) fn mounted(&self) -> Mounted {
+        let is_open = self.incompat(incompat::RECOVER) || self.ro_compat(ro_compat::ORPHAN_PRESENT);
+        if is_open || self.le16(field::STATE) & state::VALID == 0 { Mounted::Yes } else { Mounted::No }
+    }
+
     /// Checks that nobody was writing, or that the log has told everything: asked of the superblock as it is after it.
     pub(super) fn settled(&self, source: &dyn Source, replayed: bool) -> Result<(), Doubt> {
         let state = self.le16(field::STATE);
@@ -378,7 +385,7 @@ impl Superblock {
                 return Err(Doubt::new("its MMP block has no magic").helped_by(FSCK));
             }
             if le32(&mmp, 4) != MMP_CLEAN {
-                return Err(Doubt::new("its MMP block says that a machine has it mounted")
+                return Err(Doubt::mounted("its MMP block says that a machine has it mounted")
                     .helped_by("unmount it there"));
             }
         }

@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::fields::{label, le16, le32};
 use crate::map::{Joiner, Ranges};
 use crate::source::{LARGEST, Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume};
+use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
 use files::FreeClusters;
 
 /// Fields of the boot sector: offset.
@@ -351,7 +351,8 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let mut notes = Vec::new();
     let verdict = prove(source, &boot, geometry, boot[extended + 1], &mut notes)
         .map(|map| -> Box<dyn Volume> { Box::new(map) });
-    Ok(Examined { identity, notes, verdict })
+    // Linux marks it when it is mounted, Windows before the first change.
+    Ok(Examined { identity, notes, mounted: Mounted::No, verdict })
 }
 
 fn prove(
@@ -362,7 +363,7 @@ fn prove(
     notes: &mut Vec<String>,
 ) -> Result<FatMap, Doubt> {
     let unclean = |what: &str| {
-        Err(Doubt::new(what).helped_by("unmount it in the guest, or run fsck.fat, or chkdsk on Windows"))
+        Err(Doubt::mounted(what).helped_by("unmount it in the guest, or run fsck.fat, or chkdsk on Windows"))
     };
     if geometry.size > source.len() {
         return Err(Doubt::new(format!(
@@ -397,7 +398,7 @@ fn prove(
             return unclean("it was not unmounted (entry 1 of its file allocation table says so)");
         }
         if entry & sound == 0 {
-            return unclean("I/O errors were met on it (entry 1 of its file allocation table says so)");
+            return Err(damaged("I/O errors were met on it (entry 1 of its file allocation table says so)"));
         }
     }
     let root = (width == Width::Fat32).then(|| u64::from(le32(boot, field::ROOT)));

@@ -35,6 +35,7 @@ struct Restart {
 /// An error where the log is not clean.
 pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
     let unclear = |what: &str| Doubt::new(format!("$LogFile {what}")).helped_by(REMEDY);
+    let open = |what: &str| Doubt { mounted: true, ..unclear(what) };
     let stream = mft.stream(source, LOG_FILE, DATA, "")?.ok_or_else(|| unclear("has no data"))?;
     let view = View::new(source, stream.segments(mft.cluster)?)?;
     let head = (&view as &dyn Source).bytes(0, view.len().min(HEAD) as usize)?;
@@ -51,14 +52,14 @@ pub(super) fn check(source: &dyn Source, mft: &Mft) -> Result<(), Doubt> {
     match newest.version {
         (1, _) => {}
         (2, 0) => {
-            return Err(unclear(
+            return Err(open(
                 "is of version 2.0: Windows has the volume mounted, or was shut down with Fast Startup",
             ));
         }
         (major, minor) => return Err(unclear(&format!("is of version {major}.{minor}, which is unknown"))),
     }
     if !newest.is_clean {
-        return Err(unclear("was not closed: the volume was not unmounted"));
+        return Err(open("was not closed: the volume was not unmounted"));
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ use crate::cluster_bitmap::{Claim, Claims, ClusterBitmap, ClusterMap};
 use crate::fields::{label, le16, le64};
 use crate::map::Ranges;
 use crate::source::{Source, Unreadable};
-use crate::volume::{Doubt, Examined, Identity, Volume};
+use crate::volume::{Doubt, Examined, Identity, Mounted, Volume};
 use record::{CHKDSK, DATA, Mft, Record, SYSTEM_RECORDS, Stream, VOLUME_INFORMATION, VOLUME_NAME};
 
 /// Fields of the boot sector: offset.
@@ -142,7 +142,8 @@ pub fn examine(source: &dyn Source) -> Result<Examined, Doubt> {
     let verdict = mft
         .and_then(|mft| prove(source, &geometry, &mft, &mut notes))
         .map(|map| -> Box<dyn Volume> { Box::new(map) });
-    Ok(Examined { identity, notes, verdict })
+    // ntfs-3g mounts without a mark.
+    Ok(Examined { identity, notes, mounted: Mounted::Untold, verdict })
 }
 
 fn prove(

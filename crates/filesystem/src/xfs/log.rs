@@ -64,12 +64,12 @@ pub(super) fn clean(source: &dyn Source, superblock: &Superblock) -> Result<(), 
     {
         return Ok(());
     }
-    Err(Doubt::new("it was not unmounted: its log would have to be replayed")
+    Err(Doubt::mounted("it was not unmounted: its log would have to be replayed")
         .helped_by("mount it, and unmount it"))
 }
 
 fn dirty(what: &str) -> Doubt {
-    Doubt::new(format!("its log {what}")).helped_by("mount it, and unmount it")
+    Doubt::mounted(format!("its log {what}")).helped_by("mount it, and unmount it")
 }
 
 impl Log<'_> {

@@ -22,12 +22,17 @@ pub(in crate::command) fn skipped(device: &dyn BlockDevice, waiter: &Waiter) -> 
 }
 
 /// Examines a disk, and says on standard error what of it stays whole, and what should be known.
-pub(super) fn examine(source: &DeviceSource<'_>) -> Disk {
+fn examine(source: &DeviceSource<'_>) -> Disk {
     let disk = Disk::examine(source, source.sector());
-    for sentence in sentences(&disk) {
+    report(&disk);
+    disk
+}
+
+/// Says on standard error what of a disk stays whole, and what should be known.
+pub(super) fn report(disk: &Disk) {
+    for sentence in sentences(disk) {
         eprintln!("{}", terminal::clean(&sentence));
     }
-    disk
 }
 
 /// A volume does not say any more what it said when it was examined.

@@ -5,11 +5,12 @@ use clap::{ArgGroup, Args};
 use lunway_block::size::HumanSize;
 use lunway_block::spec::DeviceSpec;
 use lunway_device::{OpenOptions, Opened};
-use lunway_filesystem::Ranges;
+use lunway_filesystem::tree::{Disk, Node};
+use lunway_filesystem::{Mounted, Ranges};
 use serde_json::json;
 
 use super::discard::{Dead, Target, partitions};
-use super::free::examine;
+use super::free::report;
 use super::source::DeviceSource;
 use crate::device::{self, Waiter};
 use crate::failure::Failure;
@@ -19,7 +20,8 @@ use crate::{interrupt, terminal};
 ///
 /// A LUN receives UNMAP, a block device a discard, a raw file gets holes: the space is returned to the host or the
 /// array. Space that is not proven to be free is kept. No machine may use the disk meanwhile: mounted devices and
-/// files in use are refused, but use of a LUN by another machine cannot be detected.
+/// files in use are refused, and so is a LUN with a volume that was not unmounted, but other use of a LUN by another
+/// machine cannot be detected.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("word").required(true).args(["estimate", "discard"]))]
 #[command(override_usage = "\
@@ -75,9 +77,24 @@ impl Trim {
                 "{spec} gives no space back: it has no UNMAP, or its file system has no holes"
             )));
         }
-        let disk = examine(&DeviceSource::new(device, waiter));
-        let keep = partitions(disk.root(), &self.keep, &spec.to_string())?;
-        let dead = Dead { free: true, zeroes: false, keep: Ranges::union(keep) };
+        let source = DeviceSource::new(device, waiter);
+        let mut disk = Disk::examine(&source, source.sector());
+        let keep = Ranges::union(partitions(disk.root(), &self.keep, &spec.to_string())?);
+        // Files and block devices in use on this machine were refused when they were opened.
+        if matches!(spec.leaf(), DeviceSpec::Iscsi { .. } | DeviceSpec::Paths { .. }) {
+            disk.distrust(Mounted::Yes);
+            if let Some(node) = mounted(disk.root(), &keep).filter(|_| self.discard) {
+                return Err(Failure::failed(anyhow!(
+                    "{spec} may be in use by another machine, so nothing was discarded: {} at {}: {}{}",
+                    node.kind.unwrap_or("a volume"),
+                    HumanSize(node.offset),
+                    node.reason.as_deref().unwrap_or("it was not unmounted"),
+                    node.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default(),
+                )));
+            }
+        }
+        report(&disk);
+        let dead = Dead { free: true, zeroes: false, keep };
         let target = Target { device, waiter, disk: &disk };
         let cancel = interrupt::watch();
         let done = match self.estimate {
@@ -103,5 +120,16 @@ impl Trim {
             true => format!("{spec}: {size} ({bytes} bytes) are free: --discard releases them"),
             false => format!("{spec}: {size} ({bytes} bytes) were discarded"),
         })
+    }
+}
+
+/// The first volume that was not unmounted, if there is one outside of what is kept.
+fn mounted<'a>(node: &'a Node, keep: &Ranges) -> Option<&'a Node> {
+    if keep.covers(&(node.offset..node.offset + node.len)) {
+        return None;
+    }
+    match node.mounted {
+        Mounted::Yes => Some(node),
+        Mounted::Untold | Mounted::No => node.children.iter().find_map(|child| mounted(child, keep)),
     }
 }
