@@ -21,12 +21,21 @@ pub(crate) struct Block {
     pub(crate) offset: u64,
 }
 
+/// A range of one part of the tree.
+struct Part {
+    range: Range<u64>,
+    /// Where its node begins on the disk.
+    node: u64,
+    free: bool,
+}
+
 /// A part of the disk.
 pub(crate) struct Window<'a, S> {
     chain: &'a Chain<S>,
     keep: &'a [Range<u64>],
     range: Range<u64>,
     free: Vec<Range<u64>>,
+    parts: Vec<Part>,
     blocks: Vec<Block>,
     /// Blocks of the file that have data, whatever the size is that the window counts in.
     held: u64,
@@ -47,19 +56,24 @@ pub(crate) fn for_each_window<S: Storage>(
     let mut start = 0;
     while start < chain.size() {
         let range = start..(start + WINDOW).min(chain.size());
-        let (free_ranges, blocks) = (Vec::new(), Vec::new());
-        let mut window =
-            Window { chain, keep: &plan.keep, range: range.clone(), free: free_ranges, blocks, held: 0 };
+        let mut window = Window {
+            chain,
+            keep: &plan.keep,
+            range: range.clone(),
+            free: Vec::new(),
+            parts: Vec::new(),
+            blocks: Vec::new(),
+            held: 0,
+        };
         window.find_blocks(block_size)?;
         if free && !window.blocks.is_empty() {
-            let mut list = Vec::new();
             let ended = plan.tree.for_each(&Bytes(chain), range, &mut |span| {
-                if span.what == lunway_filesystem::Use::Free {
-                    list.push(span.range);
-                }
+                let free = span.what == lunway_filesystem::Use::Free;
+                window.parts.push(Part { range: span.range, node: span.node.offset, free });
             });
             ended.map_err(|doubt| Error::Changed(doubt.reason))?;
-            window.take_free(list);
+            let free = window.parts.iter().filter(|part| part.free).map(|part| part.range.clone()).collect();
+            window.take_free(free);
         }
         if each(&mut window)?.is_break() {
             break;
@@ -152,6 +166,19 @@ impl<S: Storage> Window<'_, S> {
     /// Bytes of a block that are free.
     pub(crate) fn free_bytes(&self, block: &Block) -> u64 {
         self.free_in(&block.range).map(|range| range.end - range.start).sum()
+    }
+
+    /// The parts of the tree that a block has bytes of: where each begins, how many bytes they are, how many of them are
+    /// free and not kept.
+    pub(crate) fn shares(&self, block: &Block) -> impl Iterator<Item = (u64, u64, u64)> + use<'_, S> {
+        let (start, end) = (block.range.start, block.range.end);
+        let first = self.parts.partition_point(|part| part.range.end <= start);
+        self.parts[first..].iter().take_while(move |part| part.range.start < end).map(move |part| {
+            let range = part.range.start.max(start)..part.range.end.min(end);
+            let free =
+                if part.free { self.free_in(&range).map(|free| free.end - free.start).sum() } else { 0 };
+            (part.node, range.end - range.start, free)
+        })
     }
 
     /// Whether nothing of a block lives: what is not free is zero, if `zeroes` are looked for.

@@ -1,5 +1,6 @@
 //! What each mode would do, without doing it.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use lunway_vhdx::{Chain, Parameters, Storage};
@@ -7,7 +8,7 @@ use lunway_vhdx::{Chain, Parameters, Storage};
 use crate::{Error, Mode, Plan, dead};
 
 /// What a mode would leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// The mode.
     pub mode: Mode,
@@ -17,13 +18,28 @@ pub struct Estimate {
     pub blocks: u64,
     /// Bytes of living blocks that would become holes.
     pub punched: u64,
+    /// The shares of the parts of the disk, by where each begins ([`Node::offset`](lunway_filesystem::tree::Node)). A
+    /// mode that asks no file systems has none.
+    pub shares: BTreeMap<u64, Share>,
+}
+
+/// What the file holds of one part of the disk, and what a mode would take away of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Bytes of it in blocks of the file.
+    pub held: u64,
+    /// Of these, in blocks that would be given up.
+    pub dropped: u64,
+    /// Of these, bytes of living blocks that would become holes.
+    pub punched: u64,
 }
 
 /// What a mode has found so far.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Count {
     blocks: u64,
     punched: u64,
+    shares: BTreeMap<u64, Share>,
     /// Blocks that live.
     living: u64,
     /// Where the last of them ends in the file.
@@ -46,7 +62,7 @@ pub fn estimate<S: Storage>(
     let Some(disk) = chain.disks().first() else { return Ok(None) };
     let divided = Parameters { block_size, ..disk.parameters().clone() };
     let block_size = u64::from(block_size);
-    let mut counts = [Count::default(); Mode::ALL.len()];
+    let mut counts = Mode::ALL.map(|_| Count::default());
     let mut held = 0;
     let mut ended = ControlFlow::Continue(());
     dead::for_each_window(chain, plan, block_size, true, &mut |window| {
@@ -67,6 +83,14 @@ pub fn estimate<S: Storage>(
                     Mode::Prezeroed => is_zero,
                     Mode::Pretrimmed => false,
                 };
+                if mode.asks_file_systems() {
+                    for (node, held, free) in window.shares(&block) {
+                        let share = count.shares.entry(node).or_default();
+                        share.held += held;
+                        share.dropped += if drops { held } else { 0 };
+                        share.punched += if !drops && mode.punches() { free } else { 0 };
+                    }
+                }
                 match drops {
                     true => count.blocks += 1,
                     false => {
@@ -94,6 +118,7 @@ pub fn estimate<S: Storage>(
             after: if mode.moves() { packed } else { count.end.max(packed) },
             blocks: count.blocks,
             punched: count.punched,
+            shares: count.shares,
         }
     });
     Ok(Some(estimates.collect()))

@@ -30,7 +30,7 @@ use lunway_filesystem::source::{Source, Unreadable};
 use lunway_filesystem::tree;
 use lunway_vhdx::{Chain, DiscardMode, DiskError, Storage};
 
-pub use estimate::{Estimate, estimate};
+pub use estimate::{Estimate, Share, estimate};
 pub use free_map::FreeMap;
 
 /// What is dropped, and whether blocks move afterwards: the words of Optimize-VHD, and one of our own.

@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use lunway_compact::{Mode, Plan, drop_dead, estimate};
+use lunway_compact::{Mode, Plan, Share, drop_dead, estimate};
 use lunway_crash::{MemoryStorage, Recorder};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::pack::pack;
@@ -111,6 +111,15 @@ fn each_mode_drops_what_it_says_and_leaves_the_length_that_was_estimated() {
     let blocks: Vec<u64> = estimates.iter().map(|estimate| estimate.blocks).collect();
     assert_eq!(blocks, [4, 4, 3, 3, 1, 0]);
     assert_eq!(estimates[0].punched, MIB as u64 - 4096);
+    // All of the disk belongs to the one volume: what lies behind the swap space as well.
+    let share = |blocks: usize, punched: usize| Share {
+        held: SIZE as u64,
+        dropped: (blocks * MIB) as u64,
+        punched: punched as u64,
+    };
+    let shares: Vec<_> = estimates.iter().map(|estimate| estimate.shares.get(&0).copied()).collect();
+    let (live, full, quick) = (share(4, MIB - 4096), share(4, 0), share(3, 0));
+    assert_eq!(shares, [Some(live), Some(full), Some(quick), Some(quick), None, None]);
     let before = Storage::len(chain.disks()[0].storage()).expect("memory");
     for estimate in estimates {
         let storage = Arc::new(written());
@@ -209,6 +218,51 @@ fn child(changed: Range<usize>) -> (Arc<MemoryStorage>, Arc<MemoryStorage>) {
     chain.write_at(changed.start as u64, &vec![0xC4; changed.len()]).expect("a write");
     chain.close().expect("a close");
     (parent, storage)
+}
+
+#[test]
+fn a_power_cut_while_duplicates_of_the_parent_are_given_up_loses_nothing() {
+    let changed = 9 * MIB + 512..9 * MIB + 1024;
+    let (parent, storage) = child(changed.clone());
+    let mut expected = guest().to_vec();
+    expected[changed].fill(0xC4);
+    let family = |storage: &Arc<MemoryStorage>, writable| {
+        let disks = vec![open_disk(storage.clone(), writable), open_disk(parent.clone(), false)];
+        Chain::new(disks).expect("a chain")
+    };
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let recorder = Recorder::new((*storage).clone());
+    let base = Recorder::new((*parent).clone());
+    let disks = vec![open_disk(recorder.clone(), true), open_disk(base, false)];
+    let chain = Chain::new(disks).expect("a chain");
+    let dropped = drop_dead(&chain, &Plan::new(&chain), Mode::Live, go_on).expect("dropped");
+    assert_eq!(dropped.blocks, 11);
+    chain.close().expect("a close");
+    let (mut state, mut crashes) = (1u32, 0);
+    recorder.each_crash(|crash| {
+        for round in 0..states() {
+            let share = if round < 3 { 50 * round as u32 } else { 37 * round as u32 % 100 };
+            let image = Arc::new(crash.image(512, |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 16) % 100 < share
+            }));
+            let context = format!("after {} operations", crash.done);
+            let lives = || {
+                assert!(!check(&image).is_damaged(), "{context}: {:#?}", check(&image).findings);
+                let mut bytes = vec![0xEE; SIZE];
+                family(&image, false).read_at(0, &mut bytes).expect("a read");
+                assert_eq!(lost(&bytes, &expected), None, "{context}");
+            };
+            lives();
+            let chain = family(&image, true);
+            drop_dead(&chain, &Plan::new(&chain), Mode::Live, go_on).expect("dropped");
+            chain.close().expect("a close");
+            lives();
+            crashes += 1;
+        }
+    });
+    assert!(crashes > 20, "{crashes}");
+    println!("{crashes} power cuts");
 }
 
 #[test]

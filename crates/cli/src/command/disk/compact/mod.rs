@@ -11,7 +11,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use lunway_bench::Cancel;
 use lunway_block::size::{HumanSize, parse_size};
-use lunway_compact::{Estimate, Mode, Plan, drop_dead, estimate};
+use lunway_compact::{Estimate, Mode, Plan, Share, drop_dead, estimate};
 use lunway_filesystem::tree::Node;
 use lunway_vhdx::format::MIB;
 use lunway_vhdx::pack::pack;
@@ -174,6 +174,8 @@ impl Compact {
         };
         let mut volumes = Vec::new();
         collect(plan.tree.root(), &mut volumes);
+        let shares = estimates.iter().find(|found| found.mode == self.mode.mode()).map(|found| &found.shares);
+        let share = |node: &Node| shares.and_then(|shares| shares.get(&node.offset)).copied();
         if self.json {
             return terminal::print_json(&json!({
                 "bytes": before.bytes,
@@ -184,7 +186,7 @@ impl Compact {
                     "bytes_after": found.after.min(before.bytes),
                     "punched_bytes": found.punched,
                 })).collect::<Vec<_>>(),
-                "volumes": volumes.iter().map(|node| volume_json(node)).collect::<Vec<_>>(),
+                "volumes": volumes.iter().map(|node| volume_json(node, share(node))).collect::<Vec<_>>(),
             }));
         }
         let row = |found: &Estimate| {
@@ -204,7 +206,7 @@ impl Compact {
         let rows: Vec<_> =
             std::iter::once([name, bytes, size, String::new(), String::new()]).chain(rows).collect();
         terminal::print(&terminal::table(["MODE", "BYTES", "SIZE", "SAVED", "HOLES INSIDE"], &rows, ""))?;
-        terminal::print(&volumes_table(&volumes))
+        terminal::print(&volumes_table(&volumes, &share))
     }
 
     fn compact(&self, mut plan: Plan, block_size: u32) -> Result<(), Failure> {
@@ -311,24 +313,39 @@ fn collect<'a>(node: &'a Node, volumes: &mut Vec<&'a Node>) {
     node.children.iter().for_each(|child| collect(child, volumes));
 }
 
-/// What is on the disk, and what of it is left alone.
-fn volumes_table(volumes: &[&Node]) -> String {
+/// What is on the disk, what the file holds of it now and would hold after the chosen mode, and what is left alone.
+fn volumes_table(volumes: &[&Node], share: &dyn Fn(&Node) -> Option<Share>) -> String {
     let row = |node: &&Node| {
+        let share = share(node);
+        let size =
+            |bytes: fn(Share) -> u64| share.map_or_else(|| "-".into(), |s| HumanSize(bytes(s)).to_string());
         [
             node.kind.unwrap_or("unknown").to_owned(),
             HumanSize(node.len).to_string(),
             HumanSize(node.used).to_string(),
             HumanSize(node.free).to_string(),
+            size(|share| share.held),
+            size(|share| share.held - share.dropped - share.punched),
             terminal::clean(node.reason.as_deref().unwrap_or("")),
         ]
     };
     let rows: Vec<_> = volumes.iter().map(row).collect();
     let none = "no file system was recognised: only zeroes can be dropped";
-    format!("\n{}", terminal::table(["VOLUME", "SIZE", "USED", "FREE", "LEFT ALONE BECAUSE"], &rows, none))
+    format!(
+        "\n{}",
+        terminal::table(
+            ["VOLUME", "SIZE", "USED", "FREE", "HELD", "AFTER", "LEFT ALONE BECAUSE"],
+            &rows,
+            none
+        )
+    )
 }
 
-fn volume_json(node: &Node) -> Value {
+fn volume_json(node: &Node, share: Option<Share>) -> Value {
     json!({
+        "held_bytes": share.map(|share| share.held),
+        "dropped_bytes": share.map(|share| share.dropped),
+        "punched_bytes": share.map(|share| share.punched),
         "offset": node.offset,
         "bytes": node.len,
         "kind": node.kind,

@@ -139,7 +139,7 @@ impl Compact {
                     "bytes_after": before.bytes,
                     "punched_bytes": punched(mode),
                 })),
-                "volumes": volumes.iter().map(|node| volume_json(node)).collect::<Vec<_>>(),
+                "volumes": volumes.iter().map(|node| volume_json(node, None)).collect::<Vec<_>>(),
             });
             return Ok(document.to_string());
         }
@@ -156,7 +156,7 @@ impl Compact {
         let start = ["at start", &before.allocated.to_string(), &HumanSize(before.allocated).to_string(), ""];
         let rows: Vec<_> = std::iter::once(start.map(str::to_owned)).chain(rows).collect();
         let table = terminal::table(["MODE", "ALLOCATED", "SIZE", "SAVED"], &rows, "");
-        Ok(format!("{table}\n{}", volumes_table(&volumes)))
+        Ok(format!("{table}\n{}", volumes_table(&volumes, &|_| None)))
     }
 }
 
