@@ -19,6 +19,7 @@ use lunway_vhdx::pack::pack;
 use lunway_vhdx::{
     Chain, CreateOptions, Disk, Kind, OpenOptions, Storage, create, divide_blocks, pack_metadata,
 };
+use support::fuse::Fuse;
 use support::*;
 
 /// Which tool makes a disk, fills it, and reads it.
@@ -30,6 +31,14 @@ enum Format {
     Fat(&'static str, &'static str, u64),
     /// mkntfs: bytes of a cluster.
     Ntfs(&'static str),
+    /// The same, filled by ntfs-3g, which also deletes.
+    Ntfs3g(&'static str),
+    /// mkfs.exfat: bytes of a cluster; filled by exfat-fuse.
+    Exfat(&'static str),
+    /// mkfs.xfs with these options; filled by the kernel.
+    Xfs(&'static str),
+    /// mkfs.btrfs with these options, MiB; filled by the kernel.
+    Btrfs(&'static str, u64),
 }
 
 const FORMATS: [Format; 16] = [
@@ -51,10 +60,68 @@ const FORMATS: [Format; 16] = [
     Format::Ext("-t ext4 -O ^64bit -b 1024 -I 128"),
 ];
 
-const TOOLS: [&str; 11] = [
-    "mke2fs", "debugfs", "e2fsck", "mkfs.fat", "mcopy", "mdel", "fsck.fat", "mkntfs", "ntfscp", "ntfscat",
-    "ntfsfix",
+/// Formats that have to be mounted to be filled, which takes root, and time: one disk in [`MOUNTED_EACH`].
+const MOUNTED: [Format; 6] = [
+    Format::Ntfs3g("4096"),
+    // Below 300 MiB mkfs.xfs has to be told that nobody supports it.
+    Format::Xfs("--unsupported -d agcount=2"),
+    Format::Exfat("4K"),
+    Format::Btrfs("--mixed -n 4096", 48),
+    Format::Xfs("--unsupported -d agcount=2 -m rmapbt=0,reflink=0"),
+    Format::Btrfs("-n 4096", 128),
 ];
+const MOUNTED_EACH: u64 = 8;
+
+const TOOLS: [&str; 19] = [
+    "mke2fs",
+    "debugfs",
+    "e2fsck",
+    "mkfs.fat",
+    "mcopy",
+    "mdel",
+    "fsck.fat",
+    "mkntfs",
+    "ntfscp",
+    "ntfscat",
+    "ntfsfix",
+    "ntfs-3g",
+    "mkfs.exfat",
+    "mount.exfat-fuse",
+    "fsck.exfat",
+    "mkfs.xfs",
+    "xfs_repair",
+    "mkfs.btrfs",
+    "btrfs",
+];
+
+/// Which disk has which format.
+fn format(seed: u64) -> Format {
+    if seed % MOUNTED_EACH == MOUNTED_EACH - 1 {
+        MOUNTED[(seed / MOUNTED_EACH) as usize % MOUNTED.len()]
+    } else {
+        FORMATS[seed as usize % FORMATS.len()]
+    }
+}
+
+/// Does something with the files of an image that has to be mounted; `None`, noted, where that is not allowed here.
+fn mounted<T>(format: Format, image: &Path, options: &str, work: impl FnOnce(&Path) -> T) -> Option<T> {
+    Some(match format {
+        Format::Ntfs3g(_) => {
+            let mount = Fuse::mount("ntfs-3g", &["-o", "no_detach"], image)?;
+            let done = work(mount.at());
+            mount.close();
+            done
+        }
+        Format::Exfat(_) => {
+            let device = Loop::new(image)?;
+            let mount = Fuse::mount("mount.exfat-fuse", &["-d"], &device.0)?;
+            let done = work(mount.at());
+            mount.close();
+            done
+        }
+        _ => work(&Mounted::new(image, options)?.at),
+    })
+}
 
 /// How many disks there are.
 fn disks() -> u64 {
@@ -79,13 +146,17 @@ struct Made {
 }
 
 impl Made {
-    fn new(format: Format, seed: u64) -> Self {
+    /// `None`, noted, where the disk would have to be mounted, and cannot be here.
+    fn new(format: Format, seed: u64) -> Option<Self> {
         let made = Self { folder: tempfile::tempdir().expect("a folder"), format, seed };
         let (first, second) = (made.folder.path().join("first"), made.folder.path().join("second"));
         let mib = match format {
             Format::Ext(_) => 6 + seed % 7,
             Format::Fat(_, _, mib) => mib,
             Format::Ntfs(_) => 6 + seed % 5,
+            Format::Ntfs3g(_) | Format::Exfat(_) => 12 + seed / 8 % 5,
+            Format::Xfs(_) => 40 + seed / 8 % 5,
+            Format::Btrfs(_, mib) => mib + seed / 8 % 5,
         };
         let image = sparse(made.folder.path(), "image", mib << 20);
         let bytes = (mib << 20) / 4;
@@ -119,8 +190,27 @@ impl Made {
                     run("ntfscp", &["-q", text(&image), text(&file), &format!("file{number}")]);
                 }
             }
+            Format::Ntfs3g(_) | Format::Exfat(_) | Format::Xfs(_) | Format::Btrfs(..) => {
+                let (program, options) = match format {
+                    Format::Exfat(cluster) => ("mkfs.exfat", format!("-c {cluster}")),
+                    Format::Xfs(options) => ("mkfs.xfs", format!("-q -f {options}")),
+                    Format::Btrfs(options, _) => ("mkfs.btrfs", format!("-q {options}")),
+                    Format::Ntfs3g(cluster) => ("mkntfs", format!("-F -q -c {cluster}")),
+                    _ => unreachable!("formats of tools that fill images"),
+                };
+                let mut args: Vec<&str> = options.split(' ').collect();
+                args.push(text(&image));
+                run(program, &args);
+                // Each half is written before the next begins, so that it lies on the disk.
+                mounted(format, &image, "rw", |root| tree(&root.join("first"), seed, bytes))?;
+                mounted(format, &image, "rw", |root| {
+                    let all: Vec<_> = sums(root).into_keys().step_by(3).collect();
+                    all.iter().for_each(|file| std::fs::remove_file(file).expect("removed"));
+                    tree(&root.join("second"), seed + 1_000_000, bytes / 2);
+                })?;
+            }
         }
-        made
+        Some(made)
     }
 
     fn image(&self) -> PathBuf {
@@ -138,6 +228,21 @@ impl Made {
             Format::Fat(..) => {
                 run("fsck.fat", &["-n", text(image)]);
                 run("mcopy", &["-s", "-Q", "-n", "-i", text(image), "::*", text(out.path())]);
+            }
+            Format::Ntfs3g(_) | Format::Exfat(_) | Format::Xfs(_) | Format::Btrfs(..) => {
+                match self.format {
+                    Format::Exfat(_) => run("fsck.exfat", &["-n", text(image)]),
+                    Format::Xfs(_) => run("xfs_repair", &["-n", "-f", "-o", "force_geometry", text(image)]),
+                    Format::Btrfs(..) => run("btrfs", &["check", "--check-data-csum", text(image)]),
+                    _ => run("ntfsfix", &["-n", text(image)]),
+                };
+                let found = mounted(self.format, image, "ro", |root| {
+                    let inside = |path: PathBuf| path.strip_prefix(root).expect("inside").to_owned();
+                    sums(root).into_iter().map(|(path, sum)| (inside(path), sum)).collect::<BTreeMap<_, _>>()
+                });
+                let found = found.expect("it was mounted before");
+                assert!(!found.is_empty(), "{:?} {}", self.format, self.seed);
+                return found;
             }
             Format::Ntfs(_) => {
                 run("ntfsfix", &["-n", text(image)]);
@@ -201,8 +306,13 @@ fn compaction_of_disks_full_of_poison_leaves_every_file_as_it_was() {
         return;
     }
     let (mut poisoned, mut before, mut after) = (0, 0, 0);
-    for seed in 0..disks() {
-        let made = Made::new(FORMATS[seed as usize % FORMATS.len()], seed);
+    let mut done = 0;
+    // Those from another number on are other disks: runs of days go on where the last one ended.
+    let first: u64 =
+        std::env::var("LUNWAY_POISONED_FIRST").ok().and_then(|first| first.parse().ok()).unwrap_or(0);
+    for seed in first..first + disks() {
+        let Some(made) = Made::new(format(seed), seed) else { continue };
+        done += 1;
         let context = format!("{:?}, disk {seed}", made.format);
         let contents = made.contents(&made.image());
         let bytes = std::fs::read(made.image()).expect("an image");
@@ -247,5 +357,5 @@ fn compaction_of_disks_full_of_poison_leaves_every_file_as_it_was() {
         std::fs::write(&image, compacted).expect("an image");
         assert!(made.contents(&image) == contents, "{context}");
     }
-    println!("{} disks, {poisoned} bytes poisoned, {before} bytes of files before, {after} after", disks());
+    println!("{done} disks, {poisoned} bytes poisoned, {before} bytes of files before, {after} after");
 }
