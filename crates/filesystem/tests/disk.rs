@@ -145,3 +145,51 @@ fn a_suspended_system_keeps_the_whole_disk() {
     assert_eq!(free(&disk), [0, 0]);
     assert_eq!(reason(&disk.root().children[1]), "a suspended system on this disk may have it mounted");
 }
+
+#[test]
+fn volumes_are_found_four_containers_deep_and_no_deeper() {
+    if !have(&TOOLS) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let image = sparse(folder.path(), "inner", 16 * MIB);
+    run("mke2fs", &["-q", "-F", "-t", "ext4", text(&image)]);
+    let mut inner = std::fs::read(&image).expect("a volume");
+    for depth in 1..=6 {
+        // A disk with the last one in its only partition.
+        let disk = sparse(folder.path(), "outer", inner.len() as u64 + 2 * MIB);
+        let mib = inner.len() as u64 / MIB;
+        let table = format!("printf 'label: gpt\nstart=1MiB, size={mib}MiB\n' | sfdisk -q --wipe never");
+        run("sh", &["-c", &format!("{table} {}", text(&disk))]);
+        let file = File::options().write(true).open(&disk).expect("a disk");
+        file.write_all_at(&inner, MIB).expect("a write");
+        inner = std::fs::read(&disk).expect("a disk");
+
+        let tree = tree(&disk);
+        let mut node = tree.root();
+        for level in 0..depth {
+            match node.children.first() {
+                Some(child) => {
+                    assert_eq!((child.offset, child.len), (node.offset + MIB, node.len - 2 * MIB));
+                    node = child;
+                }
+                None => assert!(level > lunway_filesystem::DEPTH, "{depth}: nothing at level {level}"),
+            }
+        }
+        if depth <= lunway_filesystem::DEPTH {
+            assert_eq!(node.kind, Some("ext4"));
+            assert!(node.free > 8 * MIB && tree.root().free == node.free, "{depth}");
+        } else {
+            assert_eq!((tree.root().free, reason(node)), (0, "it lies more than 4 containers deep"));
+        }
+        let (mut at, mut free) = (0, 0);
+        tree.for_each(&Image::open(&disk), 0..u64::MAX, &mut |span| {
+            assert_eq!(span.range.start, at);
+            at = span.range.end;
+            free +=
+                if span.what == lunway_filesystem::Use::Free { span.range.end - span.range.start } else { 0 };
+        })
+        .expect("the same disk");
+        assert_eq!((at, free), (tree.root().len, tree.root().free));
+    }
+}

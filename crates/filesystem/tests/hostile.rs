@@ -6,7 +6,7 @@ mod fuzzed;
 #[allow(dead_code, reason = "a part of it is needed")]
 mod random;
 
-use fuzzed::{BTRFS, EXFAT, EXT, FAT, Format, NTFS, TABLE, XFS};
+use fuzzed::{BTRFS, DISK, EXFAT, EXT, FAT, Format, LVM, NTFS, TABLE, XFS};
 use random::Random;
 
 /// Tries a format with patches from as many seeds as `LUNWAY_FILESYSTEM_HOSTILE_SEEDS` says.
@@ -47,6 +47,35 @@ fn xfs_with_any_part_replaced_keeps_the_contract() {
 #[test]
 fn partition_tables_with_any_part_replaced_are_read_or_refused() {
     hostile(&TABLE, "sfdisk");
+}
+
+/// The most memory that this process has had, bytes.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn disks_with_any_part_replaced_add_up_in_bounded_memory() {
+    if ["sfdisk", "mke2fs", "mkfs.fat"].iter().any(|program| lunway_foreign::program(program).is_none()) {
+        return;
+    }
+    hostile(&DISK, "mkswap");
+    // All formats are tried in this process, whose volumes take a third of that.
+    let peak = peak_memory();
+    assert!(peak < 256 << 20, "{peak}");
+}
+
+#[test]
+fn lvm_with_any_part_replaced_adds_up() {
+    if ["pvcreate", "losetup", "mke2fs"].iter().any(|program| lunway_foreign::program(program).is_none()) {
+        return;
+    }
+    if !fuzzed::is_there(&LVM) {
+        return lunway_foreign::machine_lacks("loop devices");
+    }
+    hostile(&LVM, "vgcreate");
 }
 
 #[test]

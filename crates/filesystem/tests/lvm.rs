@@ -183,3 +183,62 @@ fn a_group_that_cannot_be_believed_is_used() {
     drop(device);
     assert!(lvm::read(&Image::open(&image)).is_ok(), "the text has moved on in its ring");
 }
+
+/// Puts another segment, as LVM2 writes it, in the place of the one of volume `three`.
+fn rewritten(folder: &Path, image: &Path, segment: &str) {
+    let device = Loop::new(image).expect("as before");
+    let text_file = folder.join("metadata");
+    device.lvm(&format!("vgcfgbackup -q -f {} vg", text(&text_file)));
+    let mut metadata = std::fs::read_to_string(&text_file).expect("metadata");
+    let three = metadata.find("three {").expect("the volume");
+    let start = three + metadata[three..].find("segment1 {").expect("its segment");
+    let end = start + metadata[start..].find('}').expect("its end") + 1;
+    metadata.replace_range(start..end, segment);
+    std::fs::write(&text_file, metadata).expect("metadata");
+    device.lvm(&format!("vgcfgrestore -q --force -f {} vg", text(&text_file)));
+}
+
+#[test]
+fn volumes_that_are_not_linear_are_used_as_a_whole() {
+    if !have(&["pvcreate", "lvcreate", "vgcfgbackup", "vgcfgrestore"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(image) = made(folder.path()) else { return };
+    let head = "segment1 {\nstart_extent = 0\nextent_count = 4\n";
+    for (segment, what) in [
+        // Both stripes lie on the one disk: extents 60 and 61, 70 and 71.
+        (
+            "type = \"striped\"\nstripe_count = 2\nstripe_size = 128\nstripes = [\"pv0\", 60, \"pv0\", 70]\n}",
+            "striped",
+        ),
+        ("type = \"snapshot\"\nchunk_size = 8\norigin = \"one\"\ncow_store = \"two\"\n}", "snapshot"),
+    ] {
+        let _ = std::fs::remove_file(&image);
+        let Some(image) = made(folder.path()) else { return };
+        let before = lvm::read(&Image::open(&image)).expect("a physical volume");
+        rewritten(folder.path(), &image, &format!("{head}{segment}"));
+        let disk = Disk::examine(&Image::open(&image), 512);
+        let root = disk.root();
+        // A volume in stripes is taken whole. A snapshot has no extents of its own: its origin and its store have.
+        let refused = if what == "striped" { &["three"][..] } else { &["one", "two"] };
+        for name in refused {
+            let node = child(&disk, name);
+            assert!(node.reason.is_some() && node.free == 0, "{what}, {name}: {:?}", node.reason);
+        }
+        assert_eq!(
+            root.free,
+            root.children.iter().map(|node| node.free).sum::<u64>()
+                + before.free.total()
+                + if what == "striped" { EXTENT } else { 5 * EXTENT }
+        );
+        if what == "striped" {
+            let after = lvm::read(&Image::open(&image)).expect("a physical volume");
+            assert_eq!(after.free.total(), before.free.total() + EXTENT, "4 extents instead of 5");
+            for extent in [60, 61, 70, 71] {
+                let range = MIB + extent * EXTENT..MIB + (extent + 1) * EXTENT;
+                assert!(!after.free.touches(&range), "extent {extent}");
+            }
+        }
+    }
+}

@@ -12,8 +12,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use lunway_filesystem::source::Budget;
+use lunway_filesystem::tree::{Disk, Node};
 use lunway_filesystem::volume::free_in;
-use lunway_filesystem::{Doubt, Examined, Source, Unreadable};
+use lunway_filesystem::{Doubt, Examined, Mounted, Source, Unreadable};
 
 /// Patches are within pages of this size, and so are the smallest structures that have a checksum.
 const PAGE: usize = 4096;
@@ -107,6 +108,78 @@ pub(crate) static TABLE: Format = Format {
     seal: seal_gpt,
     bases: OnceLock::new(),
 };
+
+/// Whole disks: a table with file systems and swap space in it, a table in a partition of a table.
+#[allow(dead_code, reason = "each fuzz target is of one format")]
+pub(crate) static DISK: Format = Format {
+    volumes: &[(40, &["sh", "-c", DISK_OF_FOUR]), (24, &["sh", "-c", DISK_IN_DISK])],
+    examine: examine_disk,
+    seal: seal_gpt,
+    bases: OnceLock::new(),
+};
+
+const DISK_OF_FOUR: &str = "printf 'label: gpt\nstart=1MiB, size=8MiB\nsize=8MiB, type=swap\nsize=8MiB\nsize=8MiB\n' | \
+    sfdisk -q $0 && mke2fs -q -F -b 1024 -E offset=1048576 $0 8192 && \
+    truncate -s 8M $0.in && mkswap -q $0.in && dd if=$0.in of=$0 bs=1M seek=9 conv=notrunc 2>/dev/null && rm $0.in && \
+    mkfs.fat -F 16 -s 1 --offset 34816 $0 8192 >/dev/null && mke2fs -q -F -t ext4 -E offset=26214400 $0 8192";
+
+const DISK_IN_DISK: &str = "printf 'label: dos\nstart=1MiB, size=16MiB\ntype=5\nsize=2MiB\n' | sfdisk -q $0 && \
+    truncate -s 16M $0.in && printf 'label: gpt\nstart=1MiB, size=8MiB\nsize=4MiB\n' | sfdisk -q $0.in && \
+    mke2fs -q -F -b 1024 -E offset=1048576 $0.in 8192 && dd if=$0.in of=$0 bs=1M seek=1 conv=notrunc 2>/dev/null; \
+    rm -f $0.in";
+
+/// A physical volume of LVM2 with two logical volumes, ext in one of them. It takes root and a loop device.
+#[allow(dead_code, reason = "each fuzz target is of one format")]
+pub(crate) static LVM: Format = Format {
+    volumes: &[(40, &["sh", "-c", PHYSICAL_VOLUME])],
+    examine: examine_disk,
+    seal: seal_lvm,
+    bases: OnceLock::new(),
+};
+
+const PHYSICAL_VOLUME: &str = "D=$(losetup -f --show $0) || exit 1; \
+    lvm2() { C=$1; shift; $C --driverloaded n --config 'devices{filter=[\"a|^'$D'$|\",\"r|.*|\"] use_devicesfile=0} \
+    backup{backup=0 archive=0} activation{udev_sync=0 udev_rules=0}' \"$@\" >/dev/null 2>&1; }; \
+    lvm2 pvcreate -q $D && lvm2 vgcreate -q -s 1m vg $D && lvm2 lvcreate -q -an -Zn -Wn -n one -l 8 vg && \
+    lvm2 lvcreate -q -an -Zn -Wn -n two -l 4 vg && lvm2 lvextend -q -l +4 vg/one; R=$?; losetup -d $D; \
+    mke2fs -q -F -b 1024 -E offset=1048576 $0 8192; exit $R";
+
+/// The disk as a whole: what every part says of its bytes adds up, and the ranges are all of the disk, in order.
+fn examine_disk(source: &dyn Source) -> Result<Examined, Doubt> {
+    let mut disk = Disk::examine(source, 512);
+    for least in [None, Some(Mounted::Yes), Some(Mounted::Untold)] {
+        if let Some(least) = least {
+            disk.distrust(least);
+        }
+        check_node(disk.root(), 0);
+        let (mut at, mut sums) = (0, [0u64; 3]);
+        let given = disk.for_each(source, 0..u64::MAX, &mut |span| {
+            assert!(
+                span.range.start == at && span.range.start < span.range.end,
+                "{:?} after {at}",
+                span.range
+            );
+            at = span.range.end;
+            sums[span.what as usize] += span.range.end - span.range.start;
+        });
+        assert!(given.is_ok(), "proven maps are given: {given:?}");
+        assert_eq!(at, source.len());
+        let root = disk.root();
+        assert_eq!(sums, [root.used, root.free, root.unknown]);
+    }
+    Err(Doubt::new("a disk is no volume"))
+}
+
+fn check_node(node: &Node, depth: usize) {
+    assert!(depth <= lunway_filesystem::DEPTH + 1);
+    assert_eq!(node.used + node.free + node.unknown, node.len, "{:?} at {}", node.kind, node.offset);
+    let free = node.children.iter().map(|child| child.free).sum::<u64>();
+    assert!(node.children.is_empty() || node.free >= free);
+    for child in &node.children {
+        assert!(child.len <= node.len);
+        check_node(child, depth + 1);
+    }
+}
 
 /// A volume as it was made: its pages that are not empty.
 pub(crate) struct Base {
@@ -236,6 +309,32 @@ fn seal_xfs(volume: &mut Patched<'_>) {
         } else if page.starts_with(b"AB3") {
             seal(page, 52);
         }
+    }
+}
+
+/// LVM2's CRC of the label's sector, of the header of the metadata area at 4096, and of the text in it.
+fn seal_lvm(volume: &mut Patched<'_>) {
+    let crc = |bytes: &[u8]| {
+        bytes.iter().fold(0xF597_A6CFu32, |crc, byte| {
+            (0..8).fold(
+                crc ^ u32::from(*byte),
+                |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 },
+            )
+        })
+    };
+    let mut sector = [0; 512];
+    if volume.read(512, &mut sector).is_ok() {
+        volume.write(512 + 16, &crc(&sector[20..]).to_le_bytes());
+    }
+    if volume.read(4096, &mut sector).is_ok() {
+        let field = |at: usize| sector[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let mut text = vec![0; field(48).min(1 << 20) as usize];
+        if field(40).checked_add(4096).is_some_and(|at| volume.read(at, &mut text).is_ok()) {
+            volume.write(4096 + 56, &crc(&text).to_le_bytes());
+        }
+    }
+    if volume.read(4096, &mut sector).is_ok() {
+        volume.write(4096, &crc(&sector[4..]).to_le_bytes());
     }
 }
 
