@@ -84,6 +84,7 @@ impl Demo {
         let subject = format!("{} over two lanes of iSCSI, on one machine", volumes.kind());
         let mut document = Document::new("lab", "lunway demo", &subject);
         document.environment = lunway_report::environment();
+        document.environment.push(crate::command::doctor::of_place());
         let mut outcomes = Vec::new();
         if !self.lanes {
             (document, outcomes) = first_act(&volumes, &cancel)?;
