@@ -95,6 +95,9 @@ $ports = Seen {
                 $filter = "InterfaceIndex = $($ip.InterfaceIndex)"
                 (Get-CimInstance Win32_NetworkAdapterConfiguration -Filter $filter).TcpipNetbiosOptions -ne 2
             }
+            netbios_option    = try {
+                [uint64](Get-CimInstance Win32_NetworkAdapterConfiguration -Filter "InterfaceIndex = $($ip.InterfaceIndex)").TcpipNetbiosOptions
+            } catch { $null }
             ipv6              = Seen { [bool](Get-NetAdapterBinding -Name $name -ComponentID ms_tcpip6).Enabled }
             mtu               = Seen { [uint64](Get-NetIPInterface -InterfaceIndex $ip.InterfaceIndex -AddressFamily IPv4).NlMtu }
             rss               = Seen { [bool](Get-NetAdapterRss -Name $name).Enabled }

@@ -66,8 +66,10 @@ initiator node.startup=automatic node.session.timeo.replacement_timeout=15 'node
     node.session.auth.password=fourteen-bytes
 chmod 600 /etc/iscsi/iscsid.conf
 log_in 1
-echo "UUID=none /mnt ext4 _netdev,noauto 0 0" >/etc/fstab
-stage="multipath-running multipath-policy multipath-all-lost"
+# By the disk's name of now, which the stage does not ask about: without udev there is no other before there is a map.
+disk=$(basename "$(disks | awk '{ print $1 }')")
+echo "/dev/$disk /mnt ext4 _netdev 0 0" >/etc/fstab
+stage="fstab-name multipath-running multipath-policy multipath-all-lost"
 must "a sound initiator raises no alarm" tells
 conf node.session.auth.password short
 check "a short secret is told, and no command makes a new one" tells chap-length
@@ -89,6 +91,9 @@ disk=$(basename "$(disks | awk '{ print $1 }')")
 rule disk-timeout "echo 5 >/sys/block/$disk/device/timeout"
 rule disk-request "echo 64 >/sys/block/$disk/queue/max_sectors_kb"
 rule disk-random "echo 1 >/sys/block/$disk/queue/add_random"
+rule disk-affinity "echo 0 >/sys/block/$disk/queue/rq_affinity"
+rule disk-queue "echo 8 >/sys/block/$disk/queue/nr_requests"
+rule disk-read-ahead "echo 16 >/sys/block/$disk/queue/read_ahead_kb"
 rule initiator-name "echo InitiatorName=guest >/etc/iscsi/initiatorname.iscsi"
 all_undone
 echo "InitiatorName=iqn.2026-11.com.example:guest" >/etc/iscsi/initiatorname.iscsi

@@ -130,6 +130,16 @@ pub struct Segments {
     pub all: u64,
     /// Sent again by this end, or received out of their order, as those are behind one that was lost.
     pub lost: u64,
+    /// The largest payload of a segment on any of the connections, bytes; 0: it is not told.
+    pub mss: u32,
+}
+
+/// What a port has lost since it came up: packets that its card had no room for, and those that arrived broken.
+pub fn port_lost(port: &str) -> Seen<u64> {
+    let machine = Machine::this();
+    let count = |name: &str| machine.number::<u64>(&format!("/sys/class/net/{port}/statistics/{name}"));
+    let sum = || Ok(count("rx_errors")?.saturating_add(count("rx_missed_errors")?));
+    sum().into()
 }
 
 /// What the kernel counted on the connections between an address and a portal, as `ss` shows it.
@@ -152,6 +162,7 @@ fn counted(text: &str) -> Option<Segments> {
                 any = true;
                 found.all = found.all.saturating_add(number());
             }
+            "mss" => found.mss = found.mss.max(value.parse().unwrap_or(0)),
             "rcv_ooopack" => found.lost = found.lost.saturating_add(number()),
             "retrans" => {
                 let ever = value.split_once('/').and_then(|(_, ever)| ever.parse().ok()).unwrap_or(0);
@@ -183,9 +194,9 @@ mod tests {
 
     #[test]
     fn counts_of_all_connections_are_added() {
-        let text = "ESTAB 0 0 10.0.0.1:5 10.0.0.2:3260\n\t cubic rtt:0.1/0.05 retrans:0/2 data_segs_out:10 data_segs_in:90 rcv_ooopack:1\n\
+        let text = "ESTAB 0 0 10.0.0.1:5 10.0.0.2:3260\n\t cubic rtt:0.1/0.05 mss:1448 retrans:0/2 data_segs_out:10 data_segs_in:90 rcv_ooopack:1\n\
                     ESTAB 0 0 10.0.0.1:6 10.0.0.2:3260\n\t data_segs_in:5\n";
-        assert_eq!(counted(text), Some(Segments { all: 105, lost: 3 }));
+        assert_eq!(counted(text), Some(Segments { all: 105, lost: 3, mss: 1448 }));
         for text in ["", "ESTAB", "retrans:9", "data_segs_in:x data_segs_out:"] {
             assert!(counted(text).is_none_or(|found| found.all == 0), "{text}");
         }

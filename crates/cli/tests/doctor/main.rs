@@ -8,6 +8,7 @@ mod sandboxed;
 mod support;
 
 mod cost;
+mod daemon;
 mod ends;
 mod fixes;
 mod odd;
@@ -156,6 +157,83 @@ fn in_a_network_each_fault_is_told_alone_and_its_fix_and_undo_do_what_they_say()
             "{rule}: {undo}"
         );
         namespace.run(fix);
+    }
+}
+
+/// A storage behind both ports of a namespace, in another one, and a connection to it from each port's address.
+const CONNECTED: &str = "mount -t tmpfs tmpfs /run; mkdir -p /run/netns; ip netns add storage
+    for p in st1x st2x; do ip link set $p netns storage; done
+    ip netns exec storage sh -ec 'ip link add bridge type bridge; ip link set bridge up
+        for p in st1x st2x; do ip link set $p master bridge; ip link set $p up; done; ip address add 10.9.0.101/24 dev bridge'
+    cat >/run/connect.py <<'PYTHON'
+import socket, sys, time
+if sys.argv[1:]:
+    sockets = [socket.create_connection(('10.9.0.101', 3260), 10, (near, 0)) for near in sys.argv[1:]]
+    open('/run/connected', 'w').close()
+else:
+    listener = socket.create_server(('10.9.0.101', 3260))
+    open('/run/listening', 'w').close()
+    sockets = [listener.accept() for _ in range(2)]
+time.sleep(600)
+PYTHON
+    ip netns exec storage python3 /run/connect.py >/dev/null 2>&1 </dev/null &
+    while ! [ -e /run/listening ]; do sleep 0.1; done
+    python3 /run/connect.py 10.9.0.1 10.9.0.2 >/dev/null 2>&1 </dev/null &
+    for n in $(seq 300); do [ -e /run/connected ] && exit; sleep 0.1; done; exit 1";
+
+/// Rules about ports that carry iSCSI now, broken by a command. Without any the kernel sends all by the first port.
+const PLANTED_CONNECTED: [(&str, &str); 3] = [
+    ("route-source", "true"),
+    ("port-ipv6", "ip address add 2001:db8::2/64 dev st2 nodad"),
+    ("subnet-overlap", "ip address add 10.9.0.130/25 dev st2"),
+];
+
+#[test]
+fn at_ports_with_connections_each_fault_is_told_and_its_fix_and_undo_do_what_they_say() {
+    let Some(namespace) = Namespace::new() else {
+        return lunway_foreign::machine_lacks("network namespaces, or ip and nsenter");
+    };
+    let connected = namespace.run(CONNECTED);
+    if !connected.status.success() {
+        return lunway_foreign::not_run(&format!("a storage in a network namespace: {connected:?}"));
+    }
+    let state = tempfile::tempdir().unwrap();
+    let broken = |findings: &[Value]| -> BTreeSet<String> {
+        let alarms = findings.iter().filter(|finding| finding["verdict"] != "ok");
+        let ids = alarms.map(|finding| finding["id"].as_str().unwrap().to_owned());
+        ids.filter(|id| PLANTED_CONNECTED.iter().any(|(rule, _)| rule == id)).collect()
+    };
+    for (rule, plant) in PLANTED_CONNECTED {
+        let planted = namespace.run(plant);
+        assert!(planted.status.success(), "{rule}: {planted:?}");
+        let found = namespace.findings(state.path());
+        assert_eq!(broken(&found), BTreeSet::from([rule.to_owned()]), "{plant}: {found:#?}");
+        let at_second = |one: &&Value| one["id"] == rule && one["verdict"] != "ok" && one["where"] == "st2";
+        let finding = found.iter().find(at_second).unwrap();
+        // The addresses of the machine and what is set of it, to be the same after the undo.
+        let set = || {
+            let shown = namespace.run(
+                "ip -brief address show dev st2 scope global; ip rule; ip route show table all; sysctl net.ipv6.conf.st2.disable_ipv6",
+            );
+            let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+            // The kernel's own routes come when they like: those of IPv6 once an address is known to be unique.
+            let own = ["fe80", "anycast", "multicast", "local 2001"];
+            let lines = text.lines().filter(|line| !own.iter().any(|word| line.contains(word)));
+            lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<BTreeSet<_>>()
+        };
+        let before = set();
+        let filled = |text: &str| text.replace("ADDRESS/LENGTH", "10.77.0.2/24");
+        let (fix, undo) =
+            (filled(finding["do"].as_str().unwrap()), filled(finding["undo"].as_str().unwrap()));
+        let fixed = namespace.run(&fix);
+        assert!(fixed.status.success(), "{rule}: {fix}: {fixed:?}");
+        assert_eq!(broken(&namespace.findings(state.path())), BTreeSet::new(), "{rule}: {fix}");
+        let undone = namespace.run(&undo);
+        assert!(undone.status.success(), "{rule}: {undo}: {undone:?}");
+        let found = namespace.findings(state.path());
+        assert_eq!(broken(&found), BTreeSet::from([rule.to_owned()]), "{rule}: {undo}");
+        assert_eq!(set(), before, "{rule}: {undo}");
+        assert!(namespace.run(&fix).status.success(), "{rule}: {fix}");
     }
 }
 

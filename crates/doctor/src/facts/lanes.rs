@@ -65,9 +65,13 @@ pub struct LaneProbe {
     /// The slowest of them, microseconds.
     pub round_trip_max_us: f64,
     /// TCP segments with data, both ways.
-    pub segments: u64,
+    pub segments: Seen<u64>,
     /// Of those, segments that this end sent again, or received out of their order.
     pub lost: u64,
+    /// Payload of TCP's largest segment, bytes.
+    pub mss: Seen<u32>,
+    /// Packets that its port lost or received broken during the probe.
+    pub port_lost: Seen<u64>,
 }
 
 /// A rule that a plan breaks.

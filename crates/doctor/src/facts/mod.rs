@@ -4,6 +4,7 @@ mod ends;
 mod host;
 mod initiator;
 mod lanes;
+mod limits;
 mod network;
 mod storage;
 mod target;
@@ -17,7 +18,8 @@ pub use ends::{Ends, HostEnd, HostSession, HostUnit, TargetEnd};
 pub use host::{Answers, Host};
 pub use initiator::{Chap, Connection, Multipath, MultipathMap, OpenIscsi, Record, SecretFile, Session};
 pub use lanes::{Lane, LaneProbe, LanePull, Lanes, PlanFinding};
-pub use network::{Counters, Peer, Port, Ring, Role, Route};
+pub use limits::within_limits;
+pub use network::{Coalescing, Counters, Peer, Port, Ring, Role, Route};
 pub use storage::{Array, ArrayKind, Disk, FstabEntry, Mount, Partition, Storage, Swap};
 pub use target::{
     Device, Failures, Look, LunStore, Operations, PortalState, Registration, ServedLun, ServedSession,
@@ -60,6 +62,10 @@ pub struct Facts {
     pub ends: Option<Ends>,
     /// What people have answered.
     pub answers: Option<Answers>,
+    /// Ports by which the default routes leave.
+    pub default_ports: Seen<Vec<String>>,
+    /// What was not looked at because there is more of it than the limits allow: a sentence each.
+    pub left_out: Vec<String>,
 }
 
 impl Facts {
@@ -79,8 +85,11 @@ impl Facts {
     pub fn parse(text: &str) -> Result<Self, String> {
         // PowerShell writes UTF-8 files with a byte order mark.
         let text = text.trim_start_matches('\u{feff}');
-        let facts: Self = serde_json::from_str(text)
-            .map_err(|error| format!("it does not hold facts of lunway doctor: {error}"))?;
+        let none = |error: serde_json::Error| format!("it does not hold facts of lunway doctor: {error}");
+        let mut document: serde_json::Value = serde_json::from_str(text).map_err(none)?;
+        let left_out = within_limits("facts", &mut document);
+        let mut facts: Self = serde_json::from_value(document).map_err(none)?;
+        facts.left_out.extend(left_out);
         match facts.schema {
             FACTS_SCHEMA => Ok(facts),
             0 => Err("it does not hold facts of lunway doctor: \"schema\" is missing".to_owned()),

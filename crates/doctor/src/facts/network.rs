@@ -37,6 +37,10 @@ pub struct Port {
     pub rx_pause: Seen<bool>,
     /// Energy-Efficient Ethernet is enabled (IEEE 802.3az).
     pub eee: Seen<bool>,
+    /// Its speed is negotiated with the other end (IEEE 802.3 clause 28).
+    pub negotiated: Seen<bool>,
+    /// How long its card holds interrupts back.
+    pub coalescing: Seen<Coalescing>,
     /// Receive ring, descriptors.
     pub rx_ring: Seen<Ring>,
     /// Transmit ring, descriptors.
@@ -60,6 +64,16 @@ pub struct Ring {
     pub now: u32,
     /// The most that the card can have.
     pub max: u32,
+}
+
+/// Coalescing of receive interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Coalescing {
+    /// The card adapts it to the load.
+    pub adaptive: bool,
+    /// Microseconds after a packet until the interrupt.
+    pub rx_us: u32,
 }
 
 /// Packet counters of a port.

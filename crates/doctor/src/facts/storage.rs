@@ -10,8 +10,12 @@ use crate::seen::Seen;
 pub struct Storage {
     /// Disks, those of iSCSI among them.
     pub disks: Seen<Vec<Disk>>,
-    /// md arrays, ZFS pools, LVM thin pools.
+    /// md arrays.
     pub arrays: Seen<Vec<Array>>,
+    /// ZFS pools.
+    pub pools: Seen<Vec<Array>>,
+    /// LVM volume groups and thin pools.
+    pub volumes: Seen<Vec<Array>>,
     /// File systems on disks.
     pub mounts: Seen<Vec<Mount>>,
     /// `/etc/fstab`.
@@ -50,6 +54,14 @@ pub struct Disk {
     pub write_cache: Seen<String>,
     /// Seconds that the SCSI layer waits for a command.
     pub timeout: Seen<u32>,
+    /// What the SCSI layer takes it for: `running`, `offline`, `blocked`, `transport-offline`.
+    pub state: Seen<String>,
+    /// On which processor a request is completed (`rq_affinity`): 0 any, 1 the group of the submitter, 2 the submitter.
+    pub rq_affinity: Seen<u32>,
+    /// Requests that the kernel keeps for it.
+    pub nr_requests: Seen<u32>,
+    /// KiB that are read ahead.
+    pub read_ahead_kb: Seen<u32>,
     /// What stands on the whole disk: maps, arrays.
     pub holders: Vec<String>,
     /// Its partitions.
@@ -79,7 +91,7 @@ pub enum ArrayKind {
     Md,
     /// A ZFS pool.
     Zfs,
-    /// An LVM thin pool.
+    /// An LVM volume group, or a thin pool in one.
     Lvm,
 }
 
@@ -87,20 +99,26 @@ pub enum ArrayKind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Array {
-    /// `md0`, a pool's name, `group/pool`.
+    /// `md0`, a pool's name, a group's, `group/pool`.
     pub name: String,
     /// What it is made by.
     pub kind: ArrayKind,
     /// `raid1`, `mirror`; empty where it is not told.
     pub level: String,
     /// Redundancy is lost: members are missing or have failed.
-    pub degraded: bool,
+    pub degraded: Seen<bool>,
+    /// Sectors of an md array whose copies differ; errors of a ZFS pool's devices and files.
+    pub errors: Seen<u64>,
+    /// The form of an md array's superblocks: `1.2`, `0.90`, `none`; empty elsewhere.
+    pub superblock: String,
     /// What goes on in it: `idle`, `resync`, `recover`, `scrub`.
     pub action: String,
     /// Disks or partitions that it is made of.
     pub members: Vec<String>,
     /// Percentage in use, where it can run full.
     pub used_percent: Option<f64>,
+    /// The same of a thin pool's metadata.
+    pub metadata_percent: Option<f64>,
 }
 
 /// A mounted file system on a disk.
@@ -131,18 +149,22 @@ pub struct FstabEntry {
     pub device: String,
     /// Where.
     pub point: String,
+    /// `ext4`.
+    pub kind: String,
     /// Options.
     pub options: Vec<String>,
     /// The disk behind it is reached over iSCSI.
     pub iscsi: bool,
+    /// iSCSI targets that its disk is reached by; empty where the disk is not there.
+    pub targets: Vec<String>,
 }
 
 /// Swap space.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Swap {
     /// A device or a file.
     pub path: String,
     /// It lies on a disk that is reached over iSCSI.
-    pub iscsi: bool,
+    pub iscsi: Seen<bool>,
 }

@@ -28,6 +28,8 @@ pub struct Target {
     pub earlier: Option<Look>,
     /// Reservations.
     pub reservations: Vec<UnitReservations>,
+    /// What of its answers was not looked at, because there is more of it than the limits allow.
+    pub left_out: Vec<String>,
     /// Stores of the logical units, where the daemon is on this machine.
     pub stores: Seen<Vec<LunStore>>,
 }
@@ -73,6 +75,9 @@ pub struct ServedLun {
     pub size: u64,
     /// Bytes of a logical sector.
     pub sector: u32,
+    /// Bytes of a physical sector that it is configured to report; `None`: those of its device.
+    #[serde(default)]
+    pub physical_sector: Option<u32>,
     /// Writes are refused.
     pub read_only: bool,
     /// The unit serial number.
@@ -218,6 +223,8 @@ pub struct LunStore {
     pub identity: String,
     /// Number of the file system that it lies in; the same for LUNs that share their space.
     pub file_system: String,
+    /// Bytes of a logical sector of the disk below.
+    pub logical_sector: Seen<u32>,
     /// Bytes of a physical sector of the disk below.
     pub physical_sector: Seen<u32>,
     /// Caching of the disk below: `write back` or `write through`.

@@ -44,6 +44,8 @@ pub struct WindowsPort {
     pub registers_dns: Seen<bool>,
     /// NetBIOS over TCP/IP runs on it.
     pub netbios: Seen<bool>,
+    /// `TcpipNetbiosOptions`: 0 by DHCP, 1 on, 2 off.
+    pub netbios_option: Option<u64>,
     /// IPv6 is bound to it.
     pub ipv6: Seen<bool>,
     /// MTU, bytes.

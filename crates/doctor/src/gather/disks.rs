@@ -1,93 +1,125 @@
-//! Disks, arrays, and what lies on them.
+//! Disks, and what lies on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::resume_unwind;
+use std::thread;
 
-use super::mounts;
-use super::source::Machine;
-use crate::facts::{Array, ArrayKind, Disk, OpenIscsi, Partition, Storage};
+use super::source::{Machine, denied};
+use super::{arrays, mounts};
+use crate::facts::{Disk, OpenIscsi, Partition, Session, Storage};
 use crate::seen::Seen;
 
 /// Bytes of the unit in which sysfs counts sizes and starts, whatever the disk's sectors are.
 const UNIT: u64 = 512;
 /// Disks whose own health is asked. Each costs a start of smartctl.
 const SMART_MAX: usize = 16;
+/// Maps on maps that are followed: a volume on an encrypted map on an array on a multipath map.
+const CHAIN_MAX: usize = 4;
 
 pub(super) fn storage(machine: &Machine, initiator: Option<&OpenIscsi>) -> Storage {
-    let sessions: BTreeMap<&str, &str> = initiator
+    let sessions: BTreeMap<&str, &Session> = initiator
         .iter()
         .filter_map(|initiator| initiator.sessions.get())
         .flatten()
-        .flat_map(|session| session.disks.iter().map(|disk| (disk.as_str(), session.name.as_str())))
+        .flat_map(|session| session.disks.iter().map(move |disk| (disk.as_str(), session)))
         .collect();
-    let disks = machine.listed("/sys/block").map(|names| {
-        let mut asked = 0;
-        let disks = names.into_iter().filter_map(|name| disk(machine, &name, &sessions, &mut asked));
-        disks.collect::<Vec<_>>()
-    });
-    let over = disks.as_ref().map_or_else(|_| Over::default(), |disks| Over::of(machine, disks));
-    Storage {
-        arrays: Seen::Value(arrays(machine)),
-        mounts: mounts::mounts(machine, &over).into(),
-        fstab: mounts::fstab(machine, &over),
-        swaps: mounts::swaps(machine, &over).into(),
-        disks: disks.into(),
-    }
+    thread::scope(|scope| {
+        let pools = scope.spawn(|| arrays::pools(machine));
+        let volumes = scope.spawn(|| arrays::volumes(machine));
+        let mut disks = machine.listed("/sys/block").map(|names| {
+            let disks = names.into_iter().filter_map(|name| disk(machine, &name, &sessions));
+            disks.collect::<Vec<_>>()
+        });
+        for found in disks.iter_mut() {
+            ask_health(machine, found);
+        }
+        let over = Over::of(machine, &disks, &sessions);
+        let whole = |panic| resume_unwind(panic);
+        Storage {
+            arrays: Seen::Value(arrays::md(machine)),
+            mounts: mounts::mounts(machine, &over).into(),
+            fstab: mounts::fstab(machine, &over),
+            swaps: mounts::swaps(machine, &over).into(),
+            disks: disks.into(),
+            pools: pools.join().unwrap_or_else(whole),
+            volumes: volumes.join().unwrap_or_else(whole),
+        }
+    })
 }
 
 /// Which block devices lie on iSCSI disks, through maps and arrays.
 #[derive(Debug, Default)]
 pub(super) struct Over {
-    iscsi: Vec<String>,
+    /// Targets that a device's disks are reached by; none where all are local.
+    targets: BTreeMap<String, BTreeSet<String>>,
+    /// Devices of the device mapper by the names of their maps.
     names: BTreeMap<String, String>,
+    /// Why nothing is known.
+    unseen: Option<String>,
 }
 
 impl Over {
-    fn of(machine: &Machine, disks: &[Disk]) -> Self {
-        let mut iscsi: Vec<String> = disks
-            .iter()
-            .filter(|disk| disk.session.is_some())
-            .flat_map(|disk| {
-                std::iter::once(disk.name.clone()).chain(disk.partitions.iter().map(|part| part.name.clone()))
-            })
-            .collect();
-        let upper: Vec<String> = machine
+    fn of(machine: &Machine, disks: &Result<Vec<Disk>, String>, sessions: &BTreeMap<&str, &Session>) -> Self {
+        let disks = match disks {
+            Ok(disks) => disks,
+            Err(why) => return Self { unseen: Some(why.clone()), ..Self::default() },
+        };
+        let mut targets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for disk in disks {
+            let own: BTreeSet<String> =
+                sessions.get(disk.name.as_str()).map(|session| session.target.clone()).into_iter().collect();
+            for part in &disk.partitions {
+                targets.insert(part.name.clone(), own.clone());
+            }
+            targets.insert(disk.name.clone(), own);
+        }
+        let is_upper = |name: &String| name.starts_with("dm-") || name.starts_with("md");
+        let upper: Vec<(String, Vec<String>)> = machine
             .names("/sys/block")
             .into_iter()
-            .filter(|name| name.starts_with("dm-") || name.starts_with("md"))
+            .filter(is_upper)
+            .map(|name| (name.clone(), machine.names(&format!("/sys/block/{name}/slaves"))))
             .collect();
         // A map may lie on a map that comes later in the order of names; chains are short.
-        for _ in 0..4 {
-            for name in &upper {
-                let below = machine.names(&format!("/sys/block/{name}/slaves"));
-                if !iscsi.contains(name) && below.iter().any(|below| iscsi.contains(below)) {
-                    iscsi.push(name.clone());
+        for _ in 0..CHAIN_MAX {
+            for (name, below) in &upper {
+                // One with a part that is not known is not known itself.
+                let parts: Option<Vec<_>> = below.iter().map(|below| targets.get(below)).collect();
+                if let Some(parts) = parts.filter(|parts| !parts.is_empty()) {
+                    let all: BTreeSet<String> = parts.into_iter().flatten().cloned().collect();
+                    for part in partitions(machine, name) {
+                        targets.insert(part.name, all.clone());
+                    }
+                    targets.insert(name.clone(), all);
                 }
             }
         }
-        let name = |device: &String| {
+        let name = |(device, _): &(String, Vec<String>)| {
             Some((machine.line(&format!("/sys/block/{device}/dm/name")).ok()?, device.clone()))
         };
-        Self { iscsi, names: upper.iter().filter_map(name).collect() }
+        Self { names: upper.iter().filter_map(name).collect(), targets, unseen: None }
     }
 
-    /// Whether a device, by its path, lies on an iSCSI disk.
-    pub(super) fn has(&self, machine: &Machine, path: &str) -> bool {
-        let Some(name) = path.strip_prefix("/dev/") else { return false };
-        let name = match name.strip_prefix("mapper/") {
-            Some(name) => self.names.get(name).cloned().unwrap_or_default(),
+    /// The targets that a device's disks are reached by, by its path; none where all its disks are local.
+    pub(super) fn targets(&self, machine: &Machine, path: &str) -> Result<BTreeSet<String>, String> {
+        if let Some(why) = &self.unseen {
+            return Err(why.clone());
+        }
+        let unknown = || format!("which disks {path} lies on is not told");
+        let name = path.strip_prefix("/dev/").ok_or_else(unknown)?;
+        let name = match name.strip_prefix("mapper/").and_then(|name| self.names.get(name)) {
+            Some(device) => device.clone(),
             // A link as in /dev/disk/by-uuid.
-            None => match machine.link(path) {
-                Some(to) => {
-                    to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-                }
+            None => match machine.link(path).and_then(|to| Some(to.file_name()?.to_str()?.to_owned())) {
+                Some(device) => device,
                 None => name.to_owned(),
             },
         };
-        self.iscsi.contains(&name)
+        self.targets.get(&name).cloned().ok_or_else(unknown)
     }
 }
 
-fn disk(machine: &Machine, name: &str, sessions: &BTreeMap<&str, &str>, asked: &mut usize) -> Option<Disk> {
+fn disk(machine: &Machine, name: &str, sessions: &BTreeMap<&str, &Session>) -> Option<Disk> {
     let virtual_kinds = ["loop", "ram", "zram", "dm-", "md", "nbd", "sr", "fd"];
     if virtual_kinds.iter().any(|kind| name.starts_with(kind)) {
         return None;
@@ -97,8 +129,7 @@ fn disk(machine: &Machine, name: &str, sessions: &BTreeMap<&str, &str>, asked: &
     if sectors == 0 {
         return None;
     }
-    let session = sessions.get(name).map(|session| (*session).to_owned());
-    let local = session.is_none();
+    let session = sessions.get(name).map(|session| session.name.clone());
     let flag =
         |what: &str| -> Seen<bool> { machine.number::<u32>(&file(what)).map(|value| value != 0).into() };
     let wwid = machine.line(&file("device/wwid")).or_else(|_| machine.line(&file("wwid")));
@@ -115,12 +146,13 @@ fn disk(machine: &Machine, name: &str, sessions: &BTreeMap<&str, &str>, asked: &
         max_sectors_kb: machine.number(&file("queue/max_sectors_kb")).into(),
         write_cache: machine.line(&file("queue/write_cache")).into(),
         timeout: machine.number(&file("device/timeout")).into(),
+        state: machine.line(&file("device/state")).into(),
+        rq_affinity: machine.number(&file("queue/rq_affinity")).into(),
+        nr_requests: machine.number(&file("queue/nr_requests")).into(),
+        read_ahead_kb: machine.number(&file("queue/read_ahead_kb")).into(),
         holders: machine.names(&file("holders")),
         partitions: partitions(machine, name),
-        healthy: match local {
-            true => health(machine, name, asked),
-            false => Seen::unseen("its storage knows it"),
-        },
+        healthy: Seen::default(),
         name: name.to_owned(),
     })
 }
@@ -153,75 +185,49 @@ fn partitions(machine: &Machine, disk: &str) -> Vec<Partition> {
     names.into_iter().filter(|name| name.starts_with(disk)).filter_map(partition).collect()
 }
 
+/// Asks all local disks for their self-assessment, at once: a dead one is not waited for by the others.
+fn ask_health(machine: &Machine, disks: &mut [Disk]) {
+    thread::scope(|scope| {
+        let mut asked = 0;
+        for disk in disks {
+            if disk.session.is_some() {
+                disk.healthy = Seen::unseen("its storage knows it");
+                continue;
+            }
+            asked += 1;
+            if asked > SMART_MAX {
+                disk.healthy = Seen::unseen(format!("only {SMART_MAX} disks are asked"));
+                continue;
+            }
+            scope.spawn(|| disk.healthy = health(machine, &disk.name).into());
+        }
+    });
+}
+
 /// The disk's self-assessment, by smartctl. Bit 3 of its exit code says "failing", but only its JSON tells that from a
 /// missing feature.
-fn health(machine: &Machine, name: &str, asked: &mut usize) -> Seen<bool> {
-    *asked += 1;
-    if *asked > SMART_MAX {
-        return Seen::unseen(format!("only {SMART_MAX} disks are asked"));
+fn health(machine: &Machine, name: &str) -> Result<bool, String> {
+    let text = machine.printed_with_any_code("smartctl", &["--json", "--health", &format!("/dev/{name}")])?;
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    if let Some(passed) = value["smart_status"]["passed"].as_bool() {
+        return Ok(passed);
     }
-    match machine.printed_with_any_code("smartctl", &["--json", "--health", &format!("/dev/{name}")]) {
-        Err(why) => Seen::unseen(why),
-        Ok(text) => {
-            let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-            let passed = value["smart_status"]["passed"].as_bool();
-            passed.ok_or_else(|| "smartctl does not tell".to_owned()).into()
+    // Errors are in the document, too: `Smartctl open device: /dev/sda failed: Permission denied`.
+    let said = value["smartctl"]["messages"].as_array().into_iter().flatten();
+    let said: Vec<&str> = said.filter_map(|message| message["string"].as_str()).collect();
+    Err(match said.first() {
+        _ if said.iter().any(|text| denied(text)) => "smartctl takes root".to_owned(),
+        Some(text) => {
+            let text: String = text.chars().filter(|c| !c.is_control()).take(120).collect();
+            format!("smartctl does not tell: {text}")
         }
-    }
-}
-
-fn arrays(machine: &Machine) -> Vec<Array> {
-    let mut arrays: Vec<Array> = Vec::new();
-    for name in machine.names("/sys/block").into_iter().filter(|name| name.starts_with("md")) {
-        let file = |what: &str| format!("/sys/block/{name}/md/{what}");
-        let Ok(level) = machine.line(&file("level")) else { continue };
-        arrays.push(Array {
-            level,
-            kind: ArrayKind::Md,
-            degraded: machine.number::<u32>(&file("degraded")).unwrap_or(0) > 0,
-            action: machine.line(&file("sync_action")).unwrap_or_default(),
-            members: machine.names(&format!("/sys/block/{name}/slaves")),
-            used_percent: None,
-            name,
-        });
-    }
-    let pools = machine.printed("zpool", &["list", "-H", "-o", "name,health,capacity"]);
-    arrays.extend(pools.iter().flat_map(|text| text.lines()).filter_map(pool));
-    let thin = machine
-        .printed("lvs", &["--noheadings", "--separator", "|", "-o", "vg_name,lv_name,lv_attr,data_percent"]);
-    arrays.extend(thin.iter().flat_map(|text| text.lines()).filter_map(thin_pool));
-    arrays
-}
-
-/// `tank ONLINE 37%`.
-fn pool(line: &str) -> Option<Array> {
-    let mut fields = line.split('\t');
-    let (name, health, used) = (fields.next()?, fields.next()?, fields.next()?);
-    Some(Array {
-        name: name.to_owned(),
-        kind: ArrayKind::Zfs,
-        degraded: health != "ONLINE",
-        used_percent: used.trim().trim_end_matches('%').parse().ok(),
-        ..Array::default()
-    })
-}
-
-/// `group|pool|twi-aotz--|12.50`: the first attribute of a thin pool is `t`.
-fn thin_pool(line: &str) -> Option<Array> {
-    let mut fields = line.trim().split('|');
-    let (group, name, attributes, used) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-    attributes.starts_with('t').then(|| Array {
-        name: format!("{group}/{name}"),
-        kind: ArrayKind::Lvm,
-        used_percent: used.parse().ok(),
-        ..Array::default()
+        None => "smartctl does not tell".to_owned(),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::Session;
     use crate::gather::put;
 
     #[test]
@@ -252,12 +258,6 @@ mod tests {
         ] {
             put(root, &format!("sys/block/{file}"), text);
         }
-        put(root, "commands/zpool_list_-H_-o_name,health,capacity", "tank\tDEGRADED\t81%\nodd\n");
-        put(
-            root,
-            "commands/lvs_--noheadings_--separator_|_-o_vg_name,lv_name,lv_attr,data_percent",
-            "  vg|pool|twi-aotz--|12.50\n  vg|root|-wi-ao----|\n",
-        );
         put(
             root,
             "proc/self/mounts",
@@ -276,11 +276,77 @@ mod tests {
         assert_eq!((disks[0].lun, disks[1].lun), (None, Some(5)));
         assert!(disks[1].session.is_some() && disks[1].timeout == Seen::Value(30));
         let arrays = storage.arrays.get().cloned().unwrap_or_default();
-        let names: Vec<_> = arrays.iter().map(|array| (array.name.as_str(), array.degraded)).collect();
-        assert_eq!(names, [("md0", true), ("tank", true), ("vg/pool", false)]);
+        assert!(arrays.len() == 1 && arrays[0].degraded == Seen::Value(true), "{arrays:?}");
         let mounts = storage.mounts.get().cloned().unwrap_or_default();
         assert!(mounts.len() == 1 && mounts[0].iscsi && mounts[0].point == "/mnt/a b", "{mounts:?}");
         assert!(storage.fstab.get().is_some_and(|entries| entries[0].iscsi));
-        assert!(storage.swaps.get().is_some_and(|swaps| swaps[0].iscsi));
+        assert!(storage.swaps.get().is_some_and(|swaps| swaps[0].iscsi == Seen::Value(true)));
+    }
+
+    #[test]
+    fn a_file_of_swap_lies_where_its_file_system_does_or_is_not_known() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let root = folder.path();
+        for (file, text) in [
+            ("sda/size", "2048"),
+            ("sda/sda1/partition", "1"),
+            ("sda/sda1/start", "2048"),
+            ("sdb/size", "2048"),
+            ("dm-0/dm/name", "mpatha"),
+            ("dm-0/slaves/sdb/x", ""),
+            ("loop0/loop/backing_file", "/data/swap.img"),
+        ] {
+            put(root, &format!("sys/block/{file}"), text);
+        }
+        put(
+            root,
+            "proc/self/mounts",
+            "/dev/sda1 / ext4 rw 0 0\n/dev/mapper/mpatha /data xfs rw 0 0\nnas:/x /nas nfs rw 0 0\nrpool/var /var zfs rw 0 0\n",
+        );
+        put(
+            root,
+            "proc/swaps",
+            "Filename Type Size Used Priority\n/data/swap file 1 0 -2\n/database/swap file 1 0 -3\n/nas/swap file 1 0 -4\n\
+             /var/swap file 1 0 -5\n/dev/loop0 partition 1 0 -6\n/dev/sda1 partition 1 0 -7\n/dev/odd partition 1 0 -8\n",
+        );
+        let session =
+            Session { name: "s".into(), target: "t".into(), disks: vec!["sdb".into()], ..Session::default() };
+        let initiator = OpenIscsi { sessions: Seen::Value(vec![session]), ..OpenIscsi::default() };
+        let swaps = storage(&Machine::copy(root), Some(&initiator)).swaps;
+        let told = |path: &str| {
+            let mut swaps = swaps.get().into_iter().flatten();
+            swaps.find(|swap| swap.path == path).map(|swap| swap.iscsi.clone()).unwrap_or_default()
+        };
+        assert_eq!(told("/data/swap"), Seen::Value(true));
+        assert_eq!(told("/database/swap"), Seen::Value(false), "it only begins like /data");
+        assert_eq!(told("/dev/loop0"), Seen::Value(true));
+        assert_eq!(told("/dev/sda1"), Seen::Value(false));
+        for unknown in ["/nas/swap", "/var/swap", "/dev/odd"] {
+            assert!(told(unknown).why().contains("is not told"), "{unknown}: {:?}", told(unknown));
+        }
+    }
+
+    #[test]
+    fn smartctl_without_root_says_that_it_takes_root() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let root = folder.path();
+        let answers = [
+            (
+                "sda",
+                r#"{"smartctl":{"messages":[{"string":"Smartctl open device: /dev/sda failed: Permission denied","severity":"error"}],"exit_status":2}}"#,
+            ),
+            ("sdb", r#"{"smart_status":{"passed":false}}"#),
+            ("sdc", r#"{"smartctl":{"messages":[{"string":"Unable to detect device type"}]}}"#),
+            ("sdd", "{"),
+        ];
+        for (disk, answer) in answers {
+            put(root, &format!("commands/smartctl_--json_--health_-dev-{disk}"), answer);
+        }
+        let machine = Machine::copy(root);
+        let told = answers.map(|(disk, _)| health(&machine, disk));
+        assert_eq!(told[0], Err("smartctl takes root".to_owned()));
+        assert_eq!(told[1], Ok(false));
+        assert_eq!(told[2], Err("smartctl does not tell: Unable to detect device type".to_owned()));
+        assert_eq!(told[3], Err("smartctl does not tell".to_owned()));
     }
 }

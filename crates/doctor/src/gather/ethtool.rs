@@ -1,13 +1,14 @@
 //! The kernel's ethtool interface over generic netlink (linux/ethtool_netlink.h): what `ethtool` shows, without it.
 
+use std::cell::Cell;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_GENERIC;
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
-use crate::facts::Ring;
+use crate::facts::{Coalescing, Ring};
 use crate::seen::Seen;
 
 /// What the kernel takes a second for is broken.
@@ -29,6 +30,7 @@ const NLA_F_NESTED: u16 = 0x8000;
 const LINKMODES_GET: u8 = 4;
 const FEATURES_GET: u8 = 11;
 const RINGS_GET: u8 = 15;
+const COALESCE_GET: u8 = 19;
 const PAUSE_GET: u8 = 21;
 const EEE_GET: u8 = 23;
 const HEADER: u16 = 1;
@@ -53,6 +55,8 @@ pub(super) struct Card {
     pub(super) full_duplex: Seen<bool>,
     pub(super) rx_pause: Seen<bool>,
     pub(super) eee: Seen<bool>,
+    pub(super) negotiated: Seen<bool>,
+    pub(super) coalescing: Seen<Coalescing>,
     pub(super) rx_ring: Seen<Ring>,
     pub(super) tx_ring: Seen<Ring>,
     pub(super) offloads_off: Seen<Vec<String>>,
@@ -62,6 +66,8 @@ pub(super) struct Card {
 pub(super) struct Ethtool {
     socket: Socket,
     family: u16,
+    /// Sequence number of the last request, by which its answer is known.
+    sequence: Cell<u32>,
 }
 
 /// An attribute: its type and its bytes.
@@ -74,7 +80,7 @@ impl Ethtool {
         socket.bind_auto().map_err(why)?;
         socket.connect(&SocketAddr::new(0, 0)).map_err(why)?;
         SockRef::from(&socket).set_read_timeout(Some(ANSWER_TIME)).map_err(why)?;
-        let mut ethtool = Self { socket, family: GENL_ID_CTRL };
+        let mut ethtool = Self { socket, family: GENL_ID_CTRL, sequence: Cell::new(0) };
         let mut name = Vec::new();
         put(&mut name, CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
         let answer = ethtool.ask(CTRL_CMD_GETFAMILY, &name).map_err(why)?;
@@ -103,6 +109,16 @@ impl Ethtool {
             // DUPLEX 6: 0 half, 1 full, 255 unknown.
             full_duplex: seen(&modes, "its duplex", |answer| {
                 Some(byte(answer, 6).filter(|duplex| *duplex < 2)? == 1)
+            }),
+            // AUTONEG 2.
+            negotiated: seen(&modes, "whether its speed is negotiated", |answer| Some(byte(answer, 2)? != 0)),
+            // RX_USECS 2, USE_ADAPTIVE_RX 11.
+            coalescing: seen(&self.of(COALESCE_GET, name), "its coalescing", |answer| {
+                let adaptive = byte(answer, 11).map(|on| on != 0);
+                let rx_us = number(answer, 2);
+                adaptive
+                    .or(rx_us.map(|_| false))
+                    .map(|adaptive| Coalescing { adaptive, rx_us: rx_us.unwrap_or(0) })
             }),
             // RX 3.
             rx_pause: seen(&self.of(PAUSE_GET, name), "pause frames", |answer| Some(byte(answer, 3)? != 0)),
@@ -138,22 +154,44 @@ impl Ethtool {
         message.extend(len.to_ne_bytes());
         message.extend(self.family.to_ne_bytes());
         message.extend(NLM_F_REQUEST.to_ne_bytes());
-        message.extend([0; 8]);
+        let sequence = self.sequence.get().wrapping_add(1);
+        self.sequence.set(sequence);
+        message.extend(sequence.to_ne_bytes());
+        message.extend([0; 4]);
         message.extend([command, 1, 0, 0]);
         message.extend(body);
         self.socket.send(&message, 0)?;
-        let (answer, _) = self.socket.recv_from_full()?;
-        let kind = answer.get(4..6).and_then(|kind| Some(u16::from_ne_bytes(kind.try_into().ok()?)));
-        match kind {
-            Some(NLMSG_ERROR) => {
-                let code =
-                    answer.get(16..20).and_then(|code| Some(i32::from_ne_bytes(code.try_into().ok()?)));
-                Err(io::Error::from_raw_os_error(code.unwrap_or(0).saturating_neg()))
+        let deadline = Instant::now() + ANSWER_TIME;
+        loop {
+            let (answer, _) = self.socket.recv_from_full()?;
+            if let Some(answer) = answer_to(sequence, &answer) {
+                return answer;
             }
-            Some(_) => Ok(answer.get(20..).unwrap_or_default().to_vec()),
-            None => Err(io::ErrorKind::UnexpectedEof.into()),
+            // The answer to a request that was given up, or news that was not asked for.
+            if Instant::now() > deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
         }
     }
+}
+
+/// The attributes of a message (struct nlmsghdr, struct genlmsghdr) that answers the request of this number, or the
+/// error that it reports; `None`: it answers another.
+fn answer_to(sequence: u32, message: &[u8]) -> Option<io::Result<Vec<u8>>> {
+    let Some(header) = message.first_chunk::<16>() else {
+        return Some(Err(io::ErrorKind::UnexpectedEof.into()));
+    };
+    let word = |at: usize| [header[at], header[at + 1], header[at + 2], header[at + 3]];
+    if u32::from_ne_bytes(word(8)) != sequence {
+        return None;
+    }
+    Some(match u16::from_ne_bytes([header[4], header[5]]) {
+        NLMSG_ERROR => {
+            let code = message.get(16..20).and_then(|code| Some(i32::from_ne_bytes(code.try_into().ok()?)));
+            Err(io::Error::from_raw_os_error(code.unwrap_or(0).saturating_neg()))
+        }
+        _ => Ok(message.get(20..).unwrap_or_default().to_vec()),
+    })
 }
 
 /// A fact from an answer, or why there is none.
@@ -238,6 +276,20 @@ mod tests {
         put(&mut bytes, 2, &[1]);
         put(&mut bytes, 5 | NLA_F_NESTED, &7u32.to_ne_bytes());
         assert_eq!((byte(&bytes, 2), number(&bytes, 5)), (Some(1), Some(7)));
+    }
+
+    #[test]
+    fn an_answer_belongs_to_the_request_of_its_number() {
+        let message = |kind: u16, sequence: u32, rest: &[u8]| {
+            let head = [&[0; 4][..], &kind.to_ne_bytes(), &[0; 2], &sequence.to_ne_bytes(), &[0; 4]];
+            [head.concat(), rest.to_vec()].concat()
+        };
+        assert!(answer_to(7, &message(20, 6, &[0; 8])).is_none(), "a late answer to the request before");
+        let own = answer_to(7, &message(20, 7, &[1, 1, 0, 0, 9])).and_then(Result::ok);
+        assert_eq!(own, Some(vec![9]));
+        let error = answer_to(7, &message(NLMSG_ERROR, 7, &(-95i32).to_ne_bytes())).and_then(Result::err);
+        assert_eq!(error.and_then(|error| error.raw_os_error()), Some(95));
+        assert!(answer_to(7, &[0; 15]).is_some_and(|answer| answer.is_err()));
     }
 
     #[test]

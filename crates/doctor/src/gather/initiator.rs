@@ -107,7 +107,9 @@ fn records(machine: &Machine) -> Result<Vec<RecordFile>, String> {
                     below.iter().map(|name| format!("{path}/{name}")).collect()
                 };
                 for file in files {
-                    if records.len() < RECORDS_MAX {
+                    if records.len() >= RECORDS_MAX {
+                        machine.note(format!("only {RECORDS_MAX} node records of open-iscsi were looked at"));
+                    } else {
                         let settings = pairs(&machine.text(&file)?);
                         records.push((file, target.clone(), portal.clone(), settings));
                     }

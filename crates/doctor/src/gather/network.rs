@@ -60,6 +60,8 @@ pub(super) fn ports(machine: &Machine, named: &[String]) -> (Seen<Vec<Port>>, Se
         port.full_duplex = card.full_duplex;
         port.rx_pause = card.rx_pause;
         port.eee = card.eee;
+        port.negotiated = card.negotiated;
+        port.coalescing = card.coalescing;
         port.rx_ring = card.rx_ring;
         port.tx_ring = card.tx_ring;
         port.offloads_off = card.offloads_off;
@@ -88,6 +90,8 @@ fn unseen_card(machine: &Machine, name: &str, why: &str) -> Card {
         full_duplex: duplex.map(|duplex| duplex == "full").ok_or_else(unseen).into(),
         rx_pause: Seen::unseen(why),
         eee: Seen::unseen(why),
+        negotiated: Seen::unseen(why),
+        coalescing: Seen::unseen(why),
         rx_ring: Seen::unseen(why),
         tx_ring: Seen::unseen(why),
         offloads_off: Seen::unseen(why),
@@ -111,6 +115,29 @@ fn links(machine: &Machine) -> Result<Vec<Port>, String> {
         port.networks = all.filter_map(network).collect();
     }
     Ok(ports)
+}
+
+/// Ports by which packets to elsewhere leave: those of the machine's administration.
+pub(super) fn default_ports(machine: &Machine) -> Seen<Vec<String>> {
+    let mut ports = BTreeSet::new();
+    // A kernel without IPv6 has no routes of it.
+    let six = machine.exists("/proc/sys/net/ipv6").then_some("-6");
+    for version in ["-4"].into_iter().chain(six) {
+        let routes =
+            machine.printed("ip", &["-json", version, "route", "show", "default"]).and_then(|text| {
+                // Without a route older versions print nothing.
+                let text = if text.trim().is_empty() { "[]" } else { text.as_str() };
+                serde_json::from_str::<Vec<Value>>(text)
+                    .map_err(|_| "ip printed no JSON for routes".to_owned())
+            });
+        match routes {
+            Ok(routes) => {
+                ports.extend(routes.iter().filter_map(|route| route["dev"].as_str().map(str::to_owned)))
+            }
+            Err(why) => return Seen::unseen(why),
+        }
+    }
+    Seen::Value(ports.into_iter().collect())
 }
 
 fn link(link: &Value) -> Option<Port> {
@@ -225,6 +252,9 @@ fn peers(machine: &Machine, connections: &[Connection]) -> Vec<Peer> {
             Seen::unseen("a copied tree of files has no kernel to ask")
         },
     };
+    if ends.len() > PEERS_MAX {
+        machine.note(format!("of {} ends of iSCSI connections only {PEERS_MAX} were looked at", ends.len()));
+    }
     ends.into_iter().take(PEERS_MAX).map(peer).collect()
 }
 

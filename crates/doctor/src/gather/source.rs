@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,12 @@ const FILE_MAX: u64 = 2 << 20;
 const PRINTED_MAX: u64 = 4 << 20;
 /// Entries of a folder that are looked at. A machine with more disks or ports is one that makes them by the thousand.
 const ENTRIES_MAX: usize = 4096;
-/// Time for a program. All of them together must stay under the 5 s that a run may take.
+/// Time for a program, and for a question to the kernel that may wait for a disk.
 const PROGRAM_TIME: Duration = Duration::from_secs(2);
+/// Time for all of them together: a run may take 5 s, and files and rules take some tenths of one.
+const RUN_TIME: Duration = Duration::from_secs(4);
+/// Sentences about limits that are kept. There is one for each kind of list.
+const NOTES_MAX: usize = 64;
 /// How often a program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -27,21 +31,69 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// In a copy, what a program would print stands in a file below `commands`, named by its command line with `_` for
 /// spaces: `commands/ip_-json_-details_link`. Programs are not run on a copy. Symbolic links of a copy, absolute ones
 /// and those with `..` included, are followed as on the machine that it was made of: none leads out of the folder.
+///
+/// **Invariant**: nothing that is asked here is waited for longer than its time, whatever state the kernel has it in. A
+/// program that waits for a dead disk cannot be killed, and is left behind with a thread that ends with it.
 #[derive(Clone, Debug)]
 pub struct Machine {
     root: PathBuf,
     live: bool,
+    /// When the last program of the run must have ended.
+    until: Option<Instant>,
+    /// What was not looked at because there is more of it than the limits allow.
+    notes: Arc<Mutex<Vec<String>>>,
 }
 
 impl Machine {
     /// This machine.
     pub fn this() -> Self {
-        Self { root: PathBuf::from("/"), live: true }
+        Self { root: PathBuf::from("/"), live: true, until: None, notes: Arc::default() }
     }
 
     /// A copy of a machine's files below `root`.
     pub fn copy(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), live: false }
+        Self { root: root.into(), live: false, until: None, notes: Arc::default() }
+    }
+
+    /// The same machine for one run: with a deadline for all its programs together, and notes of its own.
+    pub(crate) fn for_a_run(&self) -> Self {
+        Self { until: Some(Instant::now() + RUN_TIME), notes: Arc::default(), ..self.clone() }
+    }
+
+    /// Remembers that a limit has left something out.
+    pub(crate) fn note(&self, left_out: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < NOTES_MAX && !notes.contains(&left_out) {
+            notes.push(left_out);
+        }
+    }
+
+    /// What the limits have left out so far.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Time that a program or a question has now; `None`: the run's time is over.
+    fn time_left(&self) -> Option<Duration> {
+        let left = self.until.map_or(PROGRAM_TIME, |until| until.saturating_duration_since(Instant::now()));
+        (!left.is_zero()).then(|| left.min(PROGRAM_TIME))
+    }
+
+    /// The answer to a question that may wait for a disk, asked on a thread of its own.
+    pub(crate) fn answered<T: Send + 'static>(
+        &self,
+        what: &str,
+        ask: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let time = self.time_left().ok_or_else(|| not_reached(what))?;
+        let (sender, receiver) = mpsc::channel();
+        let asking = thread::Builder::new().spawn(move || {
+            let _ = sender.send(ask());
+        });
+        asking.map_err(|error| format!("{what} cannot be asked: {error}"))?;
+        receiver
+            .recv_timeout(time)
+            .map_err(|_| format!("{what} did not answer within {:.1} s", time.as_secs_f64()))
     }
 
     /// MTU of a port of this machine, bytes, in the network namespace of the thread; `None`: there is no such port.
@@ -100,6 +152,9 @@ impl Machine {
         }
         let mut bytes = Vec::new();
         File::from(opened).take(FILE_MAX).read_to_end(&mut bytes).map_err(why)?;
+        if bytes.len() as u64 == FILE_MAX {
+            self.note(format!("of {path} only the first {} MiB were read", FILE_MAX >> 20));
+        }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -136,8 +191,12 @@ impl Machine {
         let folder = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(why)?;
         let entries = Dir::new(folder).map_err(|error| why(error.into()))?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
-        let names = names.filter(|name| name != "." && name != "..").take(ENTRIES_MAX);
+        let names = names.filter(|name| name != "." && name != "..").take(ENTRIES_MAX + 1);
         let mut names: Vec<String> = names.collect();
+        if names.len() > ENTRIES_MAX {
+            names.pop();
+            self.note(format!("of {path} only {ENTRIES_MAX} entries were looked at"));
+        }
         names.sort();
         Ok(names)
     }
@@ -156,7 +215,7 @@ impl Machine {
             let path = format!("commands/{}", line.join("_").replace('/', "-"));
             return self.text(&path).map_err(|_| format!("the copy has no output of `{}`", line.join(" ")));
         }
-        run(program, arguments, PROGRAM_TIME)?.if_it_succeeded(program)
+        self.run(program, arguments)?.if_it_succeeded(program)
     }
 
     /// The same of a program whose exit code tells of what it found, not of a failure.
@@ -164,9 +223,23 @@ impl Machine {
         if !self.live {
             return self.printed(program, arguments);
         }
-        let ended = run(program, arguments, PROGRAM_TIME)?;
+        let ended = self.run(program, arguments)?;
         if ended.printed.trim().is_empty() { ended.if_it_succeeded(program) } else { Ok(ended.printed) }
     }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<Ended, String> {
+        let time = self.time_left().ok_or_else(|| not_reached(program))?;
+        let ended = run(program, arguments, time)?;
+        if ended.printed.len() as u64 >= PRINTED_MAX {
+            self.note(format!("of what {program} prints only the first {} MiB were read", PRINTED_MAX >> 20));
+        }
+        Ok(ended)
+    }
+}
+
+/// Why something was not asked at all.
+fn not_reached(what: &str) -> String {
+    format!("{what} was not asked: what was asked before it took all of the {} s", RUN_TIME.as_secs())
 }
 
 /// What a program left when it ended.
@@ -183,10 +256,13 @@ impl Ended {
         }
         let said = self.errors.lines().chain(self.printed.lines()).next().unwrap_or("it failed");
         let said: String = said.chars().filter(|c| !c.is_control()).take(120).collect();
-        let words = ["ermission denied", "not permitted", "must be root"];
-        let denied = words.into_iter().any(|word| said.contains(word));
-        Err(if denied { format!("{program} takes root") } else { format!("{program}: {said}") })
+        Err(if denied(&said) { format!("{program} takes root") } else { format!("{program}: {said}") })
     }
+}
+
+/// Whether a program says that this user may not do what it was asked for.
+pub(crate) fn denied(said: &str) -> bool {
+    ["ermission denied", "not permitted", "must be root"].into_iter().any(|word| said.contains(word))
 }
 
 /// Folders where programs for the administrator are, which an ordinary user's PATH often lacks.
@@ -212,10 +288,15 @@ fn run(program: &str, arguments: &[&str], time: Duration) -> Result<Ended, Strin
         _ => format!("{program} cannot be started: {error}"),
     })?;
     let (printed, errors) = (drain(child.stdout.take()), drain(child.stderr.take()));
-    let ended = wait(&mut child, time);
-    let Some(status) = ended else { return Err(format!("{program} took longer than {} s", time.as_secs())) };
+    let deadline = Instant::now() + time;
+    let Some(status) = wait(child, deadline) else {
+        return Err(format!("{program} took longer than {:.1} s", time.as_secs_f64()));
+    };
     // Something that the program has started may hold its output open.
-    let take = |end: mpsc::Receiver<String>| end.recv_timeout(time).unwrap_or_default();
+    let last = deadline.max(Instant::now() + LOOK_EVERY);
+    let take = |end: mpsc::Receiver<String>| {
+        end.recv_timeout(last.saturating_duration_since(Instant::now())).unwrap_or_default()
+    };
     let (printed, errors) = (take(printed), take(errors));
     Ok(Ended { success: status.success(), printed, errors })
 }
@@ -235,16 +316,18 @@ fn drain(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// Waits for a program; one that takes too long is killed.
-fn wait(child: &mut Child, time: Duration) -> Option<std::process::ExitStatus> {
-    let deadline = Instant::now() + time;
+/// Waits for a program until the deadline; one that takes longer is killed. It is not waited for after that: in an
+/// uninterruptible sleep, as for a disk that does not answer, it stays until the disk does. A thread takes it off the
+/// list of processes then.
+fn wait(mut child: Child, deadline: Instant) -> Option<std::process::ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
             Ok(None) if Instant::now() < deadline => thread::sleep(LOOK_EVERY),
             _ => {
                 let _ = child.kill();
-                let _ = child.wait();
+                // Without a thread it stays on the list until this process ends.
+                let _ = thread::Builder::new().spawn(move || child.wait());
                 return None;
             }
         }
@@ -273,6 +356,68 @@ mod tests {
         // smartctl of a disk that fails ends with 8, and says so on its standard output.
         let any = Machine::this().printed_with_any_code("sh", &["-c", "echo '{}'; exit 8"]);
         assert_eq!(any.as_deref(), Ok("{}\n"));
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_killed_is_left_behind() {
+        // A process whose tracer does not take notice of its end is not over for its parent either, as one that waits
+        // for a dead disk is not: killed, and still there.
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        let marker = folder.path().join("traced");
+        let tracer = "import ctypes, os, sys, time\n\
+            seized = ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0) == 0\n\
+            open(sys.argv[2] + '.new', 'w').write(f'{os.getpid()} {seized}')\n\
+            os.rename(sys.argv[2] + '.new', sys.argv[2])\n\
+            time.sleep(60)\n";
+        let script = format!(
+            "python3 -c \"$1\" $$ '{0}' & while ! [ -e '{0}' ]; do sleep 0.05; done; while :; do sleep 1; done",
+            marker.display()
+        );
+        let began = Instant::now();
+        let left = run("sh", &["-c", &script, "sh", tracer], Duration::from_secs(5));
+        let took = began.elapsed();
+        let said = fs::read_to_string(&marker).unwrap_or_default();
+        let (tracer, seized) = said.split_once(' ').unwrap_or_default();
+        if let Some(tracer) = tracer.parse().ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(tracer, rustix::process::Signal::KILL);
+        }
+        if seized != "True" {
+            return lunway_foreign::not_run("python3, or a kernel that allows it to trace a process");
+        }
+        assert!(left.is_err_and(|why| why.contains("took longer than 5.0 s")));
+        assert!(took < Duration::from_secs(40), "{took:?}");
+    }
+
+    #[test]
+    fn all_programs_of_a_run_have_one_deadline_and_what_it_cuts_off_says_so() {
+        let mut machine = Machine::this().for_a_run();
+        machine.until = Some(Instant::now() + Duration::from_millis(300));
+        let first = machine.printed("sleep", &["60"]).unwrap_err();
+        assert!(first.contains("sleep took longer than 0."), "{first}");
+        let second = machine.printed("true", &[]).unwrap_err();
+        assert!(
+            second.contains("true was not asked: what was asked before it took all of the 4 s"),
+            "{second}"
+        );
+        let asked = machine.answered("/mnt", || 7);
+        assert!(asked.as_ref().is_err_and(|why| why.contains("/mnt was not asked")), "{asked:?}");
+        machine.until = Some(Instant::now() + Duration::from_millis(300));
+        let slow = machine.answered("/mnt", || thread::sleep(Duration::from_secs(60))).unwrap_err();
+        assert!(slow.contains("/mnt did not answer within 0."), "{slow}");
+        assert_eq!(Machine::this().answered("/mnt", || 7), Ok(7));
+    }
+
+    #[test]
+    fn what_a_limit_leaves_out_is_noted_once() {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+        for name in 0..=ENTRIES_MAX {
+            assert!(fs::write(folder.path().join(name.to_string()), "").is_ok());
+        }
+        let machine = Machine::copy(folder.path()).for_a_run();
+        assert_eq!(machine.names("/").len(), ENTRIES_MAX);
+        machine.names("/");
+        assert_eq!(machine.notes(), ["of / only 4096 entries were looked at"]);
+        assert!(machine.for_a_run().notes().is_empty());
     }
 
     #[test]

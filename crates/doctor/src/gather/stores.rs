@@ -10,6 +10,7 @@ use crate::facts::{LunStore, Target};
 /// Looks at the files and block devices that the target's logical units lie on. Devices that are none (memory, another
 /// SAN's disk) and files that this user cannot see are left out.
 pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
+    let machine = &machine.for_a_run();
     let luns = target.targets.iter().flat_map(|served| served.luns.iter().map(|lun| (&served.name, lun)));
     luns.filter_map(|(name, lun)| {
         let spec = DeviceSpec::parse(&lun.device).ok()?;
@@ -18,7 +19,10 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
         else {
             return None;
         };
-        let metadata = std::fs::metadata(path).ok()?;
+        // A file system whose server is gone does not answer.
+        let asked = path.clone();
+        let metadata =
+            machine.answered(&path.display().to_string(), move || std::fs::metadata(asked)).ok()?.ok()?;
         let block = metadata.file_type().is_block_device();
         let number = if block { metadata.rdev() } else { metadata.dev() };
         let queue = queue(machine, number);
@@ -31,6 +35,9 @@ pub fn stores(machine: &Machine, target: &Target) -> Vec<LunStore> {
                 false => format!("{} {}", metadata.dev(), metadata.ino()),
             },
             file_system: number.to_string(),
+            logical_sector: read(machine, queue.as_deref(), "logical_block_size")
+                .and_then(|text| text.parse().map_err(|_| "it is no number".to_owned()))
+                .into(),
             physical_sector: read(machine, queue.as_deref(), "physical_block_size")
                 .and_then(|text| text.parse().map_err(|_| "it is no number".to_owned()))
                 .into(),

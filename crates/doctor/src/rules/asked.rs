@@ -30,7 +30,7 @@ pub(super) const RULES: &[Rule] = &[
         "Storage and switches run on an uninterruptible power supply",
         Warning,
         "every set-up",
-        "with write-back caches and without a UPS, a power cut loses acknowledged writes",
+        "with write-back caches and without a UPS, a power cut loses acknowledged writes (no published figure)",
         "rules of thumb 16, 20 and 21",
         &[16, 20, 21],
         "install a UPS that shuts the storage down, or switch write-back caches off"
@@ -60,7 +60,7 @@ pub(super) const RULES: &[Rule] = &[
         "Firmware of cards, switches and storage, and drivers, are current",
         Warning,
         "every set-up",
-        "known faults remain",
+        "known faults remain (no published figure)",
         "rules of thumb 12 and 17",
         &[12, 17],
         "update, one side of a redundant pair at a time"
@@ -70,7 +70,8 @@ pub(super) const RULES: &[Rule] = &[
         "The vendor's subnet guidance was followed: one subnet for each storage port, or one in all",
         Warning,
         "every set-up",
-        "most vendors want a subnet for each port, EqualLogic wants one in all: the wrong one makes lanes unreachable",
+        "most vendors want a subnet for each port, EqualLogic wants one in all: the wrong one makes lanes unreachable (no \
+         published figure)",
         "rule of thumb 3",
         &[3],
         "read the guide, and give ports their addresses by it"
@@ -90,7 +91,7 @@ pub(super) const RULES: &[Rule] = &[
         "A cable was pulled under load, and nothing was lost",
         Warning,
         "every set-up",
-        "redundancy that was never tested may not work",
+        "redundancy that was never tested may not work (no published figure)",
         "rule of thumb 22",
         &[22],
         "pull a cable under load, and look: lunway paths DEVICE --watch"
@@ -100,7 +101,7 @@ pub(super) const RULES: &[Rule] = &[
         "Block, cluster and sector sizes fit the work: 64 KiB and more for images of virtual machines",
         Note,
         "every set-up",
-        "small clusters scatter large files over the disk",
+        "small clusters scatter large files over the disk (no published figure)",
         "rule of thumb 18",
         &[18],
         "format with 64 KiB clusters before first use"

@@ -3,6 +3,7 @@
 use lunway_block::Severity;
 
 use super::{Group, Rule, listed};
+use crate::facts::ArrayKind::{Lvm, Md, Zfs};
 use crate::facts::{Array, ArrayKind, Disk, Facts};
 use crate::seen::Seen;
 use crate::verdict::{Outcome, Verdict};
@@ -13,6 +14,12 @@ const ISCSI: &str = "disks that are reached over iSCSI";
 pub(super) const FULL_WARN: f64 = 80.0;
 /// Percentage from which the next hours decide: chosen as half of ext4's and XFS's usual reserve.
 pub(super) const FULL_BAD: f64 = 95.0;
+/// Requests of a disk: open-iscsi's queue depth.
+const REQUESTS_MIN: u32 = 32;
+/// KiB that are read ahead: Linux's default.
+const READ_AHEAD_MIN: u32 = 128;
+/// The question whose answer says whether there is a UPS.
+const UPS: &str = "asked-ups";
 /// Seconds that the SCSI layer should wait for a command of an iSCSI disk.
 const TIMEOUT_S: std::ops::RangeInclusive<u32> = 30..=60;
 
@@ -44,7 +51,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "I/O of an iSCSI disk does not feed the kernel's random numbers",
         severity: Severity::Note,
         applies: ISCSI,
-        why: "each I/O then takes a lock that all processors share",
+        why: "each I/O then takes a lock that all processors share (no published figure)",
         source: "HPE's list: add_random 0",
         thumbs: &[1],
         fix: "echo 0 > /sys/block/{disk}/queue/add_random",
@@ -64,7 +71,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "The SCSI layer waits 30 to 60 s for an iSCSI disk",
         severity: Severity::Warning,
         applies: ISCSI,
-        why: "a shorter time aborts commands in the middle of a failover; a longer one hides a disk that hangs",
+        why: "a shorter time aborts commands in the middle of a failover; a longer one hides a disk that hangs; Linux waits 30 s \
+              by default, vendors up to 60 s",
         source: "Linux's default 30 s; storage vendors' guides up to 60 s",
         thumbs: &[1],
         fix: "echo 30 > /sys/block/{disk}/device/timeout",
@@ -100,6 +108,82 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        id: "disk-affinity",
+        group: Group::Disks,
+        title: "Requests to an iSCSI disk are completed near the processor that made them",
+        severity: Severity::Note,
+        applies: ISCSI,
+        why: "with rq_affinity 0 one processor completes everything, and each waiting task is woken from another cache (no published \
+              figure)",
+        source: "Linux block/queue-sysfs, rq_affinity: default 1; HPE's list: 2",
+        thumbs: &[1],
+        fix: "echo 2 > /sys/block/{disk}/queue/rq_affinity",
+        undo: "echo {old} > /sys/block/{disk}/queue/rq_affinity",
+        check: |facts| {
+            iscsi(facts, |disk| {
+                known(disk, &disk.rq_affinity, "rq_affinity", |value| {
+                    let what = format!("{} has rq_affinity {value}", disk.name);
+                    Outcome::judged(*value > 0, Verdict::Warn, &disk.name, what).with("old", value)
+                })
+            })
+        },
+    },
+    Rule {
+        id: "disk-queue",
+        group: Group::Disks,
+        title: "The kernel keeps 32 requests or more for an iSCSI disk",
+        severity: Severity::Note,
+        applies: ISCSI,
+        why: "IOPS end at requests ÷ latency: 16 requests at 1 ms are 16,000 IOPS, however fast the storage is",
+        source: "Little's law; open-iscsi's queue depth 32; HPE's list: nr_requests",
+        thumbs: &[1],
+        fix: "echo 128 > /sys/block/{disk}/queue/nr_requests",
+        undo: "echo {old} > /sys/block/{disk}/queue/nr_requests",
+        check: |facts| {
+            iscsi(facts, |disk| {
+                known(disk, &disk.nr_requests, "nr_requests", |value| {
+                    let what = format!("the kernel keeps {value} requests for {}", disk.name);
+                    Outcome::judged(*value >= REQUESTS_MIN, Verdict::Warn, &disk.name, what)
+                        .with("old", value)
+                })
+            })
+        },
+    },
+    Rule {
+        id: "disk-read-ahead",
+        group: Group::Disks,
+        title: "128 KiB or more are read ahead of an iSCSI disk",
+        severity: Severity::Note,
+        applies: ISCSI,
+        why: "a file that is read in order waits for a round trip after each window: 16 KiB at 0.42 ms are 39 MB/s, 128 KiB 312 MB/s",
+        source: "Linux's default read_ahead_kb is 128; read latency 0.42 ms in published tests of software targets; HPE's list",
+        thumbs: &[1],
+        fix: "echo 128 > /sys/block/{disk}/queue/read_ahead_kb",
+        undo: "echo {old} > /sys/block/{disk}/queue/read_ahead_kb",
+        check: |facts| {
+            iscsi(facts, |disk| {
+                known(disk, &disk.read_ahead_kb, "read_ahead_kb", |kib| {
+                    let what = format!("{kib} KiB are read ahead of {}", disk.name);
+                    Outcome::judged(*kib >= READ_AHEAD_MIN, Verdict::Warn, &disk.name, what).with("old", kib)
+                })
+            })
+        },
+    },
+    Rule {
+        id: "disk-write-cache",
+        group: Group::Disks,
+        title: "Local disks that cache writes have an uninterruptible power supply",
+        severity: Severity::Warning,
+        applies: "local disks",
+        why: "what a disk's cache holds is lost in a power cut: all that was written since the last flush, and everything where \
+              barriers are off (no published figure)",
+        source: "rule of thumb 21: write-back caching only with a trusted UPS; Linux block/queue-sysfs, write_cache",
+        thumbs: &[21],
+        fix: "for disk in {disks}; do hdparm -W 0 /dev/$disk; done    # NVMe: nvme set-feature /dev/DISK -f 6 -v 0; or install a UPS",
+        undo: "for disk in {disks}; do hdparm -W 1 /dev/$disk; done",
+        check: write_caches,
+    },
+    Rule {
         id: "disk-alignment",
         group: Group::Disks,
         title: "Partitions begin at multiples of the physical sector",
@@ -118,7 +202,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Disks predict no failure of their own",
         severity: Severity::Warning,
         applies: "local disks, but for those of virtual machines",
-        why: "a disk that reports a failed self-assessment has a rate of failure tens of times higher",
+        why: "a disk that reports a failed self-assessment has a rate of failure 39 times higher within 60 days",
         source: "Google's study of disk failures, 2007: 39 times within 60 days of the first scan error",
         thumbs: &[],
         fix: "copy the data on {disk} elsewhere, and replace the disk",
@@ -146,7 +230,7 @@ pub(super) const RULES: &[Rule] = &[
         group: Group::Disks,
         title: "All disks of an array have the same sectors",
         severity: Severity::Warning,
-        applies: "md arrays",
+        applies: "md arrays, ZFS pools, LVM groups",
         why: "one disk with 4 KiB sectors among disks with 512 forces the array into \
               read-modify-write for smaller writes",
         source: "published tests of sectors: never mix in one array",
@@ -160,20 +244,81 @@ pub(super) const RULES: &[Rule] = &[
         group: Group::Disks,
         title: "Arrays have all their members",
         severity: Severity::Warning,
-        applies: "md arrays, ZFS pools",
-        why: "the next failed disk takes everything in the array with it",
+        applies: "md arrays, ZFS pools, LVM groups",
+        why: "the next failed disk takes everything in the array with it (no published figure)",
         source: "md.4; zpool-status.8",
         thumbs: &[],
-        fix: "mdadm /dev/{array} --add DISK    # or: zpool replace {array} OLD NEW",
+        fix: "mdadm /dev/{array} --add DISK    # or: zpool replace {array} OLD NEW; or: vgreduce --removemissing {array}",
         undo: "",
         check: |facts| {
-            arrays(facts, |array| {
-                let what = match array.degraded {
-                    true => format!("{} {} lacks members", array.name, array.level),
-                    false => format!("{} {} is complete", array.name, array.level),
-                };
-                let redundant = array.kind != ArrayKind::Lvm;
-                redundant.then(|| Outcome::judged(!array.degraded, Verdict::Bad, &array.name, what))
+            arrays(facts, &[Md, Zfs, Lvm], |array| {
+                Some(match array.degraded.known() {
+                    Err(why) => Outcome::unknown(&array.name, format!("members of {}: {why}", array.name)),
+                    Ok(degraded) => {
+                        let name = format!("{} {}", array.name, array.level);
+                        let has = if *degraded { "lacks members" } else { "is complete" };
+                        Outcome::judged(
+                            !degraded,
+                            Verdict::Bad,
+                            &array.name,
+                            format!("{} {has}", name.trim()),
+                        )
+                    }
+                })
+            })
+        },
+    },
+    Rule {
+        id: "array-errors",
+        group: Group::Disks,
+        title: "Copies in an array agree, and its devices made no error",
+        severity: Severity::Warning,
+        applies: "md arrays with redundancy, ZFS pools",
+        why: "copies that differ return one content or the other by chance, and the next rebuild keeps either (no published figure)",
+        source: "md.4, mismatch_cnt; zpool-status.8, READ, WRITE and CKSUM",
+        thumbs: &[],
+        fix: "echo repair > /sys/block/{array}/md/sync_action    # or: zpool scrub {array}, then zpool clear {array}; replace a disk whose \
+              count grows",
+        undo: "",
+        check: |facts| {
+            arrays(facts, &[Md, Zfs], |array| {
+                Some(match array.errors.known() {
+                    Err(why) => Outcome::unknown(&array.name, format!("errors of {}: {why}", array.name)),
+                    Ok(errors) => {
+                        let what = match array.kind {
+                            Md => format!("{errors} sectors of {} differ between its copies", array.name),
+                            _ => format!("{} counts {errors} errors", array.name),
+                        };
+                        Outcome::judged(*errors == 0, Verdict::Bad, &array.name, what)
+                    }
+                })
+            })
+        },
+    },
+    Rule {
+        id: "array-superblock",
+        group: Group::Disks,
+        title: "md arrays have superblocks of form 1",
+        severity: Severity::Note,
+        applies: "md arrays",
+        why: "without superblocks nothing tells which disk belongs where after a change of cables; form 0.90 counts 28 disks and 2 TiB \
+              of each at most, and is taken for that of the whole disk where it is in the last partition",
+        source: "md.4, superblocks: 0.90 is limited to 28 devices and 2 TiB (4 TiB since Linux 3.1)",
+        thumbs: &[],
+        fix: "mdadm --stop /dev/{array}; mdadm --assemble --update=metadata /dev/{array} DISKS    # of 0.90; without one: build it anew",
+        undo: "",
+        check: |facts| {
+            arrays(facts, &[Md], |array| {
+                let form = array.superblock.as_str();
+                if form.is_empty() {
+                    return Some(Outcome::unknown(
+                        &array.name,
+                        format!("the superblocks of {} are not told", array.name),
+                    ));
+                }
+                let sound = form.starts_with("1.") || form.starts_with("external");
+                let what = format!("{} has superblocks of form {form}", array.name);
+                Some(Outcome::judged(sound, Verdict::Warn, &array.name, what))
             })
         },
     },
@@ -183,18 +328,19 @@ pub(super) const RULES: &[Rule] = &[
         title: "No array is being rebuilt or checked",
         severity: Severity::Note,
         applies: "md arrays, ZFS pools",
-        why: "until it ends, measurements do not show the array's normal performance, and redundancy may be missing",
+        why: "until it ends, measurements do not show the array's normal performance, and redundancy may be missing (no published \
+              figure)",
         source: "md.4, sync_action",
         thumbs: &[],
         fix: "wait; or, for a check only: echo idle > /sys/block/{array}/md/sync_action",
         undo: "echo {old} > /sys/block/{array}/md/sync_action",
         check: |facts| {
-            arrays(facts, |array| {
+            arrays(facts, &[Md, Zfs], |array| {
                 let idle = matches!(array.action.as_str(), "" | "idle" | "frozen");
                 let what = if idle { "idle" } else { &array.action };
                 let outcome =
                     Outcome::judged(idle, Verdict::Warn, &array.name, format!("{} is at {what}", array.name));
-                (array.kind != ArrayKind::Lvm).then(|| outcome.with("old", &array.action))
+                Some(outcome.with("old", &array.action))
             })
         },
     },
@@ -204,16 +350,21 @@ pub(super) const RULES: &[Rule] = &[
         title: "Pools are under 80 % full",
         severity: Severity::Warning,
         applies: "ZFS pools, LVM thin pools",
-        why: "ZFS and thin pools slow down as they fill, and a thin pool that is full turns every write into an error",
+        why: "ZFS and thin pools slow down as they fill, and a thin pool that is full turns every write into an error; the rule \
+              is 80 %",
         source: "rule of thumb 19",
         thumbs: &[19],
-        fix: "lvextend -L +SIZE {array}    # or: zpool add {array} DISKS",
+        fix: "lvextend -L +SIZE {array}    # for metadata: lvextend --poolmetadatasize +SIZE {array}; or: zpool add {array} DISKS",
         undo: "",
         check: |facts| {
-            arrays(facts, |array| {
-                let used = array.used_percent?;
+            arrays(facts, &[Zfs, Lvm], |array| {
+                let (data, metadata) = (array.used_percent?, array.metadata_percent.unwrap_or(0.0));
+                let used = data.max(metadata);
                 let verdict = if used >= FULL_BAD { Verdict::Bad } else { Verdict::Warn };
-                let what = format!("{} is {used:.0} % full", array.name);
+                let what = match metadata > data {
+                    true => format!("{} has {metadata:.0} % of its metadata in use", array.name),
+                    false => format!("{} is {data:.0} % full", array.name),
+                };
                 Some(Outcome::judged(used < FULL_WARN, verdict, &array.name, what))
             })
         },
@@ -243,15 +394,27 @@ fn known<T>(disk: &Disk, fact: &Seen<T>, name: &str, judge: impl FnOnce(&T) -> O
     }
 }
 
-fn arrays(facts: &Facts, judge: impl Fn(&Array) -> Option<Outcome>) -> Vec<Outcome> {
+/// Judges each array of these kinds.
+fn arrays(facts: &Facts, kinds: &[ArrayKind], judge: impl Fn(&Array) -> Option<Outcome>) -> Vec<Outcome> {
     let Some(storage) = &facts.storage else { return Vec::new() };
-    match storage.arrays.known() {
-        Err(why) => vec![Outcome::unknown("arrays", format!("arrays: {why}"))],
-        Ok(arrays) => {
-            let judged = |array: &Array| judge(array).map(|outcome| outcome.with("array", &array.name));
-            arrays.iter().filter_map(judged).collect()
+    let mut found = Vec::new();
+    for (kind, name, arrays) in [
+        (Md, "md arrays", &storage.arrays),
+        (Zfs, "ZFS pools", &storage.pools),
+        (Lvm, "LVM volumes", &storage.volumes),
+    ] {
+        match arrays.known() {
+            Err(why) if kinds.contains(&kind) => found.push(Outcome::unknown(name, format!("{name}: {why}"))),
+            Err(_) => {}
+            Ok(arrays) => {
+                let arrays = arrays.iter().filter(|array| kinds.contains(&array.kind));
+                found.extend(
+                    arrays.filter_map(|array| judge(array).map(|outcome| outcome.with("array", &array.name))),
+                );
+            }
         }
     }
+    found
 }
 
 fn alignment(facts: &Facts) -> Vec<Outcome> {
@@ -273,6 +436,34 @@ fn alignment(facts: &Facts) -> Vec<Outcome> {
     })
 }
 
+/// One outcome for all disks: what protects them is one thing.
+fn write_caches(facts: &Facts) -> Vec<Outcome> {
+    let Some(Seen::Value(disks)) = facts.storage.as_ref().map(|storage| &storage.disks) else {
+        return Vec::new();
+    };
+    let local: Vec<&Disk> = disks.iter().filter(|disk| disk.session.is_none()).collect();
+    if local.is_empty() {
+        return Vec::new();
+    }
+    let caching = |disk: &&&Disk| disk.write_cache.get().is_some_and(|cache| cache == "write back");
+    let caching: Vec<String> = local.iter().filter(caching).map(|disk| disk.name.clone()).collect();
+    let names = listed(caching.clone());
+    let unseen = local.iter().find_map(|disk| Some((&disk.name, disk.write_cache.known().err()?)));
+    let answer = facts.answers.as_ref().and_then(|answers| answers.get(UPS));
+    let place = "disks";
+    vec![match (caching.is_empty(), answer, unseen) {
+        (false, Some(false), _) => Outcome::warn(place, format!("{names} cache writes, and there is no UPS"))
+            .with_words("disks", caching),
+        (_, _, Some((name, why))) => Outcome::unknown(place, format!("whether {name} caches writes: {why}")),
+        (true, ..) => Outcome::ok(place, "local disks do not cache writes"),
+        (false, Some(true), _) => Outcome::ok(place, format!("{names} cache writes, and there is a UPS")),
+        (false, None, _) => {
+            let ask = format!("whether there is a UPS is not answered: --answer {UPS}=yes or no");
+            Outcome::unknown(place, format!("{names} cache writes: {ask}"))
+        }
+    }]
+}
+
 /// The disk that a member of an array lies on: the member itself, or the disk of the partition.
 fn disk_of<'a>(facts: &'a Facts, member: &str) -> Option<&'a Disk> {
     let mut disks = facts.storage.iter().filter_map(|storage| storage.disks.get()).flatten();
@@ -280,7 +471,7 @@ fn disk_of<'a>(facts: &'a Facts, member: &str) -> Option<&'a Disk> {
 }
 
 fn mixed(facts: &Facts) -> Vec<Outcome> {
-    arrays(facts, |array| {
+    arrays(facts, &[Md, Zfs, Lvm], |array| {
         let disks: Vec<&Disk> = array.members.iter().filter_map(|member| disk_of(facts, member)).collect();
         let first = disks.first()?;
         let sectors = |disk: &Disk| (disk.logical_sector, disk.physical_sector);

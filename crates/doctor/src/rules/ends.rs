@@ -34,7 +34,7 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         applies: HOSTS,
         why: "hosts with one name share access rules and reservations, and with one ISID each login ends the other's session, for \
-              ever",
+              ever (no published figure)",
         source: "RFC 7143 §4.2.7 and §6.3.5; cloned images of virtual machines",
         thumbs: &[],
         fix: "on {host}: echo InitiatorName=$(iscsi-iname) > /etc/iscsi/initiatorname.iscsi; systemctl restart iscsid",
@@ -47,7 +47,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "A LUN is mounted for writing by one host, or by a cluster file system",
         severity: Severity::Warning,
         applies: "LUNs that two or more of the hosts have",
-        why: "two file systems on one disk that do not know of each other destroy each other silently",
+        why: "two file systems on one disk that do not know of each other destroy each other silently (no published figure)",
         source: "ext4(5), mount(8); administrators' rule on writers; GFS2 and OCFS2 are made for several hosts",
         thumbs: &[],
         fix: "on {host}: umount {point}",
@@ -91,7 +91,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A host has a session to every portal in its networks",
         severity: Severity::Warning,
         applies: "hosts with sessions, and portals in networks that they have addresses in",
-        why: "a cable and a port are paid for and carry nothing, and the fault that takes the other lane takes the disk",
+        why: "a cable and a port are paid for and carry nothing, and the fault that takes the other lane takes the disk (no \
+              published figure)",
         source: "rules of thumb 5 and 22",
         thumbs: &[5, 22],
         fix: "on {host}: iscsiadm -m discovery -t sendtargets -p {portal}; iscsiadm -m node -T {target} -p {portal} --login",
@@ -104,7 +105,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A host's disk has the size that the target serves",
         severity: Severity::Warning,
         applies: BOTH,
-        why: "without a rescan, a grown disk keeps its old end, and writes beyond the new end of a shrunk disk fail",
+        why: "without a rescan, a grown disk keeps its old end, and writes beyond the new end of a shrunk disk fail (no published \
+              figure)",
         source: "SPC-4 §6.6, SBC-3 §5.16: initiators read the capacity again when they are told to",
         thumbs: &[],
         fix: "on {host}: echo 1 > /sys/block/{disk}/device/rescan    # then multipathd resize map NAME",
@@ -154,10 +156,12 @@ fn address(end: &str) -> &str {
 /// Whether the two ends tell of one session: by names and ISID where the host's kernel tells it, else by the portal.
 /// Local addresses are not compared, as a router may change them on the way.
 fn is_one(name: &str, own: &HostSession, served: &ServedSession) -> bool {
-    let names = served.initiator == name && served.target == own.target;
+    if served.initiator != name || served.target != own.target {
+        return false;
+    }
     let portal = own.portal.is_none_or(|portal| address(&served.portal) == portal.to_string());
     let isid = own.isid.trim_start_matches("0x");
-    names && if isid.is_empty() { portal } else { served.isid.eq_ignore_ascii_case(isid) }
+    if isid.is_empty() { portal } else { served.isid.eq_ignore_ascii_case(isid) }
 }
 
 /// Takes sessions of the host and of the target away in pairs: what is left, one end alone has.
@@ -199,16 +203,20 @@ fn names(facts: &Facts) -> Vec<Outcome> {
         if ends.hosts.len() < 2 {
             return Vec::new();
         }
+        let mut owners: BTreeMap<&str, Vec<(usize, &str)>> = BTreeMap::new();
+        for (at, host) in ends.hosts.iter().enumerate() {
+            if let Some(own) = host.initiator_name.get() {
+                owners.entry(own).or_default().push((at, &host.name));
+            }
+        }
         let judge = |(at, host): (usize, &HostEnd)| {
             let own = match name(host) {
                 Ok(own) => own,
                 Err(mut unknown) => return unknown.remove(0),
             };
-            let others = ends.hosts.iter().enumerate().filter(|(other, _)| *other != at);
-            let same: Vec<String> = others
-                .filter(|(_, other)| other.initiator_name.get().is_some_and(|name| name == own))
-                .map(|(_, other)| other.name.clone())
-                .collect();
+            let others = owners.get(own).into_iter().flatten().filter(|(other, _)| *other != at);
+            // As many as a sentence has.
+            let same: Vec<String> = others.take(32).map(|(_, other)| (*other).to_owned()).collect();
             let what = match same.is_empty() {
                 true => format!("{} alone is {own}", host.name),
                 false => format!("{} and {} are both {own}", host.name, listed(same.clone())),

@@ -24,8 +24,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "The clock follows another one",
         severity: Severity::Note,
         applies: ALL,
-        why: "logs of initiator and target cannot be laid side by side after a fault, and certificates and backups expire at the wrong \
-              time",
+        why: "logs of initiator and target cannot be laid side by side after a fault, and certificates and backups expire at the \
+              wrong time (no published figure)",
         source: "timedatectl(1); RFC 5905",
         thumbs: &[],
         fix: "timedatectl set-ntp true",
@@ -45,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "io_uring is allowed",
         severity: Severity::Note,
         applies: ALL,
-        why: "without it file devices with direct I/O go through threads, two task switches for each operation",
+        why: "without it file devices with direct I/O go through threads, two task switches for each operation (no published figure)",
         source: "Linux sysctl kernel.io_uring_disabled; lunway's file device",
         thumbs: &[],
         fix: "sysctl -w kernel.io_uring_disabled=0",
@@ -85,7 +85,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A process may lock 8 MiB of memory or more",
         severity: Severity::Note,
         applies: ALL,
-        why: "a daemon that the kernel writes through must not be paged out, and old kernels count io_uring's rings against this limit",
+        why: "a daemon that the kernel writes through must not be paged out, and old kernels count io_uring's rings against this \
+              limit (no published figure)",
         source: "Linux's default is 8 MiB since 5.16, 64 KiB before",
         thumbs: &[],
         fix: "LimitMEMLOCK=infinity in the unit, or: ulimit -l unlimited",
@@ -108,7 +109,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Other virtual machines take under 5 % of the processor",
         severity: Severity::Warning,
         applies: "virtual machines",
-        why: "answers wait while other machines use the processor: latency depends on them",
+        why: "answers wait while other machines use the processor: latency depends on them, noticeably from 5 % on",
         source: "Linux /proc/stat; administrators' rule on limits",
         thumbs: &[],
         fix: "move the machine to a host with free processors, or reserve them",
@@ -128,7 +129,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "The processor does not save power at the cost of latency",
         severity: Severity::Note,
         applies: "processors with cpufreq",
-        why: "the governor powersave of acpi-cpufreq keeps the lowest clock whatever the load",
+        why: "the governor powersave of acpi-cpufreq keeps the lowest clock whatever the load (no published figure)",
         source: "Linux admin guide, cpufreq governors; intel_pstate's powersave is different, and is accepted",
         thumbs: &[],
         fix: "cpupower frequency-set -g performance",
@@ -143,6 +144,29 @@ pub(super) const RULES: &[Rule] = &[
                     Some(Outcome::judged(sound, Verdict::Warn, "processor", what).with("old", governor))
                 }
             })
+        },
+    },
+    Rule {
+        id: "facts-whole",
+        group: Group::Host,
+        title: "Everything of the set-up was looked at",
+        severity: Severity::Note,
+        applies: "set-ups with more of something than the limits of a run allow",
+        why: "what was not looked at is not ok: rules compare places with each other, so that lists have limits (1024 entries of each, \
+              256 mounts, 256 ends of connections, 512 node records)",
+        source: "lunway's own limits",
+        thumbs: &[],
+        fix: "remove what is not needed (node records: iscsiadm -m node -o delete), or check the rest by hand",
+        undo: "",
+        check: |facts| {
+            let of_target = facts.target.iter().flat_map(|target| &target.left_out);
+            let left_out: Vec<&String> = facts.left_out.iter().chain(of_target).collect();
+            // What was looked at as a whole is nothing to tell of where nothing was looked at.
+            match (left_out.is_empty(), facts.host.is_some() || facts.target.is_some()) {
+                (true, true) => vec![Outcome::ok("limits", "nothing was beyond the limits of a run")],
+                (true, false) => Vec::new(),
+                _ => left_out.into_iter().map(|what| Outcome::unknown("limits", what)).collect(),
+            }
         },
     },
 ];

@@ -1,6 +1,7 @@
 //! Rules about the initiators of a running target, all of which it sees.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use lunway_block::Severity;
 
@@ -19,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         applies: SESSIONS,
         why: "hosts with one name share access rules and reservations, and with one ISID each login ends the other's session, for \
-              ever",
+              ever (no published figure)",
         source: "RFC 7143 §6.3.5: session reinstatement; cloned images of virtual machines",
         thumbs: &[],
         fix: "on each clone: echo InitiatorName=$(iscsi-iname) > /etc/iscsi/initiatorname.iscsi; systemctl restart iscsid",
@@ -29,10 +30,10 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "host-lanes",
         group: Group::Target,
-        title: "Every host uses all portals that another host of its target uses",
+        title: "Every host uses all portals that its target offers",
         severity: Severity::Warning,
-        applies: "targets with sessions over two or more portals",
-        why: "a host that lacks some lanes is noticed only when the others fail",
+        applies: "targets with two or more portals that are listened on or used",
+        why: "a host that lacks some lanes is noticed only when the others fail (no published figure)",
         source: "rule of thumb 22: pull a cable",
         thumbs: &[22],
         fix: "on {initiator}: log in to {portal}",
@@ -45,7 +46,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "Two hosts that write one LUN hold registrations",
         severity: Severity::Warning,
         applies: "targets to which two or more hosts have written",
-        why: "two file systems on one disk that do not know of each other destroy each other silently; cluster file systems register keys",
+        why: "two file systems on one disk that do not know of each other destroy each other silently; cluster file systems \
+              register keys (no published figure)",
         source: "SPC-4 §5.14; administrators' rule on writers",
         thumbs: &[],
         fix: "lunway acl add TARGET NAME --initiator IQN --read-only    # for all hosts but one, or use a cluster file system with reservations",
@@ -82,7 +84,8 @@ fn address(peer: &str) -> &str {
     peer.rsplit_once(':').map_or(peer, |(address, _)| address)
 }
 
-/// The aliases are names of hosts. Where there are none, several addresses may be one host with several cards.
+/// Aliases are names of hosts: two of them are two hosts. One alias, or none, proves nothing: a cloned machine has its
+/// original's name as well. Then one portal that is met from two addresses is a mesh of one host, or two hosts.
 fn cloned(facts: &Facts) -> Vec<Outcome> {
     target(facts, |target| {
         let mut names: BTreeMap<&str, Vec<&ServedSession>> = BTreeMap::new();
@@ -93,26 +96,39 @@ fn cloned(facts: &Facts) -> Vec<Outcome> {
             let aliases: BTreeSet<&str> =
                 sessions.iter().filter_map(|session| session.initiator_alias.as_deref()).collect();
             let addresses: BTreeSet<&str> = sessions.iter().map(|session| address(&session.peer)).collect();
-            let same_portal = |a: &ServedSession, b: &ServedSession| {
-                a.portal == b.portal && address(&a.peer) != address(&b.peer)
-            };
-            let crossing = sessions.iter().any(|one| sessions.iter().any(|other| same_portal(one, other)));
+            let mut met: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+            for session in &sessions {
+                met.entry(&session.portal).or_default().insert(address(&session.peer));
+            }
+            let crossing = met.values().any(|addresses| addresses.len() > 1);
             let all = listed(addresses.iter().map(|&address| address.to_owned()));
             if aliases.len() > 1 {
                 let aliases = listed(aliases.iter().map(|&alias| alias.to_owned()));
                 return Outcome::bad(name, format!("{name} is used by {aliases}, from {all}"));
             }
-            // One portal met from two addresses, and no host says who it is: a mesh of one host, or two hosts.
-            if crossing && aliases.is_empty() {
-                return Outcome::unknown(
-                    name,
-                    format!("{name} comes from {all}, and does not tell its host's name"),
-                );
+            if crossing {
+                let what =
+                    "one host with several cards, or a clone of it: compare the initiator names of the hosts";
+                return Outcome::unknown(name, format!("{name} comes from {all} to one portal: {what}"));
             }
             Outcome::ok(name, format!("{name} is one host"))
         };
         names.into_iter().map(judge).collect()
     })
+}
+
+/// Portals that the daemon listens on, of the IP versions that a host uses. Those on all addresses, and those that only
+/// its own machine reaches, are no lane of a host.
+fn offered<'a>(target: &'a Target, used: &BTreeSet<&str>) -> BTreeSet<&'a str> {
+    let parsed = |portal: &str| portal.parse::<SocketAddr>().ok();
+    let versions: BTreeSet<bool> = used.iter().filter_map(|portal| Some(parsed(portal)?.is_ipv4())).collect();
+    let portals = target.portals.iter().flat_map(|entry| &entry.portals).map(String::as_str);
+    let reached = |portal: &&str| {
+        parsed(portal).is_some_and(|at| {
+            !at.ip().is_unspecified() && !at.ip().is_loopback() && versions.contains(&at.is_ipv4())
+        })
+    };
+    portals.filter(reached).collect()
 }
 
 fn missing_lanes(facts: &Facts) -> Vec<Outcome> {
@@ -122,15 +138,17 @@ fn missing_lanes(facts: &Facts) -> Vec<Outcome> {
             sessions.map(|session| session.portal.as_str()).collect()
         };
         let judge = |((initiator, name), sessions): ((&str, &str), Vec<&ServedSession>)| {
-            let all = portals_of(name);
+            let used: BTreeSet<&str> = sessions.iter().map(|session| session.portal.as_str()).collect();
+            let mut all = portals_of(name);
+            all.extend(offered(target, &used));
             if all.len() < 2 {
                 return None;
             }
-            let used: BTreeSet<&str> = sessions.iter().map(|session| session.portal.as_str()).collect();
             let missing: Vec<&str> = all.difference(&used).copied().collect();
             let what = format!("{initiator} uses {} of {} portals of {name}", used.len(), all.len());
             let outcome = Outcome::judged(missing.is_empty(), Verdict::Warn, initiator, what);
-            Some(outcome.with("initiator", initiator).with("portal", missing.join(" and ")))
+            let missing = listed(missing.into_iter().map(str::to_owned));
+            Some(outcome.with("initiator", initiator).with("portal", missing))
         };
         by_host(target).into_iter().filter_map(judge).collect()
     })

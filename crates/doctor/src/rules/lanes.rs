@@ -16,6 +16,8 @@ const PULLED: &str = "lanes of a disk that has several, with --pull";
 const LOSS_MAX: f64 = 1e-4;
 /// Segments below which a share says nothing; a single one lost of these is the largest share that is let pass.
 const SEGMENTS_MIN: u64 = 1000;
+/// Bytes of the headers of IPv6 and TCP with its options, and what a kernel rounds off.
+const HEADERS_MAX: u32 = 80;
 /// How many times slower a lane's median round trip may be than that of the fastest.
 const UNEQUAL_MAX: f64 = 2.0;
 /// Round trips below this, microseconds, differ by the scheduling of two processes alone.
@@ -50,7 +52,8 @@ pub(super) const RULES: &[Rule] = &[
         "lane-subnet",
         "rule-3",
         "Local ports of lanes are in subnets of their own, or routed by source",
-        "the kernel routes by destination alone: both lanes leave by one card, and both are lost with its cable",
+        "the kernel routes by destination alone: both lanes leave by one card, and both are lost with its cable: one card carried \
+         99 MB/s of reads and 108 MB/s of writes, two pairs 131 and 184 MB/s",
         "rule of thumb 3",
         &[3],
         "give each port a subnet of its own, or source-based routing rules"
@@ -59,7 +62,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-balance",
         "rule-5",
         "Every port has as many lanes as the others",
-        "policies that count requests overload the port with fewer sessions",
+        "policies that count requests overload the port with fewer sessions (no published figure)",
         "KB 969748; rule of thumb 5",
         &[5],
         "use the same number for each port, or the policy adaptive, which takes the load of each port into account"
@@ -78,7 +81,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-router",
         "rule-7",
         "No lane crosses a router",
-        "a router adds delay to every I/O, and is one more single point of failure",
+        "a router adds delay to every I/O, and is one more single point of failure (no published figure)",
         "rule of thumb 7",
         &[7],
         "give a local port an address in the storage's subnet"
@@ -96,7 +99,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-overlap",
         "rule-10",
         "Networks of lanes' ports do not overlap",
-        "the narrower one receives traffic that is meant for the other",
+        "the narrower one receives traffic that is meant for the other (no published figure)",
         "rule of thumb 10",
         &[10],
         "keep the networks apart"
@@ -105,7 +108,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-mtu-ports",
         "rule-11",
         "All ports of lanes have the same MTU",
-        "a frame that is too large for a port on its way is lost",
+        "a frame that is too large for a port on its way is lost (no published figure)",
         "rule of thumb 11",
         &[11],
         "use jumbo frames on all of a storage network or on none"
@@ -114,7 +117,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-single",
         "one-lane",
         "A disk has two lanes or more",
-        "a fault anywhere on the only lane stops the disk",
+        "a fault anywhere on the only lane stops the disk (no published figure)",
         "rule of thumb 5",
         &[5],
         "add a local port or a portal"
@@ -123,7 +126,8 @@ pub(super) const RULES: &[Rule] = &[
         "lane-one-card",
         "one-card",
         "Lanes leave by different cards",
-        "they share the rate of one card, and all fail with it",
+        "they share the rate of one card, and all fail with it: one card carried 99 MB/s of reads and 108 MB/s of writes, two \
+         pairs 131 and 184 MB/s",
         "rule of thumb 5",
         &[5],
         "use a second card"
@@ -132,7 +136,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-one-portal",
         "one-portal",
         "Lanes lead to different portals",
-        "they share the rate of one portal, and all fail with it",
+        "they share the rate of one portal, and all fail with it (no published figure)",
         "rule of thumb 5",
         &[5],
         "have the target listen on a second address"
@@ -141,7 +145,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-address",
         "address-missing",
         "Local addresses of lanes exist on this machine",
-        "lanes from an address that the machine does not have wait until it has",
+        "lanes from an address that the machine does not have wait until it has (no published figure)",
         "lunway's plan of lanes",
         &[],
         "add the address to a card, or leave it out of from="
@@ -150,7 +154,7 @@ pub(super) const RULES: &[Rule] = &[
         "lane-carrier",
         "no-carrier",
         "Ports of lanes have a carrier",
-        "lanes from a port without a carrier wait until there is one",
+        "lanes from a port without a carrier wait until there is one (no published figure)",
         "lunway's plan of lanes",
         &[22],
         "check the cable and the switch"
@@ -161,7 +165,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Every lane answers",
         severity: Severity::Warning,
         applies: PROBED,
-        why: "a lane that does not answer now is missing at the next fault",
+        why: "a lane that does not answer now is missing at the next fault (no published figure)",
         source: "rule of thumb 22: test it",
         thumbs: &[22],
         fix: "check the cable, the switch and the portal of {lane}; lunway paths DEVICE --watch",
@@ -181,7 +185,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "The path of a lane supports the MTU of its port in both directions",
         severity: Severity::Warning,
         applies: PROBED,
-        why: "small I/O works, but large I/O hangs until TCP gives up",
+        why: "small I/O works, but large I/O hangs until TCP gives up (no published figure)",
         source: "rule of thumb 11; Dell: +5 % throughput where it holds",
         thumbs: &[11],
         fix: "ip link set dev PORT mtu {mtu}    # or raise it at the switch and at the storage",
@@ -216,15 +220,76 @@ pub(super) const RULES: &[Rule] = &[
         undo: "",
         check: |facts| {
             probed(facts, |lane, probe| {
-                let what =
-                    format!("{}: {} of {} segments were lost or late", lane.name, probe.lost, probe.segments);
-                if probe.segments < SEGMENTS_MIN {
+                let segments = match probe.segments.known() {
+                    Ok(segments) => *segments,
+                    Err(why) => {
+                        return Some(Outcome::unknown(
+                            &lane.name,
+                            format!("segments of {}: {why}", lane.name),
+                        ));
+                    }
+                };
+                let what = format!("{}: {} of {segments} segments were lost or late", lane.name, probe.lost);
+                if segments < SEGMENTS_MIN {
                     // Few that are lost of few are many all the same.
                     let few = format!("{what}, too few to judge");
                     return (probe.lost > 0).then(|| Outcome::unknown(&lane.name, few));
                 }
-                let sound = probe.lost as f64 / probe.segments as f64 <= LOSS_MAX;
+                let sound = probe.lost as f64 / segments as f64 <= LOSS_MAX;
                 Some(Outcome::judged(sound, Verdict::Warn, &lane.name, what))
+            })
+        },
+    },
+    Rule {
+        id: "lane-mss",
+        group: Group::Lanes,
+        title: "TCP's segments fill the packets of a lane's port",
+        severity: Severity::Note,
+        applies: PROBED,
+        why: "with segments of 1448 bytes on a port of 9000, 64 KiB are 46 packets instead of 8: the far port, or something \
+              between, has a smaller MTU; jumbo frames gain 5 % of throughput and 2 to 3 % of the processor",
+        source: "RFC 6691; Dell's guides; rule of thumb 11",
+        thumbs: &[11],
+        fix: "raise the MTU at the storage and at the switch to that of the port of {lane}",
+        undo: "",
+        check: |facts| {
+            probed(facts, |lane, probe| match probe.mss.known() {
+                Err(why) => Some(Outcome::unknown(&lane.name, format!("segments of {}: {why}", lane.name))),
+                Ok(_) if probe.port_mtu == 0 => None,
+                Ok(mss) => {
+                    let what = format!(
+                        "{}: segments of {mss} bytes, a port with an MTU of {}",
+                        lane.name, probe.port_mtu
+                    );
+                    let sound = mss.saturating_add(HEADERS_MAX) >= probe.port_mtu;
+                    Some(Outcome::judged(sound, Verdict::Warn, &lane.name, what))
+                }
+            })
+        },
+    },
+    Rule {
+        id: "lane-drops",
+        group: Group::Lanes,
+        title: "A lane's port loses no packet under a load",
+        severity: Severity::Warning,
+        applies: PROBED,
+        why: "packets that a card has no room for, or that arrive broken, are retransmissions: each halves TCP's window (no \
+              published figure)",
+        source: "administrators' rule on loss: counters before and after a load, less than 0.01 %",
+        thumbs: &[14],
+        fix: "replace the cable of {lane}; for packets that were missed: ethtool -G PORT rx MAX",
+        undo: "",
+        check: |facts| {
+            probed(facts, |lane, probe| {
+                Some(match probe.port_lost.known() {
+                    Err(why) => {
+                        Outcome::unknown(&lane.name, format!("packets of the port of {}: {why}", lane.name))
+                    }
+                    Ok(lost) => {
+                        let what = format!("the port of {} lost {lost} packets during the probe", lane.name);
+                        Outcome::judged(*lost == 0, Verdict::Warn, &lane.name, what)
+                    }
+                })
             })
         },
     },
@@ -234,9 +299,9 @@ pub(super) const RULES: &[Rule] = &[
         title: "Lanes have round trips within a factor of two",
         severity: Severity::Warning,
         applies: "two or more lanes that are not in reserve, with --probe",
-        why: "round-robin policies make every second I/O wait for the slower lane: round robin over unequal ports \
-              was slower than the \
-              better port alone",
+        why: "round-robin policies make every second I/O wait for the slower lane: round robin over unequal ports was slower than \
+              the better port alone; a gigabit port and one of 100 Mb/s gave 148 MB/s by queue depth, the gigabit port alone 125 \
+              MB/s at most",
         source: "published tests of unequal ports",
         thumbs: &[8],
         fix: "find out what is different about {lane}; until then use the policy adaptive, or mark it reserve",
@@ -269,9 +334,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "I/O continues within 1.05 s, without an error, when a lane is taken down",
         severity: Severity::Warning,
         applies: PULLED,
-        why: "several lanes exist to survive the failure of one: users notice a pause of more than a second, and an \
-              error ends in a \
-              read-only file system",
+        why: "several lanes exist to survive the failure of one: users notice a pause of more than a second, and an error ends in \
+              a read-only file system; lunway promises 1.05 s",
         source: "rule of thumb 22: pull a cable; lunway's own limit for a lost lane; open-iscsi waits 120 s by default",
         thumbs: &[22],
         fix: "check the other lanes of the disk: lunway paths DEVICE; lunway doctor DEVICE --probe",
@@ -294,7 +358,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "A lane that is put back logs in within 5 s",
         severity: Severity::Warning,
         applies: PULLED,
-        why: "until it is back the disk runs without redundancy: the next fault stops it",
+        why: "until it is back the disk runs without redundancy: the next fault stops it; a session of open-iscsi tries every 2 s",
         source: "rule of thumb 22; open-iscsi tries every 2 s, and a switch's port that waits for spanning tree takes 30 to 50 s",
         thumbs: &[22],
         fix: "check the portal of {lane}: lunway discover PORTAL; switch the port of the switch to edge (portfast)",
@@ -317,9 +381,7 @@ pub(super) const RULES: &[Rule] = &[
 fn planned(facts: &Facts, id: &str) -> Vec<Outcome> {
     let Some(lanes) = &facts.lanes else { return Vec::new() };
     let of_rule = lanes.findings.iter().filter(|finding| finding.id == id);
-    let found: Vec<Outcome> = of_rule
-        .map(|finding| Outcome::warn(&finding.place, &finding.what).fixed_by(&finding.remedy, String::new()))
-        .collect();
+    let found: Vec<Outcome> = of_rule.map(|finding| Outcome::warn(&finding.place, &finding.what)).collect();
     if found.is_empty() { vec![Outcome::ok(&lanes.disk, sound(lanes))] } else { found }
 }
 

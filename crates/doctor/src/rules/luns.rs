@@ -1,5 +1,7 @@
 //! Rules about the logical units of a running target, and the devices behind them.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use lunway_block::Severity;
 
 use super::target::{SERVED, count, luns, place, target};
@@ -21,7 +23,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "LUNs with different devices have different serial numbers",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "hosts merge two disks with one serial number into one map, and write half of each to the other",
+        why: "hosts merge two disks with one serial number into one map, and write half of each to the other (no published figure)",
         source: "SPC-4 §7.8.15; a configuration file that was copied",
         thumbs: &[],
         fix: "lunway lun set {target} {lun} --serial NEW",
@@ -34,7 +36,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "A file is the backing store of one writable LUN only",
         severity: Severity::Warning,
         applies: "targets on this machine",
-        why: "two LUNs over one file are two disks to their hosts, each with caches and a file system of its own",
+        why: "two LUNs over one file are two disks to their hosts, each with caches and a file system of its own (no published figure)",
         source: "SBC-3 §4.1: a logical unit is one medium",
         thumbs: &[],
         fix: "lunway lun remove {target} {lun}",
@@ -44,14 +46,14 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "lun-sectors",
         group: Group::Target,
-        title: "A LUN's sectors match the disk below",
+        title: "A LUN's sectors are not smaller than those of the disk below, or it reports larger physical ones",
         severity: Severity::Note,
         applies: "LUNs in files or on disks of this machine",
         why: "sectors of 512 bytes on a disk with 4 KiB make it read before each small write; beside that 512 and 4K differ by -5 to +5 %. \
               Only 512-byte disks: 512. 512e: either. 4K disks: 4K, or 512 with physical_sector 4096",
         source: "published tests of sectors: published IOPS of both",
         thumbs: &[18],
-        fix: "set sector = 4096 for the LUN before it is formatted",
+        fix: "set sector = 4096 for the LUN before it is formatted, or physical_sector = 4096",
         undo: "",
         check: sectors,
     },
@@ -61,7 +63,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "Hosts of thin LUNs unmap free space",
         severity: Severity::Note,
         applies: "thin LUNs that have been written for 7 days",
-        why: "without UNMAP a thin LUN grows to its full size, whatever is in it",
+        why: "without UNMAP a thin LUN grows to its full size, whatever is in it, and compacting it afterwards freed 5 % in four \
+              passes",
         source: "SBC-3 §4.7.3; fstrim(8): once a week",
         thumbs: &[19],
         fix: "on the host: systemctl enable --now fstrim.timer",
@@ -74,7 +77,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "Devices of LUNs do not fail commands",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "a command that the device fails is an I/O error at the host: a full store, a bad sector, a disk that is gone",
+        why: "a command that the device fails is an I/O error at the host: a full store, a bad sector, a disk that is gone (no \
+              published figure)",
         source: "the daemon's counters",
         thumbs: &[],
         fix: "check the device of {target} LUN {lun}; journalctl -u lunway; dmesg",
@@ -99,12 +103,18 @@ pub(super) const RULES: &[Rule] = &[
 
 fn serials(facts: &Facts) -> Vec<Outcome> {
     target(facts, |target| {
+        // The first of each serial number, and the first with another device.
+        let mut owners: BTreeMap<&str, Vec<(&str, &ServedLun)>> = BTreeMap::new();
+        for (name, lun) in luns(target).filter(|(_, lun)| !lun.serial.is_empty()) {
+            let owners = owners.entry(&lun.serial).or_default();
+            if owners.is_empty() || (owners.len() == 1 && owners[0].1.device != lun.device) {
+                owners.push((name, lun));
+            }
+        }
         let judge = |(name, lun): (&str, &ServedLun)| {
             let place_here = place(name, lun.id);
-            let same = |(_, other): &(&str, &ServedLun)| {
-                other.serial == lun.serial && !lun.serial.is_empty() && other.device != lun.device
-            };
-            let other = luns(target).find(same);
+            let same = owners.get(lun.serial.as_str()).into_iter().flatten();
+            let other = same.copied().find(|(_, other)| other.device != lun.device);
             let what = match other {
                 None => format!("{place_here} has a serial number of its own"),
                 Some((name, other)) => {
@@ -130,16 +140,18 @@ fn store_twice(facts: &Facts) -> Vec<Outcome> {
             Ok(stores) => stores,
             Err(why) => return vec![Outcome::unknown("stores", format!("files behind LUNs: {why}"))],
         };
-        let writable = |name: &str, id: u16| {
-            luns(target).any(|(target, lun)| target == name && lun.id == id && !lun.read_only)
-        };
-        let stores: Vec<_> = stores.iter().filter(|store| writable(&store.target, store.lun)).collect();
+        let writable: BTreeSet<(&str, u16)> =
+            luns(target).filter(|(_, lun)| !lun.read_only).map(|(name, lun)| (name, lun.id)).collect();
+        let is_writable = |store: &&LunStore| writable.contains(&(store.target.as_str(), store.lun));
+        let stores: Vec<_> = stores.iter().filter(is_writable).collect();
+        let mut users: BTreeMap<&str, Vec<&LunStore>> = BTreeMap::new();
+        for store in &stores {
+            users.entry(&store.identity).or_default().push(store);
+        }
         let judge = |store: &&LunStore| {
             let here = place(&store.target, store.lun);
-            let same = |other: &&&LunStore| {
-                other.identity == store.identity && (&other.target, other.lun) != (&store.target, store.lun)
-            };
-            let other = stores.iter().find(same);
+            let mut same = users.get(store.identity.as_str()).into_iter().flatten();
+            let other = same.find(|other| (&other.target, other.lun) != (&store.target, store.lun));
             let what = match other {
                 None => format!("{here} has {} for itself", store.path),
                 Some(other) => format!("{here} and {} write {}", place(&other.target, other.lun), store.path),
@@ -162,16 +174,36 @@ fn sectors(facts: &Facts) -> Vec<Outcome> {
         let judge = |store: &LunStore| {
             let here = place(&store.target, store.lun);
             let (_, lun) = luns(target).find(|(name, lun)| *name == store.target && lun.id == store.lun)?;
-            Some(match store.physical_sector.known() {
+            let physical = match store.physical_sector.known() {
+                Ok(physical) => *physical,
                 Err(why) => {
-                    Outcome::unknown(here, format!("sectors of the disk below {}: {why}", store.path))
+                    return Some(Outcome::unknown(
+                        here,
+                        format!("sectors of the disk below {}: {why}", store.path),
+                    ));
                 }
-                Ok(physical) => {
-                    let what = format!("{here} has sectors of {}, the disk below of {physical}", lun.sector);
-                    // A disk below with 512 bytes takes both.
-                    Outcome::judged(lun.sector >= *physical, Verdict::Warn, here, what)
+            };
+            // What the LUN tells its hosts to align to.
+            let told = lun.physical_sector.unwrap_or(0).max(lun.sector);
+            let aligned = told >= physical;
+            let logical = match store.logical_sector.known() {
+                Ok(logical) => *logical,
+                Err(_) if aligned => physical,
+                Err(why) => {
+                    return Some(Outcome::unknown(
+                        here,
+                        format!("sectors of the disk below {}: {why}", store.path),
+                    ));
                 }
-            })
+            };
+            let form = match (logical, physical) {
+                (512, 512) => "512".to_owned(),
+                (512, _) => format!("512 on {physical} (512e)"),
+                (logical, _) => format!("{logical}"),
+            };
+            let what = format!("{here} has sectors of {} on {told}, the disk below of {form}", lun.sector);
+            // A 512e disk takes either; one that has no smaller sectors does not.
+            Some(Outcome::judged(aligned || logical <= lun.sector, Verdict::Warn, here, what))
         };
         stores.iter().filter_map(judge).collect()
     })
@@ -186,7 +218,9 @@ fn unmap(facts: &Facts) -> Vec<Outcome> {
             let device =
                 target.devices.iter().find(|one| one.target == unit.target && one.lun == unit.lun)?;
             let space = device.space?;
-            if space.allocated == 0 || count(&unit.operations, "write") == 0 {
+            // One that takes all of its size has nothing to give back, or is not thin.
+            let thin = (1..device.size).contains(&space.allocated);
+            if !thin || count(&unit.operations, "write") == 0 {
                 return None;
             }
             let unmaps = count(&unit.operations, "unmap");

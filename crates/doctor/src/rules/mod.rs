@@ -21,7 +21,7 @@ use std::fmt;
 use lunway_block::{Finding, Severity};
 
 use crate::facts::Facts;
-use crate::verdict::{Diagnosis, Outcome, Verdict};
+use crate::verdict::{Diagnosis, Outcome, Shell, Verdict};
 
 /// A rule: what it demands, of what, why, and what to do where it is broken.
 ///
@@ -185,10 +185,10 @@ impl Rule {
 
     fn diagnosis(&self, outcome: Outcome) -> Diagnosis {
         let broken = outcome.verdict >= Verdict::Warn;
-        let (fix, undo) = match &outcome.fix {
-            Some((fix, undo)) => (fix.clone(), undo.clone()),
-            None => (outcome.filled(self.fix), outcome.filled(self.undo)),
-        };
+        let shell = if self.group == Group::Windows { Shell::PowerShell } else { Shell::Sh };
+        let templates = outcome.fix.as_ref().map(|(fix, undo)| (fix.as_str(), undo.as_str()));
+        let (fix, undo) = templates.unwrap_or((self.fix, self.undo));
+        let (fix, undo) = (outcome.filled(fix, shell), outcome.filled(undo, shell));
         Diagnosis {
             verdict: outcome.verdict,
             finding: Finding {
@@ -204,9 +204,18 @@ impl Rule {
     }
 }
 
-/// Texts with commas, and "and" before the last.
+/// Names in one sentence: a reader takes in no more.
+const NAMES_MAX: usize = 16;
+
+/// Texts with commas, and "and" before the last; of many the first, and how many more there are.
 pub(crate) fn listed(names: impl IntoIterator<Item = String>) -> String {
-    let names: Vec<_> = names.into_iter().collect();
+    let mut names = names.into_iter();
+    let mut first: Vec<_> = names.by_ref().take(NAMES_MAX).collect();
+    let more = names.count();
+    if more > 0 {
+        first.push(format!("{more} more"));
+    }
+    let names = first;
     match names.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
         _ => names.concat(),
@@ -229,10 +238,38 @@ mod tests {
                 "{}",
                 rule.id
             );
+            let has_figure = rule.why.chars().any(|c| c.is_ascii_digit());
+            assert!(has_figure || rule.why.contains("no published figure"), "{}: {}", rule.id, rule.why);
             for text in [rule.title, rule.applies, rule.why, rule.source, rule.fix] {
                 assert!(!text.is_empty() && !text.ends_with('.'), "{}: {text:?}", rule.id);
             }
         }
+    }
+
+    #[test]
+    fn quotes_of_every_fix_and_undo_are_closed() {
+        for rule in RULES.into_iter().flatten() {
+            for text in [rule.fix, rule.undo].into_iter().filter(|text| text.contains('{')) {
+                let command = text.split("    # ").next().unwrap_or_default();
+                // Those for PowerShell and for sh alike: no quote is open at the end, so that none is open at a name.
+                let mut open = None;
+                for c in command.chars().filter(|c| matches!(c, '\'' | '"')) {
+                    open = match open {
+                        None => Some(c),
+                        Some(quote) if quote == c => None,
+                        other => other,
+                    };
+                }
+                assert_eq!(open, None, "{}: {text}", rule.id);
+            }
+        }
+    }
+
+    #[test]
+    fn many_names_are_told_by_the_first_and_a_count() {
+        let names = |count: usize| listed((0..count).map(|n| n.to_string()));
+        assert_eq!((names(1), names(3)), ("0".to_owned(), "0, 1 and 2".to_owned()));
+        assert!(names(1000).ends_with("15 and 984 more"), "{}", names(1000));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use lunway_block::Severity;
 
 use super::{Group, Rule, listed};
-use crate::facts::{Disk, Facts, Multipath, MultipathMap};
+use crate::facts::{Disk, Facts, Multipath, MultipathMap, Session};
 use crate::verdict::{Outcome, Verdict};
 
 const OURS: &str = "machines with multipath maps or iSCSI sessions, for disks of vendor LUNWAY";
@@ -18,7 +18,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A disk that is reached by several sessions is one multipath map",
         severity: Severity::Warning,
         applies: "iSCSI disks that appear twice",
-        why: "two disks with the same content, each used alone, are two caches over one medium: writes by one overwrite the other's",
+        why: "two disks with the same content, each used alone, are two caches over one medium: writes by one overwrite the \
+              other's (no published figure)",
         source: "rule of thumb 15: multipath is set up before first use",
         thumbs: &[2, 15],
         fix: "systemctl enable --now multipathd; multipath -v2",
@@ -75,8 +76,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A path that is gone is kept for 60 s or more",
         severity: Severity::Note,
         applies: OURS,
-        why: "a device that is removed while its cable is being replaced comes back under another name, and maps have to be repaired by \
-              hand",
+        why: "a device that is removed while its cable is being replaced comes back under another name, and maps have to be \
+              repaired by hand (no published figure)",
         source: "dev_loss_tmo: 60 to infinity in vendors' guides",
         thumbs: &[2],
         fix: "mkdir -p /etc/multipath/conf.d; printf '%s\\n' 'devices {' 'device {' 'vendor \"LUNWAY\"' 'product \".*\"' \
@@ -96,9 +97,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "The behaviour without a path is configured: a number of retries",
         severity: Severity::Warning,
         applies: OURS,
-        why: "queueing without a limit hangs every process that touches the disk, until the machine is reset; \
-              \"fail\" turns a restart \
-              of the storage into a read-only file system",
+        why: "queueing without a limit hangs every process that touches the disk, until the machine is reset; \"fail\" turns a \
+              restart of the storage into a read-only file system; HPE retries for 150 s, Pure not at all (0)",
         source: "no_path_retry: HPE 30 (150 s), Pure 0, Ceph queue: vendors contradict each other, so choose \
                  deliberately",
         thumbs: &[2],
@@ -117,8 +117,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "Disks become maps according to find_multipaths \"no\", \"strict\" or \"yes\"",
         severity: Severity::Note,
         applies: OURS,
-        why: "with \"smart\" a disk whose second path is late is released as a single disk after a while, and may \
-              then be used without a map",
+        why: "with \"smart\" a disk whose second path is late is released as a single disk after a while, and may then be used \
+              without a map (no published figure)",
         source: "multipath.conf(5); Trident's and csi-lib-iscsi's requirements",
         thumbs: &[2],
         fix: "mkdir -p /etc/multipath/conf.d; printf '%s\\n' 'defaults {' 'find_multipaths yes' '}' > \
@@ -133,20 +133,15 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "map-paths",
         group: Group::Multipath,
-        title: "A map has two paths or more, one for each session to its target",
+        title: "A map has two paths or more, one for each session to its target, and all are running",
         severity: Severity::Warning,
         applies: MAPS,
-        why: "a map of one path has no redundancy, which is noticed only when that path fails",
+        why: "a map of one path has no redundancy, which is noticed only when that path fails (no published figure)",
         source: "rule of thumb 22",
         thumbs: &[22],
         fix: "iscsiadm -m node --loginall=all; iscsiadm -m session --rescan; multipathd reconfigure",
         undo: "",
-        check: |facts| {
-            maps(facts, |map, _| {
-                let what = format!("{} has {} paths", map.name, map.paths.len());
-                Some(Outcome::judged(map.paths.len() > 1, Verdict::Warn, &map.name, what))
-            })
-        },
+        check: |facts| maps(facts, |map, disks| Some(paths(facts, map, disks))),
     },
     Rule {
         id: "map-disks",
@@ -154,7 +149,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "All paths of a map are one disk: the same size, sectors and identity",
         severity: Severity::Warning,
         applies: MAPS,
-        why: "a stale device whose LUN number was reused is another disk: half of the writes go to it",
+        why: "a stale device whose LUN number was reused is another disk: half of the writes go to it (no published figure)",
         source: "administrators' reports of reused LUN numbers",
         thumbs: &[],
         fix: "multipathd del path {path}; echo 1 > /sys/block/{path}/device/delete; iscsiadm -m session --rescan",
@@ -167,7 +162,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "Only the map uses the paths of a map",
         severity: Severity::Warning,
         applies: MAPS,
-        why: "a mount or an array on a single path fails with it, and its writes bypass the caches of the map's users",
+        why: "a mount or an array on a single path fails with it, and its writes bypass the caches of the map's users (no \
+              published figure)",
         source: "administrators' rule on bare paths",
         thumbs: &[],
         fix: "unmount or stop what uses {path}, and use /dev/mapper/{map}; for LVM: multipath_component_detection = 1",
@@ -191,6 +187,34 @@ fn maps(facts: &Facts, judge: impl Fn(&MultipathMap, &[&Disk]) -> Option<Outcome
             };
             maps.iter().filter_map(judged).collect()
         }
+    }
+}
+
+/// A path for each session to the target, and each of them in use by the SCSI layer.
+fn paths(facts: &Facts, map: &MultipathMap, disks: &[&Disk]) -> Outcome {
+    let sessions = || facts.open_iscsi.iter().filter_map(|initiator| initiator.sessions.get()).flatten();
+    let of_map = |session: &&Session| session.disks.iter().any(|disk| map.paths.contains(disk));
+    let target = sessions().find(of_map).map(|session| session.target.as_str());
+    let up = |session: &&Session| Some(session.target.as_str()) == target && session.state == "LOGGED_IN";
+    let (have, lanes) = (map.paths.len(), sessions().filter(up).count());
+    let lost = disks.iter().find_map(|disk| {
+        let state = disk.state.get().filter(|state| *state != "running")?;
+        Some(format!("{} is {state}", disk.name))
+    });
+    let unseen = disks.iter().find_map(|disk| Some((&disk.name, disk.state.known().err()?)));
+    if have < 2 || have < lanes {
+        let lacks =
+            if lanes > have { format!(", and {lanes} sessions lead to its target") } else { String::new() };
+        return Outcome::warn(&map.name, format!("{} has {have} paths{lacks}", map.name));
+    }
+    match (lost, unseen) {
+        (Some(lost), _) => {
+            Outcome::warn(&map.name, format!("{} has {have} paths, of which {lost}", map.name))
+        }
+        (None, Some((disk, why))) => {
+            Outcome::unknown(&map.name, format!("the state of {disk}, a path of {}: {why}", map.name))
+        }
+        (None, None) => Outcome::ok(&map.name, format!("{} has {have} paths, all in use", map.name)),
     }
 }
 
@@ -302,7 +326,7 @@ fn wanted(facts: &Facts, wanted: &[(&str, &[&str])]) -> Vec<Outcome> {
                 wanted.iter().map(|(key, values)| format!("'{key} \"{}\"'", values[0])).collect();
             vec![
                 Outcome::judged(wrong.is_empty(), Verdict::Warn, PLACE, what)
-                    .with("settings", settings.join(" ")),
+                    .with_text("settings", settings.join(" ")),
             ]
         }
     }

@@ -1,6 +1,6 @@
 //! Rules about addresses, routes and the kernel's network settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use lunway_block::Severity;
@@ -16,6 +16,10 @@ const WINDOW_MIN: u64 = 128 << 10;
 /// Round trip that buffers must cover when no other is known, seconds: a switched network of a few hops.
 const ROUND_TRIP_S: f64 = 1e-3;
 
+/// The first of the routing tables that fixes make: far from those that administrators number by hand, and a table of
+/// its own for each port.
+const TABLE: u32 = 326_001;
+
 const ONE_SUBNET: &str = "storage ports that share a subnet with another one";
 
 pub(super) const RULES: &[Rule] = &[
@@ -25,13 +29,13 @@ pub(super) const RULES: &[Rule] = &[
         title: "Networks of storage ports do not overlap",
         severity: Severity::Warning,
         applies: "two or more storage ports",
-        why: "the narrower network receives traffic that is meant for the wider one, so that lanes leave by another \
-              card than they were \
-              planned for",
+        why: "the narrower network receives traffic that is meant for the wider one, so that lanes leave by another card than \
+              they were planned for (no published figure)",
         source: "rule of thumb 10",
         thumbs: &[10],
-        fix: "give {port} an address in a network of its own",
-        undo: "",
+        fix: "ip address add ADDRESS/LENGTH dev {port}; ip address del {network} dev {port}    # an address in a network of its own, also at \
+              the storage",
+        undo: "ip address add {network} dev {port}; ip address del ADDRESS/LENGTH dev {port}",
         check: overlap,
     },
     Rule {
@@ -40,9 +44,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A storage port answers ARP only for its own addresses",
         severity: Severity::Warning,
         applies: ONE_SUBNET,
-        why: "Linux answers for any address of the machine on any port, and both lanes may end up on one wire (ARP \
-              flux): half \
-              of the rate, and both are lost with one cable",
+        why: "Linux answers for any address of the machine on any port, and both lanes may end up on one wire (ARP flux): half of \
+              the rate, and both are lost with one cable (no published figure)",
         source: "Linux ip-sysctl, arp_ignore; rule of thumb 3: most vendors want a subnet for each port",
         thumbs: &[3],
         fix: "sysctl -w net.ipv4.conf.{port}.arp_ignore=1",
@@ -55,7 +58,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A storage port sends ARP requests only with its own address",
         severity: Severity::Warning,
         applies: ONE_SUBNET,
-        why: "a request with the other port's address makes the storage send packets for that address to this port",
+        why: "a request with the other port's address makes the storage send packets for that address to this port (no published \
+              figure)",
         source: "Linux ip-sysctl, arp_announce",
         thumbs: &[3],
         fix: "sysctl -w net.ipv4.conf.{port}.arp_announce=2",
@@ -68,9 +72,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "The reverse-path filter is not strict where two storage ports share a subnet",
         severity: Severity::Warning,
         applies: ONE_SUBNET,
-        why: "the strict filter drops every packet that arrives at another port than the answer would leave by: one \
-              of the lanes \
-              never comes up",
+        why: "the strict filter drops every packet that arrives at another port than the answer would leave by: one of the lanes \
+              never comes up (no published figure)",
         source: "RFC 3704 §2.2; Linux ip-sysctl, rp_filter",
         thumbs: &[3],
         fix: "sysctl -w net.ipv4.conf.{port}.rp_filter=2",
@@ -84,11 +87,11 @@ pub(super) const RULES: &[Rule] = &[
         severity: Severity::Warning,
         applies: "iSCSI connections of this machine",
         why: "the kernel routes by destination alone: with two ports in one subnet both lanes leave by one card, and its cable \
-              takes both",
+              takes both: one card carried 99 MB/s of reads and 108 MB/s of writes, two pairs 131 and 184 MB/s",
         source: "rule of thumb 3; `ip route get ADDRESS from ADDRESS` shows it",
         thumbs: &[3],
         fix: "ip route add {network} dev {port} table {table}; ip rule add from {local} table {table}",
-        undo: "ip rule del from {local} table {table}; ip route flush table {table}",
+        undo: "ip rule del from {local} table {table}; ip route del {network} dev {port} table {table}",
         check: route_source,
     },
     Rule {
@@ -97,7 +100,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "There is no router between initiator and storage",
         severity: Severity::Warning,
         applies: "iSCSI connections of this machine",
-        why: "a router adds delay to every I/O, and is one more single point of failure",
+        why: "a router adds delay to every I/O, and is one more single point of failure (no published figure)",
         source: "rule of thumb 7",
         thumbs: &[7],
         fix: "ip address add ADDRESS/LENGTH dev PORT    # an address in the storage's network, {remote}",
@@ -124,7 +127,7 @@ pub(super) const RULES: &[Rule] = &[
         source: "rule of thumb 13: nothing but IPv4 bound on storage ports",
         thumbs: &[13],
         fix: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=1",
-        undo: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=0",
+        undo: "sysctl -w net.ipv6.conf.{port}.disable_ipv6=0; for address in {addresses}; do ip address replace $address dev {port}; done",
         check: ipv6,
     },
     Rule {
@@ -171,12 +174,17 @@ pub(super) const RULES: &[Rule] = &[
 /// Storage ports with another one in their IPv4 subnet.
 fn in_one_subnet(facts: &Facts) -> Vec<&Port> {
     let ports = storage(facts);
-    let v4 = |port: &Port| -> Vec<IpNet> {
+    let v4 = |port: &Port| -> BTreeSet<IpNet> {
         port.networks.iter().filter(|network| network.addr().is_ipv4()).map(IpNet::trunc).collect()
     };
+    let mut users: BTreeMap<IpNet, BTreeSet<&str>> = BTreeMap::new();
+    for port in &ports {
+        for network in v4(port) {
+            users.entry(network).or_default().insert(&port.name);
+        }
+    }
     let shares = |port: &&&Port| {
-        let others = ports.iter().filter(|other| other.name != port.name);
-        others.flat_map(|other| v4(other)).any(|network| v4(port).contains(&network))
+        v4(port).iter().any(|network| users.get(network).is_some_and(|users| users.len() > 1))
     };
     ports.iter().filter(shares).copied().collect()
 }
@@ -214,24 +222,35 @@ fn overlap(facts: &Facts) -> Vec<Outcome> {
     if ports.len() < 2 {
         return unseen_ports(facts);
     }
-    let overlaps =
-        |a: &IpNet, b: &IpNet| a.trunc() != b.trunc() && (a.contains(&b.trunc()) || b.contains(&a.trunc()));
+    let mut users: BTreeMap<IpNet, Vec<(&str, &IpNet)>> = BTreeMap::new();
+    for port in &ports {
+        for network in &port.networks {
+            users.entry(network.trunc()).or_default().push((&port.name, network));
+        }
+    }
+    // Of two that overlap, one is a part of the other: each is looked for among the networks that hold it.
+    let mut hits: BTreeMap<&str, (String, &IpNet)> = BTreeMap::new();
+    for port in &ports {
+        for network in &port.networks {
+            let own = network.trunc();
+            let wider = std::iter::successors(own.supernet(), IpNet::supernet);
+            for (wider, users) in wider.filter_map(|wider| Some((wider, users.get(&wider)?))) {
+                let Some((other, theirs)) = users.iter().find(|(other, _)| *other != port.name) else {
+                    continue;
+                };
+                let what = format!("{own} of {} overlaps {wider} of {other}", port.name);
+                hits.entry(&port.name).or_insert_with(|| (what.clone(), network));
+                hits.entry(other).or_insert((what, theirs));
+            }
+        }
+    }
     let judge = |port: &&Port| {
-        let others = ports.iter().filter(|other| other.name != port.name);
-        let hit = others
-            .flat_map(|other| other.networks.iter().map(move |network| (other, network)))
-            .find_map(|(other, theirs)| {
-                let ours = port.networks.iter().find(|ours| overlaps(ours, theirs))?;
-                Some(format!(
-                    "{} of {} overlaps {} of {}",
-                    ours.trunc(),
-                    port.name,
-                    theirs.trunc(),
-                    other.name
-                ))
-            });
+        let (hit, network) = hits.get(port.name.as_str()).cloned().unzip();
         let what = hit.clone().unwrap_or_else(|| format!("networks of {} overlap no other's", port.name));
-        Outcome::judged(hit.is_none(), Verdict::Warn, &port.name, what).with("port", &port.name)
+        let network = network.map_or_else(|| "NETWORK".to_owned(), ToString::to_string);
+        Outcome::judged(hit.is_none(), Verdict::Warn, &port.name, what)
+            .with("port", &port.name)
+            .with("network", network)
     };
     ports.iter().map(judge).collect()
 }
@@ -272,8 +291,8 @@ fn route_source(facts: &Facts) -> Vec<Outcome> {
             .map(|network| network.trunc().to_string())
             .next()
     };
-    let tables: BTreeMap<String, usize> =
-        storage(facts).iter().enumerate().map(|(n, port)| (port.name.clone(), 101 + n)).collect();
+    let tables: BTreeMap<String, u32> =
+        storage(facts).iter().zip(TABLE..).map(|(port, table)| (port.name.clone(), table)).collect();
     peers(facts, |peer, port, route| {
         let what = match route.0 == port {
             true => format!("packets of {} leave by {port}", peer.local),
@@ -283,7 +302,7 @@ fn route_source(facts: &Facts) -> Vec<Outcome> {
             .with("port", port)
             .with("local", peer.local)
             .with("network", network(peer).unwrap_or_else(|| "NETWORK".to_owned()))
-            .with("table", tables.get(port).unwrap_or(&101));
+            .with("table", tables.get(port).unwrap_or(&TABLE));
         Some(outcome)
     })
 }
@@ -296,13 +315,15 @@ fn ipv6(facts: &Facts) -> Vec<Outcome> {
         if of_port.is_empty() || of_port.iter().any(|peer| peer.local.is_ipv6()) {
             return None;
         }
-        let six = port.networks.iter().filter(|network| network.addr().is_ipv6());
-        let six: Vec<String> = six.map(|network| network.addr().to_string()).collect();
+        let networks = || port.networks.iter().filter(|network| network.addr().is_ipv6());
+        let six: Vec<String> = networks().map(|network| network.addr().to_string()).collect();
         let what = match six.is_empty() {
             true => format!("{} has no IPv6 address beside its link-local one", port.name),
             false => format!("{} carries iSCSI by IPv4 and has {} too", port.name, listed(six.clone())),
         };
-        Some(Outcome::judged(six.is_empty(), Verdict::Warn, &port.name, what))
+        // The kernel forgets addresses that are not its own when it switches the version off.
+        let outcome = Outcome::judged(six.is_empty(), Verdict::Warn, &port.name, what);
+        Some(outcome.with_words("addresses", networks().map(ToString::to_string)))
     })
 }
 

@@ -24,7 +24,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Stores of LUNs are under 80 % full",
         severity: Severity::Warning,
         applies: TOLD,
-        why: "a store without space fails its initiators' writes, and their file systems turn read-only",
+        why: "a store without space fails its initiators' writes, and their file systems turn read-only; the rule is 80 %",
         source: "rule of thumb 19",
         thumbs: &[19],
         fix: "free space beside {target} LUN {lun}, or move it: lunway copy",
@@ -37,8 +37,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A store is large enough for its LUNs",
         severity: Severity::Note,
         applies: TOLD,
-        why: "thin LUNs together may be larger than their store, which is full as soon as their hosts use the \
-              promised space",
+        why: "thin LUNs together may be larger than their store, which is full as soon as their hosts use the promised space (no \
+              published figure)",
         source: "rule of thumb 19; SBC-3 §4.7",
         thumbs: &[19],
         fix: "extend the store, or watch it: lunway lun set {target} {lun} --threshold 80",

@@ -1,9 +1,12 @@
 //! Rules about a running target: its own warnings, and its portals.
 
+use std::net::SocketAddr;
+
 use lunway_block::Severity;
 
 use super::{Group, Rule};
-use crate::facts::{Facts, Operations, ServedLun, Target};
+use crate::facts::{Facts, Operations, ServedLun, ServedTarget, Target};
+use crate::seen::Seen;
 use crate::verdict::{Outcome, Verdict};
 
 /// To what rules about a daemon apply.
@@ -16,11 +19,11 @@ pub(super) const RULES: &[Rule] = &[
         title: "Targets admit only initiators that a rule allows",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "an initiator that finds the portal can overwrite every disk",
+        why: "an initiator that finds the portal can overwrite every disk (no published figure)",
         source: "the daemon's own warning open_target; RFC 7143 §9",
         thumbs: &[],
-        fix: "lunway acl add TARGET NAME --initiator IQN; lunway target set TARGET --no-open",
-        undo: "lunway target set TARGET --open",
+        fix: "lunway acl add {target} NAME --initiator IQN; lunway target set {target} --no-open",
+        undo: "lunway target set {target} --open; lunway acl remove {target} NAME",
         check: |facts| warned(facts, "open_target", Verdict::Warn),
     },
     Rule {
@@ -29,11 +32,11 @@ pub(super) const RULES: &[Rule] = &[
         title: "Every target admits at least one initiator",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "each login to it is refused",
+        why: "each login to it is refused (no published figure)",
         source: "the daemon's own warning closed_target",
         thumbs: &[],
-        fix: "lunway acl add TARGET NAME --initiator IQN",
-        undo: "lunway acl remove TARGET NAME",
+        fix: "lunway acl add {target} NAME --initiator IQN",
+        undo: "lunway acl remove {target} NAME",
         check: |facts| warned(facts, "closed_target", Verdict::Warn),
     },
     Rule {
@@ -61,7 +64,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Names of targets have the standard's form",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "some initiators refuse other names: Windows shows the target and cannot connect to it",
+        why: "some initiators refuse other names: Windows shows the target and cannot connect to it (no published figure)",
         source: "RFC 7143 §4.2.7; the daemon's own warning odd_name",
         thumbs: &[],
         fix: "lunway target add IQN    # and move the LUNs there",
@@ -74,7 +77,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "The device of every configured LUN is open",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "initiators find no disk under its number: a file system on it is gone, an array is degraded",
+        why: "initiators find no disk under its number: a file system on it is gone, an array is degraded (no published figure)",
         source: "the daemon's own warning offline_lun",
         thumbs: &[],
         fix: "mount or repair what holds the device; lunway lun set TARGET LUN --device DEVICE if it was moved",
@@ -82,12 +85,28 @@ pub(super) const RULES: &[Rule] = &[
         check: |facts| warned(facts, "offline_lun", Verdict::Bad),
     },
     Rule {
+        id: "portal-set",
+        group: Group::Target,
+        title: "The daemon listens on storage addresses, and not on those by which its machine is administered",
+        severity: Severity::Note,
+        applies: "running targets with portals that other machines reach",
+        why: "whoever reaches the management network reaches every target, with CHAP or names as the only barrier, and hosts that \
+              discover the portal make a lane of the slow port: round robin over a gigabit port and one of 100 Mb/s was slower than \
+              the better port alone",
+        source: "RFC 7143 §9.3: a network of its own; rule of thumb 10; published tests of unequal ports",
+        thumbs: &[10],
+        fix: "lunway portal add ADDRESS    # a storage address of this machine; then: lunway portal remove {portal}",
+        undo: "lunway portal add {portal}",
+        check: portal_set,
+    },
+    Rule {
         id: "portal-idle",
         group: Group::Target,
         title: "The daemon listens on every configured portal",
         severity: Severity::Warning,
         applies: SERVED,
-        why: "the lanes over it are missing at the next fault: an address that the machine does not have refuses connections",
+        why: "the lanes over it are missing at the next fault: an address that the machine does not have refuses connections \
+              (0xefff0003 at Windows)",
         source: "published reports: 0xefff0003 after a change of network cards",
         thumbs: &[22],
         fix: "ip address add ADDRESS/LENGTH dev PORT    # or: lunway portal remove {portal}",
@@ -118,13 +137,62 @@ fn warned(facts: &Facts, kind: &str, verdict: Verdict) -> Vec<Outcome> {
     target(facts, |target| {
         let of_kind = target.warnings.iter().filter(|warning| warning.kind == kind);
         let found: Vec<Outcome> = of_kind
-            .map(|warning| Outcome::judged(false, verdict, "daemon", warning.text.trim_end_matches('.')))
+            .map(|warning| {
+                // The sentence names its target.
+                let named =
+                    |served: &&ServedTarget| warning.text.split_whitespace().any(|word| word == served.name);
+                let name = target.targets.iter().find(named).map_or("TARGET", |served| served.name.as_str());
+                let what = warning.text.trim_end_matches('.');
+                Outcome::judged(false, verdict, "daemon", what).with("target", name)
+            })
             .collect();
         if found.is_empty() {
             vec![Outcome::ok("daemon", format!("it does not warn of {}", kind.replace('_', " ")))]
         } else {
             found
         }
+    })
+}
+
+/// Judges each portal by the port that has its address.
+fn portal_set(facts: &Facts) -> Vec<Outcome> {
+    let judge = |listen: &str, at: SocketAddr| {
+        let ip = at.ip();
+        if ip.is_loopback() {
+            return None;
+        }
+        let unknown =
+            |why: &str| Some(Outcome::unknown(listen, format!("whether {at} is for storage alone: {why}")));
+        let ports = match &facts.ports {
+            None => return unknown("the ports of its machine were not looked at"),
+            Some(Seen::Unseen { unseen }) => return unknown(unseen),
+            Some(Seen::Value(ports)) => ports,
+        };
+        let addressed = ports.iter().filter(|port| !port.networks.is_empty()).count();
+        let own = ports.iter().find(|port| port.networks.iter().any(|network| network.addr() == ip));
+        // With one port alone there is nothing to choose.
+        let (sound, what) = if addressed < 2 {
+            (true, format!("{at} is on the only port of this machine"))
+        } else if ip.is_unspecified() {
+            (false, format!("{listen} is on all addresses of this machine"))
+        } else {
+            let default = match facts.default_ports.known() {
+                Ok(ports) => ports,
+                Err(why) => return unknown(why),
+            };
+            match own.filter(|port| default.contains(&port.name)) {
+                Some(port) => {
+                    (false, format!("{at} is on {}, by which this machine reaches other networks", port.name))
+                }
+                None => (true, format!("{at} is on no port of the machine's administration")),
+            }
+        };
+        Some(Outcome::judged(sound, Verdict::Warn, listen, what).with("portal", listen))
+    };
+    target(facts, |target| {
+        let entries =
+            target.portals.iter().flat_map(|entry| entry.portals.iter().map(move |at| (&entry.listen, at)));
+        entries.filter_map(|(listen, at)| judge(listen, at.parse().ok()?)).collect()
     })
 }
 

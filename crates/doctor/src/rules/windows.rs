@@ -20,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "MPIO verifies its paths every 30 s or less",
         severity: Severity::Warning,
         applies: ALL,
-        why: "without verification, the failure of an idle path is detected only by the next I/O",
+        why: "without verification, the failure of an idle path is detected only by the next I/O; the period is 30 s by default",
         source: "Microsoft: MPIO timers, PathVerifyEnabled (default 0) and PathVerificationPeriod (default 30)",
         thumbs: &[15],
         fix: "Set-MPIOSetting -NewPathVerificationState Enabled -NewPathVerificationPeriod 30",
@@ -38,7 +38,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A disk whose paths are all lost is kept for 20 s or more",
         severity: Severity::Warning,
         applies: ALL,
-        why: "Windows removes the disk before a path is back, and open files on it are lost",
+        why: "Windows removes the disk before a path is back, and open files on it are lost: after 20 s by default, and Ceph \
+              advises 120 s",
         source: "Microsoft: PDORemovePeriod, default 20 s; Ceph's iSCSI guide 120 s",
         thumbs: &[15],
         fix: "Set-MPIOSetting -NewPDORemovePeriod 120",
@@ -56,7 +57,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "MPIO sends failed I/O again, three times a second apart, before the disk is removed",
         severity: Severity::Note,
         applies: ALL,
-        why: "retries that last longer than PDORemovePeriod are never made",
+        why: "retries that last longer than PDORemovePeriod are never made: 3 retries of 1 s fit in 20 s",
         source: "Microsoft: RetryCount 3, RetryInterval 1",
         thumbs: &[15],
         fix: "Set-MPIOSetting -NewRetryCount 3 -NewRetryInterval 1",
@@ -79,7 +80,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "MPIO claims iSCSI disks",
         severity: Severity::Warning,
         applies: "Windows machines with two or more sessions to one target",
-        why: "without a claim the disk appears once for each path, and both copies can be written",
+        why: "without a claim the disk appears once for each path, and both copies can be written (no published figure)",
         source: "Microsoft: Enable-MSDSMAutomaticClaim -BusType iSCSI",
         thumbs: &[2, 15],
         fix: "Enable-MSDSMAutomaticClaim -BusType iSCSI    # and restart",
@@ -145,14 +146,15 @@ pub(super) const RULES: &[Rule] = &[
         title: "The initiator gives up a link after 15 s, and holds requests for 60 s",
         severity: Severity::Warning,
         applies: ALL,
-        why: "LinkDownTime is how long multipath waits before it may use another path; MaxRequestHoldTime how long a disk without multipath \
-              survives",
+        why: "LinkDownTime is how long multipath waits before it may use another path; MaxRequestHoldTime how long a disk without \
+              multipath survives: 15 s and 60 s by default",
         source: "Microsoft: LinkDownTime default 15, MaxRequestHoldTime default 60",
         thumbs: &[15],
-        fix: "Set-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters \
-              LinkDownTime 15",
-        undo: "Set-ItemProperty HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters \
-               LinkDownTime {old}",
+        fix: "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters'; \
+              Set-ItemProperty $key LinkDownTime 15; Set-ItemProperty $key MaxRequestHoldTime 60    # NNNN: the number whose DriverDesc \
+              is Microsoft iSCSI Initiator; and restart",
+        undo: "$key = 'HKLM:\\SYSTEM\\CurrentControlSet\\Control\\Class\\{4D36E97B-E325-11CE-BFC1-08002BE10318}\\NNNN\\Parameters'; \
+               Set-ItemProperty $key LinkDownTime {link}; Set-ItemProperty $key MaxRequestHoldTime {hold}",
         check: |facts| {
             windows(facts, |windows| {
                 vec![known(&windows.initiator, "the initiator's parameters", |values| {
@@ -160,7 +162,9 @@ pub(super) const RULES: &[Rule] = &[
                     let (link, hold) = (value("LinkDownTime", 15), value("MaxRequestHoldTime", 60));
                     let what = format!("LinkDownTime is {link} s, MaxRequestHoldTime {hold} s");
                     let sound = link <= 15 && hold >= 60;
-                    Outcome::judged(sound, Verdict::Warn, "iSCSI initiator", what).with("old", link)
+                    Outcome::judged(sound, Verdict::Warn, "iSCSI initiator", what)
+                        .with("link", link)
+                        .with("hold", hold)
                 })]
             })
         },
@@ -196,7 +200,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "Windows may not switch a storage port off to save power",
         severity: Severity::Warning,
         applies: ALL,
-        why: "the port is switched off when it is idle, and every session over it is lost",
+        why: "the port is switched off when it is idle, and every session over it is lost (no published figure)",
         source: "Microsoft: Disable-NetAdapterPowerManagement; Dell's iSCSI guide",
         thumbs: &[14],
         fix: "Disable-NetAdapterPowerManagement -Name {port}",
@@ -216,7 +220,8 @@ pub(super) const RULES: &[Rule] = &[
         title: "A storage port does not register in DNS",
         severity: Severity::Note,
         applies: ALL,
-        why: "clients find the server by its storage address, and their traffic runs over the storage network or nowhere",
+        why: "clients find the server by its storage address, and their traffic runs over the storage network or nowhere (no \
+              published figure)",
         source: "rule of thumb 13; Microsoft: Set-DnsClient",
         thumbs: &[13],
         fix: "Set-DnsClient -InterfaceAlias {port} -RegisterThisConnectionsAddress $false",
@@ -239,8 +244,10 @@ pub(super) const RULES: &[Rule] = &[
         why: "NetBIOS and IPv6 send broadcasts over the storage network, and offer file shares there",
         source: "rule of thumb 13",
         thumbs: &[13],
-        fix: "Disable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6,ms_server,ms_msclient",
-        undo: "Enable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6,ms_server,ms_msclient",
+        fix: "Disable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6    # and NetBIOS: Get-CimInstance \
+              Win32_NetworkAdapterConfiguration | Where-Object InterfaceIndex -eq (Get-NetAdapter -Name {port}).InterfaceIndex | \
+              Invoke-CimMethod -MethodName SetTcpipNetbios -Arguments @{TcpipNetbiosOptions = [uint32]2}",
+        undo: "Enable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6    # and NetBIOS: the same with [uint32]{old}",
         check: |facts| {
             ports(facts, |port| match (port.ipv6.known(), port.netbios.known()) {
                 (Ok(six), Ok(netbios)) => {
@@ -250,7 +257,17 @@ pub(super) const RULES: &[Rule] = &[
                         true => format!("{} has IPv4 alone", port.name),
                         false => format!("{} has {} beside IPv4", port.name, more.join(" and ")),
                     };
-                    Outcome::judged(more.is_empty(), Verdict::Warn, &port.name, what)
+                    let outcome = Outcome::judged(more.is_empty(), Verdict::Warn, &port.name, what);
+                    // What is off already stays off when the fix is undone.
+                    let (fix, undo) = match (*six, *netbios) {
+                        (true, true) => (
+                            format!("{UNBIND}; {}", netbios_to("2")),
+                            format!("{BIND}; {}", netbios_to("{old}")),
+                        ),
+                        (true, false) => (UNBIND.to_owned(), BIND.to_owned()),
+                        (false, _) => (netbios_to("2"), netbios_to("{old}")),
+                    };
+                    outcome.with("old", port.netbios_option.unwrap_or(0)).fixed_by(fix, undo)
                 }
                 (Err(why), _) | (_, Err(why)) => {
                     Outcome::unknown(&port.name, format!("{}: {why}", port.name))
@@ -264,7 +281,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "All storage ports have the same MTU",
         severity: Severity::Warning,
         applies: "Windows machines with two or more storage ports",
-        why: "a frame that is too large for a port on its way is lost: small I/O works, large I/O hangs",
+        why: "a frame that is too large for a port on its way is lost: small I/O works, large I/O hangs (no published figure)",
         source: "rule of thumb 11",
         thumbs: &[11],
         fix: "Set-NetAdapterAdvancedProperty -Name {port} -RegistryKeyword *JumboPacket -RegistryValue {new}",
@@ -299,6 +316,17 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
+const UNBIND: &str = "Disable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6";
+const BIND: &str = "Enable-NetAdapterBinding -Name {port} -ComponentID ms_tcpip6";
+
+/// The command that sets a port's TcpipNetbiosOptions: 0 by DHCP, 1 on, 2 off (Win32_NetworkAdapterConfiguration).
+fn netbios_to(option: &str) -> String {
+    format!(
+        "Get-CimInstance Win32_NetworkAdapterConfiguration | Where-Object InterfaceIndex -eq (Get-NetAdapter -Name {{port}}).InterfaceIndex | \
+         Invoke-CimMethod -MethodName SetTcpipNetbios -Arguments @{{TcpipNetbiosOptions = [uint32]{option}}}"
+    )
+}
+
 fn windows(facts: &Facts, judge: impl FnOnce(&Windows) -> Vec<Outcome>) -> Vec<Outcome> {
     facts.windows.as_ref().map(judge).unwrap_or_default()
 }
@@ -330,7 +358,7 @@ fn mpio(facts: &Facts, names: &[&str], judge: impl FnOnce(&[u64]) -> Outcome) ->
 fn ports(facts: &Facts, judge: impl Fn(&WindowsPort) -> Outcome) -> Vec<Outcome> {
     windows(facts, |windows| match windows.ports.known() {
         Err(why) => vec![Outcome::unknown("storage ports", format!("storage ports: {why}"))],
-        Ok(ports) => ports.iter().map(|port| judge(port).with("port", format!("'{}'", port.name))).collect(),
+        Ok(ports) => ports.iter().map(|port| judge(port).with("port", &port.name)).collect(),
     })
 }
 

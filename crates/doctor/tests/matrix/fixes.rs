@@ -9,6 +9,8 @@ use lunway_doctor::RULES;
 
 /// Where a fix is run: there its rule is broken, told, fixed by the command, and broken again by the undo.
 enum Run {
+    /// By a daemon that serves, where its capitals are filled in: `crates/cli/tests/doctor/daemon.rs`.
+    Daemon,
     /// In a network namespace: `crates/cli/tests/doctor/main.rs`.
     Namespace,
     /// In the virtual machine: `tests/kernel/doctor.test.sh`.
@@ -16,7 +18,7 @@ enum Run {
     /// Nowhere: the fix …
     Not(&'static str),
 }
-use Run::{Guest, Namespace, Not};
+use Run::{Daemon, Guest, Namespace, Not};
 
 const CARD: &str = "needs ethtool and a card with this setting, which virtual cards lack";
 const HAND: &str = "is manual work on a cable, a card or a disk";
@@ -36,21 +38,20 @@ const FIXES: &[(&str, Run)] = &[
     ("port-duplex", Not(CARD)),
     ("port-pause", Not(CARD)),
     ("port-energy", Not(CARD)),
+    ("port-coalesce", Not(CARD)),
+    ("port-negotiation", Not(CARD)),
     ("port-ring", Not(CARD)),
     ("port-offload", Not(CARD)),
     ("port-errors", Not(HAND)),
     ("port-team", Not("needs the kernel's bonding driver")),
     ("port-shared-card", Not(HAND)),
-    ("subnet-overlap", Not(NAMES)),
+    ("subnet-overlap", Namespace),
     ("arp-ignore", Namespace),
     ("arp-announce", Namespace),
     ("reverse-path", Namespace),
-    (
-        "route-source",
-        Not("needs connections over two ports of one subnet; the lab's networks show only the correct case"),
-    ),
+    ("route-source", Namespace),
     ("route-router", Not(NAMES)),
-    ("port-ipv6", Not("needs iSCSI connections over a port that also has an IPv6 address")),
+    ("port-ipv6", Namespace),
     ("tcp-window", Namespace),
     ("tcp-scaling", Namespace),
     ("tcp-sack", Namespace),
@@ -83,10 +84,16 @@ const FIXES: &[(&str, Run)] = &[
     ("disk-random", Guest),
     ("disk-timeout", Guest),
     ("disk-request", Guest),
+    ("disk-affinity", Guest),
+    ("disk-queue", Guest),
+    ("disk-read-ahead", Guest),
+    ("disk-write-cache", Not(HAND)),
     ("disk-alignment", Not(HAND)),
     ("disk-smart", Not(HAND)),
     ("array-sectors", Not(HAND)),
     ("array-degraded", Not(NAMES)),
+    ("array-errors", Not(HAND)),
+    ("array-superblock", Not(HAND)),
     ("array-busy", Not(HAND)),
     ("pool-full", Not(NAMES)),
     ("mount-full", Not(HAND)),
@@ -103,13 +110,15 @@ const FIXES: &[(&str, Run)] = &[
     ("host-open-files", Not(NAMES)),
     ("host-locked-memory", Not(NAMES)),
     ("host-stolen", Not(HAND)),
+    ("facts-whole", Not(HAND)),
     ("host-governor", Not("needs a processor whose clock can be set")),
-    ("target-open", Not(NAMES)),
-    ("target-closed", Not(NAMES)),
-    ("target-secret", Not(NAMES)),
+    ("target-open", Daemon),
+    ("target-closed", Daemon),
+    ("target-secret", Daemon),
     ("target-name", Not(NAMES)),
     ("lun-offline", Not(HAND)),
-    ("portal-idle", Not(NAMES)),
+    ("portal-set", Not(NAMES)),
+    ("portal-idle", Daemon),
     ("host-name-cloned", Not(ELSEWHERE)),
     ("host-lanes", Not(ELSEWHERE)),
     ("writers", Not(NAMES)),
@@ -145,6 +154,8 @@ const FIXES: &[(&str, Run)] = &[
     ("lane-answers", Not(LOOK)),
     ("lane-mtu", Not(LOOK)),
     ("lane-loss", Not(LOOK)),
+    ("lane-mss", Not(LOOK)),
+    ("lane-drops", Not(HAND)),
     ("lane-alike", Not(LOOK)),
     ("lane-delayed", Not(LOOK)),
     ("lane-pull", Not(LOOK)),
@@ -183,9 +194,11 @@ fn every_fix_is_run_somewhere_or_the_table_says_why_not() {
     assert_eq!(listed, all);
     assert_eq!(listed.len(), FIXES.len(), "a rule stands there twice");
     let namespace = text("crates/cli/tests/doctor/main.rs");
+    let daemon = text("crates/cli/tests/doctor/daemon.rs");
     let guest = text("tests/kernel/doctor.test.sh");
     for (id, run) in FIXES {
         let there = match run {
+            Daemon => daemon.contains(&format!("\"{id}\",")),
             Namespace => namespace.contains(&format!("(\"{id}\", ")),
             Guest => guest.contains(&format!("\nrule {id} ")),
             Not(why) => !why.is_empty(),
@@ -204,6 +217,7 @@ fn the_page_of_fixes_is_what_the_table_says() {
     for rule in RULES.into_iter().flatten() {
         let Some((_, run)) = FIXES.iter().find(|(id, _)| *id == rule.id) else { continue };
         let how = match run {
+            Daemon => "by a daemon that serves".to_owned(),
             Namespace => "in a network namespace".to_owned(),
             Guest => "in a virtual machine with open-iscsi and dm-multipath".to_owned(),
             Not(why) => format!("not by a test: it {why}"),

@@ -26,6 +26,8 @@ fn port(number: u8) -> Port {
         full_duplex: known(true),
         rx_pause: known(true),
         eee: known(false),
+        negotiated: known(true),
+        coalescing: known(Coalescing { adaptive: true, rx_us: 8 }),
         rx_ring: known(Ring { now: 4096, max: 4096 }),
         tx_ring: known(Ring { now: 4096, max: 4096 }),
         offloads_off: known(vec![]),
@@ -94,6 +96,10 @@ fn iscsi_disk(number: u8) -> Disk {
         max_sectors_kb: known(1280),
         write_cache: known("write back".into()),
         timeout: known(30),
+        state: known("running".into()),
+        rq_affinity: known(1),
+        nr_requests: known(64),
+        read_ahead_kb: known(128),
         holders: vec!["dm-0".into()],
         partitions: vec![],
         healthy: Seen::unseen("its storage knows it"),
@@ -149,6 +155,7 @@ fn target() -> Target {
         device: format!("/srv/{id}.img"),
         size: 10 << 30,
         sector: 4096,
+        physical_sector: None,
         read_only,
         serial: serial.into(),
     };
@@ -158,10 +165,12 @@ fn target() -> Target {
         path: format!("/srv/{id}.img"),
         identity: format!("1 {id}"),
         file_system: "1".into(),
+        logical_sector: known(512),
         physical_sector: known(4096),
         write_cache: known("write back".into()),
     };
     Target {
+        left_out: vec![],
         looked_at: 1_790_086_400,
         uptime_s: 30 * 86_400,
         warnings: vec![],
@@ -267,8 +276,10 @@ fn lane(number: u8) -> Lane {
             path_mtu: known(9000),
             round_trip_us: 300.0,
             round_trip_max_us: 500.0,
-            segments: 100_000,
+            segments: known(100_000),
             lost: 1,
+            mss: known(8948),
+            port_lost: known(0),
         }),
         pull: Some(LanePull { pause_ms: 12.0, reads: 100, failed: 0, back_ms: known(30.0) }),
     }
@@ -282,6 +293,7 @@ fn windows_port(name: &str) -> WindowsPort {
         power_saving: known(false),
         registers_dns: known(false),
         netbios: known(false),
+        netbios_option: Some(2),
         ipv6: known(false),
         mtu: known(9000),
         rss: known(true),
@@ -367,19 +379,42 @@ pub(crate) fn healthy() -> Facts {
         }),
         storage: Some(Storage {
             disks: known(vec![iscsi_disk(1), iscsi_disk(2), local_disk("nvme0n1"), local_disk("nvme1n1")]),
-            arrays: known(vec![
+            arrays: known(vec![Array {
+                name: "md0".into(),
+                kind: ArrayKind::Md,
+                level: "raid1".into(),
+                action: "idle".into(),
+                degraded: known(false),
+                errors: known(0),
+                superblock: "1.2".into(),
+                members: vec!["nvme0n11".into(), "nvme1n11".into()],
+                ..Array::default()
+            }]),
+            pools: known(vec![Array {
+                name: "tank".into(),
+                kind: ArrayKind::Zfs,
+                degraded: known(false),
+                errors: known(0),
+                used_percent: Some(50.0),
+                ..Array::default()
+            }]),
+            volumes: known(vec![
                 Array {
-                    name: "md0".into(),
-                    kind: ArrayKind::Md,
-                    level: "raid1".into(),
-                    action: "idle".into(),
-                    members: vec!["nvme0n11".into(), "nvme1n11".into()],
+                    name: "vg".into(),
+                    kind: ArrayKind::Lvm,
+                    level: "group".into(),
+                    degraded: known(false),
+                    errors: known(0),
                     ..Array::default()
                 },
                 Array {
-                    name: "tank".into(),
-                    kind: ArrayKind::Zfs,
+                    name: "vg/pool".into(),
+                    kind: ArrayKind::Lvm,
+                    level: "thin pool".into(),
+                    degraded: known(false),
+                    errors: known(0),
                     used_percent: Some(50.0),
+                    metadata_percent: Some(10.0),
                     ..Array::default()
                 },
             ]),
@@ -388,17 +423,21 @@ pub(crate) fn healthy() -> Facts {
                 FstabEntry {
                     device: "UUID=1".into(),
                     point: "/".into(),
+                    kind: "xfs".into(),
                     options: vec!["defaults".into()],
                     iscsi: false,
+                    targets: vec![],
                 },
                 FstabEntry {
                     device: "UUID=2".into(),
                     point: "/data".into(),
+                    kind: "xfs".into(),
                     options: vec!["_netdev".into()],
                     iscsi: true,
+                    targets: vec![IQN.into()],
                 },
             ]),
-            swaps: known(vec![Swap { path: "/dev/md1".into(), iscsi: false }]),
+            swaps: known(vec![Swap { path: "/dev/md1".into(), iscsi: known(false) }]),
         }),
         target: Some(target()),
         ends: Some(ends()),
@@ -424,6 +463,8 @@ pub(crate) fn healthy() -> Facts {
             ports: known(vec![windows_port("A"), windows_port("B")]),
             sessions: known(vec![windows_session(1), windows_session(2)]),
         }),
+        default_ports: known(vec!["mgmt".into()]),
+        left_out: vec![],
         answers: Some(asked.map(|rule| (rule.id.to_owned(), true)).collect()),
     }
 }

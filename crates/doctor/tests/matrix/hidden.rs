@@ -8,14 +8,27 @@ use serde_json::{Value, json};
 use crate::healthy::healthy;
 
 /// Facts that are collected for people and judged by no rule.
-const NOT_JUDGED: [&str; 6] =
-    ["/multipath/running", "/multipath/defaults", "/rotational", "/write_cache", "/rss", "/isid"];
+const NOT_JUDGED: [&str; 6] = [
+    "/multipath/running",
+    "/multipath/defaults",
+    "/rotational",
+    "/target/stores/0/write_cache",
+    "/rss",
+    "/isid",
+];
 
 /// Whether a rule judges this place in the healthy set-up, whose last two disks are local and whose others are not.
 fn is_judged(place: &str) -> bool {
     let local = place.starts_with("/storage/disks/2/") || place.starts_with("/storage/disks/3/");
     let of_disk = place.starts_with("/storage/disks/");
-    !NOT_JUDGED.iter().any(|name| place.ends_with(name)) && (!of_disk || local == place.ends_with("/healthy"))
+    let of_local = place.ends_with("/healthy") || place.ends_with("/write_cache");
+    // A disk below takes all sectors that are not smaller than its physical ones: it need not tell the logical ones.
+    let of_store = place.starts_with("/target/stores/") && !place.ends_with("/physical_sector");
+    // Of ports that no portal is on nothing has to be known.
+    let none = place == "/default_ports" || of_store;
+    // LVM counts no errors.
+    let none = none || place.starts_with("/storage/volumes/") && place.ends_with("/errors");
+    !NOT_JUDGED.iter().any(|name| place.ends_with(name)) && !none && (!of_disk || local == of_local)
 }
 
 /// Maps of texts, which `{"unseen": …}` is as well.

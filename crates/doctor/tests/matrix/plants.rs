@@ -47,8 +47,12 @@ fn disk(facts: &mut Facts, number: usize) -> &mut Disk {
     &mut value(&mut storage(facts).disks)[number]
 }
 
-fn array(facts: &mut Facts, number: usize) -> &mut Array {
-    &mut value(&mut storage(facts).arrays)[number]
+fn array(facts: &mut Facts) -> &mut Array {
+    &mut value(&mut storage(facts).arrays)[0]
+}
+
+fn pool(facts: &mut Facts) -> &mut Array {
+    &mut value(&mut storage(facts).pools)[0]
 }
 
 fn mount(facts: &mut Facts, number: usize) -> &mut Mount {
@@ -124,6 +128,8 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("port-duplex", |facts| port(facts).full_duplex = known(false)),
     ("port-pause", |facts| port(facts).rx_pause = known(false)),
     ("port-energy", |facts| port(facts).eee = known(true)),
+    ("port-coalesce", |facts| port(facts).coalescing = known(Coalescing { adaptive: false, rx_us: 125 })),
+    ("port-negotiation", |facts| port(facts).negotiated = known(false)),
     ("port-ring", |facts| port(facts).rx_ring = known(Ring { now: 256, max: 4096 })),
     ("port-offload", |facts| port(facts).offloads_off = known(vec!["tso".into()])),
     ("port-errors", |facts| value(&mut port(facts).counters).rx_errors = 101),
@@ -189,12 +195,18 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("disk-random", |facts| disk(facts, 0).add_random = known(true)),
     ("disk-timeout", |facts| disk(facts, 0).timeout = known(5)),
     ("disk-request", |facts| disk(facts, 0).max_sectors_kb = known(64)),
+    ("disk-affinity", |facts| disk(facts, 0).rq_affinity = known(0)),
+    ("disk-queue", |facts| disk(facts, 0).nr_requests = known(4)),
+    ("disk-read-ahead", |facts| disk(facts, 0).read_ahead_kb = known(16)),
+    ("disk-write-cache", |facts| answer_no(facts, "asked-ups")),
     ("disk-alignment", |facts| disk(facts, 2).partitions[0].start = 63 * 512),
     ("disk-smart", |facts| disk(facts, 2).healthy = known(false)),
     ("array-sectors", |facts| disk(facts, 3).logical_sector = 4096),
-    ("array-degraded", |facts| array(facts, 0).degraded = true),
-    ("array-busy", |facts| array(facts, 0).action = "check".into()),
-    ("pool-full", |facts| array(facts, 1).used_percent = Some(85.0)),
+    ("array-degraded", |facts| array(facts).degraded = known(true)),
+    ("array-errors", |facts| pool(facts).errors = known(3)),
+    ("array-superblock", |facts| array(facts).superblock = "0.90".into()),
+    ("array-busy", |facts| array(facts).action = "check".into()),
+    ("pool-full", |facts| pool(facts).used_percent = Some(85.0)),
     ("mount-full", |facts| mount(facts, 0).used_percent = known(85.0)),
     ("mount-inodes", |facts| mount(facts, 0).inodes_percent = known(99.0)),
     ("mount-sync", |facts| mount(facts, 0).options.push("nobarrier".into())),
@@ -203,18 +215,28 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     ("mount-trim", |facts| host(facts).trim_timer = known(false)),
     ("fstab-netdev", |facts| fstab(facts).options = vec!["defaults".into()]),
     ("fstab-name", |facts| fstab(facts).device = "/dev/sdb1".into()),
-    ("swap-iscsi", |facts| value(&mut storage(facts).swaps)[0].iscsi = true),
+    ("swap-iscsi", |facts| value(&mut storage(facts).swaps)[0].iscsi = known(true)),
     ("host-clock", |facts| host(facts).clock_synchronised = known(false)),
     ("host-io-uring", |facts| host(facts).io_uring_disabled = known(2)),
     ("host-open-files", |facts| host(facts).open_files_max = known(1024)),
     ("host-locked-memory", |facts| host(facts).locked_memory_max = known(64 << 10)),
     ("host-stolen", |facts| host(facts).stolen_percent = known(12.0)),
+    ("facts-whole", |facts| facts.left_out.push("of 5000 mounts only 256 were looked at".into())),
     ("host-governor", |facts| host(facts).governor = known("powersave".into())),
     ("target-open", |facts| warn(facts, "open_target")),
     ("target-closed", |facts| warn(facts, "closed_target")),
     ("target-secret", |facts| warn(facts, "weak_secret")),
     ("target-name", |facts| warn(facts, "odd_name")),
     ("lun-offline", |facts| warn(facts, "offline_lun")),
+    ("portal-set", |facts| {
+        target(facts).portals[0].portals = vec!["10.0.1.1:3260".into()];
+        facts.default_ports = known(vec!["eth1".into()]);
+        // Its hosts use it as well: that they do not is another rule's.
+        for session in target(facts).sessions.iter_mut().filter(|session| session.portal == "10.0.1.101:3260")
+        {
+            session.portal = "10.0.1.1:3260".into();
+        }
+    }),
     ("portal-idle", |facts| target(facts).portals[0].waiting = Some("no such address".into())),
     ("host-name-cloned", |facts| target(facts).sessions[1].initiator_alias = Some("clone".into())),
     ("host-lanes", |facts| {
@@ -229,7 +251,10 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
         value(&mut target.stores)[1].identity = "1 0".into();
         value(&mut target.stores)[1].path = "/srv/0.img".into();
     }),
-    ("lun-sectors", |facts| target(facts).targets[0].luns[0].sector = 512),
+    ("lun-sectors", |facts| {
+        target(facts).targets[0].luns[0].sector = 512;
+        value(&mut target(facts).stores)[0].logical_sector = known(4096);
+    }),
     ("store-full", |facts| {
         let space = target(facts).devices[0].space.as_mut().unwrap();
         (space.used, space.available) = (90 << 30, 10 << 30);
@@ -285,6 +310,8 @@ pub(crate) const PLANTS: &[(&str, Plant)] = &[
     }),
     ("lane-mtu", |facts| probe(facts).path_mtu = known(1500)),
     ("lane-loss", |facts| probe(facts).lost = 100),
+    ("lane-mss", |facts| probe(facts).mss = known(1448)),
+    ("lane-drops", |facts| probe(facts).port_lost = known(1)),
     ("lane-alike", |facts| probe(facts).round_trip_us = 900.0),
     ("lane-delayed", |facts| {
         for lane in &mut facts.lanes.as_mut().unwrap().lanes {
@@ -361,7 +388,12 @@ fn two_hosts_of_one_name_are_told_by_their_aliases_and_one_host_with_several_car
         };
     use lunway_doctor::Verdict::{Bad, Ok, Unknown};
     let verdict = |aliases, portals| sessions(aliases, portals)[0].0;
-    assert_eq!(verdict([Some("a"), Some("a")], ["p", "p"]), Ok, "one host says who it is");
+    assert_eq!(verdict([Some("a"), Some("a")], ["p", "q"]), Ok, "a lane to each portal");
+    assert_eq!(
+        verdict([Some("a"), Some("a")], ["p", "p"]),
+        Unknown,
+        "a clone has its original's name as well"
+    );
     assert_eq!(verdict([Some("a"), Some("b")], ["p", "q"]), Bad);
     assert_eq!(verdict([None, None], ["p", "q"]), Ok, "a lane to each portal");
     assert_eq!(verdict([None, None], ["p", "p"]), Unknown, "a mesh, or two hosts");

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use lunway_block::{BlockDevice, Buf};
 use lunway_device::OpenOptions;
 use lunway_doctor::facts::{Lane, LaneProbe, Lanes, PlanFinding};
-use lunway_doctor::probe::{NO_ANSWER, path_mtu, segments};
+use lunway_doctor::probe::{NO_ANSWER, path_mtu, port_lost, segments};
 use lunway_doctor::{Machine, Seen};
 use lunway_iscsi_paths::{IscsiMultipath, LaneName, MultipathUrl, PortalName};
 use lunway_multipath::plan::{Plan, PlanKind, PlannedLane};
@@ -88,6 +88,7 @@ pub(super) fn look(device: &str, probe: bool, pull: Option<bool>) -> Result<(Lan
 
 /// Measures every lane: each as a disk of its own.
 async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
+    let ports_before: Vec<Seen<u64>> = plan.lanes.iter().map(lost_by_port).collect();
     let opened = join_all(plan.lanes.iter().map(|lane| open(url, lane))).await;
     let mut times = Vec::new();
     let began = Instant::now();
@@ -100,17 +101,28 @@ async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
     join_all(opened.iter().flatten().map(load)).await;
     let mtus = join_all(plan.lanes.iter().map(mtu)).await;
     let mut probes = Vec::new();
-    for ((lane, times), (port_mtu, path_mtu)) in plan.lanes.iter().zip(times).zip(mtus) {
+    for (((lane, times), (port_mtu, path_mtu)), before) in
+        plan.lanes.iter().zip(times).zip(mtus).zip(ports_before)
+    {
         let counted =
             lane.near.map_or(Seen::unseen("its address is not known"), |near| segments(near, lane.portal));
-        let counted = counted.get().copied().unwrap_or_default();
+        let counted = counted.known().copied().map_err(str::to_owned);
+        let mss = counted.as_ref().map(|counted| counted.mss).map_err(Clone::clone);
+        let mss = mss.and_then(|mss| if mss > 0 { Ok(mss) } else { Err("ss does not tell".to_owned()) });
+        let now = lost_by_port(lane);
+        let port_lost = match (before.known(), now.known()) {
+            (Ok(before), Ok(now)) => Seen::Value(now.saturating_sub(*before)),
+            (Err(why), _) | (_, Err(why)) => Seen::unseen(why),
+        };
         let probe = times.map(|times| LaneProbe {
             port_mtu,
             path_mtu,
             round_trip_us: times[times.len() / 2],
             round_trip_max_us: times[times.len() - 1],
-            segments: counted.all,
-            lost: counted.lost,
+            lost: counted.as_ref().map_or(0, |counted| counted.lost),
+            segments: counted.map(|counted| counted.all).into(),
+            mss: mss.into(),
+            port_lost,
         });
         probes.push(probe.into());
     }
@@ -118,6 +130,11 @@ async fn probed(url: &MultipathUrl, plan: &Plan) -> Vec<Seen<LaneProbe>> {
         let _ = timeout(LOAD_TIME, disk.close()).await;
     }
     probes
+}
+
+/// What the port of a lane has lost since it came up.
+fn lost_by_port(lane: &PlannedLane) -> Seen<u64> {
+    lane.interface.as_deref().map_or_else(|| Seen::unseen("its port is not known"), port_lost)
 }
 
 /// Opens a disk that has this lane alone.
