@@ -56,7 +56,7 @@ impl Limits {
                 }
             }
             Value::String(text) if text.len() > TEXT_MAX => {
-                let end = text.floor_char_boundary(TEXT_MAX);
+                let end = (0..=TEXT_MAX).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
                 text.truncate(end);
                 self.say(format!("a text in {name} was cut to {TEXT_MAX} bytes"));
             }

@@ -132,7 +132,7 @@ pub(super) fn default_ports(machine: &Machine) -> Seen<Vec<String>> {
             });
         match routes {
             Ok(routes) => {
-                ports.extend(routes.iter().filter_map(|route| route["dev"].as_str().map(str::to_owned)))
+                ports.extend(routes.iter().filter_map(|route| route["dev"].as_str().map(str::to_owned)));
             }
             Err(why) => return Seen::unseen(why),
         }
