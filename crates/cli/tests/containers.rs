@@ -106,7 +106,7 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
         fs::create_dir(&destination).unwrap();
         succeed(lunway(&["backup", "run", "ram:64K", destination.to_str().unwrap(), "--json"]));
     }
-    let short = ["--rw", "read", "--pairs", "2", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
+    let short = ["--rw", "read", "--pairs", "6", "--rounds", "1", "--time", "10ms", "--ramp", "0ms"];
     let rows: Vec<Vec<&str>> = match (command, place) {
         ("bench", "DEVICE") => vec![vec!["bench", device, "--rw", "read", "--size", "4K"]],
         ("compare", _) => vec![
@@ -148,15 +148,61 @@ fn opening(command: &str, place: &str, device: &str, folder: &Path) -> Vec<Vec<S
     rows.iter().map(|row| row.iter().map(|word| (*word).to_owned()).collect()).collect()
 }
 
-/// Every place of the command line that names a device.
-fn device_places() -> Vec<(String, String)> {
+/// The commands on a virtual disk that take `file` where `place` of `command` names it. `good` is a VHDX file, `made` a
+/// name that is free.
+fn taking(command: &str, place: &str, file: &str, folder: &Path) -> Vec<Vec<String>> {
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (good, made, nbd) = (path("good.vhdx"), path("made.avhdx"), format!("unix:{}", path("nbd")));
+    if !Path::new(&good).exists() {
+        succeed(lunway(&["disk", "create", &good, "--size", "1M"]));
+    }
+    let rows: Vec<Vec<&str>> = match (command, place) {
+        // What is made there takes no place of another file: the destruction tests.
+        ("disk create", "FILE") | ("disk snapshot", "CHILD") | (_, "--fuse" | "--nbd") => vec![],
+        // Results.
+        (_, "--json-file" | "--html-file") => vec![],
+        ("disk create", "--parent") => vec![vec!["disk", "create", &made, "--parent", file]],
+        ("disk convert", "--parent") => vec![vec!["disk", "convert", "ram:1M", &made, "--parent", file]],
+        ("disk rebase", "--parent") => vec![vec!["disk", "rebase", &good, "--parent", file]],
+        ("disk merge", "--into") => vec![vec!["disk", "merge", &good, "--into", file]],
+        ("disk info" | "disk map" | "disk check" | "disk repair" | "disk merge", "FILE") => {
+            vec![command.split(' ').chain([file]).collect()]
+        }
+        ("disk compact", "FILE") => {
+            vec![vec!["disk", "compact", file], vec!["disk", "compact", file, "--estimate"]]
+        }
+        ("disk resize", "FILE") => vec![vec!["disk", "resize", file, "8M", "--force"]],
+        ("disk snapshot", "FILE") => vec![vec!["disk", "snapshot", file, &made]],
+        ("disk rebase", "FILE") => vec![vec!["disk", "rebase", file, "--parent", &good]],
+        ("disk set", "FILE") => vec![vec!["disk", "set", file, "--new-id", "--force"]],
+        ("disk mount", "FILE") => vec![vec!["disk", "mount", file, "--nbd", &nbd]],
+        _ => panic!("`{command}` takes a file as {place}: give it a row"),
+    };
+    rows.iter().map(|row| row.iter().map(|word| (*word).to_owned()).collect()).collect()
+}
+
+/// Every place of the command line that names a device, and with `disk` those that name a file.
+fn places_of(is_device: bool) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for command in commands() {
-        let devices = places(&help(&command)).into_iter().filter(|(_, is_device)| *is_device);
-        found.extend(devices.map(|(place, _)| (command.join(" "), place)));
+        let name = command.join(" ");
+        if !is_device && !name.starts_with("disk ") {
+            continue;
+        }
+        let wanted = places(&help(&command)).into_iter().filter(|(_, device)| *device == is_device);
+        found.extend(wanted.map(|(place, _)| (name.clone(), place)));
     }
     assert!(found.len() >= 9, "{found:?}");
     found
+}
+
+/// Runs a command on a container that is named without its format, which must refuse it with the words that settle it.
+fn refused(command: Command, words: &[String], container: &str, name: &str) {
+    let output = finish(command, PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+    let sentence = format!("{container} is {name}, not raw data");
+    assert!(said.contains(&sentence) && said.contains(&format!("raw:{container}")), "{words:?}: {said}");
 }
 
 /// `lunway serve -c FILE`, killed when dropped.
@@ -215,7 +261,7 @@ fn a_container_that_is_named_without_its_format_is_refused_by_every_command_that
     fs::write(path("first.img"), vec![0; 1 << 20]).unwrap();
     fs::write(path("lunway.toml"), configuration(&[path("first.img")])).unwrap();
     let daemon = Daemon::start(folder.path());
-    let places = device_places();
+    let (places, files) = (places_of(true), places_of(false));
     for (container, name) in containers(folder.path()) {
         let before = fs::read(&container).unwrap();
         let device = container.to_str().unwrap();
@@ -223,14 +269,13 @@ fn a_container_that_is_named_without_its_format_is_refused_by_every_command_that
             for words in opening(command, place, device, folder.path()) {
                 // What names its own socket must not meet that daemon.
                 let running = if command == "serve" { lunway(&words) } else { daemon.command(&words) };
-                let output = finish(running, PATIENCE);
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
-                let sentence = format!("{device} is {name}, not raw data");
-                assert!(
-                    said.contains(&sentence) && said.contains(&format!("raw:{device}")),
-                    "{words:?}: {said}"
-                );
+                refused(running, &words, device, name);
+            }
+        }
+        for (command, place) in &files {
+            for words in taking(command, place, device, folder.path()) {
+                refused(lunway(&words), &words, device, name);
+                assert!(!path("made.avhdx").exists(), "{words:?}");
             }
         }
         assert!(fs::read(&container).unwrap() == before, "{name} was changed");
@@ -250,16 +295,35 @@ fn a_container_that_is_named_without_its_format_is_refused_by_every_command_that
     }
 }
 
+/// Commands that are served until they are stopped: they are not run where they would succeed.
+const STAYS: [&str; 4] = ["attach", "serve", "disk mount", "backup mount"];
+
 #[test]
 fn raw_disks_are_raw_whatever_they_are_formatted_with() {
     let folder = tempfile::tempdir().unwrap();
+    let places = places_of(true);
     let disks = raw_disks(folder.path());
     for disk in &disks {
         let device = disk.to_str().unwrap();
-        succeed(lunway(&["inspect", device]));
+        let before = fs::read(disk).unwrap();
         succeed(lunway(&["inspect", &format!("raw:{device}?cache=none")]));
-        succeed(lunway(&["bench", device, "--rw", "read", "--size", "4K"]));
-        succeed(lunway(&["copy", device, "null:1G"]));
+        for (command, place) in places.iter().filter(|(command, _)| !STAYS.contains(&command.as_str())) {
+            // A daemon's are below.
+            if command.starts_with("lun ") {
+                continue;
+            }
+            for words in opening(command, place, device, folder.path()) {
+                // What is there is kept without a word for the contrary, and is put back after one.
+                let output = finish(lunway(&words), PATIENCE);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                let kept =
+                    said.contains("holds data") || said.contains("nothing on") || said.contains("already");
+                assert!(!said.contains("not raw data"), "{words:?}: {said}");
+                assert!(output.status.success() || kept, "{words:?}: {said}");
+                fs::write(disk, &before).unwrap();
+                let _ = fs::remove_file(folder.path().join("made.vhdx"));
+            }
+        }
     }
     fs::write(folder.path().join("lunway.toml"), configuration(&disks)).unwrap();
     let daemon = Daemon::start(folder.path());
@@ -268,6 +332,46 @@ fn raw_disks_are_raw_whatever_they_are_formatted_with() {
         let kept = format!("device = \"raw:{}\"   # ours", disk.display());
         assert!(daemon.file().contains(&kept), "{}", daemon.file());
     }
+}
+
+/// A raw disk whose guest wrote a VHDX image into it: `child`, whose parent would be a file of the host. What a guest
+/// writes must not make the host take its disk for a VHDX file, not even where the guest has undone the first bytes.
+#[test]
+fn a_raw_disk_into_which_a_guest_wrote_a_vhdx_is_no_vhdx_for_any_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (parent, child) = (path("host.vhdx"), path("child.avhdx"));
+    succeed(lunway(&["disk", "create", &parent, "--size", "4M"]));
+    succeed(lunway(&["disk", "snapshot", &parent, &child]));
+    let mut image = fs::read(&child).unwrap();
+    image.resize(16 << 20, 0);
+    let disk = path("disk.img");
+    fs::write(&disk, &image).unwrap();
+    for (command, place) in &places_of(false) {
+        for words in taking(command, place, &disk, folder.path()) {
+            refused(lunway(&words), &words, &disk, "a VHDX image");
+            assert!(!Path::new(&path("made.avhdx")).exists(), "{words:?}");
+            // The word for it: the bytes of a raw disk, of which no format is known.
+            let raw = format!("raw:{disk}");
+            for words in taking(command, place, &raw, folder.path()) {
+                let output = finish(lunway(&words), PATIENCE);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                let estimate = words.contains(&"--estimate".to_owned());
+                assert_eq!(output.status.code(), Some(i32::from(!estimate)), "{words:?}: {said}");
+                let expected = said.contains("is not a VHDX file by its name") || said.contains("nothing on");
+                assert!(estimate || expected, "{words:?}: {said}");
+            }
+            assert!(fs::read(&disk).unwrap() == image, "{words:?} changed the guest's disk");
+        }
+    }
+    // Its zeroes become holes, as those of any raw disk; the bytes stay.
+    succeed(lunway(&["disk", "compact", &format!("raw:{disk}"), "--mode", "prezeroed"]));
+    assert!(fs::read(&disk).unwrap() == image);
+    // The same bytes are a VHDX file under the name of one.
+    let named = format!("vhdx:{disk}");
+    assert!(succeed(lunway(&["disk", "info", &named])).contains("differencing"));
+    succeed(lunway(&["disk", "check", &named]));
+    succeed(lunway(&["disk", "compact", &named, "--estimate"]));
 }
 
 #[test]

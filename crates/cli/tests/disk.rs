@@ -292,7 +292,7 @@ fn an_intact_file_of_another_format_is_not_called_damaged() {
     for (words, what) in [
         ("check raw.img", "not a VHDX file"),
         ("repair raw.img", "not a VHDX file"),
-        ("check qcow2.img", "qemu-img check"),
+        ("check qcow2.img", "is a qcow2 image, not raw data: qcow2:"),
     ] {
         let said = folder.refused(words);
         assert!(said.contains(what) && !said.contains("damaged"), "{words}: {said}");

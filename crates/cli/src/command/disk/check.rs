@@ -11,6 +11,7 @@ use lunway_vhdx::check::{Report, check};
 use lunway_vhdx::{Chain, OpenOptions, Repairs, Severity, Span, open_file, repair, repaired_parts};
 use serde_json::{Value, json};
 
+use super::named::vhdx;
 use super::{folder, guids, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
@@ -34,12 +35,9 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let path = &self.file;
-        let cannot = || format!("cannot open {}", path.display());
+        let path = &vhdx(&self.file, RAW)?;
         // One that cannot be read, or is in use, is not told as a broken chain.
-        let file = open_file(path, false).with_context(cannot)?;
-        is_vhdx(path, &file).with_context(cannot)?;
-        drop(file);
+        drop(open_file(path, false).with_context(|| format!("cannot open {}", path.display()))?);
         let chain = Chain::open_files(path, &folder(path), &OpenOptions::read_only(), guids()?);
         let (paths, broken) = match chain {
             Ok(chain) => (chain.paths().to_vec(), None),
@@ -75,37 +73,8 @@ impl Check {
     }
 }
 
-/// Where a VHDX file has a signature (MS-VHDX 2.2): of the file, of its two headers, of its two region tables.
-const SIGNATURES: [(u64, [u8; 4]); 5] = [
-    (0, *b"vhdx"),
-    (64 << 10, *b"head"),
-    (128 << 10, *b"head"),
-    (192 << 10, *b"regi"),
-    (256 << 10, *b"regi"),
-];
-
-/// Tells a file of another format from a VHDX file that is damaged: one that has none of the signatures, and whose name
-/// does not say VHDX.
-fn is_vhdx(path: &Path, file: &File) -> anyhow::Result<()> {
-    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-    let named = extension == "vhdx" || extension == "avhdx";
-    let mut found = [0; 4];
-    let mut signed =
-        |(at, signature): &(u64, [u8; 4])| file.read_exact_at(&mut found, *at).is_ok() && found == *signature;
-    if named || SIGNATURES.iter().any(&mut signed) {
-        return Ok(());
-    }
-    let mut head = [0; 4];
-    // A file that is shorter has no signature either.
-    let _ = file.read_exact_at(&mut head, 0);
-    Err(match &head {
-        b"QFI\xFB" => anyhow!("not a VHDX file but qcow2: `qemu-img check` checks it"),
-        b"KDMV" => anyhow!("not a VHDX file but VMDK: `qemu-img check` checks it"),
-        _ => anyhow!(
-            "not a VHDX file: only those are checked and repaired here; a raw image has nothing to check"
-        ),
-    })
-}
+/// What there is to say of a raw image.
+const RAW: &str = "a raw image has nothing to check or repair";
 
 fn severity_name(severity: Severity) -> &'static str {
     match severity {
@@ -181,10 +150,10 @@ pub(super) struct Repair {
 }
 
 impl Repair {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
+        self.file = vhdx(&self.file, RAW)?;
         let path = &self.file;
         let file = open_to_change(path)?;
-        is_vhdx(path, &file).with_context(|| format!("cannot repair {}", path.display()))?;
         let mut kept = path.as_os_str().to_owned();
         kept.push(".before-repair");
         let kept = PathBuf::from(kept);

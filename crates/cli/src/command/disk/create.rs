@@ -14,6 +14,7 @@ use lunway_vhdx::{
 };
 use serde_json::json;
 
+use super::named::{Named, vhdx};
 use super::parent::open_parent;
 use super::{folder, guids, kind_name};
 use crate::command::copy::{Copy, How};
@@ -137,8 +138,7 @@ pub(super) struct Snapshot {
 
 impl Create {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let path = &self.file;
-        refuse_foreign(path)?;
+        let path = &new_file(&self.file)?;
         if let Some(source) = self.from {
             refuse_existing(path)?;
             let kind = if is_vhd(path) { "vhd" } else { "vhdx" };
@@ -154,7 +154,7 @@ impl Create {
             return print_vhd(path, &made, self.json);
         }
         let made = match &self.parent {
-            Some(parent) => self.layout.make_child(path, parent, self.size)?,
+            Some(parent) => self.layout.make_child(path, &vhdx(parent, "")?, self.size)?,
             None => self.layout.make(path, self.size.unwrap_or_default(), 512)?,
         };
         print(path, &made, self.json)
@@ -163,15 +163,16 @@ impl Create {
 
 impl Convert {
     pub(super) fn run(self) -> Result<(), Failure> {
-        Copy::to_disk(self.source, self.destination, self.layout, self.parent, self.how, self.json).run()
+        let parent = self.parent.map(|parent| vhdx(&parent, "")).transpose()?;
+        Copy::to_disk(self.source, self.destination, self.layout, parent, self.how, self.json).run()
     }
 }
 
 impl Snapshot {
     pub(super) fn run(self) -> Result<(), Failure> {
-        refuse_foreign(&self.child)?;
-        let made = NewDisk::default().make_child(&self.child, &self.file, None)?;
-        print(&self.child, &made, self.json)
+        let child = new_file(&self.child)?;
+        let made = NewDisk::default().make_child(&child, &vhdx(&self.file, RAW)?, None)?;
+        print(&child, &made, self.json)
     }
 }
 
@@ -334,15 +335,21 @@ const FOREIGN: [(&[&str], &str); 3] = [
     (&["vmdk", "vdi"], "such images are made by `qemu-img create`"),
 ];
 
-/// Refuses to make a VHDX or VHD under the name of another format.
-fn refuse_foreign(path: &Path) -> Result<(), Failure> {
+/// How a raw image is frozen, which takes no child.
+const RAW: &str = "`lunway lun snapshot` freezes a raw image while it is served";
+
+/// The file that is to be made, which must not have the name of another format.
+fn new_file(path: &Path) -> Result<PathBuf, Failure> {
+    if let Named::Vhdx(path) = Named::of(path)? {
+        return Ok(path);
+    }
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     match FOREIGN.iter().find(|(ends, _)| ends.contains(&extension.as_str())) {
         Some((_, instead)) => Err(Failure::failed(anyhow!(
             "{} is not the name of a VHDX file: name it *.vhdx; {instead}",
             path.display()
         ))),
-        None => Ok(()),
+        None => Ok(path.to_owned()),
     }
 }
 

@@ -6,22 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use lunway_block::size::HumanSize;
-use lunway_block::spec::DeviceSpec;
-use lunway_device::image_format;
 use lunway_image::{Format, Image, Kind, LayerInfo, Source};
 use serde_json::{Value, json};
 
 use super::names;
 use crate::failure::Failure;
 use crate::terminal;
-
-/// What FILE names, where that is an image of another format than VHDX.
-pub(super) fn named(file: &Path) -> Option<(PathBuf, Format)> {
-    match DeviceSpec::parse(file.to_str()?) {
-        Ok(DeviceSpec::Image { path, format }) => Some((path, image_format(format))),
-        _ => None,
-    }
-}
 
 fn open(path: &Path, format: Format) -> anyhow::Result<Image<File>> {
     Image::open_files(path, format).with_context(|| format!("cannot open {}", path.display()))

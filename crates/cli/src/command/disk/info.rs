@@ -11,6 +11,7 @@ use lunway_vhdx::merge::children;
 use lunway_vhdx::{Chain, Counts, Disk, Kind, Locator, OpenOptions, Parameters, open_unlocked};
 use serde_json::{Value, json};
 
+use super::named::{self, Named};
 use super::{folder, guids, image, kind_name, names, resize};
 use crate::failure::Failure;
 use crate::terminal;
@@ -29,6 +30,9 @@ pub(super) struct Info {
     #[arg(long)]
     json: bool,
 }
+
+/// What shows a raw image, which has no format to inspect.
+const RAW: &str = "of a raw image `lunway disk inside` shows the partitions and file systems";
 
 /// One file, read.
 struct Found {
@@ -51,10 +55,10 @@ struct Found {
 
 impl Info {
     pub(super) fn run(self) -> Result<(), Failure> {
-        if let Some((path, format)) = image::named(&self.file) {
+        if let Named::Image(path, format) = Named::of(&self.file)? {
             return image::info(&path, format, self.json);
         }
-        let path = &self.file;
+        let path = &named::vhdx(&self.file, RAW)?;
         let found = read(path).with_context(|| format!("cannot read {}", path.display()))?;
         match self.json {
             true => terminal::print_json(&found.json(path)),

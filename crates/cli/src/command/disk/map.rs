@@ -1,13 +1,14 @@
 //! `lunway disk map`.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 use lunway_vhdx::{MapSegment, Source};
 
 use super::image::{self, Row};
+use super::named::{self, Named};
 use super::{names, open_chain, source_name};
 use crate::failure::Failure;
 
@@ -39,22 +40,22 @@ impl Map {
             line(format!("{:>16}  {:>16}  {:13}  {:>16}  FILE", "OFFSET", "LENGTH", "WHAT", "AT"));
         }
         let row = |row: Row<'_>| line(if self.json { row.json().to_string() } else { row.text() });
-        match image::named(&self.file) {
-            Some((path, format)) => image::map(&path, format, row)?,
-            None => self.map(row)?,
+        match Named::of(&self.file)? {
+            Named::Image(path, format) => image::map(&path, format, row)?,
+            _ => map(&named::vhdx(&self.file, "")?, row)?,
         }
         written.and_then(|()| out.flush()).map_err(Failure::Output)
     }
+}
 
-    fn map(&self, mut each: impl FnMut(Row<'_>)) -> anyhow::Result<()> {
-        let chain = open_chain(&self.file)?;
-        let files: Vec<String> = chain.paths().iter().map(|path| names(std::slice::from_ref(path))).collect();
-        let mapped = chain.map(0, chain.size(), |segment| {
-            let MapSegment { offset, len, source, level } = segment;
-            let at = if let Source::File(at) = source { Some(at) } else { None };
-            let file = files.get(level).map_or("", String::as_str);
-            each(Row { offset, len, what: source_name(source), at, file });
-        });
-        mapped.with_context(|| format!("reading the block table of {}", self.file.display()))
-    }
+fn map(path: &Path, mut each: impl FnMut(Row<'_>)) -> anyhow::Result<()> {
+    let chain = open_chain(path)?;
+    let files: Vec<String> = chain.paths().iter().map(|path| names(std::slice::from_ref(path))).collect();
+    let mapped = chain.map(0, chain.size(), |segment| {
+        let MapSegment { offset, len, source, level } = segment;
+        let at = if let Source::File(at) = source { Some(at) } else { None };
+        let file = files.get(level).map_or("", String::as_str);
+        each(Row { offset, len, what: source_name(source), at, file });
+    });
+    mapped.with_context(|| format!("reading the block table of {}", path.display()))
 }

@@ -13,6 +13,7 @@ use lunway_vhdx::Chain;
 use lunway_vhdx::merge::{Go, Outcome, children, merge_files};
 use serde_json::json;
 
+use super::named::vhdx;
 use super::{child_names, folder, guids, names, open_chain};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
@@ -93,13 +94,17 @@ impl Merge {
         }
     }
 
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
+        self.file = vhdx(&self.file, "")?;
         let path = &self.file;
         let chain = open_chain(path)?;
         let paths = chain.paths().to_vec();
         let (size, sector) = (chain.size(), chain.disks()[0].parameters().logical_sector);
         let into = match &self.into {
-            Some(into) => into.canonicalize().with_context(|| format!("cannot find {}", into.display()))?,
+            Some(into) => {
+                let into = vhdx(into, "")?;
+                into.canonicalize().with_context(|| format!("cannot find {}", into.display()))?
+            }
             None => paths.get(1).cloned().ok_or_else(|| {
                 Failure::failed(anyhow!("{} has no parent: it is not a differencing disk", path.display()))
             })?,

@@ -11,6 +11,7 @@ mod inside;
 mod map;
 mod merge;
 mod mount;
+mod named;
 mod parent;
 mod resize;
 mod set;
@@ -115,20 +116,7 @@ fn open_to_change(path: &Path) -> anyhow::Result<File> {
 /// Refuses to change what other disks were made on: their data would be wrong without a word, so Windows and this
 /// program refuse to open them then.
 fn no_children(path: &Path, what: &str) -> anyhow::Result<()> {
-    let found = children(path).map_err(|error| match error {
-        lunway_vhdx::OpenError::NotVhdx => anyhow!(
-            "{} is not a VHDX file, and only those can be {what} here{}",
-            path.display(),
-            if what == "resized" {
-                "; resize a raw file with truncate, or with `lunway lun resize` while it is served"
-            } else {
-                ""
-            }
-        ),
-        error => {
-            anyhow::Error::from(error).context(format!("cannot look for children of {}", path.display()))
-        }
-    })?;
+    let found = children(path).with_context(|| format!("cannot look for children of {}", path.display()))?;
     match found.as_slice() {
         [] => Ok(()),
         found => Err(anyhow!(

@@ -6,7 +6,8 @@ use clap::{ArgGroup, Args};
 use lunway_nbd::Address;
 use lunway_vhdx::merge::children;
 
-use super::{image, names};
+use super::named::{Named, vhdx};
+use super::names;
 use crate::command::attach::Attach;
 use crate::failure::Failure;
 
@@ -47,9 +48,10 @@ pub(super) struct Mount {
 impl Mount {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Self { file, fuse, nbd, read_only, json } = self;
-        if image::named(&file).is_some() {
+        if let Named::Image(..) = Named::of(&file)? {
             return Attach::of_file(file.display().to_string(), nbd, fuse, true, json).run();
         }
+        let file = vhdx(&file, "`lunway attach` takes raw images")?;
         // One that cannot be looked at says why when it is opened.
         let children = children(&file).unwrap_or_default();
         if !children.is_empty() && !read_only {

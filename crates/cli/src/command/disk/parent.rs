@@ -8,6 +8,7 @@ use clap::Args;
 use lunway_vhdx::{Disk, Locator, OpenOptions, open_file, relative_path, set_parent};
 use serde_json::json;
 
+use super::named::vhdx;
 use super::{guids, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
@@ -37,7 +38,7 @@ pub(super) struct Rebase {
 
 impl Rebase {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let (path, parent_path) = (&self.file, &self.parent);
+        let (path, parent_path) = (&vhdx(&self.file, "")?, &vhdx(&self.parent, "")?);
         let cannot = || format!("cannot rebase {}", path.display());
         if open_chain(parent_path)
             .with_context(cannot)?

@@ -12,6 +12,7 @@ use lunway_filesystem::partition::{Gpt, HEAD, Table, Write};
 use lunway_vhdx::{Chain, DiskError, OpenOptions, resize};
 use serde_json::json;
 
+use super::named::vhdx;
 use super::{folder, guids, no_children, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
@@ -50,6 +51,9 @@ pub(super) struct Resize {
     json: bool,
 }
 
+/// How a raw image is resized, which is as long as its disk.
+const RAW: &str = "resize a raw file with truncate, or with `lunway lun resize` while it is served";
+
 /// What the disk is before.
 struct Before {
     size: u64,
@@ -59,7 +63,8 @@ struct Before {
 }
 
 impl Resize {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
+        self.file = vhdx(&self.file, RAW)?;
         let path = &self.file;
         if !self.force {
             no_children(path, "resized")?;

@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args};
 use lunway_vhdx::{Disk, Identity, OpenOptions, set_identity};
 use serde_json::json;
 
+use super::named::vhdx;
 use super::{guids, no_children, open_to_change};
 use crate::failure::Failure;
 use crate::terminal;
@@ -39,7 +40,7 @@ pub(super) struct Set {
 
 impl Set {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let path = &self.file;
+        let path = &vhdx(&self.file, "")?;
         if !self.force {
             no_children(path, "changed")?;
         }

@@ -19,6 +19,7 @@ use lunway_vhdx::{Chain, Disk, Kind, OpenOptions, divide_blocks, pack_metadata};
 use serde_json::{Value, json};
 
 use super::discard::partitions;
+use super::named::{Named, vhdx};
 use super::{folder, guids, no_children, open_chain, open_to_change};
 use crate::failure::Failure;
 use crate::{interrupt, progress, terminal};
@@ -122,11 +123,16 @@ impl Size {
 }
 
 impl Compact {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
+        self.file = match Named::of(&self.file)? {
+            Named::Vhdx(path) => path,
+            Named::Raw { path, spec } => {
+                self.file = path;
+                return self.raw(&spec);
+            }
+            Named::Image(..) => vhdx(&self.file, "")?,
+        };
         let path = &self.file;
-        if raw::is_raw(path) {
-            return self.raw();
-        }
         let chain = open_chain(path)?;
         if chain.disks()[0].parameters().kind == Kind::Fixed {
             return Err(Failure::failed(anyhow!(

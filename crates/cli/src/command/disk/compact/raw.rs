@@ -1,13 +1,10 @@
 //! `lunway disk compact` on a raw disk image: what is dead becomes holes.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use lunway_block::size::HumanSize;
-use lunway_block::spec::{DeviceSpec, FileCache, FileFormat};
+use lunway_block::spec::DeviceSpec;
 use lunway_compact::Mode;
 use lunway_device::{OpenOptions, Opened};
 use lunway_filesystem::{Ranges, tree};
@@ -20,21 +17,8 @@ use crate::device::{self, Waiter};
 use crate::failure::Failure;
 use crate::{interrupt, terminal};
 
-/// Whether a file is to be taken as a raw image: it does not begin as a VHDX file, and is not called one.
-pub(super) fn is_raw(path: &Path) -> bool {
-    let named = |name: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(name));
-    let kind = path.metadata().map(|metadata| metadata.file_type());
-    if named("vhdx") || named("avhdx") || !kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device()) {
-        return false;
-    }
-    // The signature of a VHDX file ([MS-VHDX] 2.2.1).
-    let mut signature = [0; 8];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut signature));
-    read.is_ok() && signature != *b"vhdxfile"
-}
-
 impl Compact {
-    pub(super) fn raw(&self) -> Result<(), Failure> {
+    pub(super) fn raw(&self, spec: &DeviceSpec) -> Result<(), Failure> {
         let path = &self.file;
         if self.block_size.is_some() {
             return Err(Failure::Usage(format!(
@@ -48,11 +32,9 @@ impl Compact {
                 path.display()
             )));
         }
-        let (format, cache) = (FileFormat::Unsaid, FileCache::WriteBack);
-        let spec = DeviceSpec::File { path: path.clone(), format, cache };
         let options = OpenOptions { read_only: self.estimate, ..OpenOptions::default() };
         let waiter = Waiter::new()?;
-        let opened = waiter.wait(device::open(&spec, &options))?;
+        let opened = waiter.wait(device::open(spec, &options))?;
         let text = self.dig(&opened, &waiter);
         let closed = waiter.wait(opened.close());
         let text = text?;
