@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use lunway_block::spec::DeviceSpec;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::report_file::ReportFile;
@@ -96,6 +96,16 @@ impl Files {
     }
 }
 
+/// A document with the object by which a report of ours is known, which may be replaced.
+fn stamped(mut document: Value) -> Value {
+    if let Some(document) = document.as_object_mut() {
+        document
+            .entry("lunway")
+            .or_insert_with(|| json!({ "version": env!("CARGO_PKG_VERSION"), "schema": 1 }));
+    }
+    document
+}
+
 /// Whether a file's name means standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
@@ -118,7 +128,7 @@ impl<'a> Output<'a> {
         if !print && path.is_none() {
             return Ok(());
         }
-        let text = serde_json::to_string_pretty(&document()).context("cannot build JSON")?;
+        let text = serde_json::to_string_pretty(&stamped(document())).context("cannot build JSON")?;
         if print || path.is_some_and(|path| is_stdout(path)) {
             terminal::print(&text)?;
         }
@@ -167,8 +177,6 @@ impl<'a> Output<'a> {
 mod tests {
     use std::fs;
 
-    use serde_json::json;
-
     use super::*;
 
     fn files(json_file: &Path, html_file: &Path) -> Files {
@@ -186,7 +194,9 @@ mod tests {
         let files = files(&there, &nowhere);
         let mut output = files.output(std::iter::empty());
         let written = output.files(&files, || json!({ "mb_s": 1 }), String::new);
-        assert_eq!(fs::read_to_string(&there).unwrap(), "{\n  \"mb_s\": 1\n}\n");
+        let text = fs::read_to_string(&there).unwrap();
+        assert!(text.ends_with("}\n") && lunway_report::Saved::is_ours(&text), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["mb_s"], 1);
         let Err(Failure::Failed(error)) = written else { panic!("written") };
         assert_eq!(error.to_string(), format!("cannot write {}", nowhere.display()));
         assert_eq!(output.written, [there.as_path()]);

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use lunway_block::spec::DeviceSpec;
 use lunway_report::{FILE_MAX, Saved};
-use serde_json::Value;
 
 use crate::failure::Failure;
 
@@ -169,14 +168,7 @@ fn is_report(path: &Path, metadata: &Metadata) -> bool {
     }
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(FILE_MAX).read_to_string(&mut text));
-    if read.is_err() {
-        return false;
-    }
-    // bench writes fio's layout with an object of ours in it; a stream says in its first line what it is.
-    let first_line = text.lines().next().unwrap_or_default();
-    let is_ours =
-        |text: &str| serde_json::from_str(text).is_ok_and(|value: Value| value["lunway"].is_object());
-    is_ours(&text) || is_ours(first_line) || Saved::parse(&text).is_ok()
+    read.is_ok() && Saved::is_ours(&text)
 }
 
 /// The file or block device that a device is made of, whatever is around it.
@@ -225,18 +217,13 @@ mod tests {
     fn an_older_report_and_an_empty_file_are_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
-        for old in [
-            "",
-            "{\"lunway\":{\"schema\":1}}",
-            "{\"lunway\":{\"schema\":1}}\n{\"second\":1}\n",
-            "{\"measures\":[]}",
-        ] {
+        for old in ["", "{\"lunway\":{\"schema\":1}}", "{\"lunway\":{\"schema\":1}}\n{\"second\":1}\n"] {
             fs::write(&path, old).unwrap();
             report(&path).check(&[]).unwrap();
             report(&path).write("new").unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), "new", "{old}");
         }
-        for foreign in ["{}", "[1]", "<html></html>", "text"] {
+        for foreign in ["{}", "[1]", "<html></html>", "text", "{\"measures\":[]}", "{\"experiment\":\"x\"}"] {
             fs::write(&path, foreign).unwrap();
             assert!(report(&path).check(&[]).is_err(), "{foreign}");
         }
@@ -262,7 +249,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("a.json"), folder.path().join("latest"));
         std::os::unix::fs::symlink("a.json", &link).unwrap();
-        for text in ["{\"lunway\":{}}", "{\"lunway\":{\"schema\":1}}"] {
+        for text in ["{\"lunway\":{\"schema\":1}}", "{\"lunway\":{\"schema\":1},\"x\":2}"] {
             report(&link).check(&[]).unwrap();
             report(&link).write(text).unwrap();
             assert_eq!(fs::read_to_string(&file).unwrap(), text);

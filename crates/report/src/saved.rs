@@ -110,6 +110,15 @@ impl Saved {
         })
     }
 
+    /// Whether a file was written by lunway: a page, a document, or a stream of lines of which the first is ours.
+    ///
+    /// Stricter than [`parse`](Self::parse), since such a file may be replaced: JSON of another program that could be
+    /// compared as well is not ours.
+    pub fn is_ours(text: &str) -> bool {
+        let ours = |text: &str| serde_json::from_str(text).is_ok_and(|value: Value| shapes::is_ours(&value));
+        ours(json(text).unwrap_or(text)) || ours(text.lines().next().unwrap_or_default())
+    }
+
     /// Takes the samples of another run of the same thing as further samples of its own.
     pub fn join(&mut self, other: Self) {
         for measure in other.measures {
@@ -253,6 +262,33 @@ mod tests {
             assert_eq!(saved.results, document.results);
             let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs();
             assert_eq!(saved.created.map(seconds), Some(seconds(document.created)));
+        }
+    }
+
+    #[test]
+    fn only_what_lunway_wrote_is_ours() {
+        let stream =
+            "{\"event\":\"start\",\"lunway\":{\"version\":\"0.1.0\",\"schema\":1}}\n{\"event\":\"end\"}\n";
+        for text in [&html(&document()), &data(&document()).to_string(), stream] {
+            assert!(Saved::is_ours(text), "{text}");
+        }
+        let page = |data: &str| format!("<script type=\"application/json\" id=\"data\">{data}</script>");
+        for foreign in [
+            "",
+            "{}",
+            "[1]",
+            "<html></html>",
+            "text",
+            "{\"measures\":[]}",
+            "{\"measures\":[{\"name\":\"blood pressure\",\"samples\":[120]}]}",
+            "{\"experiment\":\"double slit\"}",
+            "{\"experiment\":\"double slit\",\"rows\":[]}",
+            "{\"plan\":{\"arms\":[]}}",
+            "{\"lunway\":{\"host\":\"192.0.2.1\"}}",
+            "{\"lunway\":\"yes\",\"measures\":[]}",
+            &page("{\"measures\":[]}"),
+        ] {
+            assert!(!Saved::is_ours(foreign), "{foreign}");
         }
     }
 

@@ -17,6 +17,22 @@ pub(crate) fn measures(value: &Value) -> Option<(&'static str, Vec<Measure>)> {
     value["experiment"].is_string().then(|| ("lab", experiment(value)))
 }
 
+/// Whether lunway wrote `value`. What it writes now says so by a `lunway` object with the schema; comparisons and
+/// experiments did not always, and are known by all that only they have together.
+pub(crate) fn is_ours(value: &Value) -> bool {
+    let (stamp, plan) = (&value["lunway"], &value["plan"]);
+    let lists = |names: &[&str]| names.iter().all(|&name| value[name].is_array());
+    let stamped = stamp["schema"].is_u64();
+    let comparison = plan["arms"].is_array()
+        && plan["control"].is_string()
+        && plan["warm_up"].is_u64()
+        && lists(&["rows", "aa", "runs"]);
+    let experiment = value["experiment"].is_string()
+        && value["figures"].is_object()
+        && lists(&["links", "rows", "matrix", "comparisons"]);
+    stamped || comparison || experiment
+}
+
 fn part(value: &Value) -> String {
     clean(value.as_str().unwrap_or_default(), PART_MAX)
 }
@@ -69,6 +85,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn comparisons_and_experiments_without_a_stamp_are_ours_by_all_that_they_have() {
+        let comparison = json!({
+            "plan": { "arms": ["a.img", "b.img"], "control": "a.img", "pairs": 2, "warm_up": 1 },
+            "rows": [], "aa": [], "runs": [],
+        });
+        let experiment = json!({
+            "experiment": "control", "figures": {}, "links": [], "rows": [], "matrix": [], "comparisons": [],
+        });
+        for ours in [comparison, experiment] {
+            assert!(is_ours(&ours));
+            for name in ours.as_object().unwrap().keys() {
+                let mut less = ours.clone();
+                less.as_object_mut().unwrap().remove(name);
+                assert!(!is_ours(&less), "without {name}");
+            }
+        }
+    }
 
     #[test]
     fn a_comparison_gives_each_device_its_figures() {
