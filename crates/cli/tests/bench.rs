@@ -196,3 +196,32 @@ fn the_script_takes_the_jobs_own_rate_from_a_result_that_has_the_wires_too() {
     let said: f64 = String::from_utf8(said.stdout).unwrap().trim().parse().unwrap();
     assert!((said / own - 1.0).abs() < 1e-3, "{said} of {own}");
 }
+
+/// The table's share of the wire: measured again where it cannot be, and unknown where that does not help.
+#[test]
+fn the_performance_table_shows_no_share_that_cannot_be() {
+    let script = include_str!("../../../script/bench");
+    let function = |name: &str| {
+        let (_, rest) = script.split_once(&format!("\n{name}() {{")).unwrap();
+        // A function of one line ends with it.
+        let end = if rest.starts_with('\n') { "\n}" } else { "; }\n" };
+        format!("{name}() {{{}{end}\n", rest.split_once(end).unwrap().0)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("0.wire"), "90\n100\n110\n").unwrap();
+    let stub = "measure() { [ \"$*\" = \"wire - write 1048576 16 -\" ] && echo \"$AGAIN\"; }\nrounds=3\n";
+    let rows = [
+        ("90", "1", "100 0.90"),
+        ("105", "1", "100 1.05"),
+        ("140", "130", "130 1.08"),
+        ("140", "120", "120 unknown"),
+    ];
+    for (ours, again, expected) in rows {
+        let call = format!("work={}\nwire_and_share {ours} 0 write 1048576 16", folder.path().display());
+        let script = [function("median"), function("wire_and_share"), stub.to_owned(), call].concat();
+        let _ = fs::remove_file(folder.path().join("0.again"));
+        let mut command = Command::new("bash");
+        command.args(["-euc", &script]).env("AGAIN", again);
+        assert_eq!(succeed(command).trim(), expected, "{ours} {again}");
+    }
+}

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 
 use crate::NetError;
 
@@ -17,10 +17,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// A connection on which nothing moves for this long is given up.
 pub(crate) const STALL: Duration = Duration::from_secs(10);
 
-/// How long a socket is watched without sleeping before a blocking read: as long as the initiator's driver does, whose
+/// How long a socket is watched without sleeping before a blocking call: as long as the initiator's driver does, whose
 /// limit round trips are. Waking a sleeping core takes 20–40 µs, more than a round trip on one machine.
 const WATCH: Duration = Duration::from_micros(50);
-/// How many reads sleep at once after one that was watched for in vain: then watching costs a hundredth of the time.
+/// How many waits sleep at once after one that was watched for in vain: then watching costs a hundredth of the time.
 const SLEEPS: u32 = 64;
 
 /// Asks measurements and responders to end; clones ask the same ones.
@@ -50,7 +50,7 @@ pub(crate) struct Line<'a> {
     stream: &'a TcpStream,
     stop: &'a Stop,
     deadline: Instant,
-    /// Reads that sleep at once, as watching was in vain.
+    /// Waits that sleep at once, as watching was in vain.
     sleeps: u32,
 }
 
@@ -85,20 +85,51 @@ impl<'a> Line<'a> {
     /// The same, and watches the socket before it sleeps, as long as that pays. In between others may have the core:
     /// the other end may need it.
     pub(crate) fn read_watching(&mut self, into: &mut [u8]) -> Result<usize, NetError> {
+        let since = Instant::now();
+        while self.keeps_watching(since) {
+            if let Some(bytes) = self.read_now(into)? {
+                return Ok(bytes);
+            }
+            thread::yield_now();
+        }
+        self.read(into)
+    }
+
+    /// What is there already; `None`: nothing.
+    pub(crate) fn read_now(&self, into: &mut [u8]) -> Result<Option<usize>, NetError> {
+        now(rustix::net::recv(self.stream, into, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes))
+    }
+
+    /// What there is room for now; `None`: not a byte.
+    pub(crate) fn write_now(&self, from: &[u8]) -> Result<Option<usize>, NetError> {
+        now(rustix::net::send(self.stream, from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+    }
+
+    /// Whether a wait that began at `since` looks at the socket once more, or sleeps: after one that was watched for in
+    /// vain, [`SLEEPS`] waits sleep at once.
+    pub(crate) fn keeps_watching(&mut self, since: Instant) -> bool {
         if self.sleeps > 0 {
             self.sleeps -= 1;
-            return self.read(into);
+            return false;
         }
+        let watches = since.elapsed() < WATCH;
+        if !watches {
+            self.sleeps = SLEEPS;
+        }
+        watches
+    }
+
+    /// The same as [`write`](Self::write), and watches the socket before it sleeps, as
+    /// [`read_watching`](Self::read_watching) does.
+    pub(crate) fn write_watching(&mut self, from: &[u8]) -> Result<usize, NetError> {
         let since = Instant::now();
-        while since.elapsed() < WATCH {
-            match rustix::net::recv(self.stream, &mut *into, RecvFlags::DONTWAIT) {
-                Ok((bytes, _)) => return Ok(bytes),
-                Err(Errno::AGAIN | Errno::INTR) => thread::yield_now(),
-                Err(error) => return Err(io::Error::from(error).into()),
+        while self.keeps_watching(since) {
+            if let Some(bytes) = self.write_now(from)? {
+                return Ok(bytes);
             }
+            thread::yield_now();
         }
-        self.sleeps = SLEEPS;
-        self.read(into)
+        self.write(from)
     }
 
     /// As much as there is room for, at least one byte.
@@ -153,5 +184,14 @@ impl<'a> Line<'a> {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+}
+
+/// The result of a call that does not wait; `None`: it would have.
+fn now(done: rustix::io::Result<usize>) -> Result<Option<usize>, NetError> {
+    match done {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(io::Error::from(error).into()),
     }
 }
