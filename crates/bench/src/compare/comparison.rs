@@ -84,8 +84,11 @@ impl Comparison {
         let candidates = |row| (1..plan.arms.len()).map(move |arm| (row, arm));
         let family =
             rows.clone().flat_map(candidates).map(|(row, arm)| runs.pairs(row, arm, runs.of(row, arm)));
-        let contrasts = decide(plan, family.collect());
+        let mut contrasts = decide(plan, family.collect());
         let again = decide(plan, rows.map(|row| runs.pairs(row, 0, runs.again(row))).collect());
+        for contrast in &mut contrasts {
+            contrast.withdraw_below_resolution(&again[contrast.row]);
+        }
         let trust = Trust::of(plan, &runs, &contrasts, &again);
         Self { plan: plan.clone(), runs, contrasts, again, trust, complete }
     }

@@ -17,7 +17,7 @@ pub enum Verdict {
     Slower,
     /// Within the margin of the control, whichever way.
     NoMeaningfulDifference,
-    /// The interval reaches across the margin.
+    /// The interval reaches across the margin, or into that of the control against itself.
     CannotTell,
 }
 
@@ -69,6 +69,28 @@ pub struct Contrast {
     pub verdict: Verdict,
     /// How many more pairs would probably tell; `None` where it is told, or where no number would be honest.
     pub more_pairs: Option<u32>,
+}
+
+impl Contrast {
+    /// Takes back a verdict of faster or slower that the set-up cannot carry: where the near end of the interval lies
+    /// within the interval of `again`, the control against itself, a machine that does not tell two runs of one device
+    /// apart to that degree has not told these apart either.
+    pub(super) fn withdraw_below_resolution(&mut self, again: &Self) {
+        if !matches!(self.verdict, Verdict::Faster | Verdict::Slower) {
+            return;
+        }
+        let (Some((low, high)), Some(itself)) = (self.interval_pct, again.interval_pct) else { return };
+        let near = if low > 0.0 { low } else { high };
+        if near < itself.0 || near > itself.1 {
+            return;
+        }
+        self.verdict = Verdict::CannotTell;
+        // Both intervals must shrink until they lie apart: together to the distance of the two estimates.
+        let widths = (high - low + itself.1 - itself.0) / 2.0;
+        let needed = f64::from(self.pairs) * (widths / (self.diff_pct - again.diff_pct).abs()).powi(2);
+        let more = (needed.ceil() - f64::from(self.pairs)).max(1.0);
+        self.more_pairs = (more <= MORE_PAIRS_MAX).then_some(more as u32);
+    }
 }
 
 /// A contrast's data before it is seen in the company of the others.

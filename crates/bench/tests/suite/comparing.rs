@@ -67,6 +67,28 @@ fn three_per_cent_more_service_time_is_slower_with_the_interval_around_the_truth
 }
 
 #[test]
+fn no_difference_is_told_that_the_control_has_with_itself() {
+    // The control's second run scatters by more than the candidate lies below its first; as often up as down.
+    let machine = Machine::new(17, |_| 1.0);
+    let comparison = carry_out(&Plan { warm_up: 0, ..plan(17) }, |run| {
+        let block = f64::from(run.block.unwrap_or(0));
+        let wobble = if block % 2.0 == 0.0 { block + 1.0 } else { -block };
+        let figure = match run.arm {
+            Arm::Candidate(1) => 950.0,
+            Arm::Candidate(_) => 1000.0,
+            Arm::ControlAgain => 1000.0 * (0.01 * wobble).exp(),
+        };
+        figure * (0.001 * machine.normal()).exp()
+    });
+    let [contrast] = &comparison.contrasts[..] else { panic!("one row") };
+    let (low, high) = comparison.again[0].interval_pct.unwrap();
+    assert!(low < -6.0 && high > 0.0, "{low} {high}");
+    assert!(contrast.p_adjusted < 0.01 && contrast.interval_pct.unwrap().1 < -4.0, "{contrast:?}");
+    assert_eq!((contrast.verdict, contrast.pairs), (Verdict::CannotTell, 30), "it goes on to the last round");
+    assert!(contrast.more_pairs.is_some_and(|more| more > 1), "{contrast:?}");
+}
+
+#[test]
 fn looking_three_times_does_not_make_errors_likelier_than_they_may_be() {
     // The truth lies on the margin, where nothing is ever decided rightly and every look tempts. Normal noise, so that
     // 4,000 are quick.
