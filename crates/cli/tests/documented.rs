@@ -12,7 +12,7 @@ use std::process::Command;
 
 use lunway_foreign::program;
 use serde_json::Value;
-use support::{lunway, succeed};
+use support::{IQN, PATIENCE, finish, lunway, succeed};
 
 /// The pages of the book, README among them.
 fn documents() -> Vec<(PathBuf, String)> {
@@ -255,6 +255,52 @@ fn every_configuration_key_and_field_of_the_interface_is_in_the_book_and_the_man
         paths.contains("Top level: portal") && paths == names_in_the_manual("lunway-paths.toml"),
         "{paths:?}"
     );
+}
+
+/// The blocks of a kind in a section of the page "Clients".
+fn guide(section: &str, kind: &str) -> Vec<String> {
+    let (_, guide) = documents().into_iter().find(|(path, _)| path.ends_with("clients.md")).unwrap();
+    let begin = format!("\n## {section}");
+    let text = guide.split(&begin).nth(1).unwrap_or_else(|| panic!("the page has no section {section}"));
+    let text = text.split("\n## ").next().unwrap();
+    let begin = format!("```{kind}\n");
+    text.split(&begin).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn qemu_does_what_the_guide_says() {
+    let (Some(_), Some(qemu_img)) = (program("qemu-system-x86_64"), program("qemu-img")) else { return };
+    let formats = Command::new(&qemu_img).arg("--help").output().unwrap();
+    if !String::from_utf8_lossy(&formats.stdout).contains(" iscsi") {
+        return lunway_foreign::not_run("QEMU's block-iscsi (Debian: qemu-block-extra)");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    support::image(&folder.path().join("disk.img"), 8 << 20, 4 << 20);
+    let made = ["convert", "-f", "raw", "-O", "qcow2", "disk.img", "image.qcow2"];
+    assert!(Command::new(&qemu_img).args(made).current_dir(&folder).status().unwrap().success());
+    let daemon = support::Served::start(&["--lun", "0=ram:8M"]);
+    let blocks = guide("QEMU", "sh");
+    let [block] = &blocks[..] else { panic!("{blocks:?}") };
+    let block = block.replace("192.0.2.10", &daemon.address).replace("iqn.2026-11.com.example:disks", IQN);
+    for line in block.lines() {
+        // A guest without anything but the disk, which is not started and ends at once.
+        let line = match line.starts_with("qemu-system") {
+            true => {
+                format!("printf 'info block\\nquit\\n' | {line} -display none -nodefaults -S -monitor stdio")
+            }
+            false => line.to_owned(),
+        };
+        let mut command = Command::new("sh");
+        command.args(["-exc", &line]).current_dir(&folder);
+        let output = finish(command, PATIENCE);
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{line}: {said}");
+        assert!(!line.contains("info block") || said.contains("iscsi://"), "{line}: {said}");
+    }
+    let read = folder.path().join("read.img");
+    succeed(lunway(&["copy", &daemon.url(0), read.to_str().unwrap()]));
+    support::assert_same_bytes(&folder.path().join("disk.img"), &read);
 }
 
 #[test]
