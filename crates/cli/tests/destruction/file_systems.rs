@@ -31,7 +31,7 @@ fn on_a_full_file_system(
 
 /// Runs a script, whose arguments are `words`, in a mount namespace. Gives its exit code, standard error and standard
 /// output. None: this machine cannot; the script says so by exit code 77.
-fn with_mounts(
+pub(super) fn with_mounts(
     script: &str,
     words: &[String],
     variables: &[(&str, &Path)],

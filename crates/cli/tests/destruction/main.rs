@@ -8,13 +8,14 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod block_device;
 mod file_systems;
+mod full;
 mod in_use;
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 use support::places::{commands, help, places};
 use support::{PATIENCE, finish, image, lunway, succeed};
@@ -345,32 +346,6 @@ fn a_new_disk_takes_no_place_that_is_taken() {
     }
     assert!([&disk, &base].map(|file| fs::read(file).unwrap()) == before);
     assert!(Path::new(&link).is_symlink() && Path::new(&nothing).is_symlink());
-}
-
-#[test]
-fn a_block_device_takes_no_results_without_force() {
-    let Some(losetup) = lunway_foreign::program("losetup") else { return };
-    if !rustix::process::geteuid().is_root() {
-        return lunway_foreign::not_run("losetup: root");
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().join("disk.img");
-    data(&disk);
-    let attached = Command::new(&losetup).args(["--find", "--show"]).arg(&disk).output().unwrap();
-    if !attached.status.success() {
-        return lunway_foreign::not_run("loop devices (this machine has none)");
-    }
-    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
-    let before = fs::read(&disk).unwrap();
-    let output = finish(
-        lunway(&["bench", "ram:1M", "--rw", "read", "--size", "64K", "--json-file", &device]),
-        PATIENCE,
-    );
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Command::new(&losetup).args(["--detach", &device]).status().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("is a block device"), "{said}");
-    assert!(fs::read(&disk).unwrap() == before);
 }
 
 #[test]

@@ -1,0 +1,151 @@
+//! A full file system under virtual disks, backups, and the files of a running daemon.
+
+use std::fs;
+use std::path::Path;
+
+use super::file_systems::with_mounts;
+use super::support::{IQN, image, lunway, succeed};
+
+/// Runs `words` in a file system without room, where `$HERE/old.vhdx` has the data of `disk.img` in `folder`. Gives the
+/// exit code, what is said, and the names that are there afterwards: the disk must be sound and have its data. `None`:
+/// this machine cannot.
+fn beside_a_disk(folder: &Path, words: &[&str]) -> Option<(Option<i32>, String, String)> {
+    let script = r#"
+        mount -t tmpfs -o size=16m none "$HERE" || exit 77
+        cp --sparse=always "$OUT/old.vhdx" "$HERE/old.vhdx"
+        head -c 64M /dev/zero > "$HERE/fill" 2>/dev/null
+        timeout 60 "$@"; code=$?
+        rm "$HERE/fill"
+        "$LUNWAY" disk check "$HERE/old.vhdx" >&2 || exit 78
+        "$LUNWAY" copy "$HERE/old.vhdx" "$OUT/read.img" --overwrite >/dev/null || exit 79
+        cmp "$OUT/disk.img" "$OUT/read.img" >&2 || exit 80
+        echo "there now:"; ls "$HERE"
+        exit $code"#;
+    let here = folder.join("full");
+    fs::create_dir_all(&here).unwrap();
+    let _ = fs::remove_file(folder.join("read.img"));
+    let program = env!("CARGO_BIN_EXE_lunway");
+    let all: Vec<String> = [&[program], words].concat().iter().map(|&word| word.to_owned()).collect();
+    let (code, said, printed) =
+        with_mounts(script, &all, &[("HERE", &here), ("OUT", folder), ("LUNWAY", Path::new(program))])?;
+    assert!(!matches!(code, Some(78..=80)), "{words:?} harmed the disk ({code:?}): {said}");
+    Some((code, said, printed.rsplit("there now:\n").next().unwrap_or_default().to_owned()))
+}
+
+#[test]
+fn a_full_file_system_leaves_disks_as_they_were_and_nothing_that_looks_complete() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    image(Path::new(&path("disk.img")), 8 << 20, 1 << 20);
+    succeed(lunway(&["copy", &path("disk.img"), &path("whole.img")]));
+    succeed(lunway(&[
+        "disk",
+        "create",
+        &path("old.vhdx"),
+        "--from",
+        &path("disk.img"),
+        "--block-size",
+        "1M",
+    ]));
+    fs::create_dir(path("backups")).unwrap();
+    succeed(lunway(&["backup", "run", &path("disk.img"), &path("backups")]));
+    let at = |name: &str| path(&format!("full/{name}"));
+    let (old, new, vhdx, child) = (at("old.vhdx"), at("new.img"), at("new.vhdx"), at("new.avhdx"));
+    let (source, backups) = (path("disk.img"), path("backups"));
+    // What is left may only have a name that nobody takes for whole.
+    let rows: &[(&[&str], &[&str])] = &[
+        (&["disk", "create", &vhdx, "--size", "4M"], &[]),
+        (&["disk", "create", &vhdx, "--size", "4M", "--fixed"], &[]),
+        (&["disk", "create", &vhdx, "--from", &source], &["new.vhdx.partial"]),
+        (&["disk", "create", &at("new.vhd"), "--size", "8M", "--fixed"], &[]),
+        (&["disk", "convert", &source, &vhdx], &["new.vhdx.partial"]),
+        (&["disk", "convert", &source, &new], &["new.img.partial"]),
+        (&["disk", "snapshot", &old, &child], &[]),
+        // The table of the new size is longer than what the file has reserved for it.
+        (&["disk", "resize", &old, "60T"], &[]),
+        (&["backup", "restore", &backups, &new], &["new.img.partial"]),
+        (&["backup", "restore", &backups, &vhdx], &["new.vhdx.partial"]),
+        (
+            &[
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--no-api",
+                "--open",
+                "--lun",
+                "0=ram:1M",
+                "--save",
+                &at("new.toml"),
+            ],
+            &[],
+        ),
+    ];
+    for (words, left) in rows {
+        let Some((code, said, names)) = beside_a_disk(folder.path(), words) else { return };
+        assert_eq!(code, Some(1), "{words:?}: {said}");
+        assert!(said.to_lowercase().contains("no space left"), "{words:?}: {said}");
+        let new: Vec<_> = names.lines().filter(|name| *name != "old.vhdx").collect();
+        assert!(new.iter().all(|name| left.contains(name)), "{words:?} left {new:?}");
+        // A restore names its destination, of which this is a part.
+        let named = |name: &str| said.contains(name.trim_end_matches(".partial"));
+        assert!(new.iter().all(|name| named(name)), "{words:?} says nothing of {new:?}: {said}");
+    }
+    // Compaction needs no room, or ends as it began.
+    let Some((code, said, names)) = beside_a_disk(folder.path(), &["disk", "compact", &old]) else { return };
+    assert!(code == Some(0) || said.contains("No space left"), "{said}");
+    assert_eq!(names.trim(), "old.vhdx");
+}
+
+#[test]
+fn a_daemon_on_a_full_file_system_says_what_it_could_not_keep_and_serves_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let here = path("full");
+    fs::create_dir(&here).unwrap();
+    succeed(lunway(&["disk", "create", path("disk.vhdx").to_str().unwrap(), "--size", "8M"]));
+    let configuration = format!(
+        "# mine\nlisten = [\"127.0.0.1:0\"]\ncores = 1\nstate_dir = \"{}\"\n[[target]]\nname = \"{IQN}\"\nopen = true\n\
+         [[target.lun]]\nid = 0\ndevice = \"vhdx:disk.vhdx\"\n",
+        path("state").display()
+    );
+    fs::write(path("lunway.toml"), configuration).unwrap();
+    // Each command, then its exit code, between lines of its own.
+    let script = r#"
+        mount -t tmpfs -o size=16m none "$HERE" || exit 77
+        cp --sparse=always "$OUT/disk.vhdx" "$OUT/lunway.toml" "$HERE"
+        export LUNWAY_SOCKET="$OUT/api.sock" LUNWAY_RUNTIME_DIR="$OUT/run"
+        "$LUNWAY" serve -c "$HERE/lunway.toml" --json >"$OUT/ready" 2>"$OUT/log" & daemon=$!
+        trap 'kill $daemon; wait $daemon' EXIT
+        for try in $(seq 600); do [ -s "$OUT/ready" ] && break; sleep 0.1; done
+        cp "$HERE/lunway.toml" "$OUT/before"
+        head -c 64M /dev/zero > "$HERE/fill" 2>/dev/null
+        run() { timeout 60 "$LUNWAY" "$@" 2>&1; echo "exit code $?"; echo ---; }
+        run lun add "$IQN" 7 ram:1M
+        run lun add "$IQN" 8 "$HERE/new.img" --create 4M
+        run lun snapshot "$IQN" 0 "$HERE/child.avhdx"
+        cmp "$OUT/before" "$HERE/lunway.toml" || echo "the configuration is another one"
+        echo ---
+        rm "$HERE/fill"
+        ls "$HERE" | grep -v -e '^disk.vhdx$' -e '^lunway.toml$'
+        echo ---
+        run lun list
+        run lun add "$IQN" 9 ram:1M
+        cat "$HERE/lunway.toml""#;
+    let program = Path::new(env!("CARGO_BIN_EXE_lunway"));
+    let variables =
+        [("HERE", here.as_path()), ("OUT", folder.path()), ("LUNWAY", program), ("IQN", Path::new(IQN))];
+    let Some((_, _, printed)) = with_mounts(script, &[], &variables) else { return };
+    let parts: Vec<&str> = printed.split("---\n").collect();
+    let [add, create, snapshot, same, left, list, again, kept] = parts[..] else { panic!("{printed}") };
+    for refused in [add, create, snapshot] {
+        assert!(refused.contains("No space left") && refused.contains("exit code 1"), "{printed}");
+    }
+    assert!(same.is_empty() && left.is_empty(), "{printed}");
+    // What was refused is not there, and what was served is.
+    assert!(
+        list.contains("disk.vhdx") && !list.contains("child.avhdx") && !list.contains("new.img"),
+        "{list}"
+    );
+    assert!(again.contains("exit code 0"), "{again}");
+    assert!(kept.contains("# mine") && kept.contains("id = 9") && !kept.contains("id = 8"), "{kept}");
+}
