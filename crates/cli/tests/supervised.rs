@@ -6,6 +6,8 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,6 +45,35 @@ fn systemd_hears_when_the_daemon_serves_and_when_it_ends() {
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let serving = lines.iter().find(|line| line["message"] == "serving").unwrap();
     assert_eq!((serving["level"].as_str(), serving["device"].as_str()), (Some("INFO"), Some("ram:1M")));
+}
+
+/// It was shut down with the daemon, and with it systemd's: initiators were refused until the socket unit was restarted.
+#[test]
+fn a_socket_from_systemd_takes_connections_when_the_daemon_has_ended() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // As `sd_listen_fds(3)` has it: descriptor 3, and the process that it is for.
+    let inherited = listener.try_clone().unwrap();
+    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
+    let program = lunway(&["serve", "--listen", &address.to_string(), "--lun", "0=ram:1M"]);
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg(format!("exec 3<&{} && LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"", inherited.as_raw_fd()));
+    command.arg(program.get_program()).args(program.get_args()).stderr(Stdio::null()).stdout(Stdio::piped());
+    for (name, value) in program.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    let mut child = command.spawn().unwrap();
+    drop(inherited);
+    let mut announcement = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut announcement).unwrap();
+    support::succeed(lunway(&["discover", &address.to_string()]));
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert!(wait(&mut child, PATIENCE).unwrap().success());
+    let client = TcpStream::connect(address).unwrap();
+    assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
 }
 
 #[test]

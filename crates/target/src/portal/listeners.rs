@@ -86,16 +86,28 @@ struct State {
 #[derive(Debug)]
 struct Open {
     listener: Arc<TcpListener>,
+    /// Another process has it as well, and goes on with it when this one ends.
+    inherited: bool,
     /// With its real port.
     address: SocketAddr,
     /// `None`: nobody accepts yet.
     accepts: Option<AbortHandle>,
 }
 
+impl Open {
+    /// Connections are refused from now on, also where the socket is open elsewhere.
+    fn refuse(&self) {
+        let _ = socket2::SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
-        // The task holds the socket until it is dropped, which is soon. The port is free now.
-        let _ = socket2::SockRef::from(&*self.listener).shutdown(std::net::Shutdown::Both);
+        // The task holds the socket until it is dropped, which is soon. The port is free now. A socket from systemd is
+        // closed and no more: the next daemon accepts what comes meanwhile.
+        if !self.inherited {
+            self.refuse();
+        }
         if let Some(task) = &self.accepts {
             task.abort();
         }
@@ -303,7 +315,13 @@ impl Sockets {
             }
         }
         state.failed = failed;
-        state.open.retain(|key, _| plan.contains_key(key));
+        state.open.retain(|key, open| {
+            let stays = plan.contains_key(key);
+            if !stays {
+                open.refuse();
+            }
+            stays
+        });
         self.accept(state);
         self.publish(state, &plan);
     }
@@ -312,10 +330,10 @@ impl Sockets {
         let others: Vec<_> = others.values().map(|open| &*open.listener).collect();
         let _context = self.runtime.enter();
         let bound = socket::bind_beside(key.address, &others);
-        let open = bound.and_then(|listener| {
+        let open = bound.and_then(|socket::Bound { listener, inherited }| {
             let listener = TcpListener::from_std(listener)?;
             let address = listener.local_addr()?;
-            Ok(Open { listener: Arc::new(listener), address, accepts: None })
+            Ok(Open { listener: Arc::new(listener), inherited, address, accepts: None })
         });
         open.map_err(|source| BindError { address: key.address, source })
     }

@@ -45,16 +45,23 @@ impl BindError {
     }
 }
 
+/// A socket that listens.
+pub(super) struct Bound {
+    pub(super) listener: TcpListener,
+    /// It was passed to this process: the one that passed it has it as well.
+    pub(super) inherited: bool,
+}
+
 /// Listens on `address`, on a socket that was passed to this process if there is one. IPv6 sockets take IPv6 only, so
 /// that `0.0.0.0` and `[::]` can stand side by side.
 ///
 /// `ours` are the sockets of this process that listen already. The kernel lets nobody listen on an address and on every
 /// address with the same port, unless both say SO_REUSEPORT. So ours say so for the moment of binding, and only
 /// then: between two processes it would hand each a part of the connections, where people need the error.
-pub(super) fn bind_beside(address: SocketAddr, ours: &[impl AsFd]) -> io::Result<TcpListener> {
+pub(super) fn bind_beside(address: SocketAddr, ours: &[impl AsFd]) -> io::Result<Bound> {
     if let Some(listener) = inherited::take(address) {
         listener.set_nonblocking(true)?;
-        return Ok(listener);
+        return Ok(Bound { listener, inherited: true });
     }
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // A restarted daemon gets its port back although old connections are in TIME_WAIT.
@@ -67,7 +74,7 @@ pub(super) fn bind_beside(address: SocketAddr, ours: &[impl AsFd]) -> io::Result
         result => result?,
     }
     socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    Ok(Bound { listener: socket.into(), inherited: false })
 }
 
 fn listen(socket: &Socket, address: SocketAddr) -> io::Result<()> {
@@ -100,7 +107,7 @@ mod tests {
     use super::*;
 
     fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-        bind_beside(address, &[] as &[TcpListener])
+        bind_beside(address, &[] as &[TcpListener]).map(|bound| bound.listener)
     }
 
     #[test]
@@ -118,7 +125,7 @@ mod tests {
         let port = ours.local_addr().unwrap().port();
         let everything = SocketAddr::from(([0, 0, 0, 0], port));
         assert_eq!(bind(everything).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        let next = bind_beside(everything, &[&ours]).unwrap();
+        let next = bind_beside(everything, &[&ours]).unwrap().listener;
         // While both are there the particular one has the connections.
         let waits = |listener: &TcpListener| listener.accept().is_ok();
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -129,7 +136,7 @@ mod tests {
         // And nobody else gets in beside it.
         assert!(bind(everything).is_err());
         // The other way round as well.
-        let particular = bind_beside(SocketAddr::from(([127, 0, 0, 1], port)), &[&next]).unwrap();
+        let particular = bind_beside(SocketAddr::from(([127, 0, 0, 1], port)), &[&next]).unwrap().listener;
         assert_eq!(particular.local_addr().unwrap().port(), port);
     }
 }
