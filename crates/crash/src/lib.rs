@@ -349,6 +349,11 @@ impl Crash<'_> {
         self.pending.iter().filter(|op| !op.is_durable()).map(|op| pieces(op, unit).count()).sum()
     }
 
+    /// The operations since the last flush.
+    pub fn pending(&self) -> &[Op] {
+        self.pending
+    }
+
     /// What the medium holds if of the units that are not durable those are there for which `kept` says so.
     pub fn image(&self, unit: u64, mut kept: impl FnMut(usize) -> bool) -> MemoryStorage {
         let image = self.durable.clone();

@@ -1,5 +1,5 @@
 //! Power cuts: after every prefix of writes and flushes, with what was not flushed lost, torn or out of order, the file
-//! opens, is sound, and holds every byte that a flush has acknowledged.
+//! opens, is sound, and holds every byte that a flush has acknowledged. Commits that fill the log are in `crash_log.rs`.
 
 mod support;
 
@@ -260,46 +260,6 @@ fn random_workloads_survive_sampled_power_cuts() {
 }
 
 #[test]
-fn a_log_that_wraps_survives_every_power_cut() {
-    // A log of 1 MiB, and entries of half of it: many table pages at once, several entries to a commit.
-    let size = 64 << 30;
-    let recorder = Recorder::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
-    let chain = alone(open(recorder.clone(), true, 2));
-    // One block in each page of the table.
-    let offsets: Vec<u64> = (0..120).map(|page| page * 512 * MIB).collect();
-    let mut acknowledged = Vec::new();
-    for round in 0..4u64 {
-        for offset in &offsets {
-            chain.write_at(offset + round * MIB, &[round as u8 + 1; 512]).expect("a write");
-        }
-        chain.flush().expect("a flush");
-        acknowledged.push(recorder.count());
-    }
-    let mut rng = Random::new(5);
-    recorder.each_crash(|crash| {
-        if rng.below(40) != 0 && crash.units(512) > 0 {
-            return;
-        }
-        let mut decide = rng.clone();
-        let image = std::sync::Arc::new(crash.image(512, |_| decide.below(2) == 0));
-        assert_sound(image.as_ref(), &format!("after {} operations", crash.done));
-        let chain = alone(open(image, true, 3));
-        for (round, _) in (0u64..).zip(acknowledged.iter().filter(|at| **at <= crash.done)) {
-            for offset in &offsets {
-                let mut data = [0; 512];
-                chain.read_at(offset + round * MIB, &mut data).expect("a read");
-                assert_eq!(
-                    data,
-                    [round as u8 + 1; 512],
-                    "round {round} at {offset}, {} operations",
-                    crash.done
-                );
-            }
-        }
-    });
-}
-
-#[test]
 fn a_disk_that_is_being_made_is_none_or_whole() {
     let recorder = Recorder::default();
     make(&recorder, &options(Kind::Fixed, 8 * MIB, 1 << 20, 512), 1);
@@ -314,48 +274,4 @@ fn a_disk_that_is_being_made_is_none_or_whole() {
         }
     });
     assert!(Storage::len(recorder.now()).expect("memory") >= 8 * MIB);
-}
-
-#[test]
-fn a_commit_of_many_entries_leaves_no_partial_block_without_its_bitmap() {
-    // One sector in each of 130 chunks: 130 bitmap blocks, and more pages than an entry holds.
-    let size = 600 << 30;
-    let parent = std::sync::Arc::new(memory(&options(Kind::Dynamic, size, 1 << 20, 512), 1));
-    let child = child_options(&open(parent.clone(), false, 2), size, 1 << 20);
-    let recorder = Recorder::new(memory(&child, 3));
-    let parent = Recorder::new((*parent).clone());
-    let chain = Chain::new(vec![open(recorder.clone(), true, 4), open(parent.clone(), false, 5)]);
-    let chain = chain.unwrap_or_else(|error| panic!("{error}"));
-    let offsets: Vec<u64> = (0..130).map(|chunk| (chunk * 4096 + 7) * MIB).collect();
-    for offset in &offsets {
-        chain.write_at(*offset, &[5; 512]).expect("a write");
-    }
-    let before = recorder.count();
-    chain.flush().expect("a flush");
-    let (mut rng, mut images) = (Random::new(1), 0);
-    recorder.each_crash(|crash| {
-        // All moments while the log is written, some while its pages are put in place.
-        let sampled = crash.done < before + 40 || rng.below(40) == 0 || crash.done == recorder.count();
-        if crash.done < before || !sampled {
-            return;
-        }
-        for share in [0, 50, 97, 100] {
-            let mut decide = rng.clone();
-            let image = std::sync::Arc::new(crash.image(4096, |_| decide.below(100) < share));
-            let context = format!("after {} operations, {share} % kept", crash.done);
-            assert_sound(image.as_ref(), &context);
-            images += 1;
-            if crash.done == recorder.count() {
-                let image = Recorder::new((*image).clone());
-                let chain = Chain::new(vec![open(image, true, 6), open(parent.clone(), false, 7)]);
-                let chain = chain.unwrap_or_else(|error| panic!("{context}: {error}"));
-                for offset in &offsets {
-                    let mut data = [0; 512];
-                    chain.read_at(*offset, &mut data).expect("a read");
-                    assert_eq!(data, [5; 512], "{context}");
-                }
-            }
-        }
-    });
-    assert!(images > 50, "{images} images");
 }

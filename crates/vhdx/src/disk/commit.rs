@@ -12,6 +12,9 @@
 //!   2: a partially present block needs its bitmap block, whose entry lies behind its own, and the bits themselves.
 //! - Freed space is not used before step 3 (otherwise an older table would lead to another block's data), nor while an
 //!   I/O may reach it. Space of metadata is never freed: an entry of the log could still be replayed onto it.
+//! - A log entry overwrites none that a crash before step 3 would still need (`log/write.rs`). Where the ring has no room
+//!   for that, [`make_room`](Disk::make_room) writes an empty entry first, at the cost of a flush: only commits of more
+//!   than a hundred pages meet it.
 //! - Many changes share one commit: they cost two flushes together.
 
 use std::io;
@@ -134,6 +137,7 @@ impl<S: Storage> Disk<S> {
         };
         writer.write(&self.storage, &content).map_err(DiskError::storage("writing the log"))?;
         self.storage.flush().map_err(DiskError::storage("flushing"))?;
+        writer.settle();
         let second = committer.headers.update(&self.storage, |header| header.log = log);
         second.map_err(DiskError::storage("writing a header"))?;
         committer.log = Some(writer);
@@ -194,12 +198,7 @@ impl<S: Storage> Disk<S> {
 
     /// Flushes the storage. Everything that was put in place before is durable then, and its log entries are free.
     fn barrier(&self, committer: &mut Committer) -> Result<(), DiskError> {
-        if let Err(error) = self.storage.flush() {
-            // The kernel reports a lost write once, and takes the pages for clean afterwards: nothing can be known any
-            // more.
-            self.state().failed = Some(format!("a flush failed: {error}"));
-            return Err(DiskError::storage("flushing")(error));
-        }
+        self.barrier_of_log(committer)?;
         if let (true, Some(log)) = (committer.unapplied.is_empty(), &mut committer.log) {
             log.release();
         }
@@ -221,7 +220,7 @@ impl<S: Storage> Disk<S> {
             }
             let length = LogWriter::length(zeroes_now.len(), pages_now);
             if !log.fits(length) {
-                if let Err(error) = self.checkpoint(committer) {
+                if let Err(error) = self.make_room(committer, length, batch.last_file_offset) {
                     break Err(error);
                 }
                 continue;
@@ -249,7 +248,7 @@ impl<S: Storage> Disk<S> {
             // Entries that were written stay a part of the log, and are put in place when they are durable.
             return result;
         }
-        self.barrier_of_log()?;
+        self.barrier_of_log(committer)?;
         {
             let mut state = self.state();
             let now = state.pins.now();
@@ -261,11 +260,40 @@ impl<S: Storage> Disk<S> {
     }
 
     /// A flush that makes log entries durable, and releases none.
-    pub(super) fn barrier_of_log(&self) -> Result<(), DiskError> {
-        self.storage.flush().map_err(|error| {
-            self.state().failed = Some(format!("a flush of the log failed: {error}"));
-            DiskError::storage("flushing the log")(error)
-        })
+    pub(super) fn barrier_of_log(&self, committer: &mut Committer) -> Result<(), DiskError> {
+        if let Err(error) = self.storage.flush() {
+            // The kernel reports a lost write once, and takes the pages for clean afterwards: nothing can be known any
+            // more.
+            self.state().failed = Some(format!("a flush failed: {error}"));
+            return Err(DiskError::storage("flushing")(error));
+        }
+        if let Some(log) = &mut committer.log {
+            log.settle();
+        }
+        Ok(())
+    }
+
+    /// Makes room for a log entry of `length` bytes, not more than [`LogWriter::pages_max`] allows.
+    fn make_room(
+        &self,
+        committer: &mut Committer,
+        length: u64,
+        last_file_offset: u64,
+    ) -> Result<(), DiskError> {
+        if committer.log.as_ref().is_some_and(|log| !log.is_released()) {
+            self.checkpoint(committer)?;
+        }
+        let flushed_file_offset = committer.stable_len / MIB * MIB;
+        if let Some(log) = &mut committer.log
+            && !log.fits(length)
+        {
+            // The entry that is to come must not overwrite those that a crash would need without it. With this one
+            // none before it are needed.
+            let empty = EntryContent { zeroes: &[], pages: &[], flushed_file_offset, last_file_offset };
+            log.write(&self.storage, &empty).map_err(DiskError::storage("writing the log"))?;
+            self.barrier_of_log(committer)?;
+        }
+        Ok(())
     }
 
     /// Empties the log: what it holds is made durable there, then put in place, then made durable there.
@@ -279,7 +307,7 @@ impl<S: Storage> Disk<S> {
         if committer.unapplied.is_empty() {
             return Ok(());
         }
-        self.barrier_of_log()?;
+        self.barrier_of_log(committer)?;
         self.put_in_place_durable(committer)
     }
 

@@ -59,12 +59,12 @@ impl<S: Storage> Disk<S> {
         let content =
             EntryContent { zeroes: &[], pages: &[], flushed_file_offset: end, last_file_offset: end };
         log.write(&self.storage, &content).map_err(DiskError::storage("writing the log"))?;
-        self.barrier_of_log()?;
+        self.barrier_of_log(committer)?;
         if self.storage.set_len(end).is_err() {
             return Ok(false);
         }
         committer.stable_len = end;
-        self.barrier_of_log()?;
+        self.barrier_of_log(committer)?;
         Ok(true)
     }
 }

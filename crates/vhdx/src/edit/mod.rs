@@ -128,9 +128,10 @@ impl<'a, S: Storage> Edit<'a, S> {
         }
         let ring = open::ring_of(&opened.headers);
         let length = LogWriter::length(0, pages.len());
-        if length > ring.len() {
+        // As every entry, with room for an empty one behind it.
+        if length + PAGE_U64 > ring.len() {
             return Err(EditError::Refused(format!(
-                "the change needs a log of {length} bytes, this file's has {}: convert the file",
+                "the change needs a log of more than {length} bytes, this file's has {}: convert the file",
                 ring.len()
             )));
         }

@@ -16,9 +16,14 @@ impl Ring {
         self.span.len
     }
 
+    /// The position that is reached `count` bytes behind the start, around the end.
+    pub(crate) fn place(&self, count: u64) -> u64 {
+        count % self.span.len
+    }
+
     /// `position` moved on by `by`, around the end.
     pub(crate) fn advance(&self, position: u64, by: u64) -> u64 {
-        (position + by) % self.span.len
+        self.place(position + by)
     }
 
     /// Reads `buf` from `position`, around the end; `buf` is at most as long as the ring.

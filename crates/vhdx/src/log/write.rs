@@ -14,15 +14,31 @@ pub(crate) type Page = (u64, Box<[u8; PAGE]>);
 
 /// The writing end of the ring.
 ///
-/// Entries between `tail` and `head` may still be needed: their updates are not known to be durable in their places. An
-/// entry is durable after a flush of the storage that follows [`write`](Self::write); one that was not written to its
-/// end fails its checksum, and the next one takes its place and number.
+/// ```text
+///     kept ─────── tail ─────── head
+///      │            │            └ place of the next entry
+///      │            └ entries from here on may be needed: their updates are not known to be durable in their places
+///      └ tail of the newest entry that is durable
+/// ```
+///
+/// An entry is durable after a flush of the storage that follows [`write`](Self::write), which
+/// [`settle`](Self::settle) tells; one that was not written to its end fails its checksum, and the next one takes its
+/// place and number.
+///
+/// Nothing between `kept` and `head` is overwritten. Until a newer entry is durable a crash makes the newest durable
+/// one the head of the active sequence, and that is none without all entries from its tail on (2.3.3): a log without a
+/// sequence is a disk that does not open. So [`release`](Self::release) alone gives no room, but the entry that is
+/// written next does once it is durable, and for one that is empty ([`EntryContent::is_empty`]) there is always room.
+///
+/// Positions are counted on from the first entry, not around: the place in the ring is the rest.
 pub(crate) struct LogWriter {
     ring: Ring,
     log: Guid,
-    head: u64,
+    kept: u64,
+    /// Tail of the newest entry.
+    newest_tail: u64,
     tail: u64,
-    used: u64,
+    head: u64,
     sequence: u64,
 }
 
@@ -34,10 +50,17 @@ pub(crate) struct EntryContent<'a> {
     pub(crate) last_file_offset: u64,
 }
 
+impl EntryContent<'_> {
+    /// Whether there is nothing to update: such an entry tells lengths of the file, and where its sequence begins.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.zeroes.is_empty() && self.pages.is_empty()
+    }
+}
+
 impl LogWriter {
     /// An empty log that begins at the start of the ring, with `sequence` as its first number.
     pub(crate) fn new(ring: Ring, log: Guid, sequence: u64) -> Self {
-        Self { ring, log, head: 0, tail: 0, used: 0, sequence }
+        Self { ring, log, kept: 0, newest_tail: 0, tail: 0, head: 0, sequence }
     }
 
     /// The first sequence number of a log: random, as Windows begins, and far from the largest number.
@@ -59,28 +82,44 @@ impl LogWriter {
         ((LogEntryHeader::descriptor_sectors(zeroes + pages) + pages) * PAGE) as u64
     }
 
-    /// Whether there is room without overwriting entries that may be needed.
+    /// Whether there is room for an entry and an empty one behind it.
     pub(crate) fn fits(&self, length: u64) -> bool {
-        self.used + length <= self.ring.len()
+        self.head + length + PAGE_U64 - self.kept <= self.ring.len()
+    }
+
+    /// Whether no entry is needed: everything that was written is durable in its place.
+    pub(crate) fn is_released(&self) -> bool {
+        self.tail == self.head
     }
 
     /// Everything that was written is durable in its place: no entry is needed any more.
     pub(crate) fn release(&mut self) {
         self.tail = self.head;
-        self.used = 0;
     }
 
-    /// Appends an entry, which [`fits`](Self::fits).
+    /// A flush of the storage has succeeded: all entries are durable.
+    pub(crate) fn settle(&mut self) {
+        self.kept = self.newest_tail;
+    }
+
+    /// Appends an entry, which [`fits`](Self::fits) or is empty.
+    ///
+    /// # Errors
+    ///
+    /// Those of the storage; then nothing was appended.
     pub(crate) fn write(&mut self, storage: &impl Storage, content: &EntryContent<'_>) -> io::Result<()> {
         let descriptors = content.zeroes.len() + content.pages.len();
         let length = Self::length(content.zeroes.len(), content.pages.len());
-        debug_assert!(self.fits(length), "an entry that is needed would be overwritten");
+        let reserve = if content.is_empty() { 0 } else { PAGE_U64 };
+        if self.head + length + reserve - self.kept > self.ring.len() {
+            return Err(io::Error::other("the entry would overwrite others that may be needed"));
+        }
         let mut bytes = Vec::with_capacity(length as usize);
         let header = LogEntryHeader {
             signature: LogEntryHeader::SIGNATURE,
             checksum: 0.into(),
             entry_length: (length as u32).into(),
-            tail: (self.tail as u32).into(),
+            tail: (self.ring.place(self.tail) as u32).into(),
             sequence: self.sequence.into(),
             descriptor_count: (descriptors as u32).into(),
             reserved: 0.into(),
@@ -123,9 +162,9 @@ impl LogWriter {
         bytes[4..8].copy_from_slice(&crc);
         let next = self.sequence.checked_add(1);
         let next = next.ok_or_else(|| io::Error::other("the log's sequence number is exhausted"))?;
-        self.ring.write(storage, self.head, &bytes)?;
-        self.head = self.ring.advance(self.head, length);
-        self.used += length;
+        self.ring.write(storage, self.ring.place(self.head), &bytes)?;
+        self.newest_tail = self.tail;
+        self.head += length;
         self.sequence = next;
         Ok(())
     }
@@ -159,7 +198,8 @@ mod tests {
                 log.release();
             }
             let before = log.sequence;
-            log.write(&storage, &content(&pages[..(round as usize * 7) % 100])).expect("memory");
+            log.settle();
+            log.write(&storage, &content(&pages[..(round as usize * 7) % 80])).expect("memory");
             let active = Scanner::new(&storage, ring(), LOG).active().expect("a sequence");
             let expected: Vec<u64> = if round % 2 == 0 { vec![before] } else { vec![before - 1, before] };
             assert_eq!(
@@ -185,5 +225,28 @@ mod tests {
             Scanner::new(&storage, ring(), LOG).active().is_err(),
             "no whole entry is damage, not an empty log"
         );
+    }
+
+    #[test]
+    fn entries_of_the_newest_durable_sequence_are_not_overwritten() {
+        let storage = MemoryStorage::of_len(2 << 20);
+        let mut log = LogWriter::new(ring(), LOG, 1);
+        let pages: Vec<Page> = (0..124).map(|n| ((3 << 20) + n * PAGE_U64, Box::new([1; PAGE]))).collect();
+        for _ in 0..2 {
+            log.write(&storage, &content(&pages)).expect("memory");
+        }
+        log.settle();
+        log.release();
+        // 250 of 256 pages are of the durable sequence; the last one is for an empty entry.
+        assert!(log.fits(5 * PAGE_U64) && !log.fits(6 * PAGE_U64));
+        assert!(log.write(&storage, &content(&pages[..5])).is_err());
+        log.write(&storage, &content(&pages[..4])).expect("memory");
+        assert!(!log.fits(PAGE_U64));
+        log.write(&storage, &content(&[])).expect("there is always room for an empty one");
+        assert!(log.write(&storage, &content(&[])).is_err());
+        assert!(!log.fits(PAGE_U64), "it is not durable");
+        log.settle();
+        // The entry of 4 pages and the empty one.
+        assert!(log.fits(249 * PAGE_U64) && !log.fits(250 * PAGE_U64));
     }
 }
