@@ -86,18 +86,20 @@ impl Image<File> {
             layers.push(layer);
             paths.push(path.clone());
             let folder = path.parent().unwrap_or(Path::new("/"));
-            let candidates = match parent {
+            path = match parent {
                 Parent::None => break,
                 Parent::Vhd { id, locator } => {
                     (next, expected) = (BackingFormat::Vhd, Some(id));
-                    locator.candidates(folder, &root)
+                    locator.find(folder, &root).map_err(|error| match error {
+                        lunway_vhdx::OpenError::NoParent(names) => OpenError::NoParent(names),
+                        other => other.into(),
+                    })?
                 }
                 Parent::Backing { name, format } => {
                     next = format;
-                    vec![backing_path(&name, folder, &root)?]
+                    found(&backing_path(&name, folder, &root)?, &root)?
                 }
             };
-            path = found(&candidates, &root)?;
             if paths.contains(&path) {
                 return Err(OpenError::Chain(format!("leads back to {}", path.display())));
             }
@@ -129,13 +131,10 @@ fn backing_path(name: &str, folder: &Path, root: &Path) -> Result<PathBuf, OpenE
     }
 }
 
-fn found(candidates: &[PathBuf], root: &Path) -> Result<PathBuf, OpenError> {
-    let mut there = candidates.iter().filter_map(|path| path.canonicalize().ok());
+fn found(path: &Path, root: &Path) -> Result<PathBuf, OpenError> {
     // Where a symbolic link leads out of the root, nothing is found: who sent the file may have sent the link.
-    there.find(|path| path.starts_with(root) && path.is_file()).ok_or_else(|| {
-        let names: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
-        OpenError::NoParent(names.join(", "))
-    })
+    let found = path.canonicalize().ok().filter(|found| found.starts_with(root) && found.is_file());
+    found.ok_or_else(|| OpenError::NoParent(path.display().to_string()))
 }
 
 fn open_layer<S: Storage>(storage: S, format: BackingFormat) -> Result<(Layer<S>, Parent), OpenError> {

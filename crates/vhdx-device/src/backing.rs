@@ -109,7 +109,15 @@ impl Storage for Backing {
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         match self {
             Self::File(file) => file.zero(offset, len),
-            Self::Device(bytes) => wait(bytes.zero(offset, len, Zeroing::MayUnmap)).map_err(error),
+            Self::Device(bytes) => wait(bytes.zero(offset, len, Zeroing::KeepAllocated)).map_err(error),
+        }
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        match self {
+            Self::File(file) => file.is_hole(offset, len),
+            // A question to another machine for each unmap of a part of a block.
+            Self::Device(_) => Ok(false),
         }
     }
 }

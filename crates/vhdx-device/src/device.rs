@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -267,17 +268,20 @@ impl Inner {
             Chain::of_disks(vec![disk], std::slice::from_ref(&path), folder(&path), &options, none)
         });
         let chain = opened.map_err(|error| BlockError::gone(format!("after a resize: {error}")))?;
-        self.size.store(chain.size(), Ordering::Release);
+        let now = chain.size();
+        let before = self.size.swap(now, Ordering::AcqRel);
         *place = Some(chain);
         drop(place);
+        // Also after an error: it may have come when the new size was durable, and users must know that.
+        if now != before {
+            for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                callback(self.geometry());
+            }
+        }
         resized.map_err(|error| match error {
             EditError::Disk(error) => meaning(error),
             other => refused(other.to_string()),
-        })?;
-        for callback in self.on_resize.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            callback(self.geometry());
-        }
-        Ok(())
+        })
     }
 
     /// Goes on in the file `leaf`.
@@ -447,13 +451,37 @@ impl Inner {
     fn adopt(&self, offset: u64, from: &FileRange) -> Result<bool, BlockError> {
         self.change(offset, from.len, |chain| {
             let Backing::File(file) = chain.disks()[0].storage() else { return Ok(false) };
+            let mut shared = false;
             chain.write_by(offset, from.len, &mut |to, part| {
                 let len = part.end - part.start;
-                FileRange { file: Arc::clone(&from.file), offset: from.offset + part.start, len }
-                    .share_with(file, to)
+                let part = FileRange { file: Arc::clone(&from.file), offset: from.offset + part.start, len };
+                if part.share_with(file, to)? {
+                    shared = true;
+                } else if shared {
+                    // Another block's part is shared already, and a refusal must leave everything as it was.
+                    copy_bytes(&part, file, to)?;
+                } else {
+                    return Ok(false);
+                }
+                Ok(true)
             })
         })
     }
+}
+
+/// Writes what a range of another file holds.
+fn copy_bytes(from: &FileRange, file: &File, to: u64) -> std::io::Result<()> {
+    /// How much at a time, bytes.
+    const PIECE: u64 = 1 << 20;
+    let mut buf = vec![0; from.len.min(PIECE) as usize];
+    let mut done = 0;
+    while done < from.len {
+        let piece = &mut buf[..(from.len - done).min(PIECE) as usize];
+        from.file.read_exact_at(piece, from.offset + done)?;
+        file.write_all_at(piece, to + done)?;
+        done += piece.len() as u64;
+    }
+    Ok(())
 }
 
 /// The chain, held by one.

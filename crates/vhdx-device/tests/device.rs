@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lunway_block::{BlockDevice, BlockError, Buf, Durability, Unmap};
+use lunway_block::{BlockDevice, BlockError, Buf, Durability, ExtentKind, Unmap, Zeroing};
 use lunway_vhdx::format::Guid;
 use lunway_vhdx::{CreateOptions, Kind, Locator, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
@@ -73,6 +73,60 @@ async fn the_host_has_the_space_of_unmapped_blocks_without_a_flush_of_the_initia
     });
     assert!(given_back, "{full} bytes, and now {}", allocated());
     device.close(CLOSE_TIME).await.unwrap();
+}
+
+#[tokio::test]
+async fn zeroes_in_a_fixed_disk_keep_its_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "fixed.vhdx", Kind::Fixed, 512, None);
+    let allocated = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let device = open(&path, false);
+    device.write(0, Buf::copy_of(&[7; 12 << 20]).freeze(), Durability::Stable).await.unwrap();
+    let full = allocated();
+    for zeroing in [Zeroing::MayUnmap, Zeroing::KeepAllocated] {
+        // Blocks and parts of blocks.
+        device.write_zeroes(0, 5 * MIB + 4096, zeroing).await.unwrap();
+        device.write_zeroes(9 * MIB + 512, 1024, zeroing).await.unwrap();
+        device.flush().await.unwrap();
+        assert!(allocated() >= full, "{full} bytes before, {} after {zeroing:?}", allocated());
+    }
+    let read = device.read(0, Buf::zeroed(SIZE as usize)).await.unwrap();
+    let zero = |at: usize| at < (5 << 20) + 4096 || (0..1024).contains(&at.wrapping_sub((9 << 20) + 512));
+    assert!(read.iter().enumerate().all(|(at, byte)| *byte == if zero(at) { 0 } else { 7 }));
+    device.close(CLOSE_TIME).await.unwrap();
+}
+
+#[tokio::test]
+async fn blocks_that_are_unmapped_part_by_part_leave_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.vhdx");
+    let mut options = CreateOptions::new(Kind::Dynamic, 96 * MIB, Guid::from_digits(5));
+    options.parameters.block_size = 32 << 20;
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    create(&file, &options, random_guids().unwrap().as_mut()).unwrap();
+    let len = |path: &Path| std::fs::metadata(path).unwrap().len();
+    let empty = len(&path);
+    let device = open(&path, false);
+    for at in 0..64 {
+        device.write(at * MIB, Buf::copy_of(&[7; 1 << 20]).freeze(), Durability::Volatile).await.unwrap();
+    }
+    device.flush().await.unwrap();
+    // As a guest with `-o discard` deletes files, but for one page of the second block.
+    for at in (0..64).rev() {
+        let keep = if at == 40 { 4096 } else { 0 };
+        device.unmap(at * MIB + keep, MIB - keep).await.unwrap();
+    }
+    let extents = device.extents(0, 96 * MIB).await.unwrap();
+    let data: Vec<_> = extents.iter().filter(|extent| extent.kind == ExtentKind::Data).collect();
+    assert!(
+        matches!(data[..], [extent] if (extent.offset, extent.len) == (32 * MIB, 32 * MIB)),
+        "{extents:?}"
+    );
+    assert_eq!(device.read(40 * MIB, Buf::zeroed(4096)).await.unwrap()[..], [7; 4096]);
+    device.unmap(40 * MIB, 4096).await.unwrap();
+    device.close(CLOSE_TIME).await.unwrap();
+    assert_eq!(len(&path), empty, "nothing is left in the file");
+    assert!(open(&path, true).read(0, Buf::zeroed(64 << 20)).await.unwrap().iter().all(|byte| *byte == 0));
 }
 
 #[tokio::test]
@@ -167,6 +221,35 @@ async fn a_disk_is_resized_between_operations_and_stays_locked() {
     assert_eq!(device.geometry().size, sizes[3]);
     assert_eq!(device.read(0, Buf::zeroed(512)).await.unwrap()[..], [7; 512]);
     assert_eq!(device.resize(SIZE).await, Err(BlockError::ReadOnly));
+}
+
+/// The space of blocks behind a smaller end is given back when the new size is durable. Here the host refuses that: of a
+/// file that may only be appended to.
+#[tokio::test]
+async fn users_hear_of_a_size_that_is_durable_although_the_resize_failed() {
+    let Some(chattr) = lunway_foreign::program("chattr") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = make(folder.path(), "disk.vhdx", Kind::Dynamic, 512, None);
+    let device = open(&path, false);
+    device.write(0, Buf::copy_of(&[7; 12 << 20]).freeze(), Durability::Stable).await.unwrap();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let hearing = Arc::clone(&told);
+    device.on_resize(Box::new(move |geometry| hearing.lock().unwrap().push(geometry.size)));
+    let set = |how: &str| std::process::Command::new(&chattr).arg(how).arg(&path).output().unwrap();
+    let output = set("+a");
+    if !output.status.success() {
+        lunway_foreign::machine_lacks("the right to make a file append-only");
+        return;
+    }
+    let resized = device.resize(8 * MIB).await;
+    assert!(set("-a").status.success());
+    let error = resized.expect_err("the host refused").to_string();
+    assert!(error.contains("giving space back"), "{error}");
+    assert_eq!((device.geometry().size, told.lock().unwrap().clone()), (8 * MIB, vec![8 * MIB]));
+    assert!(device.resize(0).await.is_err());
+    assert_eq!(told.lock().unwrap().len(), 1, "a size that did not change is not told");
+    device.close(CLOSE_TIME).await.unwrap();
+    assert_eq!(open(&path, true).geometry().size, 8 * MIB);
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::disk::{Disk, Fill, ReadPlan, Source, Stop, WritePlan};
+use crate::disk::{Disk, Emptied, Fill, Need, ReadPlan, Source, Stop, WritePlan};
 use crate::error::{DiskError, OpenError};
 use crate::format::GuidSource;
 use crate::open::OpenOptions;
@@ -14,6 +15,18 @@ use crate::transition::DiscardMode;
 
 /// How many files a chain may have: OpenVMM's limit.
 pub const CHAIN_FILES_MAX: usize = 256;
+
+/// How many blocks one call of the disk discards: the entries of eight pages of the table. It bounds for how long the
+/// lock on its state is held, well below a millisecond, and what waits for one commit.
+const DISCARD_BLOCKS_MAX: u64 = 4096;
+
+/// How often, and how long each time, a block that is about to give its space up waits for I/O that began before: a
+/// disk's slowest ordinary answer. Then the block stays until the next unmap in it.
+const SETTLE_TRIES: u32 = 50;
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
+
+/// How much of such a block is read at a time, bytes.
+const ZERO_CHECK: usize = 1 << 20;
 
 /// A disk and its parents, the disk first. Only the first one may be writable.
 pub struct Chain<S> {
@@ -75,13 +88,7 @@ impl<S: Storage + From<File>> Chain<S> {
         let mut path = paths.last().cloned().unwrap_or_default();
         while let Some(locator) = disks.last().and_then(|disk| disk.parameters().locator.clone()) {
             let folder = path.parent().unwrap_or(Path::new("/"));
-            let candidates = locator.candidates(folder, &root);
-            let found = candidates.iter().filter_map(|candidate| candidate.canonicalize().ok());
-            // Where a symbolic link leads out of the root, nothing is found: who sent the file may have sent the link.
-            let mut found = found.filter(|found| found.starts_with(&root));
-            let Some(parent) = found.find(|found| found.is_file()) else {
-                return Err(OpenError::NoParent(join(&candidates)));
-            };
+            let parent = locator.find(folder, &root)?;
             if paths.contains(&parent) {
                 return Err(OpenError::Chain(format!("leads back to {}", parent.display())));
             }
@@ -95,10 +102,6 @@ impl<S: Storage + From<File>> Chain<S> {
         }
         Ok(Self { paths, ..Self::new(disks)? })
     }
-}
-
-fn join(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl<S: Storage> Chain<S> {
@@ -190,11 +193,11 @@ impl<S: Storage> Chain<S> {
     }
 
     /// Writes what `copy` puts into the file: it is called with a place in the file, and what of the range belongs
-    /// there, and says whether it did. Where it did not nothing is written, and this is `false`.
+    /// there, and says whether it did. Where the first call did not nothing is written, and this is `false`.
     ///
     /// # Errors
     ///
-    /// As [`write_at`](Self::write_at).
+    /// As [`write_at`](Self::write_at), and where a later call says that it did not: a part is written then.
     pub fn write_by(
         &self,
         offset: u64,
@@ -207,12 +210,83 @@ impl<S: Storage> Chain<S> {
         self.carry_out(&mut plan, copy)
     }
 
-    /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less.
+    /// Gives a range up; it reads as zeroes afterwards, where `mode` does not allow less. Of a long one a part at a time,
+    /// between which others have their turn.
+    ///
+    /// A block of which parts are given up until all of it is zero gives its space up as well, if its storage tells
+    /// holes from data.
+    ///
+    /// # Errors
+    ///
+    /// Those of the storage. A part may have been given up.
     pub fn discard(&self, offset: u64, len: u64, mode: DiscardMode) -> Result<(), DiskError> {
         let mut plan = WritePlan::default();
         let disk = &self.disks[0];
-        resolved(disk, || disk.begin_discard(offset, len, mode, &mut plan))?;
-        self.carry_out(&mut plan, &mut |_, _| Ok(false)).map(drop)
+        disk.check_range(offset, len)?;
+        let block_size = disk.geometry.block_size;
+        let (step, end) = (DISCARD_BLOCKS_MAX * block_size, offset + len);
+        let mut at = offset;
+        loop {
+            let next = end.min((at / step + 1) * step);
+            resolved(disk, || disk.begin_discard(at, next - at, mode, &mut plan))?;
+            self.carry_out(&mut plan, &mut |_, _| Ok(false))?;
+            at = next;
+            if at >= end {
+                break;
+            }
+        }
+        if matches!(mode, DiscardMode::Unmap | DiscardMode::Zero) && len > 0 {
+            // Of blocks that the range covers whole nothing is left. Where the others stay for now, that costs no more
+            // than their space.
+            let (first, last) = (offset / block_size, (end - 1) / block_size);
+            for block in [first, last].into_iter().take(if first == last { 1 } else { 2 }) {
+                let (start, len) = (block * block_size, disk.geometry.block_len(block));
+                if offset > start || end < start + len {
+                    let _ = self.remove_if_zero(block);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a block give its space up if all of it is zero. Cheap where its storage says that there is data.
+    fn remove_if_zero(&self, block: u64) -> Result<(), Stop> {
+        let disk = &self.disks[0];
+        let Some(at) = with_pages(disk, || disk.removable(block))? else { return Ok(()) };
+        if !disk.storage().is_hole(at.offset, at.len).unwrap_or(false) {
+            return Ok(());
+        }
+        let Some(emptied) = with_pages(disk, || disk.begin_emptied(block))? else { return Ok(()) };
+        match self.is_zero(&emptied) {
+            true => disk.complete_emptied(emptied),
+            false => disk.abort_emptied(emptied),
+        }
+        Ok(())
+    }
+
+    /// Whether a claimed block is all zero, and stays so: what was under way has ended, and what the storage says of
+    /// holes is true. A write that waits for the block goes first.
+    fn is_zero(&self, emptied: &Emptied) -> bool {
+        let disk = &self.disks[0];
+        for _ in 0..SETTLE_TRIES {
+            if disk.has_settled(emptied) || disk.rest_on(emptied.block, SETTLE_PAUSE) {
+                break;
+            }
+        }
+        if !disk.has_settled(emptied) {
+            return false;
+        }
+        let mut buf = vec![0; ZERO_CHECK.min(emptied.at.len as usize)];
+        let mut done = 0;
+        while done < emptied.at.len {
+            let piece = &mut buf[..(emptied.at.len - done).min(ZERO_CHECK as u64) as usize];
+            let read = disk.storage().read_at(emptied.at.offset + done, piece);
+            if read.is_err() || piece.iter().any(|byte| *byte != 0) {
+                return false;
+            }
+            done += piece.len() as u64;
+        }
+        true
     }
 
     /// Makes everything durable.
@@ -317,6 +391,7 @@ impl<S: Storage> Chain<S> {
         copy: &mut dyn FnMut(u64, Range<u64>) -> io::Result<bool>,
     ) -> Result<bool, DiskError> {
         let disk = &self.disks[0];
+        let mut copied = false;
         for segment in plan.segments() {
             let written = match segment.fill {
                 Fill::Data(from) => copy(segment.offset, from..from + segment.len),
@@ -327,10 +402,13 @@ impl<S: Storage> Chain<S> {
                 },
             };
             match written {
-                Ok(true) => {}
+                Ok(true) => copied |= matches!(segment.fill, Fill::Data(_)),
                 Ok(false) => {
                     disk.abort(plan);
-                    return Ok(false);
+                    return match copied {
+                        false => Ok(false),
+                        true => Err(DiskError::storage("writing")(io::Error::other("a part was not copied"))),
+                    };
                 }
                 Err(error) => {
                     disk.abort(plan);
@@ -349,6 +427,16 @@ fn joins(last: &MapSegment, next: &MapSegment) -> bool {
             (Source::File(before), Source::File(after)) => before + last.len == after,
             (before, after) => before == after,
         }
+}
+
+/// Asks again where pages of metadata are missing; whatever else is needed is not worth waiting for.
+fn with_pages<S: Storage, T>(disk: &Disk<S>, mut ask: impl FnMut() -> Result<T, Stop>) -> Result<T, Stop> {
+    loop {
+        match ask() {
+            Err(Stop::Needs(need @ Need::Page(_))) => disk.provide(need).map_err(Stop::Failed)?,
+            answer => return answer,
+        }
+    }
 }
 
 /// Asks until nothing is needed any more.

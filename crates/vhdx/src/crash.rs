@@ -37,6 +37,10 @@ impl Storage for MemoryStorage {
         self.clear(offset, len);
         Ok(())
     }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        Ok(self.allocated_in(offset, len).is_empty())
+    }
 }
 
 impl Storage for Recorder {
@@ -73,5 +77,9 @@ impl Storage for Recorder {
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         self.clear(offset, len);
         Ok(())
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        self.now().is_hole(offset, len)
     }
 }

@@ -108,6 +108,16 @@ pub enum OpenError {
     /// A differencing disk whose parent was not found.
     #[error("the parent was not found; looked for {0}: put it there, or give its path")]
     NoParent(String),
+    /// Two files whose names differ in their case alone, and neither is the parent's name.
+    #[error(
+        "the parent may be {first} or {second}, whose names differ in their case alone: rename one of them"
+    )]
+    ParentAmbiguous {
+        /// One of them.
+        first: String,
+        /// The other one.
+        second: String,
+    },
     /// A chain that leads back to itself, or is longer than any that was made on purpose.
     #[error("the chain of parents {0}")]
     Chain(String),

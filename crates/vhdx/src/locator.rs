@@ -102,6 +102,29 @@ impl Locator {
         unique
     }
 
+    /// The parent's file, canonical: the first of the [`candidates`](Self::candidates) that is a file. Where none is, a
+    /// name that differs in its case alone will do: Windows takes it for the same. `root` is canonical.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::NoParent`], [`OpenError::ParentAmbiguous`].
+    pub fn find(&self, folder: &Path, root: &Path) -> Result<PathBuf, OpenError> {
+        let candidates = self.candidates(folder, root);
+        // Where a symbolic link leads out of the root, nothing is found: who sent the file may have sent the link.
+        let inside =
+            |path: &Path| path.canonicalize().ok().filter(|found| found.starts_with(root) && found.is_file());
+        if let Some(found) = candidates.iter().find_map(|path| inside(path)) {
+            return Ok(found);
+        }
+        for path in &candidates {
+            if let Some(found) = without_case(path, root)?.and_then(|path| inside(&path)) {
+                return Ok(found);
+            }
+        }
+        let names: Vec<String> = candidates.iter().map(|path| path.display().to_string()).collect();
+        Err(OpenError::NoParent(names.join(", ")))
+    }
+
     pub(crate) fn parse(bytes: &[u8], at: u64) -> Result<Self, OpenError> {
         let corrupt = |problem: String| OpenError::corrupt(Place::Locator, at, problem);
         let (header, rest) =
@@ -194,6 +217,41 @@ impl Locator {
         head.extend_from_slice(&strings);
         head
     }
+}
+
+/// The one path below `root` that is `path` but for the case of its names.
+fn without_case(path: &Path, root: &Path) -> Result<Option<PathBuf>, OpenError> {
+    let Ok(names) = path.strip_prefix(root) else { return Ok(None) };
+    let mut found = root.to_path_buf();
+    for name in names {
+        let exact = found.join(name);
+        if exact.symlink_metadata().is_ok() {
+            found = exact;
+            continue;
+        }
+        // Folders outside are not looked into.
+        if !found.canonicalize().is_ok_and(|folder| folder.starts_with(root)) {
+            return Ok(None);
+        }
+        let (Some(name), Ok(entries)) = (name.to_str().map(str::to_lowercase), found.read_dir()) else {
+            return Ok(None);
+        };
+        let mut alike = entries
+            .flatten()
+            .map(|entry| entry.file_name())
+            .filter(|entry| entry.to_str().is_some_and(|entry| entry.to_lowercase() == name));
+        match (alike.next(), alike.next()) {
+            (None, _) => return Ok(None),
+            (Some(one), None) => found.push(one),
+            (Some(one), Some(other)) => {
+                let mut both = [found.join(one), found.join(other)].map(|path| path.display().to_string());
+                both.sort();
+                let [first, second] = both;
+                return Err(OpenError::ParentAmbiguous { first, second });
+            }
+        }
+    }
+    Ok(Some(found))
 }
 
 /// A parent's path from the folder of its child, which it must not leave: a file that came from elsewhere could name

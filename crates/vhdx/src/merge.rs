@@ -243,8 +243,8 @@ fn merge_one(
 /// Whether a file has a parent where its locator leads to that is not `parent`: the one that `parent` is a copy of.
 fn has_another_parent(path: &Path, locator: &Locator, parent: &Path) -> bool {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let places = locator.candidates(folder, folder).into_iter();
-    let found = places.filter_map(|place| place.canonicalize().ok()).find(|place| place.is_file());
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let found = locator.find(&folder, &folder).ok();
     found.filter(|found| found != parent).is_some_and(|found| {
         let opened = File::open(found).ok().and_then(|file| open::read(&file).ok());
         opened.is_some_and(|opened| locator.matches(opened.headers.current.data_write))

@@ -52,17 +52,32 @@ pub trait Storage: Send + Sync {
         Ok(false)
     }
 
-    /// Makes a range within the length read as zeroes.
+    /// Makes a range within the length read as zeroes, and keeps the space behind it or takes some: a later write there
+    /// needs none.
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
-        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
-        let mut done = 0;
-        while done < len {
-            let now = (len - done).min(ZEROES.len() as u64);
-            self.write_at(offset + done, &ZEROES[..now as usize])?;
-            done += now;
-        }
-        Ok(())
+        write_zeroes(self, offset, len)
     }
+
+    /// Whether a range certainly has no data, if that is cheap to know. `true` is a hint: file systems have had errors
+    /// there, so who relies on it reads the range as well.
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let _ = (offset, len);
+        Ok(false)
+    }
+}
+
+/// Zeroes that are written at once, and the shortest range that a file system is asked to zero: below that the bytes
+/// cost less than the change of its extents.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+fn write_zeroes(storage: &(impl Storage + ?Sized), offset: u64, len: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        let now = (len - done).min(ZEROES.len() as u64);
+        storage.write_at(offset + done, &ZEROES[..now as usize])?;
+        done += now;
+    }
+    Ok(())
 }
 
 impl Storage for File {
@@ -91,6 +106,32 @@ impl Storage for File {
         match fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        if len < ZEROES.len() as u64 {
+            return write_zeroes(self, offset, len);
+        }
+        match fallocate(self, FallocateFlags::ZERO_RANGE, offset, len) {
+            Ok(()) => Ok(()),
+            // File systems without it; block devices with larger sectors.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => write_zeroes(self, offset, len),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        use rustix::fs::{SeekFrom, seek};
+        use rustix::io::Errno;
+        match seek(self, SeekFrom::Data(offset)) {
+            Ok(data) => Ok(data >= offset + len),
+            // Nothing but a hole up to the end.
+            Err(Errno::NXIO) => Ok(true),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -150,6 +191,10 @@ impl<S: Storage + ?Sized> Storage for Arc<S> {
 
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).zero(offset, len)
+    }
+
+    fn is_hole(&self, offset: u64, len: u64) -> io::Result<bool> {
+        (**self).is_hole(offset, len)
     }
 }
 

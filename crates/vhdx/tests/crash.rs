@@ -4,7 +4,8 @@
 mod support;
 
 use lunway_vhdx::crash::{Crash, MemoryStorage, Recorder};
-use lunway_vhdx::{Chain, DiscardMode, Disk, Kind, OpenOptions, Storage};
+use lunway_vhdx::format::Guid;
+use lunway_vhdx::{Chain, DiscardMode, Disk, Item, Kind, MapSegment, OpenOptions, Source, Storage};
 use support::*;
 
 /// The unit of the tests' writes, bytes: small enough for partial blocks, large enough to look at all of a disk often.
@@ -228,6 +229,49 @@ fn a_differencing_disk_survives_every_power_cut() {
     }
 }
 
+/// Blocks that are emptied part by part, whole ones and, of a differencing disk, one of which each part is the first to
+/// come into the file.
+#[test]
+fn a_disk_of_blocks_that_unmaps_empty_part_by_part_survives_every_power_cut() {
+    for (differencing, holes) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut disk = Workload::new(3, differencing, holes);
+        let is_zero = |disk: &Workload, block: u64| {
+            let mut zero = false;
+            let mut look = |segment: MapSegment| zero = segment.source == Source::Zero && segment.len == MIB;
+            disk.chain().map(block * MIB, MIB, &mut look).expect("a map");
+            zero
+        };
+        // As a device does it: an unmap of a part of a differencing disk's block hides the parent's.
+        let mode = if differencing { DiscardMode::Zero } else { DiscardMode::Unmap };
+        disk.write(0, 256, 10);
+        disk.flush();
+        disk.zero(0, 100, mode);
+        disk.zero(200, 56, DiscardMode::Zero);
+        disk.flush();
+        assert!(!is_zero(&disk, 0), "a part is left");
+        disk.zero(100, 100, mode);
+        assert!(is_zero(&disk, 0), "nothing is left of it");
+        disk.write(5, 1, 11);
+        disk.zero(5, 1, mode);
+        assert!(is_zero(&disk, 0), "nor again");
+        disk.flush();
+        // Its space serves another one, and it comes back.
+        disk.write(256, 256, 12);
+        disk.write(7, 2, 13);
+        disk.flush();
+        for part in [128, 0] {
+            disk.zero(512 + part, 128, DiscardMode::Zero);
+            disk.flush();
+        }
+        assert!(is_zero(&disk, 2), "all of it is here, and hides the parent");
+        disk.write(600, 1, 14);
+        disk.zero(7, 2, mode);
+        disk.close();
+        let images = disk.verify_all(amount("LUNWAY_VHDX_CRASH_SAMPLES", 1), 3);
+        assert!(images > 100, "{images} images");
+    }
+}
+
 #[test]
 fn random_workloads_survive_sampled_power_cuts() {
     let seeds = amount("LUNWAY_VHDX_CRASH_SEEDS", 4);
@@ -241,7 +285,14 @@ fn random_workloads_survive_sampled_power_cuts() {
         for step in 0..24 {
             let first = rng.below(units);
             let block = first / 256 * 256;
-            match rng.below(10) {
+            match rng.below(11) {
+                10 => {
+                    // The rest of a block, in one to four parts.
+                    let part = [256, 128, 64][rng.below(3) as usize];
+                    for at in (0..256).step_by(part) {
+                        disk.zero(block + at as u64, part as u64, DiscardMode::Zero);
+                    }
+                }
                 0..5 => disk.write(first, 1 + rng.below(8.min(units - first)), 20 + step as u8),
                 5 => disk.write(block, 256, 20 + step as u8),
                 6 => disk.zero(block, 256, DiscardMode::Unmap),
@@ -274,4 +325,41 @@ fn a_disk_that_is_being_made_is_none_or_whole() {
         }
     });
     assert!(Storage::len(recorder.now()).expect("memory") >= 8 * MIB);
+}
+
+#[test]
+fn a_child_that_is_being_made_is_none_or_whole() {
+    let parent = std::sync::Arc::new(memory(&options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1));
+    let chain = alone(open(parent.clone(), true, 2));
+    chain.write_at(0, &vec![1; 4 * MIB as usize]).expect("a write");
+    chain.close().expect("a close");
+    let item = Item { id: Guid::from_digits(7), flags: 2, data: vec![7; 5000] };
+    let recorder = Recorder::default();
+    let mut child = child_options(&open(parent.clone(), false, 3), 6 * MIB, 1 << 20);
+    child.items.push(item.clone());
+    make(&recorder, &child, 4);
+    let (mut rng, mut whole) = (Random::new(6), 0);
+    recorder.each_crash(|crash| {
+        for share in [0, 100, 10, 50, 90, 99] {
+            let mut decide = rng.clone();
+            rng.next();
+            let image = std::sync::Arc::new(crash.image(512, |_| decide.below(100) < share));
+            let context = format!("after {} operations, {share} % kept", crash.done);
+            match Disk::open(image.clone(), &OpenOptions::read_only(), guids(1)) {
+                Ok(disk) => {
+                    whole += 1;
+                    assert_sound(image.as_ref(), &context);
+                    assert!(disk.items().expect("the items").contains(&item), "{context}");
+                    let chain = Chain::new(vec![disk, open(parent.clone(), false, 5)]);
+                    let bytes = contents(&chain.unwrap_or_else(|error| panic!("{context}: {error}")));
+                    let (of_parent, behind) = bytes.split_at(4 << 20);
+                    assert!(of_parent.iter().all(|byte| *byte == 1), "{context}");
+                    assert!(behind.iter().all(|byte| *byte == 0), "{context}");
+                }
+                Err(lunway_vhdx::OpenError::NotVhdx) => assert!(crash.done < recorder.count(), "{context}"),
+                Err(error) => panic!("{context}: {error}"),
+            }
+        }
+    });
+    assert!(whole >= 6, "it is there at the end");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lunway_vhdx::crash::MemoryStorage;
-use lunway_vhdx::{DiscardMode, Kind, Storage};
+use lunway_vhdx::{DiscardMode, DiskError, Kind, Source, Storage};
 use support::*;
 
 /// A storage whose flush takes its time, and is counted.
@@ -49,6 +49,11 @@ impl Storage for Slow {
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<bool> {
         self.inner.punch(offset, len)
+    }
+
+    fn is_hole(&self, _: u64, _: u64) -> io::Result<bool> {
+        // As file systems that were wrong: what relies on it looks at the bytes.
+        Ok(true)
     }
 }
 
@@ -126,4 +131,64 @@ fn threads_that_write_unmap_and_flush_see_their_own_data() {
     });
     chain.close().expect("a close");
     assert_sound(&slow, "after the threads");
+}
+
+/// Each thread has sectors of its own in the same blocks, zeroes most of them, and finds what it wrote: a block that
+/// gives its space up while another thread writes into it would lose that.
+#[test]
+fn a_block_is_not_given_up_under_a_write() {
+    let disk = memory(&options(Kind::Dynamic, 4 * MIB, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::from_micros(50));
+    let chain = alone(open(slow.clone(), true, 2));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let chain = &chain;
+            scope.spawn(move || {
+                let mut rng = Random::new(100 + thread);
+                for step in 0..300u64 {
+                    let offset = rng.below(2) * MIB + (rng.below(4) * 4 + thread) * 4096;
+                    let value = (step % 250) as u8 + 1;
+                    chain.write_at(offset, &[value; 4096]).expect("a write");
+                    if rng.below(8) == 0 {
+                        chain.flush().expect("a flush");
+                    }
+                    let mut data = [0xEE; 4096];
+                    chain.read_at(offset, &mut data).expect("a read");
+                    assert!(data == [value; 4096], "thread {thread}, step {step}: {}", data[0]);
+                    chain.discard(offset, 4096, DiscardMode::Unmap).expect("an unmap");
+                    chain.read_at(offset, &mut data).expect("a read");
+                    assert!(data == [0; 4096], "thread {thread}, step {step}: {}", data[0]);
+                }
+            });
+        }
+    });
+    let given_up = |block: u64| {
+        let mut zero = false;
+        chain.map(block * MIB, MIB, |segment| zero = segment.source == Source::Zero).expect("a map");
+        zero
+    };
+    assert!(given_up(0) && given_up(1), "the last unmap leaves nothing");
+    chain.close().expect("a close");
+    assert_sound(&slow, "after the threads");
+}
+
+/// 2 TiB in blocks of 1 MiB: 4,097 pages of the table, and a change that waits for a commit is one of 1,024 at most.
+#[test]
+fn a_long_discard_is_committed_in_parts() {
+    let disk = memory(&options(Kind::Dynamic, 2 << 40, 1 << 20, 512), 1);
+    let slow = Slow::new(disk, Duration::ZERO);
+    let chain = alone(open(slow.clone(), true, 2));
+    chain.write_at(0, &[1; 512]).expect("a write");
+    chain.flush().expect("a flush");
+    let before = slow.flushes.load(Ordering::Relaxed);
+    chain.discard(MIB, (2 << 40) - MIB, DiscardMode::Zero).expect("zeroes");
+    let commits = slow.flushes.load(Ordering::Relaxed) - before;
+    assert!(commits > 4, "{commits} flushes");
+    let error = chain.discard(MIB, 2 << 40, DiscardMode::Zero).expect_err("behind the end");
+    assert!(matches!(error, DiskError::OutOfRange { .. }), "{error}");
+    let mut data = [0xEE; 512];
+    chain.read_at((2 << 40) - 512, &mut data).expect("a read");
+    assert_eq!(data, [0; 512]);
+    chain.read_at(0, &mut data).expect("a read");
+    assert_eq!(data, [1; 512]);
 }

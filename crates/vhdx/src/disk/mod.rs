@@ -2,6 +2,7 @@
 
 mod commit;
 mod cut;
+mod emptied;
 mod read;
 mod relocate;
 mod write;
@@ -9,6 +10,7 @@ mod write;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use emptied::Emptied;
 pub use read::{ReadPlan, ReadSegment, Source};
 pub use relocate::{Placed, Relocation};
 pub use write::{Fill, WritePlan, WriteSegment};
@@ -328,7 +330,7 @@ impl<S: Storage> Disk<S> {
         Ok(())
     }
 
-    fn check_range(&self, offset: u64, len: u64) -> Result<(), DiskError> {
+    pub(crate) fn check_range(&self, offset: u64, len: u64) -> Result<(), DiskError> {
         let (sector, size) = (self.geometry.sector, self.geometry.disk_size);
         if (offset | len) & (sector - 1) != 0 {
             return Err(DiskError::Misaligned { offset, len, sector: sector as u32 });

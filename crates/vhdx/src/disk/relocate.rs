@@ -91,7 +91,11 @@ impl<S: Storage> Disk<S> {
 
     /// Waits for as long as `time`, and no longer than until a write waits for the block: whether one does.
     pub fn rest(&self, relocation: &Relocation, time: Duration) -> bool {
-        let block = relocation.block;
+        self.rest_on(relocation.block, time)
+    }
+
+    /// The same of any claimed block.
+    pub(crate) fn rest_on(&self, block: u64, time: Duration) -> bool {
         let state = self.state();
         let waited =
             self.claim_awaited.wait_timeout_while(state, time, |state| !state.awaited.contains_key(&block));

@@ -7,6 +7,7 @@ use crate::bitmap;
 use crate::error::DiskError;
 use crate::format::{BatEntry, BlockState, MIB, PAGE, PAGE_U64};
 use crate::geometry::Geometry;
+use crate::metadata::Kind;
 use crate::pins::Pin;
 use crate::region::Span;
 use crate::storage::Storage;
@@ -118,6 +119,9 @@ impl<S: Storage> Disk<S> {
 
     /// Gives a range up. What concerns whole blocks has happened when this returns; what is to be zeroed in the file is
     /// in `plan`, and [`complete`](Self::complete) or [`abort`](Self::abort) must follow.
+    ///
+    /// The lock on the disk's state is held for all blocks of the range, and all pages of the table that lead to them
+    /// change at once: a caller takes long ranges a part at a time ([`Chain::discard`](crate::Chain::discard)).
     pub fn begin_discard(
         &self,
         offset: u64,
@@ -234,7 +238,8 @@ impl<S: Storage> Disk<S> {
         let entry = self.unclaimed(state, part.block)?;
         let old =
             entry.state().ok_or_else(|| DiskError::Failed(format!("block {} has no state", part.block)))?;
-        let fill = if mode == DiscardMode::ZeroKeepSpace { Fill::Zeroes } else { Fill::Hole };
+        let keep = mode == DiscardMode::ZeroKeepSpace || self.geometry.kind == Kind::Fixed;
+        let fill = if keep { Fill::Zeroes } else { Fill::Hole };
         match transition::discard(self.geometry.kind, old, mode, part.whole) {
             Discard::Nothing => {}
             Discard::Become(new) => {
