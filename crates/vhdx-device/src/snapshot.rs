@@ -148,8 +148,8 @@ impl Closed {
         let new = File::options().read(true).write(true).create_new(true).open(pending)?;
         new.set_permissions(self.file.metadata()?.permissions())?;
         let random = |error: getrandom::Error| BlockError::Snapshot { why: error.to_string() };
-        let made =
-            create(&new, &CreateOptions::child_of(&base, relative), random_guids().map_err(random)?.as_mut());
+        let options = CreateOptions::child_of(&base, relative).with_items_of(&base).map_err(told)?;
+        let made = create(&new, &options, random_guids().map_err(random)?.as_mut());
         made.map_err(|error| BlockError::Snapshot { why: format!("making {}: {error}", pending.display()) })?;
         File::open(folder(pending))?.sync_all()?;
         drop(new);

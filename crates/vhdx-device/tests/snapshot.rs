@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lunway_block::{BlockDevice, BlockError, Buf, Durability};
 use lunway_vhdx::format::Guid;
-use lunway_vhdx::{CHAIN_FILES_MAX, CreateOptions, Kind, create};
+use lunway_vhdx::{CHAIN_FILES_MAX, CreateOptions, Disk, Item, Kind, OpenOptions, create};
 use lunway_vhdx_device::{VhdxDevice, random_guids};
 
 const SIZE: u64 = 12 << 20;
@@ -47,6 +47,29 @@ fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+#[tokio::test]
+async fn a_leaf_gets_the_metadata_of_the_disk_and_not_that_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, leaf) = (folder.path().join("base.vhdx"), folder.path().join("leaf.avhdx"));
+    let mut options = CreateOptions::new(Kind::Dynamic, SIZE, Guid::from_digits(5));
+    let item = |id, flags| Item { id: Guid::from_digits(id), flags, data: vec![id as u8; 100] };
+    // Of users and of systems; flag 2 is of the virtual disk (2.6.1.2).
+    options.items = vec![item(1, 2), item(2, 3), item(3, 0), item(4, 1)];
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    create(&file, &options, random_guids().unwrap().as_mut()).unwrap();
+    drop(file);
+    let device = VhdxDevice::open(&path, false).unwrap();
+    device.snapshot(&leaf, Box::new(|| Ok(()))).await.unwrap();
+    device.close(CLOSE_TIME).await.unwrap();
+    let opened = Disk::open(File::open(&leaf).unwrap(), &OpenOptions::read_only(), random_guids().unwrap());
+    let items = opened.unwrap().items().unwrap();
+    let has = |item: Item| items.contains(&item);
+    assert_eq!(
+        [has(item(1, 2)), has(item(2, 3)), has(item(3, 0)), has(item(4, 1))],
+        [true, true, false, false]
+    );
 }
 
 #[tokio::test]

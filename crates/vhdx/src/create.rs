@@ -3,10 +3,10 @@
 use zerocopy::IntoBytes;
 
 use crate::disk::Disk;
-use crate::error::CreateError;
+use crate::error::{CreateError, OpenError};
 use crate::format::{
     BatEntry, BlockState, CREATOR, FILE_SIGNATURE, Guid, GuidSource, HEADER_SECTION, Header, MIB,
-    REGION_TABLE_OFFSETS,
+    MetadataEntry, REGION_TABLE_OFFSETS,
 };
 use crate::geometry::Geometry;
 use crate::header::Headers;
@@ -62,6 +62,20 @@ impl CreateOptions {
     }
 }
 
+impl CreateOptions {
+    /// With the metadata items of `parent` that belong to the virtual disk and not to its file (2.6.1.2), whoever wrote
+    /// them: a child is the same disk.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading them.
+    pub fn with_items_of<S: Storage>(mut self, parent: &Disk<S>) -> Result<Self, OpenError> {
+        self.items = parent.items()?;
+        self.items.retain(|item| item.flags & MetadataEntry::VIRTUAL_DISK != 0);
+        Ok(self)
+    }
+}
+
 /// How many entries of a fixed disk's table are written at a time.
 const ENTRIES_STEP: u64 = 1 << 17;
 
@@ -97,7 +111,7 @@ pub fn create(
         options
             .items
             .iter()
-            .filter(|item| !parameters.items().iter().any(|known| known.id == item.id))
+            .filter(|item| item.is_users() || !parameters.items().iter().any(|known| known.id == item.id))
             .cloned(),
     );
     let metadata_bytes = build(&items);

@@ -233,7 +233,8 @@ impl NewDisk {
                 parameters.logical_sector
             ));
         }
-        let mut options = CreateOptions::child_of(&parent, &relative_path(path, parent_path)?);
+        let child = CreateOptions::child_of(&parent, &relative_path(path, parent_path)?);
+        let mut options = child.with_items_of(&parent)?;
         options.parameters.disk_size = size.unwrap_or(options.parameters.disk_size);
         self.apply(&mut options)?;
         make(path, &options, false)?;
