@@ -463,6 +463,31 @@ fn damage_is_found_named_and_repaired_where_that_is_certain() {
     assert!(!Path::new(&folder.path("disk.vhdx.before-repair")).exists());
 }
 
+/// The log is replayed before the rest is looked at: what it overwrote is in the copy alone.
+#[test]
+fn a_repair_that_is_refused_after_a_change_leaves_the_copy() {
+    let folder = Folder::new();
+    // Two pages of the table: the log holds the first one, the damage lies in the second one.
+    folder.disk("create disk.vhdx --size 1G --block-size 1M");
+    {
+        let guids = || lunway_vhdx_device::random_guids().unwrap();
+        let file = lunway_vhdx::open_file(Path::new(&folder.path("disk.vhdx")), true).unwrap();
+        let disk = lunway_vhdx::Disk::open(file, &lunway_vhdx::OpenOptions::writable(), guids()).unwrap();
+        let chain = lunway_vhdx::Chain::new(vec![disk]).unwrap();
+        chain.write_at(0, &[7; 4096]).unwrap();
+        // As a killed process leaves it.
+        chain.flush().unwrap();
+    }
+    let mut bytes = fs::read(folder.path("disk.vhdx")).unwrap();
+    bytes[(3 << 20) + 4096] = 4;
+    fs::write(folder.path("disk.vhdx"), &bytes).unwrap();
+    let said = folder.refused("repair disk.vhdx");
+    assert!(said.contains("disk.vhdx.before-repair; --undo writes that back"), "{said}");
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() != bytes, "the log was replayed");
+    folder.disk("repair disk.vhdx --undo");
+    assert!(fs::read(folder.path("disk.vhdx")).unwrap() == bytes, "undone to the byte");
+}
+
 #[test]
 fn children_are_looked_for_in_the_folders_above_and_parents_never_through_a_link_that_leads_out() {
     let folder = Folder::new();

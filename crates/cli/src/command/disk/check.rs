@@ -172,8 +172,19 @@ impl Repair {
         let repairs = match repair(&file, guids()?().as_mut()) {
             Ok(repairs) => repairs,
             Err(error) => {
-                let _ = std::fs::remove_file(&kept);
-                return Err(Failure::Failed(anyhow::Error::from(error).context(cannot())));
+                let error = anyhow::Error::from(error);
+                // The log may have been replayed, and headers renewed, before the damage was met.
+                if is_unchanged(&file, &kept).unwrap_or(false) {
+                    let _ = std::fs::remove_file(&kept);
+                    return Err(Failure::Failed(error.context(cannot())));
+                }
+                let changed = stamp(&file, &kept).map_or_else(
+                    |error| format!("as it was: {} ({error:#})", kept.display()),
+                    |()| format!("as it was: {}; --undo writes that back", kept.display()),
+                );
+                return Err(Failure::Failed(
+                    error.context(format!("{}, and the file has changed; {changed}", cannot())),
+                ));
             }
         };
         stamp(&file, &kept).with_context(cannot)?;
@@ -227,6 +238,8 @@ fn keep(file: &File, to: &Path) -> anyhow::Result<()> {
         }
         copy => copy.with_context(|| format!("cannot make {}", to.display()))?,
     };
+    // As long as the file: a log that has entries says how long that is at least.
+    copy.set_len(file.metadata()?.len())?;
     copy_parts(&repaired_parts(file)?, file, &copy)
 }
 
@@ -255,6 +268,27 @@ fn stamp(file: &File, kept: &Path) -> anyhow::Result<()> {
     let kept = File::options().write(true).open(kept)?;
     kept.set_modified(file.metadata()?.modified()?)?;
     Ok(kept.sync_all()?)
+}
+
+/// Whether a file still has what [`keep`] has kept of it.
+fn is_unchanged(file: &File, kept: &Path) -> anyhow::Result<bool> {
+    let copy = File::open(kept)?;
+    let (mut old, mut new) = (vec![0; COPY_PIECE], vec![0; COPY_PIECE]);
+    for part in repaired_parts(&copy)? {
+        let mut at = part.offset;
+        // What lies behind the end of the copy lay behind the end of the file.
+        let end = part.end().min(copy.metadata()?.len());
+        while at < end {
+            let now = (end - at).min(COPY_PIECE as u64) as usize;
+            copy.read_exact_at(&mut old[..now], at)?;
+            file.read_exact_at(&mut new[..now], at)?;
+            if old[..now] != new[..now] {
+                return Ok(false);
+            }
+            at += now as u64;
+        }
+    }
+    Ok(true)
 }
 
 /// Writes back what [`keep`] has kept. The copy has the same headers and tables, and so names the same parts.
