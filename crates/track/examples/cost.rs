@@ -95,7 +95,7 @@ async fn main() {
         device.write(0, data.clone(), Durability::Volatile).await.unwrap();
     }
     let started = Instant::now();
-    let changes = device.tracking().changes(EpochId([1; 16]), None, 0..u64::MAX).await;
+    let changes = device.tracking().changes(EpochId([1; 16]), None, 0..u64::MAX, usize::MAX).await;
     let took = started.elapsed().as_secs_f64() * 1e3;
     let Changes::Known { ranges, .. } = changes else { panic!("{changes:?}") };
     println!("a question for 1 TiB and three epochs: {took:.1} ms, {} ranges", ranges.len());

@@ -75,6 +75,11 @@ impl Live {
         pages[number as usize % FAN].get().map(|page| &**page)
     }
 
+    /// Whether there is a page.
+    pub(crate) fn has(&self, number: u32) -> bool {
+        self.known(number).is_some()
+    }
+
     fn page(&self, number: u32) -> &LivePage {
         let pages = self.table[number as usize / FAN].get_or_init(slots);
         let page = &pages[number as usize % FAN];

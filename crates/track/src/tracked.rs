@@ -16,7 +16,7 @@ use lunway_block::{
 };
 use lunway_vhdx::Storage;
 
-use crate::changes::{Changes, EpochId};
+use crate::changes::{ChangedRange, Changes, EpochId};
 use crate::tracker::{Backing, Begun, Change, ClosedEpoch, Ended, EpochError, Operation, Tracker, Tuning};
 
 /// How long the end of an epoch waits for operations under way, and holds others back: initiators give an operation up
@@ -26,6 +26,10 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const DRAIN_PERIOD: Duration = Duration::from_micros(500);
 /// Commits that failed are told to those who waited for them; they are woken at once, and there are few at a time.
 const FAILURES_MAX: usize = 1024;
+
+/// Bytes of the disk that are looked at for changes in one turn of the thread that also logs first writes: 64 pages of
+/// the map of each epoch, at worst 16 MiB of them and a list of 12 MiB, some milliseconds.
+const WINDOW: u64 = 64 << 30;
 
 /// Looks what identifies the backing store now: the one that the device was opened on, or the file in which it goes on
 /// after a snapshot. It is called on threads that may wait for a disk.
@@ -513,13 +517,45 @@ impl Tracking {
         })
     }
 
-    /// What changed after `since` was closed: see [`Tracker::changes`].
+    /// What changed after `since` was closed: see [`Tracker::changes`]. Where that are more than `most` ranges, the
+    /// first of them: at least one more than `most`, of which the last may be longer than it is said, and no more of the
+    /// disk is looked at than that takes.
+    ///
+    /// The disk is looked at in windows, and first writes into cold regions are logged between them. A change that is
+    /// made meanwhile is in the answer or not.
     pub fn changes(
         &self,
         since: EpochId,
         until: Option<EpochId>,
         window: Range<u64>,
+        most: usize,
     ) -> impl Future<Output = Changes> + Send + use<> {
-        on_worker(&self.shared, move |shared| shared.tracker.changes(since, until, window))
+        let shared = Arc::clone(&self.shared);
+        async move {
+            let mut all: Vec<ChangedRange> = Vec::new();
+            let mut at = window.start;
+            loop {
+                let end = window.end.min((at / WINDOW + 1).saturating_mul(WINDOW));
+                let look = move |shared: &Shared| {
+                    (shared.tracker.changes(since, until, at..end), shared.tracker.size())
+                };
+                let (found, size) = on_worker(&shared, look).await;
+                let Changes::Known { epoch, ranges } = found else { return found };
+                for range in ranges {
+                    match all.last_mut() {
+                        Some(last)
+                            if last.offset + last.length == range.offset && last.state == range.state =>
+                        {
+                            last.length += range.length;
+                        }
+                        _ => all.push(range),
+                    }
+                }
+                at = end;
+                if all.len() > most || at >= window.end.min(size) {
+                    return Changes::Known { epoch, ranges: all };
+                }
+            }
+        }
     }
 }

@@ -74,7 +74,7 @@ async fn every_write_of_many_threads_is_in_the_epochs_of_its_time() {
     for writer in writers {
         all.extend(writer.await.unwrap());
     }
-    let since_one = tracking.changes(EpochId([1; 16]), None, 0..u64::MAX).await;
+    let since_one = tracking.changes(EpochId([1; 16]), None, 0..u64::MAX, usize::MAX).await;
     assert_eq!(grains(&since_one), all);
     let (epochs, _, lost) = tracking.epochs().await;
     assert_eq!((epochs.len(), lost), (9, None));
@@ -83,7 +83,46 @@ async fn every_write_of_many_threads_is_in_the_epochs_of_its_time() {
     for number in 2..10 {
         tracking.release_epoch(EpochId([number; 16])).await.unwrap();
     }
-    assert_eq!(tracking.changes(EpochId([1; 16]), None, 0..u64::MAX).await, since_one);
+    assert_eq!(tracking.changes(EpochId([1; 16]), None, 0..u64::MAX, usize::MAX).await, since_one);
+}
+
+#[tokio::test]
+async fn changes_are_listed_window_by_window_and_no_further_than_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    // Three windows and a bit.
+    let size = (200 << 30) + 512;
+    let inner: Arc<dyn BlockDevice> = Arc::new(RamDisk::new(size, 512).unwrap());
+    let device = tracked(&inner, &folder.path().join("track"), &Arc::default(), Tuning::default());
+    let tracking = device.tracking();
+    let epoch = EpochId([1; 16]);
+    tracking.close_epoch(epoch).await.unwrap();
+    let mut expected = BTreeSet::new();
+    for window in 0..3_u64 {
+        // Over each end of a window, and every second grain behind it.
+        let edge = (window + 1) << 30 << 6;
+        let range = edge - GRAIN..(edge + GRAIN).min(size);
+        device.write_zeroes(range.start, range.end - range.start, Zeroing::MayUnmap).await.unwrap();
+        expected.extend([edge / GRAIN - 1, edge / GRAIN]);
+        for number in 1..20 {
+            let grain = edge / GRAIN + 2 * number;
+            device.write(grain * GRAIN, block(1), Durability::Volatile).await.unwrap();
+            expected.insert(grain);
+        }
+    }
+    let all = tracking.changes(epoch, None, 0..u64::MAX, usize::MAX).await;
+    assert_eq!(grains(&all), expected);
+    let Changes::Known { ranges: all, .. } = all else { panic!() };
+    assert_eq!(all.len(), 3 * 20, "ranges over the end of a window are joined");
+    for most in [0, 1, 19, 20, 21, 45] {
+        let some = tracking.changes(epoch, None, 0..u64::MAX, most).await;
+        let Changes::Known { ranges, .. } = some else { panic!() };
+        assert!(ranges.len() > most && ranges.len() <= most + 21, "{} of {most}", ranges.len());
+        assert_eq!(ranges[..most], all[..most], "most {most}");
+        // The last one may end with its window.
+        assert_eq!(ranges[most].offset, all[most].offset, "most {most}");
+    }
+    let later = tracking.changes(epoch, None, all[30].offset..u64::MAX, usize::MAX).await;
+    assert!(matches!(&later, Changes::Known { ranges, .. } if ranges[..] == all[30..]), "{later:?}");
 }
 
 #[tokio::test]
@@ -99,12 +138,12 @@ async fn an_operation_on_a_hot_region_is_answered_at_once_and_what_is_dropped_st
     for offset in [0, GRAIN, REGION - 4096] {
         assert!(matches!(device.write(offset, block(1), Durability::Volatile), Io::Ready(Ok(()))));
     }
-    let known = device.tracking().changes(one, None, 0..u64::MAX).await;
+    let known = device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await;
     assert_eq!(grains(&known), [0, 1, 63].into());
     drop(device);
     // As after a kill: all of the hot region, and nothing else.
     let device = tracked(&inner, &path, &mtime, Tuning::default());
-    let known = device.tracking().changes(one, None, 0..u64::MAX).await;
+    let known = device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await;
     assert_eq!(grains(&known), (0..64).collect());
     // What the log has as written needs no region to be hot.
     assert!(matches!(device.write(GRAIN * 9, block(1), Durability::Volatile), Io::Ready(Ok(()))));
@@ -114,12 +153,12 @@ async fn an_operation_on_a_hot_region_is_answered_at_once_and_what_is_dropped_st
     device.close().await.unwrap();
     assert!(device.write(0, block(1), Durability::Volatile).await.is_err());
     let device = tracked(&inner, &path, &mtime, Tuning::default());
-    let known = device.tracking().changes(EpochId([2; 16]), None, 0..u64::MAX).await;
+    let known = device.tracking().changes(EpochId([2; 16]), None, 0..u64::MAX, usize::MAX).await;
     assert_eq!(grains(&known), [320].into());
     device.close().await.unwrap();
     mtime.fetch_add(1, SeqCst);
     let device = tracked(&inner, &path, &mtime, Tuning::default());
-    let unknown = device.tracking().changes(one, None, 0..u64::MAX).await;
+    let unknown = device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await;
     assert!(
         matches!(unknown, Changes::Unknown { why, .. } if why.contains("changed while it was not served"))
     );
@@ -134,11 +173,14 @@ async fn a_disk_that_grows_and_shrinks_reports_what_is_new() {
     device.tracking().close_epoch(one).await.unwrap();
     device.resize(SIZE + 10 * GRAIN).await.unwrap();
     let end = SIZE / GRAIN;
-    let known = device.tracking().changes(one, None, 0..u64::MAX).await;
+    let known = device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await;
     assert_eq!(grains(&known), (end..end + 10).collect());
     device.resize(SIZE - GRAIN).await.unwrap();
-    assert_eq!(grains(&device.tracking().changes(one, None, 0..u64::MAX).await), BTreeSet::new());
+    assert_eq!(grains(&device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await), BTreeSet::new());
     // Without a call of ours.
     inner.resize(SIZE).await.unwrap();
-    assert_eq!(grains(&device.tracking().changes(one, None, 0..u64::MAX).await), [end - 1].into());
+    assert_eq!(
+        grains(&device.tracking().changes(one, None, 0..u64::MAX, usize::MAX).await),
+        [end - 1].into()
+    );
 }

@@ -211,7 +211,7 @@ async fn changes(
     };
     match since {
         None => answer.why = Some("no epoch of this logical unit was closed yet".to_owned()),
-        Some(since) => match tracking.changes(since, question.until, start..end).await {
+        Some(since) => match tracking.changes(since, question.until, start..end, RANGES_MAX).await {
             Changes::Unknown { why, .. } => answer.why = Some(why),
             Changes::Known { ranges, .. } => {
                 answer.known = true;

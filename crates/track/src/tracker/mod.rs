@@ -326,6 +326,11 @@ impl Tracker {
         self.rebase(&mut book, &[])
     }
 
+    /// Size of the disk, bytes.
+    pub fn size(&self) -> u64 {
+        self.size.load(SeqCst)
+    }
+
     /// Bytes that changed since the last epoch was closed, about.
     pub fn changed(&self) -> u64 {
         (self.live.touched() * GRAIN).min(self.size.load(SeqCst))
