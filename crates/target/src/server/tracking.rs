@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lunway_block::BlockDevice;
 use lunway_block::spec::DeviceSpec;
 use lunway_track::{Backing, Identify, Tracked, Tracking, Tuning};
+use rustix::fs::{major, minor};
 
 use super::opening::OpenedDevice;
 use crate::config::{LunConfig, TargetConfig};
@@ -130,9 +131,13 @@ fn track_file(folder: &Path, target: &TargetConfig, lun: &LunConfig) -> PathBuf 
 }
 
 /// What identifies a file: its place for as long as it is open, its length and the time of its last change after that.
-/// Nothing shows whether others have written to a block device.
 fn backing(path: &Path) -> io::Result<Backing> {
     let file = path.metadata()?;
+    if file.file_type().is_block_device() {
+        let number = format!("{}:{}", major(file.rdev()), minor(file.rdev()));
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        return Ok(block_device(Path::new("/sys"), &number, &boot).unwrap_or_default());
+    }
     if !file.is_file() {
         return Ok(Backing::default());
     }
@@ -143,9 +148,111 @@ fn backing(path: &Path) -> io::Result<Backing> {
     })
 }
 
+/// What identifies a block device, by the kernel's `sysfs`; `None`: nothing does.
+///
+/// It is known again by the name that its maker or the device mapper gave it, and its size. Whether others wrote to it
+/// while it was not served is shown by the kernel's count of sectors that were written and discarded, which begins anew
+/// with each start of the machine and each attachment of the disk: after those everything counts as changed. Writes to
+/// a disk count for all of its partitions, since they may have gone there.
+fn block_device(sys: &Path, number: &str, boot: &str) -> Option<Backing> {
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(path).ok()?.trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    };
+    let place = sys.join("dev/block").join(number).canonicalize().ok()?;
+    let (disk, part) = match read(place.join("partition")) {
+        Some(_) => (place.parent()?, format!("partition at {}", read(place.join("start"))?)),
+        None => (place.as_path(), String::new()),
+    };
+    // Without statistics the counts stand still.
+    if read(disk.join("queue/iostats"))? != "1" {
+        return None;
+    }
+    const NAMES: [&str; 5] = ["dm/uuid", "md/uuid", "wwid", "device/wwid", "serial"];
+    let name = NAMES.iter().find_map(|name| Some(format!("{name} {}", read(disk.join(name))?)))?;
+    let counts = |of: &Path| {
+        let stat = read(of.join("stat"))?;
+        // Sectors written, and sectors discarded (Documentation/block/stat.rst).
+        let fields: Vec<&str> = stat.split_whitespace().collect();
+        Some(format!("{} {}", fields.get(6)?, fields.get(13).unwrap_or(&"0")))
+    };
+    let lasting = format!("block device\n{name}\n{part}\n{}", read(place.join("size"))?);
+    let exact = format!("{boot}\n{}\n{}\n{}", read(disk.join("diskseq"))?, counts(disk)?, counts(&place)?);
+    Some(Backing { lasting: lasting.into_bytes(), exact: exact.into_bytes() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A `sysfs` with one disk and a partition of it.
+    fn sysfs(name: &str, wwid: &str) -> tempfile::TempDir {
+        let sys = tempfile::tempdir().unwrap();
+        let disk = sys.path().join("devices").join(name);
+        let part = disk.join("part1");
+        for folder in [disk.join("queue"), disk.join("device"), part.clone(), sys.path().join("dev/block")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let stat = "1 2 3 4 5 6 700 8 9 10 11 12 13 40 15 16 17\n";
+        let files = [
+            ("queue/iostats", "1\n"),
+            ("device/wwid", wwid),
+            ("size", "2048\n"),
+            ("diskseq", "9\n"),
+            ("stat", stat),
+            ("part1/partition", "1\n"),
+            ("part1/start", "64\n"),
+            ("part1/size", "1024\n"),
+            ("part1/stat", stat),
+        ];
+        for (file, text) in files {
+            std::fs::write(disk.join(file), text).unwrap();
+        }
+        std::os::unix::fs::symlink(&disk, sys.path().join("dev/block/8:0")).unwrap();
+        std::os::unix::fs::symlink(&part, sys.path().join("dev/block/8:1")).unwrap();
+        sys
+    }
+
+    #[test]
+    fn a_block_device_is_known_again_by_its_name_and_its_writes_by_the_kernels_counts() {
+        let sys = sysfs("sda", "naa.5000c500a1b2c3d4\n");
+        let disk = |number, boot| block_device(sys.path(), number, boot);
+        let whole = disk("8:0", "boot 1").unwrap();
+        let part = disk("8:1", "boot 1").unwrap();
+        assert_ne!(whole.lasting, part.lasting);
+        // Another name of the same disk, after another start.
+        let again = block_device(sysfs("sdb", "naa.5000c500a1b2c3d4\n").path(), "8:0", "boot 2").unwrap();
+        assert_eq!(again.lasting, whole.lasting);
+        assert_ne!(again.exact, whole.exact);
+        let other = block_device(sysfs("sda", "naa.5000c500a1b2c3d5\n").path(), "8:0", "boot 1").unwrap();
+        assert_ne!(other.lasting, whole.lasting);
+        let write = |file: &str, text: &str| {
+            std::fs::write(sys.path().join("devices/sda").join(file), text).unwrap();
+        };
+        // A read changes nothing; a write, a discard or another attachment does, also for the partition.
+        write("stat", "99 2 99 4 5 6 700 8 9 10 11 12 13 40 15 16 17\n");
+        assert_eq!((disk("8:0", "boot 1"), disk("8:1", "boot 1")), (Some(whole.clone()), Some(part.clone())));
+        let changes = [
+            ("stat", "1 2 3 4 5 6 701 8 9 10 11 12 13 40 15 16 17\n"),
+            ("stat", "1 2 3 4 5 6 700 8 9 10 11 12 13 41 15 16 17\n"),
+            ("diskseq", "10\n"),
+        ];
+        for (file, text) in changes {
+            let before = std::fs::read_to_string(sys.path().join("devices/sda").join(file)).unwrap();
+            write(file, text);
+            let now = (disk("8:0", "boot 1").unwrap(), disk("8:1", "boot 1").unwrap());
+            assert_eq!((&now.0.lasting, &now.1.lasting), (&whole.lasting, &part.lasting), "{text}");
+            assert!(now.0.exact != whole.exact && now.1.exact != part.exact, "{text}");
+            write(file, &before);
+        }
+        // A disk without a name, or whose writes are not counted, is none that is known again.
+        write("queue/iostats", "0\n");
+        assert_eq!(disk("8:0", "boot 1"), None);
+        write("queue/iostats", "1\n");
+        write("device/wwid", "\n");
+        assert_eq!(disk("8:0", "boot 1"), None);
+        assert_eq!(disk("8:2", "boot 1"), None);
+    }
 
     #[test]
     fn a_file_is_another_after_a_write_and_after_it_is_replaced() {
